@@ -1,0 +1,50 @@
+"""The one protocol behind which every loader stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Slice:
+    """One rank's samples of one micro-batch.
+
+    ids: [b] sample indices into the data set, int64. The last `len(ids) - real` are padding:
+    present only so that a rank with nothing left can still take part in the step.
+    """
+
+    ids: NDArray[np.int64]
+    real: int
+    """Samples that count, at the front of `ids`."""
+    of_global: int
+    """Samples that count in the whole global batch, over all ranks and micro-batches."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Images [b, C, H, W] fp32, normalised; labels [b] int64; both on the worker's device."""
+
+    images: Tensor
+    labels: Tensor
+    real: int
+    """Samples that count; the others, at the end, are padding and have weight 0."""
+    of_global: int
+    """Samples that count in the whole global batch, over all ranks and micro-batches."""
+
+
+class Loader(Protocol):
+    """Decodes exactly the samples it is asked for, in the order in which it is asked."""
+
+    def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
+        """One Batch per Slice, in order."""
+
+    def close(self) -> None:
+        """Free processes, threads and device memory."""

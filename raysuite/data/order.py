@@ -1,0 +1,45 @@
+"""Which rank sees which sample when: a function of seed and epoch alone.
+
+An epoch is one permutation of the data set, cut into global batches; the last one holds what is
+left. Each global batch is cut into workers x accumulate micro-batches whose sizes differ by at
+most one, so the samples of a step do not depend on how many ranks share it, nor on the loader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from raysuite.data.base import Slice
+
+_SMALLEST = 2
+"""Samples of the smallest micro-batch: BatchNorm in training needs two values per channel."""
+
+
+def permutation(samples: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    """The order of `samples` in `epoch`: [samples] int64, the same on every machine."""
+    generator = np.random.Generator(np.random.Philox(key=[seed, epoch]))
+    return generator.permutation(samples).astype(np.int64)
+
+
+def rank_slices(
+    order: NDArray[np.int64], global_batch: int, workers: int, rank: int, accumulate: int = 1
+) -> Iterator[list[Slice]]:
+    """For each optimiser step, `rank`'s micro-batches (a list of `accumulate` Slices).
+
+    A micro-batch with fewer than two samples is padded to two with the step's first samples;
+    padding has weight 0 in the loss and does not count in any metric.
+    """
+    for start in range(0, len(order), global_batch):
+        ids = order[start : start + global_batch]
+        parts = np.array_split(ids, workers * accumulate)
+        own = parts[rank * accumulate : (rank + 1) * accumulate]
+        yield [_slice(part, ids) for part in own]
+
+
+def _slice(part: NDArray[np.int64], ids: NDArray[np.int64]) -> Slice:
+    lacking = max(0, _SMALLEST - len(part))
+    padded = np.concatenate([part, np.resize(ids, lacking)]) if lacking else part
+    return Slice(ids=padded, real=len(part), of_global=len(ids))

@@ -1,0 +1,63 @@
+"""Every exception that raysuite raises on purpose.
+
+RaysuiteError
+├── UserError            bad input; the command line prints it and exits with 2
+│   ├── SpecError        one or more mistakes in a spec, all listed
+│   ├── DataError        a data set that is missing or unreadable
+│   └── MissingPartError an optional part (Horovod, DALI, ...) that is not installed
+├── GateError            a strategy whose arithmetic is wrong; its speed is not reported
+└── RunError             a run that failed; the other runs go on
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class RaysuiteError(Exception):
+    """Base of all of raysuite's own errors."""
+
+
+class UserError(RaysuiteError):
+    """Bad input: the message says what was given, what is valid and what to do."""
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """One mistake in a spec: where it stands, what was given, and what would be valid."""
+
+    message: str
+    key: str = ""
+    file: str = ""
+    line: int | None = None
+
+    def __str__(self) -> str:
+        place = self.file
+        if self.line is not None:
+            place += f":{self.line}"
+        return ": ".join(part for part in (place, self.key, self.message) if part)
+
+
+class SpecError(UserError):
+    """All mistakes of a spec at once."""
+
+    def __init__(self, mistakes: Sequence[Mistake]) -> None:
+        self.mistakes = tuple(mistakes)
+        super().__init__("\n".join(str(mistake) for mistake in self.mistakes))
+
+
+class DataError(UserError):
+    """A data set that is missing or cannot be read."""
+
+
+class MissingPartError(UserError):
+    """An optional part that is not installed; the message names the command that installs it."""
+
+
+class GateError(RaysuiteError):
+    """A strategy whose ranks disagree, or that differs from one process on the same batch."""
+
+
+class RunError(RaysuiteError):
+    """A run that failed."""

@@ -1,0 +1,49 @@
+"""Names that load their implementation on use."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from raysuite.errors import MissingPartError, UserError
+
+_EXTRAS = {
+    "horovod": "horovod",
+    "deepspeed": "deepspeed",
+    "nvidia": "dali",
+}
+
+
+def load(target: str) -> Any:
+    """The attribute that `target`, written `module:attribute`, names.
+
+    Raises MissingPartError where an optional package of raysuite is absent, and UserError where
+    the module or the attribute does not exist.
+    """
+    module_name, separator, attribute = target.partition(":")
+    if not separator or not module_name or not attribute:
+        raise UserError(f"{target!r} is not an import path; write it as 'module:attribute'")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in _EXTRAS:
+            raise MissingPartError(
+                f"{package} is not installed, and {target} needs it; "
+                f"run `make setup`, or `raysuite doctor` to see what is missing"
+            ) from error
+        raise UserError(
+            f"{target!r} cannot be imported: no module named {error.name!r}; "
+            "check the spelling, and that its folder is in PYTHONPATH or the working folder"
+        ) from error
+    except Exception as error:  # the user's module may raise anything while it is imported
+        raise UserError(
+            f"{target!r} cannot be imported: {module_name} raised "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    value: Any = module
+    for part in attribute.split("."):
+        if not hasattr(value, part):
+            raise UserError(f"{target!r} cannot be imported: {module_name!r} has no {attribute!r}")
+        value = getattr(value, part)
+    return value

@@ -1,0 +1,79 @@
+"""RunPlan: one run, decided to the last number, as pure data."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from raysuite.spec import ExperimentSpec
+from raysuite.spec.names import DatasetFacts
+
+
+class RunPlan(BaseModel):
+    """One run. Everything that `train` needs, and nothing that depends on who executes it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    run_id: str
+    """Unique in its experiment; the same spec gives the same id."""
+    index: int
+    """Place in the order of execution, from 0."""
+    repeat: int
+    seed: int
+    label: dict[str, Any]
+    """The matrix keys of this run and their values."""
+    spec: ExperimentSpec
+    """The resolved spec of this run alone: no matrix, one repeat."""
+    dataset: DatasetFacts
+
+    workers: int
+    """World size."""
+    device: Literal["cpu", "gpu"]
+    global_batch: int
+    """Samples of one optimiser step over all workers."""
+    micro_batch: int
+    """Samples of one forward pass on one worker: global_batch / (workers * accumulate)."""
+    accumulate: int
+    steps_per_epoch: int
+    """Optimiser steps, the last one with the samples that are left."""
+    total_steps: int
+    peak_lr: float
+    """Learning rate after warm-up and linear scaling."""
+
+    @property
+    def strategy_name(self) -> str:
+        """The strategy as a person names it."""
+        return self.spec.strategy.name
+
+    @property
+    def backend(self) -> Literal["torch", "horovod"]:
+        """Which kind of worker group this run needs."""
+        return "horovod" if self.spec.strategy.name == "horovod" else "torch"
+
+    @property
+    def title(self) -> str:
+        """Short name, such as `ddp · native · 2 workers`."""
+        extra = [
+            f"{key.rpartition('.')[2]}={_short(value)}"
+            for key, value in self.label.items()
+            if key not in ("strategy", "loader", "resources.workers")
+        ]
+        workers = f"{self.workers} worker" + ("s" if self.workers > 1 else "")
+        parts = [_block(self.label.get("strategy", self.spec.strategy.name))]
+        parts += [_block(self.label.get("loader", self.spec.loader.name)), workers, *extra]
+        if self.repeat:
+            parts.append(f"repeat {self.repeat}")
+        return " · ".join(parts)
+
+
+def _block(value: Any) -> str:
+    if not isinstance(value, dict):
+        return str(value)
+    options = [f"{key}={_short(item)}" for key, item in value.items() if key != "name"]
+    name = str(value.get("name", ""))
+    return f"{name}({', '.join(options)})" if options else name
+
+
+def _short(value: Any) -> str:
+    return _block(value) if isinstance(value, dict) else str(value)

@@ -1,0 +1,101 @@
+"""The journal: one append-only JSONL file per run, and the results folder that holds them.
+
+    RESULTS/spec.yaml                      the spec as it was written
+    RESULTS/plan.json                      the RunPlans, in the order of execution
+    RESULTS/runs/RUN_ID/journal.jsonl      the run's Records
+    RESULTS/report.html, rows.csv, rows.md
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from pydantic import TypeAdapter, ValidationError
+
+from raysuite.errors import UserError
+from raysuite.records.schema import Record, RunFailed, RunFinished
+
+_RECORD: TypeAdapter[Record] = TypeAdapter(Record)
+
+
+class Sink(Protocol):
+    """Whoever hears of Records: the journal first, then MLflow and others fed from it."""
+
+    def write(self, record: Record) -> None:
+        """Take one Record; taking it twice must do no harm."""
+
+
+class Journal:
+    """One run's Records on disk. Every line is flushed to the disk before `write` returns."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        file.parent.mkdir(parents=True, exist_ok=True)
+        _end_last_line(file)
+
+    def write(self, record: Record) -> None:
+        """Append one Record."""
+        with self.file.open("a", encoding="utf-8") as stream:
+            stream.write(record.model_dump_json() + "\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+
+
+def _end_last_line(file: Path) -> None:
+    """A writer that was killed may have left half a line: close it, so that ours stands alone."""
+    if file.exists() and file.stat().st_size:
+        with file.open("rb+") as stream:
+            stream.seek(-1, os.SEEK_END)
+            if stream.read(1) != b"\n":
+                stream.write(b"\n")
+
+
+def read_journal(file: Path) -> Iterator[Record]:
+    """The Records of a journal; a line that was cut off by a crash is passed over."""
+    if not file.exists():
+        return
+    with file.open(encoding="utf-8") as stream:
+        for line in stream:
+            try:
+                yield _RECORD.validate_json(line)
+            except ValidationError:
+                continue
+
+
+class Results:
+    """A results folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @classmethod
+    def open(cls, folder: Path) -> Results:
+        """An existing results folder. Raises UserError if it is not one."""
+        if not (folder / "plan.json").is_file():
+            raise UserError(
+                f"{folder} is not a results folder (it has no plan.json); "
+                "give the folder that `raysuite run` printed"
+            )
+        return cls(folder)
+
+    def plans(self) -> list[dict[str, Any]]:
+        """The RunPlans as plain data, in the order of execution."""
+        loaded: list[dict[str, Any]] = json.loads((self.folder / "plan.json").read_text("utf-8"))
+        return loaded
+
+    def journal_file(self, run_id: str) -> Path:
+        """Where the journal of a run lies."""
+        return self.folder / "runs" / run_id / "journal.jsonl"
+
+    def records(self, run_id: str) -> list[Record]:
+        """All Records of a run so far."""
+        return list(read_journal(self.journal_file(run_id)))
+
+    def end_of(self, run_id: str) -> RunFinished | RunFailed | None:
+        """How a run ended; None while it has not."""
+        ends = [r for r in self.records(run_id) if isinstance(r, RunFinished | RunFailed)]
+        return ends[-1] if ends else None

@@ -1,0 +1,122 @@
+"""The facts of a run, one class per kind of line in a journal.
+
+Times are seconds; `time` is the wall clock in seconds since 1970 (UTC). Memory is bytes.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class _Record(BaseModel):
+    # unknown keys are kept out on writing and ignored on reading, so that older code reads newer journals
+    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+
+    run_id: str
+    time: float = Field(default_factory=time.time)
+
+
+class RunStarted(_Record):
+    """A run begins, or is taken up again."""
+
+    kind: Literal["run_started"] = "run_started"
+    plan: dict[str, Any]
+    """The RunPlan, whole."""
+    environment: dict[str, Any]
+    """Hardware, versions, commit: see `raysuite.measure.environment`."""
+    first_epoch: int = 0
+    """0 for a fresh run, else the epoch at which a checkpoint is taken up."""
+
+
+class GateVerdict(_Record):
+    """Whether the strategy's arithmetic is right on this machine, with this world size."""
+
+    kind: Literal["gate_verdict"] = "gate_verdict"
+    strategy: str
+    workers: int
+    passed: bool
+    ranks_equal: bool
+    """All ranks hold bit-equal weights."""
+    error: float
+    """Largest relative error of a weight tensor against one process on the same global batch."""
+    error_batchnorm: float
+    """The same for a network with BatchNorm, against one process that normalises each rank's
+    slice of the batch by itself."""
+    tolerance: float | None
+    """Largest error that passes; None where the options are lossy by intent and no bound holds."""
+    rule: str
+    """What was checked, in words."""
+    steps: int
+    cached: bool = False
+    """The verdict was found earlier on this machine, with the same versions and options."""
+    message: str = ""
+
+
+class EpochFinished(_Record):
+    """One epoch of training and the validation after it."""
+
+    kind: Literal["epoch_finished"] = "epoch_finished"
+    epoch: int
+    """Counted from 0."""
+    first_step: int
+    """Optimiser steps before this epoch."""
+    losses: list[float]
+    """Mean training loss of the global batch, one per optimiser step."""
+    learning_rates: list[float]
+    """Learning rate used, one per optimiser step."""
+    images: int
+    """Training images of this epoch over all workers."""
+    seconds: float
+    """Training time of this epoch, without validation, of the slowest worker."""
+    steady_images: int
+    """Images of the steps after the warm-up, over all workers."""
+    steady_seconds: float
+    """Device-synchronised time of those steps on the slowest worker."""
+    data_wait_seconds: list[float]
+    """Per worker: time the training loop waited for its loader, in this epoch."""
+    validation_seconds: float
+    train_loss: float
+    val_loss: float
+    val_accuracy: float
+    """Top-1 over the whole validation set, summed over all ranks, in [0, 1]."""
+    elapsed_seconds: float
+    """From before the first sample was touched to the end of this validation, over all attempts
+    that this run's checkpoint went through."""
+
+
+class RunFinished(_Record):
+    """A run ended well."""
+
+    kind: Literal["run_finished"] = "run_finished"
+    peak_process_bytes: list[int]
+    """Per worker: largest resident memory of the process during this run."""
+    start_process_bytes: list[int]
+    """Per worker: resident memory when this run began; shared workers carry earlier runs' libraries."""
+    peak_device_bytes: list[int]
+    """Per worker: largest memory that torch held on the device; 0 on a CPU."""
+    time_to_accuracy: float | None
+    """Seconds until `target_accuracy` was met; None if no target was set or it was never met."""
+    seconds: float
+    """Wall clock of the run, all included."""
+    first_step_seconds: float
+    """From the start of the run in the worker to the end of its first optimiser step."""
+
+
+class RunFailed(_Record):
+    """A run ended without a result."""
+
+    kind: Literal["run_failed"] = "run_failed"
+    reason: Literal["gate", "error", "lost", "interrupted"]
+    """gate: the arithmetic is wrong. error: an exception. lost: workers died too often."""
+    message: str
+    detail: str = ""
+    """The traceback, where there is one."""
+
+
+Record = Annotated[
+    RunStarted | GateVerdict | EpochFinished | RunFinished | RunFailed,
+    Field(discriminator="kind"),
+]

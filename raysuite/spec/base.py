@@ -1,0 +1,18 @@
+"""The base of every option block: frozen, unknown keys forbidden, `name: x` writable as `x`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Options(BaseModel):
+    """A block of a spec. Values cannot change once made, and unknown keys are mistakes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+def expand_shorthand(value: Any) -> Any:
+    """`ddp` means `{name: ddp}`, for every block that is chosen by its name."""
+    return {"name": value} if isinstance(value, str) else value

@@ -1,0 +1,24 @@
+"""Units, named once."""
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+
+def human_bytes(count: float) -> str:
+    """`count` bytes with a binary unit, such as `1.5 GiB`."""
+    for limit, unit in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if count >= limit:
+            return f"{count / limit:.1f} {unit}"
+    return f"{count:.0f} B"
+
+
+def human_seconds(seconds: float) -> str:
+    """`seconds` as a person says them, such as `1 h 02 min` or `4.2 s`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"
