@@ -1,0 +1,51 @@
+# `make` alone lists the targets. PYTHON=/path/to/python3.11 picks the interpreter of `make setup`.
+SHELL := /bin/bash
+BIN := .venv/bin
+FIND_PYTHON = for p in python3.11 python3.12 python3.13 python3; do \
+	  $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null \
+	  && { echo $$p; break; }; done
+PYTHON ?= $(shell $(FIND_PYTHON))
+
+.DEFAULT_GOAL := help
+.PHONY: help setup lock demo check test test-fast bench ui report clean have-python
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+
+setup: have-python ## Make .venv: locked packages, Horovod built here, raysuite itself
+	@$(PYTHON) deploy/setup.py
+
+have-python:
+	@test -n "$(PYTHON)" || { echo "setup: no Python 3.11 to 3.13 found;" \
+	  "on Debian or Ubuntu: apt-get install python3.11 python3.11-venv;" \
+	  "or: make setup PYTHON=/path/to/python3.11" >&2; exit 1; }
+
+lock: have-python ## Resolve pyproject.toml anew; UPGRADE=1 takes the newest versions
+	@$(PYTHON) deploy/lock.py $(if $(UPGRADE),--upgrade)
+
+demo: setup ## Train and compare on this machine, and write the report
+	$(BIN)/raysuite run experiments/quickstart.yaml
+
+check: setup ## Lint, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: check ## Everything: check, then the whole test suite
+	$(BIN)/pytest
+
+test-fast: setup ## Unit tests alone, under a minute
+	$(BIN)/pytest tests/unit
+
+bench: setup ## What orchestration costs: raysuite beside bare torchrun
+	$(BIN)/python benchmarks/overhead.py
+
+ui: setup ## MLflow's pages on http://127.0.0.1:5000
+	$(BIN)/mlflow ui --host 127.0.0.1 --backend-store-uri sqlite:///mlflow.db
+
+report: setup ## Write the report of the runs on record
+	$(BIN)/raysuite report
+
+clean: ## Remove .venv and caches; runs and their records stay
+	rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

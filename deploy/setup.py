@@ -1,0 +1,214 @@
+"""Make .venv: the locked packages, Horovod built here, and raysuite itself, editable.
+
+Standard library only. Needs Python 3.11 to 3.13 with venv, git, and for Horovod a C++ compiler.
+Where an optional package cannot be had, the set-up says so, goes on and ends well.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import horovod_wheel
+
+ROOT = Path(__file__).resolve().parent.parent
+REQUIREMENTS = ROOT / "containers" / "requirements"
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+STAMP = VENV / "raysuite-setup.json"
+LOG = VENV / "raysuite-setup.log"
+CACHE = Path(os.environ.get("RAYSUITE_CACHE", Path.home() / ".cache" / "raysuite")).expanduser()
+REQUIRED = ("base", "dev")
+OPTIONAL = ("horovod", "deepspeed", "dali")
+# pip, setuptools and wheel fetch Horovod's source; uv does all else.
+TOOLS = ("uv==0.13.8", "pip", "setuptools", "wheel")
+STARTED = time.monotonic()
+
+
+class SetupError(Exception):
+    """The environment cannot be made; the message says why and what to do."""
+
+
+def say(message: str) -> None:
+    """Print one line of progress, with the seconds since the start."""
+    print(f"[{time.monotonic() - STARTED:4.0f} s] {message}", flush=True)
+
+
+def private_uv() -> Path:
+    """The pinned uv in an environment of its own below the cache; installed on first use."""
+    pins = REQUIREMENTS / "tools.txt"
+    wanted = hashlib.sha256(pins.read_bytes()).hexdigest()
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    home = CACHE / f"{TOOLS[0].replace('==', '-')}-python{python}"
+    ready = home / "raysuite-ready"
+    if not (ready.exists() and ready.read_text() == wanted and (home / "bin" / "uv").exists()):
+        say(f"installing {TOOLS[0]} into {home}")
+        try:
+            import ensurepip  # noqa: F401  (Debian's python3 comes without it)
+        except ImportError:
+            raise SetupError(
+                f"{sys.executable} cannot make environments: its venv module is missing; "
+                f"on Debian or Ubuntu: apt-get install python{python}-venv; "
+                "or name another Python: make setup PYTHON=/path/to/python3.11"
+            ) from None
+        run(sys.executable, "-m", "venv", "--clear", home)
+        pip = (home / "bin" / "python", "-m", "pip", "--disable-pip-version-check")
+        run(*pip, "install", "--quiet", "--require-hashes", "-r", pins)
+        ready.write_text(wanted)
+    return home / "bin" / "uv"
+
+
+def uv_environment(uv: Path) -> dict[str, str]:
+    """The variables uv runs under: pip's settings for the index and its certificate hold for it too.
+
+    Extra indexes and folders of wheels are left out: the lock's hashes fit one index's files.
+    """
+    environment = dict(os.environ)
+    python = uv.parent / "python"
+    answer = subprocess.run(
+        (python, "-m", "pip", "config", "list"), capture_output=True, text=True, check=False
+    )
+    for variable, setting in (("UV_DEFAULT_INDEX", "index-url"), ("SSL_CERT_FILE", "cert")):
+        for line in answer.stdout.splitlines():
+            name, _, value = line.partition("=")
+            if name.rpartition(".")[2] == setting:
+                environment.setdefault(variable, str(ast.literal_eval(value)))
+    environment.pop("VIRTUAL_ENV", None)
+    return environment
+
+
+def run(*command: str | Path, env: dict[str, str] | None = None) -> None:
+    """Run a command, and raise SetupError with the end of what it printed where it fails."""
+    done = subprocess.run(
+        command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    if VENV.exists():
+        with LOG.open("a") as log:
+            log.write(f"$ {' '.join(map(str, command))}\n{done.stdout}")
+    if done.returncode:
+        name = " ".join(Path(str(part)).name for part in command[:4])
+        end = "\n".join(done.stdout.splitlines()[-15:])
+        raise SetupError(f"`{name} …` ended with {done.returncode}:\n{end}")
+
+
+def input_key() -> str:
+    """A hash over all that decides what .venv holds."""
+    digest = hashlib.sha256()
+    inputs = [ROOT / "pyproject.toml", horovod_wheel.PATCH, *REQUIREMENTS.glob("*.txt")]
+    inputs += Path(__file__).parent.glob("*.py")
+    for path in sorted(inputs):
+        digest.update(path.read_bytes())
+    gpu = horovod_wheel.gpu_choice()
+    lacking = horovod_wheel.missing_tools(gpu)
+    digest.update(repr((str(ROOT), sys.version_info[:3], gpu, lacking)).encode())
+    return digest.hexdigest()
+
+
+def state() -> dict[str, object]:
+    """What the last set-up left, or nothing where it is out of date or no longer runs."""
+    try:
+        stamp: dict[str, object] = json.loads(STAMP.read_text())
+    except (OSError, ValueError):
+        return {}
+    if stamp.get("key") != input_key():
+        return {}
+    code = (
+        "import importlib.metadata as m, raysuite, pydantic; m.version('ray'), m.version('torch')"
+    )
+    works = subprocess.run((PYTHON, "-c", code), cwd=VENV, capture_output=True, check=False)
+    return stamp if works.returncode == 0 else {}
+
+
+def install_packages(uv: Path, env: dict[str, str]) -> dict[str, str]:
+    """Install the locked packages; returns the optional sets that failed, each with its reason."""
+    install = (uv, "pip", "install", "--quiet", "--python", PYTHON, "--require-hashes")
+
+    def sets(*names: str) -> list[str | Path]:
+        return [part for name in names for part in ("-r", REQUIREMENTS / f"{name}.txt")]
+
+    try:
+        run(*install, *sets(*REQUIRED, *OPTIONAL), env=env)
+        return {}
+    except SetupError:
+        say("not all at once; trying the optional packages one by one")
+    run(*install, *sets(*REQUIRED), env=env)
+    failed = {}
+    for name in OPTIONAL:
+        try:
+            run(*install, *sets("base", name), env=env)
+        except SetupError as error:
+            failed[name] = f"{str(error).splitlines()[-1].strip()}; see {LOG}"
+    return failed
+
+
+def install_horovod(uv: Path, env: dict[str, str]) -> None:
+    """Build or fetch the wheel and install it; raises HorovodError or SetupError."""
+    code = "import importlib.metadata as m, sys; v = sys.version_info; "
+    code += "print(m.version('torch'), f'cp{v[0]}{v[1]}')"
+    torch_version, tag = subprocess.check_output((PYTHON, "-c", code), text=True).split()
+    target = horovod_wheel.Environment(PYTHON, torch_version, tag, horovod_wheel.gpu_choice())
+    say(
+        f"Horovod {tag}, torch {torch_version}, {target.gpu or 'CPU'} (a first build takes minutes)"
+    )
+    wheel = horovod_wheel.wheel(target, uv, CACHE, env)
+    run(
+        uv,
+        "pip",
+        "install",
+        "--quiet",
+        "--python",
+        PYTHON,
+        "--no-deps",
+        "--reinstall",
+        wheel,
+        env=env,
+    )
+
+
+def set_up() -> None:
+    """Bring .venv up to date; raises SetupError where what every run needs cannot be had."""
+    if stamp := state():
+        report(stamp)
+        return
+    uv = private_uv()
+    env = uv_environment(uv)
+    say(f"making {VENV.relative_to(ROOT)} with Python {sys.version.split()[0]}")
+    run(uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, VENV, env=env)
+    STAMP.unlink(missing_ok=True)
+    LOG.write_text("")
+    say("installing the locked packages (a first download takes minutes)")
+    off = install_packages(uv, env)
+    editable = ("--no-deps", "--no-build-isolation", "--editable", ROOT)
+    run(uv, "pip", "install", "--quiet", "--python", PYTHON, *editable, env=env)
+    if "horovod" not in off:
+        try:
+            install_horovod(uv, env)
+        except (horovod_wheel.HorovodError, SetupError) as error:
+            off["horovod"] = str(error)
+    stamp = {"key": input_key(), "off": off}
+    STAMP.write_text(json.dumps(stamp, indent=2) + "\n")
+    report(stamp)
+
+
+def report(stamp: dict[str, object]) -> None:
+    """Say what is ready, and what is off and why."""
+    off = stamp["off"]
+    assert isinstance(off, dict)
+    for name, reason in off.items():
+        say(f"{name} is off: {reason}")
+    if off:
+        say(f"all else works without; to try again: rm {STAMP.relative_to(ROOT)} && make setup")
+    say("ready: .venv/bin/raysuite doctor tries every part")
+
+
+if __name__ == "__main__":
+    try:
+        set_up()
+    except (SetupError, horovod_wheel.HorovodError) as error:
+        sys.exit(f"setup: {error}")
