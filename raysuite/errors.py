@@ -40,10 +40,10 @@ class Mistake:
 
 
 class SpecError(UserError):
-    """All mistakes of a spec at once."""
+    """All mistakes of a spec at once, each once, in the order of their lines."""
 
     def __init__(self, mistakes: Sequence[Mistake]) -> None:
-        self.mistakes = tuple(mistakes)
+        self.mistakes = tuple(sorted(dict.fromkeys(mistakes), key=lambda each: each.line or 0))
         super().__init__("\n".join(str(mistake) for mistake in self.mistakes))
 
 

@@ -1,4 +1,4 @@
-"""Specs -> RunPlans: every number of every run, and whether it can be run at all."""
+"""Specs -> RunPlans: every number of every run."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ import math
 import os
 import re
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from raysuite.errors import Mistake, SpecError
-from raysuite.plan.matrix import expand
+from raysuite.plan.dataset import Folders, dataset_facts, dataset_mistakes
+from raysuite.plan.feasible import accumulation, device_of, infeasible
+from raysuite.plan.matrix import Variant, expand
 from raysuite.plan.run_plan import RunPlan
 from raysuite.spec import Document, ExperimentSpec
-from raysuite.spec.names import DIGITS, DatasetFacts, MODELS, CIFAR_RESNETS
-
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg")
+from raysuite.spec.names import DatasetFacts
 
 
 def make_plans(document: Document, gpus: int | None = None) -> list[RunPlan]:
@@ -31,143 +30,46 @@ def make_plans(document: Document, gpus: int | None = None) -> list[RunPlan]:
     Raises SpecError with everything that makes a run infeasible.
     """
     gpus = local_gpus() if gpus is None else gpus
-    variants = expand(document)
-    repeats = variants[0][1].repeats
-    ordered = sorted(variants, key=lambda variant: _group(variant[1]))
-    plans: list[RunPlan] = []
+    variants = sorted(expand(document), key=_sharing)
+    folders = Folders()
     mistakes: list[Mistake] = []
-    for repeat in range(repeats):
-        for label, spec in ordered:
-            found = infeasible(spec, gpus)
-            if found:
-                mistakes += [_placed(document, mistake, label) for mistake in found]
-                continue
-            plans.append(_resolve(spec, label, repeat, len(plans), gpus))
+    for label, spec in variants:
+        found = [*infeasible(spec, gpus), *dataset_mistakes(spec, folders)]
+        mistakes += [_placed(document, mistake, label) for mistake in found]
     if mistakes:
-        raise SpecError(list(dict.fromkeys(mistakes)))
+        raise SpecError(mistakes)
+    plans: list[RunPlan] = []
+    for repeat in range(variants[0][1].repeats):
+        for label, spec in variants:
+            facts = dataset_facts(spec, folders)
+            plans.append(_resolve(spec, label, facts, repeat, len(plans), gpus))
     return plans
 
 
-def _group(spec: ExperimentSpec) -> tuple[int, int]:
-    return (spec.resources.workers, spec.strategy.name == "horovod")
+def _sharing(variant: Variant) -> tuple[Any, ...]:
+    """Sorts runs that can share workers next to each other, small world sizes first."""
+    spec = variant[1]
+    horovod = _horovod_environment(spec)
+    resources = json.dumps(spec.resources.model_dump(), sort_keys=True)
+    return (spec.resources.workers, horovod is not None, resources, horovod or ())
 
 
 def local_gpus() -> int:
-    """NVIDIA GPUs of this machine, counted without loading any library."""
-    return len(glob.glob("/dev/nvidia[0-9]*"))
-
-
-def dataset_facts(spec: ExperimentSpec) -> DatasetFacts:
-    """Counts and shapes of the spec's data set, from the table or from the folder's listing."""
-    data = spec.data
-    if data.name == "digits":
-        base = DIGITS
-    else:
-        root = Path(data.path or "").expanduser()
-        counts = {split: _count_images(root / split) for split in ("train", "val")}
-        classes = sum(entry.is_dir() for entry in os.scandir(root / "train"))
-        base = DatasetFacts(counts["train"], counts["val"], classes, 3, data.image_size or 0)
-    return DatasetFacts(
-        train_samples=base.train_samples,
-        val_samples=base.val_samples,
-        classes=base.classes,
-        channels=data.channels or base.channels,
-        image_size=data.image_size or base.image_size,
-    )
-
-
-def _count_images(folder: Path) -> int:
-    return sum(
-        name.lower().endswith(IMAGE_SUFFIXES)
-        for _, _, names in os.walk(folder)
-        for name in names
-    )
-
-
-def accumulation(spec: ExperimentSpec) -> int:
-    """Micro-batches per optimiser step; Horovod's own name for it counts too."""
-    if spec.strategy.name == "horovod" and spec.strategy.backward_passes_per_step is not None:
-        return spec.strategy.backward_passes_per_step
-    return spec.training.accumulate
-
-
-def infeasible(spec: ExperimentSpec, gpus: int) -> list[Mistake]:
-    """Why this run cannot be: one Mistake for each reason, with the key to change."""
-    mistakes = []
-
-    def wrong(key: str, message: str) -> None:
-        mistakes.append(Mistake(message, key=key))
-
-    training, strategy, workers = spec.training, spec.strategy, spec.resources.workers
-    if strategy.name == "single" and workers != 1:
-        wrong("resources.workers", f"strategy 'single' is one process; given were {workers} workers")
-    if strategy.name == "horovod":
-        passes = strategy.backward_passes_per_step
-        if passes is not None and training.accumulate not in (1, passes):
-            wrong(
-                "strategy.backward_passes_per_step",
-                f"given was {passes}, and training.accumulate is {training.accumulate}: "
-                "they are one thing; give one of them",
-            )
-    if strategy.name == "deepspeed":
-        needed = {"none": 0, "optimizer": 1, "parameters": 3}[strategy.offload]
-        if strategy.zero_stage < needed:
-            wrong(
-                "strategy.offload",
-                f"offloading the {strategy.offload} needs zero_stage {needed} or more; "
-                f"given was {strategy.zero_stage}",
-            )
-    slices = workers * accumulation(spec)
-    if training.global_batch is not None and training.global_batch % slices:
-        near = max(1, round(training.global_batch / slices)) * slices
-        wrong(
-            "training.global_batch",
-            f"given was {training.global_batch}, which {workers} workers x {accumulation(spec)} "
-            f"micro-batches do not divide; {near} would do",
-        )
-    if training.batch_per_worker is not None and training.batch_per_worker % accumulation(spec):
-        wrong(
-            "training.batch_per_worker",
-            f"given was {training.batch_per_worker}, which {accumulation(spec)} micro-batches "
-            "do not divide",
-        )
-    if spec.resources.device == "gpu" and gpus < workers:
-        wrong("resources.device", f"{workers} workers need {workers} GPUs; there are {gpus}")
-    if spec.resources.device == "cpu" and spec.loader.name == "dali" and spec.loader.device == "gpu":
-        wrong("loader.device", "DALI's gpu pipeline needs resources.device gpu")
-    if ":" not in spec.model.name and spec.model.name not in CIFAR_RESNETS:
-        channels = spec.data.channels or (1 if spec.data.name == "digits" else 3)
-        if spec.model.name in MODELS and channels != 3:
-            wrong(
-                "data.channels",
-                f"torchvision's {spec.model.name} takes RGB images, and {spec.data.name} has "
-                f"{channels} channel; set data.channels to 3",
-            )
-    mistakes += _data_mistakes(spec)
-    return mistakes
-
-
-def _data_mistakes(spec: ExperimentSpec) -> list[Mistake]:
-    if spec.data.path is None:
-        return []
-    root = Path(spec.data.path).expanduser()
-    layout = "expected is PATH/train/CLASS/*.png and PATH/val/CLASS/*.png (or .jpg)"
-    missing = [str(folder) for folder in (root / "train", root / "val") if not folder.is_dir()]
-    if not root.is_dir():
-        missing = [str(root)]
-    if missing:
-        text = f"no folder {' and no folder '.join(missing)}; {layout}"
-        return [Mistake(text, key="data.path")]
-    empty = [split for split in ("train", "val") if _count_images(root / split) == 0]
-    if empty:
-        return [Mistake(f"no images in {' and '.join(empty)} of {root}; {layout}", key="data.path")]
-    return []
+    """NVIDIA GPUs of this machine that CUDA may use, counted without loading any library."""
+    present = len(glob.glob("/dev/nvidia[0-9]*"))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return present
+    return min(present, sum(name.strip() not in ("", "-1") for name in visible.split(",")))
 
 
 def _placed(document: Document, mistake: Mistake, label: dict[str, Any]) -> Mistake:
     path = tuple(mistake.key.split("."))
     for end in range(len(path), 0, -1):
         key = ".".join(path[:end])
+        if key in document.overrides:
+            file, line = document.place(path)
+            break
         if key in label:
             values = document.data["matrix"][key]
             file, line = document.place(("matrix", key, values.index(label[key])))
@@ -178,29 +80,30 @@ def _placed(document: Document, mistake: Mistake, label: dict[str, Any]) -> Mist
 
 
 def _resolve(
-    spec: ExperimentSpec, label: dict[str, Any], repeat: int, index: int, gpus: int
+    spec: ExperimentSpec,
+    label: dict[str, Any],
+    facts: DatasetFacts,
+    repeat: int,
+    index: int,
+    gpus: int,
 ) -> RunPlan:
     training, workers = spec.training, spec.resources.workers
     global_batch = training.global_batch or (training.batch_per_worker or 0) * workers
     accumulate = accumulation(spec)
-    facts = dataset_facts(spec)
     steps = math.ceil(facts.train_samples / global_batch)
     reference = spec.optimizer.lr_reference_batch
     scale = global_batch / reference if reference else 1.0
-    device: Literal["cpu", "gpu"] = "gpu" if gpus >= workers else "cpu"
-    if spec.resources.device != "auto":
-        device = spec.resources.device
     own = spec.model_copy(update={"matrix": {}, "repeats": 1, "seed": spec.seed + repeat})
     return RunPlan(
-        run_id=_run_id(own, label, repeat, index),
+        run_id=_run_id(own, repeat, index),
         index=index,
         repeat=repeat,
-        seed=spec.seed + repeat,
+        seed=own.seed,
         label=label,
         spec=own,
         dataset=facts,
         workers=workers,
-        device=device,
+        device=device_of(spec, gpus),
         global_batch=global_batch,
         micro_batch=global_batch // (workers * accumulate),
         accumulate=accumulate,
@@ -210,7 +113,7 @@ def _resolve(
     )
 
 
-def _run_id(spec: ExperimentSpec, label: dict[str, Any], repeat: int, index: int) -> str:
+def _run_id(spec: ExperimentSpec, repeat: int, index: int) -> str:
     content = json.dumps([spec.model_dump(mode="json"), repeat], sort_keys=True)
     digest = hashlib.sha256(content.encode()).hexdigest()[:8]
     name = f"{spec.strategy.name}-{spec.loader.name}-w{spec.resources.workers}"
@@ -233,12 +136,12 @@ def _alike(left: RunPlan, right: RunPlan) -> bool:
         left.backend == right.backend
         and left.device == right.device
         and left.spec.resources == right.spec.resources
-        and _horovod_environment(left) == _horovod_environment(right)
+        and _horovod_environment(left.spec) == _horovod_environment(right.spec)
     )
 
 
-def _horovod_environment(plan: RunPlan) -> tuple[float, float] | None:
-    strategy = plan.spec.strategy
+def _horovod_environment(spec: ExperimentSpec) -> tuple[float, float] | None:
+    strategy = spec.strategy
     if strategy.name != "horovod":
         return None
     return (strategy.fusion_threshold_mb, strategy.cycle_time_ms)

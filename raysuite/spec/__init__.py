@@ -2,6 +2,7 @@
 
 from raysuite.spec.document import Document, parse_document, read_document
 from raysuite.spec.experiment import ExperimentSpec
+from raysuite.spec.json_schema import spec_schema
 from raysuite.spec.validate import load_spec, suggest, validate
 
 __all__ = [
@@ -10,6 +11,7 @@ __all__ = [
     "load_spec",
     "parse_document",
     "read_document",
+    "spec_schema",
     "suggest",
     "validate",
 ]

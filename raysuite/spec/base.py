@@ -6,11 +6,16 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+IMPORT_PATH = r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$"
+"""`module:attribute`."""
+
 
 class Options(BaseModel):
     """A block of a spec. Values cannot change once made, and unknown keys are mistakes."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
 
 def expand_shorthand(value: Any) -> Any:

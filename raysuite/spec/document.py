@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,20 @@ from raysuite.errors import Mistake, SpecError
 KeyPath = tuple[str | int, ...]
 
 COMMAND_LINE = "command line"
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2's numbers: `1e-4` is one, where PyYAML alone reads a text."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"),
+    list("-+0123456789"),
+)
+
+_UNREADABLE = (yaml.YAMLError, ValueError, RecursionError)
+"""ValueError: a date such as 2001-99-99. RecursionError: a block that holds itself."""
 
 
 @dataclass
@@ -31,10 +46,13 @@ class Document:
     def place(self, path: KeyPath) -> tuple[str, int | None]:
         """File and line where `path`, or the nearest key above it, was written."""
         for end in range(len(path), 0, -1):
-            if ".".join(map(str, path[:end])) in self.overrides:
+            key = ".".join(map(str, path[:end]))
+            if key in self.overrides:
                 return COMMAND_LINE, None
             if path[:end] in self.lines:
                 return self.file, self.lines[path[:end]]
+            if any(override.startswith(f"{key}.") for override in self.overrides):
+                return COMMAND_LINE, None
         return self.file, None
 
 
@@ -56,30 +74,49 @@ def read_document(file: Path, overrides: Sequence[str] = ()) -> Document:
         key, separator, value = override.partition("=")
         if not separator or not key:
             mistakes.append(
-                Mistake(f"{override!r} is not key=value, such as training.epochs=3", file=COMMAND_LINE)
+                Mistake(
+                    f"{override!r} is not key=value, such as training.epochs=3", file=COMMAND_LINE
+                )
             )
             continue
         try:
-            parsed = yaml.safe_load(value)
-        except yaml.YAMLError:
+            parsed = yaml.load(value, _Loader)
+        except _UNREADABLE:
             mistakes.append(Mistake(f"{value!r} is not YAML", key=key, file=COMMAND_LINE))
             continue
-        document.overrides[key] = parsed
-        document.data.get("matrix", {}).pop(key, None)
-        set_dotted(document.data, key, parsed)
+        _override(document, key, parsed)
     if mistakes:
         raise SpecError(mistakes)
     return document
 
 
+def _override(document: Document, key: str, value: Any) -> None:
+    """Set `key`, which ends its sweep in the matrix; `matrix.KEY` sets a sweep instead."""
+    document.overrides[key] = value
+    matrix = document.data.get("matrix")
+    swept = key.removeprefix("matrix.")
+    if swept != key:
+        document.data["matrix"] = {**(matrix if isinstance(matrix, dict) else {}), swept: value}
+        return
+    if isinstance(matrix, dict):
+        matrix.pop(key, None)
+    set_dotted(document.data, key, value)
+
+
 def parse_document(text: str, file: str) -> Document:
     """YAML text -> Document. Raises SpecError with the line of a syntax error."""
+    lines: dict[KeyPath, int] = {}
+    repeated: list[Mistake] = []
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        node = yaml.compose(text, Loader=_Loader)
+        data = yaml.load(text, _Loader)
+        if node is not None:
+            _walk(node, (), lines, repeated, file)
+    except _UNREADABLE as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or str(error)
+        if isinstance(error, RecursionError):
+            problem = "a block is nested too deep, or holds itself"
         line = mark.line + 1 if mark else None
         raise SpecError([Mistake(f"is not valid YAML: {problem}", file=file, line=line)]) from error
     if not isinstance(data, dict):
@@ -87,10 +124,6 @@ def parse_document(text: str, file: str) -> Document:
         raise SpecError(
             [Mistake(f"a spec is a mapping of keys to values; given was {given}", file=file)]
         )
-    lines: dict[KeyPath, int] = {}
-    repeated: list[Mistake] = []
-    if node is not None:
-        _walk(node, (), lines, repeated, file)
     if repeated:
         raise SpecError(repeated)
     return Document(data=data, file=file, text=text, lines=lines)

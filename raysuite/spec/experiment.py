@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from raysuite.spec.base import Options, expand_shorthand
+from raysuite.spec.base import IMPORT_PATH, Options, expand_shorthand
 from raysuite.spec.loaders import LoaderOptions, NativeOptions
 from raysuite.spec.names import MODELS
 from raysuite.spec.optimizers import (
@@ -18,20 +19,29 @@ from raysuite.spec.optimizers import (
 )
 from raysuite.spec.strategies import SingleOptions, StrategyOptions
 
+NOT_IN_A_MATRIX = ("matrix", "repeats", "name", "description")
+"""Keys of the whole experiment, which no single run can have for itself."""
+
+FREE_FORM = ("model.options.", "strategy.options.")
+"""Below these, keys are the user's own."""
+
 
 class ModelOptions(Options):
     """The network."""
 
     name: str
-    """A name of `raysuite.spec.names.MODELS`, or `module:attribute` of your own."""
+    """A CIFAR ResNet (resnet20, 32, 44, 56, 110), a classifier of torchvision by its name there,
+    or `module:attribute` of your own."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Passed to the model's constructor as they are."""
 
     @field_validator("name")
     @classmethod
     def _known(cls, name: str) -> str:
-        if ":" in name or name in MODELS:
+        if name in MODELS or re.fullmatch(IMPORT_PATH, name):
             return name
+        if ":" in name:
+            raise ValueError(f"{name!r} is not an import path; write it as 'module:attribute'")
         near = difflib.get_close_matches(name, MODELS, n=3)
         hint = f"did you mean {' or '.join(near)}? " if near else ""
         raise ValueError(
@@ -44,26 +54,31 @@ class DataOptions(Options):
     """The data set, and the form in which it lies on disk."""
 
     name: Literal["digits", "image_folder"]
+    """`digits`: scikit-learn's 1,797 handwritten digits. `image_folder`: your own images."""
     format: Literal["folder", "tfrecord"] = "folder"
     """Single image files, or TFRecord shards with an index. Your own sets: `folder`."""
     path: str | None = None
     """`image_folder` only: a folder with train/CLASS/*.png and val/CLASS/*.png (or .jpg)."""
-    image_size: int | None = Field(None, ge=1)
+    image_size: int | None = Field(default=None, ge=1)
     """Side of the square images that the network sees, in pixels; default: the set's own."""
     channels: Literal[1, 3] | None = None
     """1 grey, 3 RGB; default: the set's own."""
 
     @model_validator(mode="after")
     def _path_belongs_to_folders(self) -> DataOptions:
+        wrong = []
         if self.name == "image_folder":
-            if self.path is None:
-                raise ValueError("image_folder needs `path`")
-            if self.image_size is None:
-                raise ValueError("image_folder needs `image_size`")
+            wrong += [
+                f"image_folder needs `{key}`"
+                for key in ("path", "image_size")
+                if getattr(self, key) is None
+            ]
             if self.format != "folder":
-                raise ValueError("image_folder is read as it lies: format must be 'folder'")
+                wrong.append("image_folder is read as it lies: format must be 'folder'")
         elif self.path is not None:
-            raise ValueError(f"`path` is for image_folder; {self.name} is kept in raysuite's cache")
+            wrong.append(f"`path` is for image_folder; {self.name} is kept in raysuite's cache")
+        if wrong:
+            raise ValueError("; ".join(wrong))
         return self
 
 
@@ -71,20 +86,22 @@ class TrainingOptions(Options):
     """The recipe: the same work whatever the strategy."""
 
     epochs: int = Field(ge=1)
-    global_batch: int | None = Field(None, ge=1)
+    """Passes over the training set."""
+    global_batch: int | None = Field(default=None, ge=1)
     """Samples of one optimiser step over all workers (strong scaling)."""
-    batch_per_worker: int | None = Field(None, ge=1)
+    batch_per_worker: int | None = Field(default=None, ge=1)
     """Samples of one optimiser step on each worker (weak scaling)."""
-    accumulate: int = Field(1, ge=1)
+    accumulate: int = Field(default=1, ge=1)
     """Micro-batches per optimiser step, on each worker."""
-    clip_norm: float | None = Field(None, gt=0)
+    clip_norm: float | None = Field(default=None, gt=0)
     """Gradients are scaled down to this global L2 norm."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Autocast of forward and backward; the weights stay fp32."""
-    label_smoothing: float = Field(0.0, ge=0, lt=1)
-    target_accuracy: float | None = Field(None, gt=0, le=1)
+    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
+    """Weight of the uniform distribution in the target of the cross-entropy."""
+    target_accuracy: float | None = Field(default=None, gt=0, le=1)
     """Validation accuracy whose time is reported as time to accuracy."""
-    checkpoint_every: int = Field(1, ge=0)
+    checkpoint_every: int = Field(default=1, ge=0)
     """Epochs between two checkpoints; 0 keeps none."""
 
     @model_validator(mode="after")
@@ -97,12 +114,13 @@ class TrainingOptions(Options):
 class ResourceOptions(Options):
     """What a run occupies."""
 
-    workers: int = Field(1, ge=1)
+    workers: int = Field(default=1, ge=1)
     """World size: one rank, one device or one CPU share each."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
-    cpus_per_worker: int = Field(1, ge=1)
+    """`auto`: GPUs where there is one for each worker, else CPUs."""
+    cpus_per_worker: int = Field(default=1, ge=1)
     """CPUs, and so threads of torch, of each worker."""
-    retries: int = Field(2, ge=0)
+    retries: int = Field(default=2, ge=0)
     """How often a run whose worker died is taken up again from its last checkpoint."""
     fresh_workers: bool = False
     """Start new worker processes for every run instead of sharing them between runs alike."""
@@ -111,7 +129,7 @@ class ResourceOptions(Options):
 class MeasureOptions(Options):
     """What is measured, and from when on."""
 
-    warmup_steps: int = Field(10, ge=0)
+    warmup_steps: int = Field(default=10, ge=0)
     """Optimiser steps left out of the throughput, counted from the start of the run."""
 
 
@@ -121,17 +139,28 @@ class ExperimentSpec(Options):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """Letters, digits, dots, dashes and underscores: it names folders and MLflow's experiment."""
     description: str = ""
-    seed: int = Field(0, ge=0)
+    """One sentence for the report."""
+    seed: int = Field(default=0, ge=0)
     """Repeat r uses seed + r for weights and for the order of samples."""
-    repeats: int = Field(1, ge=1)
+    repeats: int = Field(default=1, ge=1)
+    """How often each run is made, for mean and spread."""
     model: Annotated[ModelOptions, BeforeValidator(expand_shorthand)]
+    """The network."""
     data: Annotated[DataOptions, BeforeValidator(expand_shorthand)]
+    """The data set, and the form in which it lies on disk."""
     loader: LoaderOptions = NativeOptions()
+    """How samples reach a worker."""
     strategy: StrategyOptions = SingleOptions()
+    """How gradients are made equal on all workers."""
     optimizer: OptimizerOptions = SgdOptions()
+    """The optimiser."""
     schedule: ScheduleOptions = ConstantOptions()
+    """The learning rate over time, relative to its full value."""
     training: TrainingOptions
+    """The recipe: the same work whatever the strategy."""
     resources: ResourceOptions = ResourceOptions()
+    """What a run occupies."""
     measure: MeasureOptions = MeasureOptions()
+    """What is measured, and from when on."""
     matrix: dict[str, list[Any]] = Field(default_factory=dict)
     """Dotted key -> values. Every combination is a run; the last key varies fastest."""

@@ -13,9 +13,9 @@ class NativeOptions(Options):
     """PyTorch's DataLoader."""
 
     name: Literal["native"] = "native"
-    processes: int = Field(0, ge=0)
+    processes: int = Field(default=0, ge=0)
     """Loading processes per worker; 0 loads in the worker itself."""
-    prefetch: int = Field(2, ge=1)
+    prefetch: int = Field(default=2, ge=1)
     """Batches that each loading process holds ready."""
 
 
@@ -25,9 +25,9 @@ class DaliOptions(Options):
     name: Literal["dali"] = "dali"
     device: Literal["cpu", "gpu"] = "cpu"
     """Where images are decoded and normalised."""
-    threads: int = Field(1, ge=1)
+    threads: int = Field(default=1, ge=1)
     """CPU threads of the pipeline per worker."""
-    prefetch: int = Field(2, ge=1)
+    prefetch: int = Field(default=2, ge=1)
     """Batches that the pipeline holds ready."""
 
 

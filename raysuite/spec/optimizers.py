@@ -13,13 +13,16 @@ class SgdOptions(Options):
     """Stochastic gradient descent with momentum."""
 
     name: Literal["sgd"] = "sgd"
-    lr: float = Field(0.1, gt=0)
+    lr: float = Field(default=0.1, gt=0)
     """Learning rate after the warm-up, before scaling."""
-    lr_reference_batch: int | None = Field(None, ge=1)
+    lr_reference_batch: int | None = Field(default=None, ge=1)
     """Linear scaling: the rate used is `lr * global_batch / lr_reference_batch`."""
-    momentum: float = Field(0.9, ge=0, lt=1)
-    weight_decay: float = Field(0.0, ge=0)
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    """Share of the last update that is added to the next."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """L2 penalty: this times the weight is added to each gradient."""
     nesterov: bool = False
+    """Nesterov's momentum."""
 
     @model_validator(mode="after")
     def _nesterov_needs_momentum(self) -> SgdOptions:
@@ -32,7 +35,7 @@ OptimizerOptions = Annotated[SgdOptions, BeforeValidator(expand_shorthand)]
 
 
 class _Schedule(Options):
-    warmup_epochs: float = Field(0.0, ge=0)
+    warmup_epochs: float = Field(default=0.0, ge=0)
     """Epochs over which the rate rises linearly to its full value."""
 
 
@@ -48,21 +51,23 @@ class StepOptions(_Schedule):
     name: Literal["step"] = "step"
     milestones: tuple[float, ...] = (30, 60, 80)
     """Epochs at which the rate drops (default: Aach et al. 2023)."""
-    factor: float = Field(0.1, gt=0, le=1)
+    factor: float = Field(default=0.1, gt=0, le=1)
+    """What the rate is multiplied by at each milestone (default: Aach et al. 2023)."""
 
 
 class CosineOptions(_Schedule):
     """Half a cosine from the full rate down to `min_factor` of it."""
 
     name: Literal["cosine"] = "cosine"
-    min_factor: float = Field(0.0, ge=0, le=1)
+    min_factor: float = Field(default=0.0, ge=0, le=1)
+    """The lowest rate, relative to the full rate."""
 
 
 class ExponentialOptions(_Schedule):
     """The rate is multiplied by `gamma` every epoch."""
 
     name: Literal["exponential"] = "exponential"
-    gamma: float = Field(0.95, gt=0, le=1)
+    gamma: float = Field(default=0.95, gt=0, le=1)
     """Decay per epoch (default: Aach et al. 2023)."""
 
 

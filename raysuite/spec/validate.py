@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
+from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -32,24 +33,48 @@ def valid_keys(path: Iterable[str]) -> list[str]:
     """The keys that a block may have, over all options that it can be: `()` is the whole spec."""
     models: list[type[BaseModel]] = [ExperimentSpec]
     for key in path:
-        models = [
-            model
-            for parent in models
-            if key in parent.model_fields
-            for model in _models(parent.model_fields[key].annotation)
-        ]
+        models = _below(models, key)
     return sorted({name for model in models for name in model.model_fields})
 
 
-def _models(annotation: Any) -> list[type[BaseModel]]:
+def dotted_keys() -> list[str]:
+    """Every key of every block, written as in a matrix: `training.epochs`."""
+    blocks = valid_keys(())
+    return blocks + [f"{block}.{key}" for block in blocks for key in valid_keys((block,))]
+
+
+def suggest(given: str, valid: Iterable[str], near: Iterable[str] = ()) -> str:
+    """`did you mean x? valid are x, y, z`, for a name that is not among the valid ones.
+
+    `near` are further names that may have been meant, and that are not listed.
+    """
+    names = list(valid)
+    close = difflib.get_close_matches(given, names, n=1, cutoff=0.6)
+    close += [name for name in near if name.rpartition(".")[2] == given]
+    close += difflib.get_close_matches(given, names, n=1, cutoff=0.5)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"{hint}valid are {', '.join(names)}"
+
+
+def blocks_of(annotation: Any) -> list[type[BaseModel]]:
+    """The blocks of options that a field's type allows."""
     origin = get_origin(annotation)
     if origin is Annotated:
-        return _models(get_args(annotation)[0])
-    if origin is not None and (origin is Union or str(origin) == "<class 'types.UnionType'>"):
-        return [model for part in get_args(annotation) for model in _models(part)]
+        return blocks_of(get_args(annotation)[0])
+    if origin in (Union, UnionType):
+        return [model for part in get_args(annotation) for model in blocks_of(part)]
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return []
+
+
+def _below(models: Iterable[type[BaseModel]], key: str) -> list[type[BaseModel]]:
+    return [
+        block
+        for model in models
+        if key in model.model_fields
+        for block in blocks_of(model.model_fields[key].annotation)
+    ]
 
 
 def _walk(location: tuple[str | int, ...]) -> tuple[list[type[BaseModel]], KeyPath]:
@@ -57,19 +82,14 @@ def _walk(location: tuple[str | int, ...]) -> tuple[list[type[BaseModel]], KeyPa
     models: list[type[BaseModel]] = [ExperimentSpec]
     path: list[str | int] = []
     for index, part in enumerate(location):
-        tagged = [m for m in models if _tag(m) == part]
+        tagged = [model for model in models if _tag(model) == part]
         if tagged and index > 0 and len(models) > 1:
             models = tagged
             continue
         path.append(part)
         if index == len(location) - 1:
             break
-        models = [
-            below
-            for model in models
-            if isinstance(part, str) and part in model.model_fields
-            for below in _models(model.model_fields[part].annotation)
-        ]
+        models = _below(models, str(part))
     return models, tuple(path)
 
 
@@ -80,33 +100,46 @@ def _tag(model: type[BaseModel]) -> Any:
 
 def _mistake(finding: Any, place: Place) -> Mistake:
     models, path = _walk(finding["loc"])
-    kind, given, context = finding["type"], finding.get("input"), finding.get("ctx", {})
     key = ".".join(map(str, path))
+    file, line = place(path)
+    return Mistake(_message(finding, models, key, path), key=key, file=file, line=line)
+
+
+def _message(finding: Any, models: list[type[BaseModel]], key: str, path: KeyPath) -> str:
+    kind, context = finding["type"], finding.get("ctx", {})
+    given = _short(finding.get("input"))
     if kind == "extra_forbidden":
         names = sorted({name for model in models for name in model.model_fields})
-        message = f"unknown key; {suggest(str(path[-1]), names)}"
-    elif kind == "union_tag_invalid":
-        tags = [tag.strip().strip("'") for tag in context["expected_tags"].split(",")]
-        message = f"no {key} is called {context['tag']!r}; {suggest(context['tag'], tags)}"
-    elif kind == "literal_error":
-        names = [name.strip().strip("'") for name in context["expected"].replace(" or ", ",").split(",")]
-        message = f"given was {given!r}; {suggest(str(given), names)}"
-    elif kind == "missing":
-        message = "is missing; it has no default"
-    elif kind == "union_tag_not_found":
-        message = "needs a `name`"
-    elif kind == "value_error":
-        message = str(context.get("error", finding["msg"]))
-    else:
-        wish = finding["msg"][0].lower() + finding["msg"][1:]
-        message = f"given was {given!r}; {wish.replace('input should', 'it should')}"
-    file, line = place(path)
-    return Mistake(message, key=key, file=file, line=line)
+        return f"unknown key; {suggest(str(path[-1]), names, dotted_keys())}"
+    if kind == "union_tag_invalid":
+        tag = context["tag"]
+        return f"no {key} is called {tag!r}; {suggest(tag, _names(context['expected_tags']))}"
+    if kind == "literal_error":
+        valid = _names(context["expected"].replace(" or ", ","))
+        return f"given was {given}; {suggest(str(finding['input']), valid)}"
+    if kind == "missing":
+        return "is missing; it has no default"
+    if kind in ("union_tag_not_found", "model_type", "model_attributes_type"):
+        names = [str(_tag(block)) for block in _below(models, key) if isinstance(_tag(block), str)]
+        block = f"a block with a `name`: {', '.join(names)}" if names else "a block of keys"
+        return f"given was {given}; it should be {block}"
+    if kind == "value_error":
+        return str(context.get("error", finding["msg"]))
+    if kind == "string_pattern_mismatch" and key == "name":
+        return f"given was {given}; {_NAME_RULE}"
+    wish = finding["msg"][0].lower() + finding["msg"][1:]
+    return f"given was {given}; {wish.replace('input should', 'it should')}"
 
 
-def suggest(given: str, valid: Iterable[str]) -> str:
-    """`did you mean x? valid are x, y, z`, for a name that is not among the valid ones."""
-    names = list(valid)
-    near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return f"{hint}valid are {', '.join(names)}"
+_NAME_RULE = (
+    "it should be letters, digits, dots, dashes and underscores, and begin with a letter or digit"
+)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:79] + "…"
+
+
+def _names(listed: str) -> list[str]:
+    return [name.strip().strip("'") for name in listed.split(",")]

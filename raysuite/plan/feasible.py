@@ -1,0 +1,109 @@
+"""Whether a run can be at all, told before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from raysuite.errors import Mistake
+from raysuite.spec import ExperimentSpec
+from raysuite.spec.names import TORCHVISION_CLASSIFIERS
+
+_Wrong = Callable[[str, str], None]
+
+
+def accumulation(spec: ExperimentSpec) -> int:
+    """Micro-batches per optimiser step; Horovod's own name for it counts too."""
+    if spec.strategy.name == "horovod" and spec.strategy.backward_passes_per_step is not None:
+        return spec.strategy.backward_passes_per_step
+    return spec.training.accumulate
+
+
+def device_of(spec: ExperimentSpec, gpus: int) -> Literal["cpu", "gpu"]:
+    """Where a run computes; `auto` takes GPUs where each worker can have one."""
+    if spec.resources.device != "auto":
+        return spec.resources.device
+    return "gpu" if gpus >= spec.resources.workers else "cpu"
+
+
+def infeasible(spec: ExperimentSpec, gpus: int) -> list[Mistake]:
+    """Why this run cannot be: one Mistake for each reason, with the key to change."""
+    mistakes: list[Mistake] = []
+
+    def wrong(key: str, message: str) -> None:
+        mistakes.append(Mistake(message, key=key))
+
+    _check_strategy(spec, wrong)
+    _check_batch(spec, wrong)
+    _check_devices(spec, gpus, wrong)
+    _check_channels(spec, wrong)
+    return mistakes
+
+
+def _check_strategy(spec: ExperimentSpec, wrong: _Wrong) -> None:
+    training, strategy, workers = spec.training, spec.strategy, spec.resources.workers
+    if strategy.name == "single" and workers != 1:
+        wrong(
+            "resources.workers",
+            f"strategy 'single' is one process; given were {workers} workers; "
+            "set strategy to ddp, or workers to 1",
+        )
+    if strategy.name == "horovod":
+        passes = strategy.backward_passes_per_step
+        if passes is not None and training.accumulate not in (1, passes):
+            wrong(
+                "strategy.backward_passes_per_step",
+                f"given was {passes}, and training.accumulate is {training.accumulate}: "
+                "they are one thing; give one of them",
+            )
+    if strategy.name == "deepspeed":
+        needed = {"none": 0, "optimizer": 1, "parameters": 3}[strategy.offload]
+        if strategy.zero_stage < needed:
+            wrong(
+                "strategy.offload",
+                f"offloading the {strategy.offload} needs zero_stage {needed} or more; "
+                f"given was {strategy.zero_stage}",
+            )
+
+
+def _check_batch(spec: ExperimentSpec, wrong: _Wrong) -> None:
+    training, workers, accumulate = spec.training, spec.resources.workers, accumulation(spec)
+    slices = workers * accumulate
+    if training.global_batch is not None and training.global_batch % slices:
+        near = max(1, round(training.global_batch / slices)) * slices
+        wrong(
+            "training.global_batch",
+            f"given was {training.global_batch}, which {workers} workers x {accumulate} "
+            f"micro-batches do not divide; {near} would do",
+        )
+    if training.batch_per_worker is not None and training.batch_per_worker % accumulate:
+        near = max(1, round(training.batch_per_worker / accumulate)) * accumulate
+        wrong(
+            "training.batch_per_worker",
+            f"given was {training.batch_per_worker}, which {accumulate} micro-batches "
+            f"do not divide; {near} would do",
+        )
+
+
+def _check_devices(spec: ExperimentSpec, gpus: int, wrong: _Wrong) -> None:
+    workers = spec.resources.workers
+    if spec.resources.device == "gpu" and gpus < workers:
+        wrong("resources.device", f"{workers} workers need {workers} GPUs; there are {gpus}")
+    on_cpu = device_of(spec, gpus) == "cpu"
+    if on_cpu and spec.loader.name == "dali" and spec.loader.device == "gpu":
+        reason = (
+            "resources.device is cpu"
+            if spec.resources.device == "cpu"
+            else f"there are {gpus} GPUs for {workers} workers"
+        )
+        wrong("loader.device", f"DALI's gpu pipeline needs workers on GPUs, and {reason}; set cpu")
+
+
+def _check_channels(spec: ExperimentSpec, wrong: _Wrong) -> None:
+    channels = spec.data.channels or (1 if spec.data.name == "digits" else 3)
+    if spec.model.name in TORCHVISION_CLASSIFIERS and channels != 3:
+        wrong(
+            "data.channels",
+            f"torchvision's {spec.model.name} takes RGB images, and {spec.data.name} has "
+            f"{channels} channel; set data.channels to 3",
+        )

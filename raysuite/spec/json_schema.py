@@ -1,0 +1,101 @@
+"""The JSON Schema of a spec, for editors: completion, descriptions, and mistakes as one types."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raysuite.spec.base import IMPORT_PATH
+from raysuite.spec.experiment import FREE_FORM, NOT_IN_A_MATRIX, ExperimentSpec
+from raysuite.spec.names import MODELS
+
+Schema = dict[str, Any]
+
+
+def spec_schema() -> Schema:
+    """JSON Schema (draft 2020-12) of a spec as a person writes it, shorthand and matrix included.
+
+    It knows the shape of each key; what depends on several keys, `raysuite plan` checks.
+    """
+    schema = ExperimentSpec.model_json_schema()
+    blocks, keys = schema["$defs"], schema["properties"]
+    for block in [schema, *blocks.values()]:
+        for prop in block["properties"].values():
+            prop.pop("title", None)
+    model = blocks["ModelOptions"]["properties"]["name"]
+    del model["type"]
+    model["anyOf"] = [{"enum": list(MODELS)}, {"type": "string", "pattern": IMPORT_PATH}]
+
+    for key, prop in keys.items():
+        choices = blocks_under(schema, key)
+        if choices and all("name" in block["properties"] for block in choices):
+            keys[key] = _with_shorthand(prop, choices)
+        elif choices:
+            prop.setdefault("description", choices[0]["description"])
+    keys["matrix"] = _matrix(schema)
+    elsewhere = [key for key in schema["required"] if key not in NOT_IN_A_MATRIX]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **schema,
+        "title": "raysuite experiment",
+        "required": [key for key in schema["required"] if key not in elsewhere],
+        "allOf": [_given_or_swept(key) for key in elsewhere],
+    }
+
+
+def blocks_under(schema: Schema, key: str) -> list[Schema]:
+    """The blocks of options that may stand at a key of the whole spec."""
+    prop = schema["properties"][key]
+    choices = [prop, *prop.get("oneOf", []), *prop.get("anyOf", [])]
+    names = [choice["$ref"].rpartition("/")[2] for choice in choices if "$ref" in choice]
+    return [schema["$defs"][name] for name in names]
+
+
+def _with_shorthand(prop: Schema, choices: list[Schema]) -> Schema:
+    """A block chosen by its name, or the name alone where the block needs nothing else."""
+    if len(choices) > 1:
+        for block in choices:  # the name says which block it is, so it cannot be left out
+            block["required"] = ["name", *block.get("required", [])]
+    alone = [block for block in choices if set(block.get("required", [])) <= {"name"}]
+    names = [block["properties"]["name"] for block in alone]
+    shorthand = [
+        {word: name[word] for word in ("const", "enum", "anyOf") if word in name} for name in names
+    ]
+    shown: Schema = {"description": prop.get("description", choices[0].get("description", ""))}
+    if "default" in prop:
+        shown["default"] = prop["default"]
+    refs = prop.get("oneOf") or [{"$ref": prop["$ref"]}]
+    return {**shown, "anyOf": [*shorthand, *refs]}
+
+
+def _matrix(schema: Schema) -> Schema:
+    """Dotted keys -> lists of what each key may be."""
+    sweeps: dict[str, list[Schema]] = {}
+    for key, prop in schema["properties"].items():
+        if key not in NOT_IN_A_MATRIX:
+            sweeps[key] = [prop]
+            for block in blocks_under(schema, key):
+                for below, value in block["properties"].items():
+                    sweeps.setdefault(f"{key}.{below}", []).append(value)
+    lists = {
+        key: {
+            "description": values[0].get("description", ""),
+            "type": "array",
+            "minItems": 1,
+            "items": values[0] if len(values) == 1 else {"anyOf": values},
+        }
+        for key, values in sweeps.items()
+    }
+    free = "|".join(prefix.replace(".", r"\.") for prefix in FREE_FORM)
+    return {
+        "description": schema["properties"]["matrix"]["description"],
+        "type": ["object", "null"],
+        "properties": lists,
+        "patternProperties": {f"^({free})": {"type": "array", "minItems": 1}},
+        "additionalProperties": False,
+    }
+
+
+def _given_or_swept(key: str) -> Schema:
+    """A required block may stand in the matrix instead."""
+    swept = {"properties": {"matrix": {"required": [key]}}, "required": ["matrix"]}
+    return {"anyOf": [{"required": [key]}, swept]}
