@@ -58,7 +58,8 @@ def read_journal(file: Path) -> Iterator[Record]:
     """The Records of a journal; a line that was cut off by a crash is passed over."""
     if not file.exists():
         return
-    with file.open(encoding="utf-8") as stream:
+    # a crash can cut a line in the middle of a character
+    with file.open(encoding="utf-8", errors="replace") as stream:
         for line in stream:
             try:
                 yield _RECORD.validate_json(line)

@@ -12,8 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class _Record(BaseModel):
-    # unknown keys are kept out on writing and ignored on reading, so that older code reads newer journals
-    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+    # Unknown keys are ignored, so that older code reads newer journals. A run that diverged has
+    # losses of NaN: written as null they could not be read again, and the epoch would be lost.
+    model_config = ConfigDict(
+        frozen=True, extra="ignore", use_attribute_docstrings=True, ser_json_inf_nan="constants"
+    )
 
     run_id: str
     time: float = Field(default_factory=time.time)
@@ -94,7 +97,8 @@ class RunFinished(_Record):
     peak_process_bytes: list[int]
     """Per worker: largest resident memory of the process during this run."""
     start_process_bytes: list[int]
-    """Per worker: resident memory when this run began; shared workers carry earlier runs' libraries."""
+    """Per worker: resident memory when this run began; shared workers carry earlier runs'
+    libraries."""
     peak_device_bytes: list[int]
     """Per worker: largest memory that torch held on the device; 0 on a CPU."""
     time_to_accuracy: float | None

@@ -1,0 +1,191 @@
+"""Where a run was measured: hardware, versions and commit, as plain data.
+
+Nothing heavy is imported: versions come from the installed packages' metadata.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import socket
+import subprocess
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import raysuite
+
+PACKAGES = (
+    "torch",
+    "torchvision",
+    "ray",
+    "horovod",
+    "deepspeed",
+    "nvidia-dali-cuda120",
+    "nvidia-nccl-cu12",
+    "nvidia-nccl-cu13",
+    "mlflow",
+    "numpy",
+    "pillow",
+)
+
+# Only these are ever read: an environment holds tokens and passwords.
+VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OMP_PROC_BIND",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "KMP_AFFINITY",
+    "CUDA_VISIBLE_DEVICES",
+    "NCCL_ALGO",
+    "NCCL_PROTO",
+    "NCCL_IB_DISABLE",
+    "NCCL_P2P_DISABLE",
+    "NCCL_SOCKET_IFNAME",
+    "GLOO_SOCKET_IFNAME",
+    "HOROVOD_GLOO_IFACE",
+)
+
+
+def environment() -> dict[str, Any]:
+    """This process's surroundings, JSON-serialisable; memory in bytes, `time` in s since 1970.
+
+    Takes some tens of milliseconds. Whatever cannot be found out is None or left out.
+    """
+    found: dict[str, Any] = {
+        "time": time.time(),
+        "hostname": socket.gethostname(),
+        "platform": platform.platform(),
+        "cpu": _cpu(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "gpus": _gpus(),
+        "python": platform.python_version(),
+        "versions": _versions(),
+        "git": _commit(Path.cwd()),
+        "source": _own_commit(),
+        "slurm_job_id": os.environ.get("SLURM_JOB_ID"),
+        "container": _container(),
+        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+    }
+    return {**found, "fingerprint": fingerprint(found)}
+
+
+def fingerprint(env: dict[str, Any]) -> str:
+    """16 hex digits, equal for equal hardware and versions: the key of the gate's cache.
+
+    Host name, commit, job, memory and the number of cores are left out, so that nodes of one kind,
+    and differently sized jobs on them, share it.
+    """
+    cpu = env.get("cpu") or {}
+    hardware = {
+        "cpu": [cpu.get("model"), cpu.get("architecture")],
+        **{key: env.get(key) for key in ("gpus", "python", "versions")},
+    }
+    return hashlib.sha256(json.dumps(hardware, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _cpu() -> dict[str, Any]:
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux alone has it
+    return {
+        "model": _cpu_model(),
+        "architecture": platform.machine(),
+        "physical_cores": psutil.cpu_count(logical=False),
+        "logical_cores": psutil.cpu_count(),
+        "usable_cores": len(affinity(0)) if affinity else psutil.cpu_count(),
+    }
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor())
+
+
+def _gpus() -> list[dict[str, Any]]:
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # no driver, no library: NVML has an exception for each
+        return []
+    try:
+        driver = _text(pynvml.nvmlSystemGetDriverVersion())
+        handles = [
+            pynvml.nvmlDeviceGetHandleByIndex(index)
+            for index in range(pynvml.nvmlDeviceGetCount())
+        ]
+        return [
+            {
+                "name": _text(pynvml.nvmlDeviceGetName(handle)),
+                "memory_bytes": int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
+                "driver": driver,
+            }
+            for handle in handles
+        ]
+    except pynvml.NVMLError:
+        return []
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value  # older bindings give bytes
+
+
+def _versions() -> dict[str, str]:
+    found = {"raysuite": raysuite.__version__}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _commit(folder: Path) -> dict[str, Any] | None:
+    """Commit of the checkout around `folder`, and whether a tracked file there was changed."""
+    commit = _git(folder, "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    return {"commit": commit, "dirty": None if changed is None else bool(changed)}
+
+
+def _own_commit() -> dict[str, Any] | None:
+    """raysuite's commit; None where it is installed, were it into a checkout of something else."""
+    source = Path(raysuite.__file__)
+    tracked = _git(source.parent, "ls-files", "--error-unmatch", source.name)
+    return None if tracked is None else _commit(source.parent)
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=2,
+            check=True,
+            # asking must not take the lock that a person's own git wants
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _container() -> str | None:
+    """The SIF file of Apptainer, or the mark that other container engines leave."""
+    image = os.environ.get("APPTAINER_CONTAINER") or os.environ.get("SINGULARITY_CONTAINER")
+    if image:
+        return image
+    marks = {"/.dockerenv": "docker", "/run/.containerenv": "podman", "/.singularity.d": "apptainer"}
+    return next((name for mark, name in marks.items() if Path(mark).exists()), None)

@@ -1,0 +1,223 @@
+"""The Records of one run -> its figures. `docs/method.md` says how each is measured, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from pydantic import BaseModel
+
+from raysuite.records.journal import Results
+from raysuite.records.names import Plan, run_name, variant_name
+from raysuite.records.schema import (
+    EpochFinished,
+    GateVerdict,
+    Record,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+)
+
+Value = TypeVar("Value")
+Kind = TypeVar("Kind", bound=BaseModel)
+
+Status = Literal["finished", "failed", "missing"]
+Gate = Literal["passed", "failed", "not checked", "not needed"]
+
+
+@dataclass(frozen=True)
+class RunFigures:
+    """One run. A figure is None where it was not measured, or may not be told."""
+
+    plan: Plan
+    status: Status
+    """missing: no Record tells how it ended; it was not started, still runs, or was killed."""
+    reason: str
+    """Why there is no result; empty for a run that finished."""
+    gate: Gate
+    verdict: GateVerdict | None
+    started: RunStarted | None
+    end: RunFinished | RunFailed | None
+    epochs: tuple[EpochFinished, ...]
+    """The record of each epoch that counts, in order."""
+    throughput: float | None
+    """Images per second over all workers, warm-up excluded. None unless the gate was passed."""
+    epoch_seconds: float | None
+    """Mean training time of an epoch. None unless the gate was passed."""
+    data_wait_share: float | None
+    """Part of the epochs' time in which a worker waited for its loader, mean over workers."""
+    final_accuracy: float | None
+    """Top-1 on the validation set after the last epoch, in [0, 1]."""
+    best_accuracy: float | None
+    time_to_accuracy: float | None
+    """Seconds to the end of the first validation that met the target."""
+    peak_process_bytes: int | None
+    """Largest resident memory of the worker that had most."""
+    mean_process_bytes: float | None
+    """Mean over workers of the largest resident memory."""
+    grown_process_bytes: int | None
+    """Largest growth of a worker's resident memory over its start: what this run itself took."""
+    peak_device_bytes: int | None
+    """Largest device memory of the worker that had most; None on a CPU."""
+    mean_device_bytes: float | None
+
+    @property
+    def run_id(self) -> str:
+        """The run's id in its experiment."""
+        return str(self.plan["run_id"])
+
+    @property
+    def name(self) -> str:
+        """Variant and repeat."""
+        return run_name(self.plan)
+
+    @property
+    def variant(self) -> str:
+        """What the repeats of this run are called together."""
+        return variant_name(self.plan)
+
+    @property
+    def workers(self) -> int:
+        """World size."""
+        return int(self.plan["workers"])
+
+    @property
+    def target_accuracy(self) -> float | None:
+        """The validation accuracy that the spec set as its target."""
+        target: float | None = self.plan["spec"]["training"].get("target_accuracy")
+        return target
+
+
+def results_figures(results: Results) -> list[RunFigures]:
+    """The figures of every planned run of a results folder, in the order of execution."""
+    return [run_figures(plan, results.records(plan["run_id"])) for plan in results.plans()]
+
+
+def run_figures(plan: Plan, records: Sequence[Record]) -> RunFigures:
+    """The figures of one run, from its plan and all of its Records in the order of writing."""
+    counted = current(records)
+    started = _last(counted, RunStarted)
+    verdict = _last(counted, GateVerdict)
+    end = next((r for r in reversed(counted) if isinstance(r, RunFinished | RunFailed)), None)
+    epochs = tuple(record for record in counted if isinstance(record, EpochFinished))
+    status, reason = _status(records, started, end)
+    gate = _gate(plan, verdict, end)
+    may_tell_speed = gate in ("passed", "not needed")
+    steady = [epoch for epoch in epochs if epoch.steady_images == epoch.images] or list(epochs)
+    target = plan["spec"]["training"].get("target_accuracy")
+    finished = end if isinstance(end, RunFinished) else None
+    on_device = finished is not None and max(finished.peak_device_bytes, default=0) > 0
+    return RunFigures(
+        plan=plan,
+        status=status,
+        reason=reason,
+        gate=gate,
+        verdict=verdict,
+        started=started,
+        end=end,
+        epochs=epochs,
+        throughput=_throughput(epochs) if may_tell_speed else None,
+        epoch_seconds=_mean(e.seconds for e in steady) if may_tell_speed else None,
+        data_wait_share=_wait_share(steady) if may_tell_speed else None,
+        final_accuracy=epochs[-1].val_accuracy if epochs else None,
+        best_accuracy=max((epoch.val_accuracy for epoch in epochs), default=None),
+        time_to_accuracy=_time_to(target, epochs) if may_tell_speed else None,
+        peak_process_bytes=_of(finished, lambda end: max(end.peak_process_bytes)),
+        mean_process_bytes=_of(finished, lambda end: _mean(end.peak_process_bytes)),
+        grown_process_bytes=_of(finished, _growth),
+        peak_device_bytes=_of(finished, lambda end: max(end.peak_device_bytes))
+        if on_device
+        else None,
+        mean_device_bytes=_of(finished, lambda end: _mean(end.peak_device_bytes))
+        if on_device
+        else None,
+    )
+
+
+def current(records: Iterable[Record]) -> list[Record]:
+    """The Records that count, in order, where a run was taken up again.
+
+    A RunStarted from epoch k sets aside the epochs from k on, and the end, of the attempt before
+    it; of an epoch that was recorded twice the latest counts.
+    """
+    counted: list[Record] = []
+    for record in records:
+        if isinstance(record, RunStarted):
+            first = record.first_epoch
+            counted = [
+                r
+                for r in counted
+                if not isinstance(r, RunFinished | RunFailed)
+                and not (isinstance(r, EpochFinished) and r.epoch >= first)
+            ]
+        elif isinstance(record, EpochFinished):
+            counted = [
+                r for r in counted if not (isinstance(r, EpochFinished) and r.epoch == record.epoch)
+            ]
+        counted.append(record)
+    return counted
+
+
+def _status(
+    records: Sequence[Record], started: RunStarted | None, end: RunFinished | RunFailed | None
+) -> tuple[Status, str]:
+    if isinstance(end, RunFinished):
+        return "finished", ""
+    if isinstance(end, RunFailed):
+        return "failed", f"{end.reason}: {end.message}"
+    if started is None and not records:
+        return "missing", "was not started"
+    return "missing", "has no end on record: it still runs, or was killed"
+
+
+def _gate(
+    plan: Plan, verdict: GateVerdict | None, end: RunFinished | RunFailed | None
+) -> Gate:
+    if isinstance(end, RunFailed) and end.reason == "gate":
+        return "failed"
+    if verdict is not None:
+        return "passed" if verdict.passed else "failed"
+    # one process has nobody to agree with, and is what the others are compared against
+    return "not needed" if plan["spec"]["strategy"]["name"] == "single" else "not checked"
+
+
+def _throughput(epochs: Sequence[EpochFinished]) -> float | None:
+    seconds = sum(epoch.steady_seconds for epoch in epochs)
+    return sum(epoch.steady_images for epoch in epochs) / seconds if seconds > 0 else None
+
+
+def _wait_share(epochs: Sequence[EpochFinished]) -> float | None:
+    seconds = sum(epoch.seconds for epoch in epochs)
+    waited = sum(_mean(epoch.data_wait_seconds) or 0.0 for epoch in epochs)
+    return waited / seconds if seconds > 0 else None
+
+
+def _time_to(target: float | None, epochs: Sequence[EpochFinished]) -> float | None:
+    if target is None:
+        return None
+    return next((e.elapsed_seconds for e in epochs if e.val_accuracy >= target), None)
+
+
+def _growth(end: RunFinished) -> int:
+    pairs = zip(end.peak_process_bytes, end.start_process_bytes, strict=True)
+    return max(peak - start for peak, start in pairs)
+
+
+def _of(finished: RunFinished | None, figure: Callable[[RunFinished], Value]) -> Value | None:
+    """A figure of the end; None where the run has none, or its lists are empty or uneven."""
+    if finished is None:
+        return None
+    try:
+        return figure(finished)
+    except ValueError:
+        return None
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    known = list(values)
+    return sum(known) / len(known) if known else None
+
+
+def _last(records: Sequence[Record], kind: type[Kind]) -> Kind | None:
+    return next((record for record in reversed(records) if isinstance(record, kind)), None)

@@ -1,0 +1,95 @@
+"""What a variant is called, and which runs are the same variant: pure functions of plan data.
+
+A plan is the plain data of a `raysuite.plan.RunPlan`, as `Results.plans` reads it.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+Plan = dict[str, Any]
+
+_SHOWN_FIRST = ("strategy", "loader", "resources.workers")
+
+
+def variant_name(plan: Plan) -> str:
+    """`ddp · native · 2 workers`: what a run is called, whatever its repeat or seed."""
+    parts = (strategy_name(plan), loader_name(plan), workers_name(plan["workers"]))
+    return " · ".join([*parts, *extras(plan)])
+
+
+def run_name(plan: Plan) -> str:
+    """The variant's name and, after the first, the repeat."""
+    name = variant_name(plan)
+    return f"{name} · repeat {plan['repeat']}" if plan["repeat"] else name
+
+
+def series_name(plan: Plan) -> str:
+    """`ddp · native`: the variant's name without its number of workers."""
+    return " · ".join([strategy_name(plan), loader_name(plan), *extras(plan)])
+
+
+def strategy_name(plan: Plan) -> str:
+    """The strategy as the matrix names it, such as `ddp` or `deepspeed(zero_stage=2)`."""
+    return _block(plan["label"].get("strategy", plan["spec"]["strategy"]["name"]))
+
+
+def loader_name(plan: Plan) -> str:
+    """The loader as the matrix names it, such as `native` or `dali(threads=2)`."""
+    return _block(plan["label"].get("loader", plan["spec"]["loader"]["name"]))
+
+
+def workers_name(workers: int) -> str:
+    """`1 worker`, `2 workers`."""
+    return f"{workers} worker" + ("s" if workers > 1 else "")
+
+
+def extras(plan: Plan) -> list[str]:
+    """The other matrix keys of a run, such as `bucket_mb=1`."""
+    return [
+        f"{key.rpartition('.')[2]}={_block(value)}"
+        for key, value in plan["label"].items()
+        if key not in _SHOWN_FIRST and key != "seed"
+    ]
+
+
+def variant_key(plan: Plan) -> str:
+    """Equal for the repeats of one variant: the resolved spec without its seed, and the device."""
+    spec = {key: value for key, value in plan["spec"].items() if key != "seed"}
+    return json.dumps([spec, plan["device"]], sort_keys=True)
+
+
+def series_key(plan: Plan) -> str:
+    """Equal for variants that differ in their number of workers alone.
+
+    The device is left out where the spec leaves it to the machine (`auto`).
+    """
+    spec = copy.deepcopy({key: value for key, value in plan["spec"].items() if key != "seed"})
+    spec["resources"].pop("workers")
+    return json.dumps(spec, sort_keys=True)
+
+
+def work_key(plan: Plan) -> str:
+    """Equal for runs whose images per second compare: the same model on the same images.
+
+    The form in which the images lie on disk is no part of it: it belongs to what is compared.
+    """
+    data = {key: value for key, value in plan["spec"]["data"].items() if key != "format"}
+    return json.dumps([plan["spec"]["model"], data], sort_keys=True)
+
+
+def work_name(plan: Plan) -> str:
+    """`resnet20 on digits`: what every variant of one comparison does."""
+    data = plan["spec"]["data"]
+    size = f" at {data['image_size']} pixels" if data.get("image_size") else ""
+    return f"{plan['spec']['model']['name']} on {data['name']}{size}"
+
+
+def _block(value: Any) -> str:
+    if not isinstance(value, dict):
+        return str(value)
+    options = [f"{key}={_block(item)}" for key, item in value.items() if key != "name"]
+    name = str(value.get("name", ""))
+    return f"{name}({', '.join(options)})" if options else name

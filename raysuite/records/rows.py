@@ -1,0 +1,202 @@
+"""Runs -> rows: repeats of one variant together, each against a named baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from raysuite.errors import UserError
+from raysuite.records.derive import RunFigures
+from raysuite.records.names import (
+    loader_name,
+    series_key,
+    series_name,
+    strategy_name,
+    variant_key,
+    variant_name,
+    work_key,
+    work_name,
+)
+from raysuite.records.statistics import Ratio, Stat, ratio_of_means, summarize
+
+
+@dataclass(frozen=True)
+class Row:
+    """One variant: the mean over its repeats, and how it stands against its baseline.
+
+    Figures come from the runs that finished and passed the gate, and there are none where the
+    gate caught any of them; a figure is None where no run has it. Seconds, bytes, images per
+    second, accuracies in [0, 1].
+    """
+
+    name: str
+    series: str
+    """The name without the number of workers."""
+    strategy: str
+    loader: str
+    work: str
+    """Model and images: throughputs compare within one work."""
+    workers: int
+    device: str
+    global_batch: int
+    runs: tuple[RunFigures, ...]
+    throughput: Stat | None
+    epoch_seconds: Stat | None
+    data_wait_share: Stat | None
+    final_accuracy: Stat | None
+    best_accuracy: Stat | None
+    time_to_accuracy: Stat | None
+    """None where a repeat did not meet the target: a mean of the lucky ones would flatter."""
+    peak_process_bytes: Stat | None
+    mean_process_bytes: Stat | None
+    grown_process_bytes: Stat | None
+    peak_device_bytes: Stat | None
+    mean_device_bytes: Stat | None
+    baseline: str | None = None
+    """The row that speed-up and efficiency are against."""
+    speed_up: Ratio | None = None
+    """S = throughput / throughput of the baseline."""
+    efficiency: Ratio | None = None
+    """E = S * workers of the baseline / workers."""
+
+    @property
+    def counted(self) -> tuple[RunFigures, ...]:
+        """The runs whose figures count; none where the gate caught any of them."""
+        return _counted(self.runs)
+
+    @property
+    def is_baseline(self) -> bool:
+        """True where the row is measured against itself."""
+        return self.baseline == self.name
+
+    @property
+    def superlinear(self) -> bool:
+        """True where E is above 1, which calls for a look at the baseline."""
+        return self.efficiency is not None and self.efficiency.value > 1 and not self.is_baseline
+
+    @property
+    def status(self) -> str:
+        """`finished`, or how many runs of how many failed or are missing."""
+        total = len(self.runs)
+        parts = [
+            f"{count} of {total} {status}" if total > 1 else status
+            for status in ("failed", "missing")
+            if (count := sum(run.status == status for run in self.runs))
+        ]
+        return ", ".join(parts) or "finished"
+
+    @property
+    def gate(self) -> str:
+        """The gate's verdict over all repeats: the worst one counts."""
+        found = {run.gate for run in self.runs}
+        order = ("failed", "passed", "not needed", "not checked")
+        return next(gate for gate in order if gate in found)
+
+    @property
+    def target_met(self) -> int:
+        """Number of counted repeats that met the target accuracy."""
+        return sum(run.time_to_accuracy is not None for run in self.counted)
+
+
+def make_rows(runs: Sequence[RunFigures], baseline: str | None = None) -> list[Row]:
+    """Rows in the order of execution, each against its baseline.
+
+    Without `baseline`, a row's baseline is the row with the fewest workers that is equal in all
+    else. `baseline` is a row's name, or a part of it such as `single`: each row is then against
+    the match that shares most with it (work, then loader, then strategy).
+
+    Raises UserError, with the names that are valid, if nothing matches `baseline`.
+    """
+    groups: dict[str, list[RunFigures]] = {}
+    for run in runs:
+        groups.setdefault(variant_key(run.plan), []).append(run)
+    rows = [_row(group) for group in groups.values()]
+    pairs = _named_baselines(rows, baseline) if baseline else _own_baselines(rows)
+    return [_against(row, base) for row, base in zip(rows, pairs, strict=True)]
+
+
+def _counted(runs: Sequence[RunFigures]) -> tuple[RunFigures, ...]:
+    if any(run.gate == "failed" for run in runs):
+        return ()
+    may_count = ("passed", "not needed")
+    return tuple(run for run in runs if run.status == "finished" and run.gate in may_count)
+
+
+def _row(runs: Sequence[RunFigures]) -> Row:
+    plan = runs[0].plan
+    counted = _counted(runs)
+
+    def stat(figure: Callable[[RunFigures], float | None]) -> Stat | None:
+        return summarize(figure(run) for run in counted)
+
+    times = [run.time_to_accuracy for run in counted]
+    return Row(
+        name=variant_name(plan),
+        series=series_name(plan),
+        strategy=strategy_name(plan),
+        loader=loader_name(plan),
+        work=work_name(plan),
+        workers=int(plan["workers"]),
+        device=str(plan["device"]),
+        global_batch=int(plan["global_batch"]),
+        runs=tuple(runs),
+        throughput=stat(lambda run: run.throughput),
+        epoch_seconds=stat(lambda run: run.epoch_seconds),
+        data_wait_share=stat(lambda run: run.data_wait_share),
+        final_accuracy=stat(lambda run: run.final_accuracy),
+        best_accuracy=stat(lambda run: run.best_accuracy),
+        time_to_accuracy=None if None in times else summarize(times),
+        peak_process_bytes=stat(lambda run: run.peak_process_bytes),
+        mean_process_bytes=stat(lambda run: run.mean_process_bytes),
+        grown_process_bytes=stat(lambda run: run.grown_process_bytes),
+        peak_device_bytes=stat(lambda run: run.peak_device_bytes),
+        mean_device_bytes=stat(lambda run: run.mean_device_bytes),
+    )
+
+
+def _own_baselines(rows: Sequence[Row]) -> list[Row]:
+    """Per row, the one with the fewest workers of its series, whether or not that has a speed.
+
+    A baseline that failed is not replaced in silence: its rows say that they have none.
+    """
+    fewest: dict[str, Row] = {}
+    for row in rows:
+        key = series_key(row.runs[0].plan)
+        if key not in fewest or row.workers < fewest[key].workers:
+            fewest[key] = row
+    return [fewest[series_key(row.runs[0].plan)] for row in rows]
+
+
+def _named_baselines(rows: Sequence[Row], name: str) -> list[Row | None]:
+    matches = [row for row in rows if row.name == name] or [
+        row for row in rows if name.lower() in row.name.lower()
+    ]
+    if not matches:
+        valid = "\n".join(f"  {row.name}" for row in rows)
+        raise UserError(f"no row is called {name!r}; give one of these, or a part of it:\n{valid}")
+    return [_nearest(row, matches) for row in rows]
+
+
+def _nearest(row: Row, matches: Sequence[Row]) -> Row | None:
+    work = work_key(row.runs[0].plan)
+    same_work = [match for match in matches if work_key(match.runs[0].plan) == work]
+
+    def likeness(match: Row) -> tuple[int, bool, bool, int]:
+        left, right = row.runs[0].plan["spec"], match.runs[0].plan["spec"]
+        options = sum(left[key] == right[key] for key in left if key not in ("name", "seed"))
+        return (options, row.loader == match.loader, row.strategy == match.strategy, -match.workers)
+
+    # images per second of another model or other images are no baseline
+    return max(same_work, key=likeness, default=None)
+
+
+def _against(row: Row, base: Row | None) -> Row:
+    if base is None:
+        return row
+    row = replace(row, baseline=base.name)
+    if row.throughput is None or base.throughput is None:
+        return row
+    itself = row.name == base.name
+    speed_up = ratio_of_means(row.throughput, row.throughput if itself else base.throughput)
+    efficiency = speed_up.scaled(base.workers / row.workers) if speed_up else None
+    return replace(row, speed_up=speed_up, efficiency=efficiency)

@@ -1,0 +1,94 @@
+"""The environment: complete, cheap, and without secrets."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from raysuite.measure.environment import environment, fingerprint
+
+
+def test_it_is_plain_data_and_names_hardware_and_versions():
+    found = json.loads(json.dumps(environment()))
+    assert found["cpu"]["model"]
+    assert found["cpu"]["logical_cores"] >= 1
+    assert found["memory_bytes"] > 2**20
+    assert isinstance(found["gpus"], list)
+    assert found["versions"]["raysuite"]
+    assert found["fingerprint"] == fingerprint(found)
+
+
+def test_no_secret_of_the_environment_is_written(monkeypatch):
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "hush-hush-token")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "hush-hush-password")
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    found = environment()
+    assert "hush-hush" not in json.dumps(found)
+    assert found["variables"]["OMP_NUM_THREADS"] == "3"
+
+
+def test_the_fingerprint_follows_hardware_and_versions_alone():
+    base = environment()
+    same = {**base, "hostname": "other", "time": 0, "git": None, "slurm_job_id": "7"}
+    assert fingerprint(same) == base["fingerprint"]
+    for change in (
+        {"gpus": [{"name": "other"}]},
+        {"versions": {"torch": "0"}},
+        {"cpu": {"model": "other"}},
+    ):
+        assert fingerprint({**base, **change}) != base["fingerprint"]
+
+
+def test_gpus_are_listed_and_no_driver_means_none(monkeypatch):
+    pynvml = pytest.importorskip("pynvml")
+
+    class Memory:
+        total = 80 * 2**30
+
+    def broken() -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", broken)
+    assert environment()["gpus"] == []
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlSystemGetDriverVersion", lambda: b"550.1")
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 1)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda index: index)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetName", lambda handle: "Made-up GPU")
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", lambda handle: Memory)
+    expected = {"name": "Made-up GPU", "memory_bytes": 80 * 2**30, "driver": "550.1"}
+    assert environment()["gpus"] == [expected]
+
+
+def test_commit_and_dirty_flag(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert environment()["git"] is None
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+    (tmp_path / "file").write_text("one")
+    for arguments in (["init", "-q"], ["add", "file"], [*identity, "commit", "-qm", "one"]):
+        subprocess.run(["git", *arguments], check=True)
+    clean = environment()["git"]
+    assert len(clean["commit"]) == 40
+    assert clean["dirty"] is False
+    (tmp_path / "file").write_text("two")
+    assert environment()["git"] == {**clean, "dirty": True}
+
+
+def test_it_is_cheap_and_imports_nothing_heavy():
+    code = (
+        "import sys; from raysuite.measure.environment import environment; environment();"
+        "print([m for m in ('torch', 'ray', 'mlflow') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    seconds = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        environment()
+        seconds.append(time.perf_counter() - begin)
+    assert min(seconds) < 0.3

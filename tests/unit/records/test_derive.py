@@ -1,0 +1,166 @@
+"""Records -> figures of a run: warm-up, retries, the gate."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from raysuite.plan import make_plans
+from raysuite.plan.run_plan import RunPlan
+from raysuite.records import (
+    Journal,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    read_journal,
+    run_figures,
+)
+from raysuite.records.derive import RunFigures
+from raysuite.records.names import run_name
+from raysuite.spec import parse_document
+from tests.fake_results import ENVIRONMENT, TWELVE_ROWS, epoch, run_records, verdict
+
+
+def plans(spec: str = TWELVE_ROWS) -> list[RunPlan]:
+    return make_plans(parse_document(spec.replace("REPEATS", "2"), "spec.yaml"), gpus=0)
+
+
+PLAN = plans()[0]
+DATA = PLAN.model_dump(mode="json")
+
+
+def figures(records: list) -> RunFigures:
+    return run_figures(DATA, records)
+
+
+def test_throughput_is_steady_images_over_steady_seconds_of_all_epochs():
+    first, second = epoch(PLAN, 0), epoch(PLAN, 1)
+    first = first.model_copy(update={"images": 100, "steady_images": 60, "steady_seconds": 3.0})
+    second = second.model_copy(update={"images": 100, "steady_images": 100, "steady_seconds": 2.0})
+    found = figures([verdict(PLAN), first, second])
+    assert found.throughput == 160 / 5.0
+
+
+def test_epoch_time_and_data_wait_leave_out_epochs_with_warm_up():
+    made = [epoch(PLAN, number) for number in range(3)]
+    made = [
+        e.model_copy(update={"seconds": s, "data_wait_seconds": w})
+        for e, s, w in zip(made, (9.0, 2.0, 4.0), ([9.0], [0.5, 1.5], [1.0]), strict=True)
+    ]
+    found = figures([verdict(PLAN), *made])
+    assert found.epoch_seconds == 3.0
+    assert found.data_wait_share == (1.0 + 1.0) / 6.0
+    only = figures([verdict(PLAN), made[0]])
+    assert only.epoch_seconds == 9.0, "an epoch with warm-up counts where there is no other"
+
+
+def test_no_steps_after_the_warm_up_means_no_throughput():
+    cold = epoch(PLAN, 0).model_copy(update={"steady_images": 0, "steady_seconds": 0.0})
+    assert figures([verdict(PLAN), cold]).throughput is None
+
+
+def test_of_an_epoch_recorded_twice_the_latest_counts():
+    records = run_records(PLAN)
+    again = RunStarted(run_id=PLAN.run_id, plan=DATA, environment=ENVIRONMENT, first_epoch=2)
+    retried = [epoch(PLAN, number, accuracy=0.5) for number in (2, 3, 4, 5)]
+    found = figures([*records[:6], again, *retried, records[-1]])
+    assert [e.epoch for e in found.epochs] == [0, 1, 2, 3, 4, 5]
+    assert found.final_accuracy == 0.5
+    assert found.best_accuracy == max(e.val_accuracy for e in found.epochs)
+
+
+def test_a_run_started_afresh_forgets_the_attempt_before():
+    records = run_records(PLAN)
+    again = RunStarted(run_id=PLAN.run_id, plan=DATA, environment=ENVIRONMENT, first_epoch=0)
+    found = figures([*records, again, epoch(PLAN, 0)])
+    assert len(found.epochs) == 1
+    assert found.status == "missing"
+    assert "no end on record" in found.reason
+
+
+@pytest.mark.parametrize("ends_well", [True, False])
+def test_a_run_that_failed_the_gate_has_no_speed_whatever_its_journal_holds(ends_well):
+    records = run_records(PLAN)
+    records[1] = verdict(PLAN, passed=False)
+    if not ends_well:
+        records[-1] = RunFailed(run_id=PLAN.run_id, reason="gate", message="the ranks disagree")
+    found = figures(records)
+    assert found.gate == "failed"
+    speeds = (found.throughput, found.epoch_seconds, found.data_wait_share, found.time_to_accuracy)
+    assert speeds == (None,) * 4
+
+
+def test_a_gate_failure_counts_even_beside_a_passed_verdict():
+    records = [*run_records(PLAN)[:-1], RunFailed(run_id="x", reason="gate", message="differs")]
+    assert figures(records).gate == "failed"
+    assert figures(records).throughput is None
+
+
+def test_without_a_verdict_only_a_single_process_has_a_speed():
+    records = [r for r in run_records(PLAN) if r.kind != "gate_verdict"]
+    assert figures(records).gate == "not checked"
+    assert figures(records).throughput is None
+    single = {**DATA, "spec": {**DATA["spec"], "strategy": {"name": "single"}}}
+    assert run_figures(single, records).gate == "not needed"
+    assert run_figures(single, records).throughput is not None
+
+
+def test_status_and_reason():
+    assert figures([]).status == "missing"
+    assert figures([]).reason == "was not started"
+    failed = figures(run_records(PLAN, RunFailed(run_id="x", reason="lost", message="gone")))
+    assert (failed.status, failed.reason) == ("failed", "lost: gone")
+    assert figures(run_records(PLAN)).status == "finished"
+
+
+def test_memory_is_the_largest_and_the_mean_over_workers():
+    records = run_records(PLAN)
+    end = records[-1]
+    assert isinstance(end, RunFinished)
+    records[-1] = end.model_copy(
+        update={
+            "peak_process_bytes": [30, 50],
+            "start_process_bytes": [20, 45],
+            "peak_device_bytes": [7, 5],
+        }
+    )
+    found = figures(records)
+    assert (found.peak_process_bytes, found.mean_process_bytes) == (50, 40)
+    assert found.grown_process_bytes == 10
+    assert (found.peak_device_bytes, found.mean_device_bytes) == (7, 6)
+    on_cpu = figures(run_records(PLAN))
+    assert on_cpu.peak_device_bytes is None
+
+
+def test_time_to_accuracy_is_the_first_validation_that_met_the_target():
+    accuracies = (0.5, 0.9, 0.8)
+    made = [epoch(PLAN, n, elapsed=10.0 * n, accuracy=a) for n, a in enumerate(accuracies)]
+    found = figures([verdict(PLAN), *made])
+    assert found.time_to_accuracy == made[1].elapsed_seconds
+    assert figures([verdict(PLAN), made[0]]).time_to_accuracy is None
+
+
+def test_names_are_those_of_the_plan():
+    spec = TWELVE_ROWS.replace(
+        "[ddp, horovod, deepspeed]",
+        "[single, {name: ddp, compression: fp16}]\n  optimizer.lr: [0.1, 0.2]",
+    ).replace("[1, 2]", "[1]")
+    for plan in [*plans(), *plans(spec)]:
+        assert run_name(plan.model_dump(mode="json")) == plan.title
+
+
+def test_a_diverged_epoch_survives_the_journal(tmp_path):
+    journal = Journal(tmp_path / "journal.jsonl")
+    nan = float("nan")
+    journal.write(epoch(PLAN, 0).model_copy(update={"losses": [nan, 1.0], "val_loss": nan}))
+    [record] = read_journal(journal.file)
+    assert math.isnan(record.losses[0])
+    assert math.isnan(record.val_loss)
+
+
+def test_a_line_cut_inside_a_character_is_passed_over(tmp_path):
+    file = tmp_path / "journal.jsonl"
+    whole = verdict(PLAN).model_dump_json().encode()
+    file.write_bytes(whole + b"\n" + whole[:40] + "é".encode()[:1] + b"\n" + whole + b"\n")
+    assert len(list(read_journal(file))) == 2

@@ -1,0 +1,109 @@
+"""Runs -> rows: repeats, baselines, speed-up, efficiency."""
+
+from __future__ import annotations
+
+import pytest
+
+from raysuite.errors import UserError
+from raysuite.records import RunFailed, make_rows, results_figures
+from tests.fake_results import PACE, TWELVE_ROWS, write_results
+
+WITH_SINGLE = TWELVE_ROWS.replace(
+    "matrix:", "strategy: ddp\nmatrix:"
+).replace("[ddp, horovod, deepspeed]", "[single, ddp]").replace("[1, 2]", "[1]")
+LOST = RunFailed(run_id="", reason="lost", message="the workers died")
+CAUGHT = RunFailed(run_id="", reason="gate", message="the ranks disagree")
+
+
+def rows_of(folder, baseline=None, **options):
+    return make_rows(results_figures(write_results(folder, **options)), baseline)
+
+
+def test_repeats_of_a_variant_are_one_row(tmp_path):
+    rows = rows_of(tmp_path, repeats=3)
+    assert len(rows) == 12
+    assert {len(row.runs) for row in rows} == {3}
+    assert all(row.throughput.n == 3 and row.throughput.half_width > 0 for row in rows)
+    assert all(row.gate == "passed" and row.status == "finished" for row in rows)
+
+
+def test_seeds_in_the_matrix_are_repeats(tmp_path):
+    spec = TWELVE_ROWS + "  seed: [1, 2, 3]\n"
+    rows = rows_of(tmp_path, spec=spec)
+    assert len(rows) == 12
+    assert len(rows[0].runs) == 3
+
+
+def test_default_baseline_is_the_same_variant_with_fewest_workers(tmp_path):
+    for row in rows_of(tmp_path):
+        assert row.baseline == f"{row.series} · 1 worker"
+        assert row.is_baseline == (row.workers == 1)
+
+
+def test_speed_up_and_efficiency(tmp_path):
+    rows = {row.name: row for row in rows_of(tmp_path, repeats=3)}
+    base, two = rows["ddp · native · 1 worker"], rows["ddp · native · 2 workers"]
+    assert two.speed_up.value == pytest.approx(two.throughput.mean / base.throughput.mean)
+    assert two.efficiency.value == pytest.approx(two.speed_up.value / 2)
+    assert two.efficiency.low == pytest.approx(two.speed_up.low / 2)
+    assert (base.speed_up.value, base.efficiency.value) == (1.0, 1.0)
+    assert not base.superlinear
+
+
+def test_a_baseline_without_a_speed_is_not_replaced_in_silence(tmp_path):
+    rows = {row.name: row for row in rows_of(tmp_path, fails={0: LOST})}
+    two = rows["ddp · native · 2 workers"]
+    assert two.baseline == "ddp · native · 1 worker"
+    assert two.speed_up is None
+    assert two.throughput is not None
+
+
+def test_baseline_by_part_of_a_name_takes_the_match_that_is_most_alike(tmp_path):
+    rows = {row.name: row for row in rows_of(tmp_path, "single", spec=WITH_SINGLE)}
+    assert rows["ddp · dali · 1 worker"].baseline == "single · dali · 1 worker"
+    assert rows["ddp · native · 1 worker"].baseline == "single · native · 1 worker"
+    ddp = {row.name: row for row in rows_of(tmp_path / "b", "ddp")}
+    assert ddp["horovod · dali · 2 workers"].baseline == "ddp · dali · 2 workers"
+    assert ddp["horovod · dali · 2 workers"].speed_up.value < 1
+
+
+def test_an_unknown_baseline_names_the_valid_ones(tmp_path):
+    with pytest.raises(UserError, match=r"no row is called 'pdd'.*\n  ddp · native · 1 worker"):
+        rows_of(tmp_path, "pdd")
+
+
+def test_another_model_is_no_baseline(tmp_path):
+    spec = TWELVE_ROWS + "  model: [resnet20, resnet32]\n"
+    rows = rows_of(tmp_path, "model=resnet20", spec=spec)
+    assert {row.baseline is None for row in rows if "resnet32" in row.name} == {True}
+
+
+def test_a_variant_that_the_gate_caught_once_has_no_figures_at_all(tmp_path):
+    row = rows_of(tmp_path, repeats=2, fails={0: CAUGHT})[0]
+    assert row.gate == "failed"
+    assert row.throughput is None
+    assert row.counted == ()
+    assert row.status == "1 of 2 failed"
+
+
+def test_failed_and_missing_runs_leave_the_others_standing(tmp_path):
+    rows = rows_of(tmp_path, repeats=2, fails={0: LOST}, missing=[1])
+    assert rows[0].throughput.n == 1
+    assert rows[0].status == "1 of 2 failed"
+    assert rows[1].status == "1 of 2 missing"
+    assert rows[1].gate == "passed"
+
+
+def test_time_to_accuracy_needs_every_repeat(tmp_path):
+    spec = TWELVE_ROWS.replace("0.9}", "0.999}")
+    row = rows_of(tmp_path, spec=spec, repeats=2)[0]
+    assert row.time_to_accuracy is None
+    assert row.target_met == 0
+
+
+def test_efficiency_above_one_is_flagged(tmp_path, monkeypatch):
+    monkeypatch.setitem(PACE, "horovod", 2000.0)
+    rows = {row.name: row for row in rows_of(tmp_path, "ddp · native · 1 worker")}
+    assert rows["horovod · native · 2 workers"].superlinear
+    assert not rows["ddp · native · 2 workers"].superlinear
+    assert not rows["ddp · native · 1 worker"].superlinear
