@@ -13,7 +13,7 @@ help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
 
 setup: have-python ## Make .venv: locked packages, Horovod built here, raysuite itself
-	@$(PYTHON) deploy/setup.py
+	@$(PYTHON) deploy/setup_venv.py
 
 have-python:
 	@test -n "$(PYTHON)" || { echo "setup: no Python 3.11 to 3.13 found;" \
@@ -21,7 +21,7 @@ have-python:
 	  "or: make setup PYTHON=/path/to/python3.11" >&2; exit 1; }
 
 lock: have-python ## Resolve pyproject.toml anew; UPGRADE=1 takes the newest versions
-	@$(PYTHON) deploy/lock.py $(if $(UPGRADE),--upgrade)
+	@$(PYTHON) deploy/lock_requirements.py $(if $(UPGRADE),--upgrade)
 
 demo: setup ## Train and compare on this machine, and write the report
 	$(BIN)/raysuite run experiments/quickstart.yaml

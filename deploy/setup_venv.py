@@ -65,7 +65,7 @@ def private_uv() -> Path:
 
 
 def uv_environment(uv: Path) -> dict[str, str]:
-    """The variables uv runs under: pip's settings for the index and its certificate hold for it too.
+    """The variables that uv runs under; pip's index and certificate settings hold for it too.
 
     Extra indexes and folders of wheels are left out: the lock's hashes fit one index's files.
     """
@@ -191,6 +191,8 @@ def set_up() -> None:
             install_horovod(uv, env)
         except (horovod_wheel.HorovodError, SetupError) as error:
             off["horovod"] = str(error)
+            # One that was built for another torch must not be taken for a working one.
+            run(uv, "pip", "uninstall", "--quiet", "--python", PYTHON, "horovod", env=env)
     stamp = {"key": input_key(), "off": off}
     STAMP.write_text(json.dumps(stamp, indent=2) + "\n")
     report(stamp)

@@ -1,4 +1,4 @@
-"""Write containers/requirements/*.txt from pyproject.toml: versions and hashes, no registry address.
+"""Write containers/requirements/*.txt from pyproject.toml: versions and hashes, no addresses.
 
 All extras are resolved once, together, so that any of the files can be installed beside any other.
 An extra's file holds only what `base.txt` does not. Pins are kept unless `--upgrade` is given.
@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-import setup
+import setup_venv as setup
 
 EXTRAS = ("horovod", "deepspeed", "dali", "dev")
 OLDEST_PYTHON = "3.11"

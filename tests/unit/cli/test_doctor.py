@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from raysuite.cli import doctor as module
+from raysuite.measure.parts import Finding, State
+
+
+def finding(name: str, state: State, *, required: bool = True) -> Finding:
+    mend = "" if state is State.WORKS else "make setup"
+    return Finding(name, "1.0", state, "a [note]", mend, required, seconds=0.1)
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *findings: Finding, json: bool = False) -> tuple[int, str]:
+    def found() -> Iterator[Finding]:
+        yield from findings
+
+    monkeypatch.setattr(module, "try_parts", found)
+    app = typer.Typer()
+    app.command()(module.doctor)
+    result = CliRunner().invoke(app, ["--json"] if json else [])
+    return result.exit_code, result.stdout
+
+
+def test_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
+    code, text = run(monkeypatch, finding("ray", State.WORKS))
+    assert code == 0
+    assert "Everything works." in text
+    assert "a [note]" in text
+
+
+def test_a_missing_option_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = finding("GPU", State.MISSING, required=False)
+    code, text = run(monkeypatch, finding("ray", State.WORKS), gpu)
+    assert code == 0
+    assert "optional and missing: GPU" in text
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        finding("ray", State.MISSING),
+        finding("ray", State.BROKEN),
+        finding("horovod", State.BROKEN, required=False),
+    ],
+)
+def test_a_fault_exits_with_one(monkeypatch: pytest.MonkeyPatch, bad: Finding) -> None:
+    code, text = run(monkeypatch, bad)
+    assert code == 1
+    assert f"To mend: {bad.name}." in text
+
+
+def test_json_is_all_that_stdout_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    code, text = run(monkeypatch, finding("ray", State.BROKEN), json=True)
+    data = json.loads(text)
+    assert code == 1
+    assert data["ok"] is False
+    assert data["parts"][0]["state"] == "broken"
+    assert data["parts"][0]["mend"] == "make setup"

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import sqlite3
+import stat
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from raysuite.measure import parts
+from raysuite.measure.parts import Part, State, try_part
+
+PART = Part("pretend", "make setup", trial="pretend", required=False, deadline_s=20)
+
+
+@pytest.fixture
+def trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A script that stands for the interpreter, and so for the trial that it would run."""
+    script = tmp_path / "python"
+    script.write_text("")
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setattr(sys, "executable", str(script))
+    return script
+
+
+def test_a_part_that_works_carries_its_note(trial: Path) -> None:
+    trial.write_text("#!/bin/sh\necho chatter\necho 'raysuite-trial: 2 processes'\n")
+    finding = try_part(PART)
+    assert (finding.state, finding.note, finding.mend) == (State.WORKS, "2 processes", "")
+    assert not finding.bad
+
+
+def test_a_missing_part_is_bad_only_where_it_is_required(trial: Path) -> None:
+    trial.write_text("#!/bin/sh\necho 'raysuite-trial: no module named x' >&2\nexit 3\n")
+    finding = try_part(PART)
+    assert (finding.state, finding.note) == (State.MISSING, "no module named x")
+    assert finding.mend == "make setup"
+    assert not finding.bad
+    assert try_part(Part("pretend", "make setup", trial="pretend")).bad
+
+
+def test_a_crash_is_a_broken_part(trial: Path) -> None:
+    trial.write_text("#!/bin/sh\necho 'libfoo.so: undefined symbol' >&2\nkill -SEGV $$\n")
+    finding = try_part(PART)
+    assert finding.state is State.BROKEN
+    assert finding.note == "killed by SIGSEGV: libfoo.so: undefined symbol"
+    assert finding.bad
+
+
+def test_a_hang_is_a_broken_part_and_its_children_die(trial: Path, tmp_path: Path) -> None:
+    beat = tmp_path / "beat"
+    trial.write_text(f"#!/bin/sh\n(while :; do date +%N > {beat}; sleep 0.05; done) &\nwait\n")
+    finding = try_part(Part("pretend", "make setup", trial="pretend", deadline_s=0.5))
+    assert (finding.state, finding.note) == (State.BROKEN, "no answer within 0.5 s")
+    last = beat.read_text()
+    time.sleep(0.3)
+    assert beat.read_text() == last
+
+
+def test_store_of_this_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert parts._store()[1] is State.WORKS
+    sqlite3.connect("mlflow.db").close()
+    assert parts._store()[1] is State.WORKS
+    Path("mlflow.db").write_text("this is no database, and long enough to be told from one " * 20)
+    _, state, note = parts._store()
+    assert state is State.BROKEN
+    assert "not a database" in note
+
+
+def test_compiler_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert parts._compiler()[1] is State.MISSING
+
+
+def test_every_tried_part_has_a_trial() -> None:
+    from raysuite.measure.trials import TRIALS
+
+    assert [part.trial for part in parts.TRIED] == list(TRIALS)
