@@ -10,6 +10,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from raysuite.errors import Mistake, SpecError
+from raysuite.spec.base import IMPORT_PATH
 from raysuite.spec.document import Document, KeyPath
 from raysuite.spec.experiment import ExperimentSpec
 
@@ -125,8 +126,10 @@ def _message(finding: Any, models: list[type[BaseModel]], key: str, path: KeyPat
         return f"given was {given}; it should be {block}"
     if kind == "value_error":
         return str(context.get("error", finding["msg"]))
-    if kind == "string_pattern_mismatch" and key == "name":
-        return f"given was {given}; {_NAME_RULE}"
+    if kind == "string_pattern_mismatch":
+        import_path = context["pattern"] == IMPORT_PATH
+        rule = "write it as 'module:attribute'" if import_path else _NAME_RULE
+        return f"given was {given}; {rule}"
     wish = finding["msg"][0].lower() + finding["msg"][1:]
     return f"given was {given}; {wish.replace('input should', 'it should')}"
 

@@ -1,0 +1,58 @@
+"""Learning-rate schedules as a pure function of the step.
+
+The three decays are those that Aach et al. 2023, "Large scale performance analysis of distributed
+deep learning frameworks for convolutional neural networks" (doi 10.1186/s40537-023-00765-w),
+compare after a linear warm-up.
+"""
+
+from __future__ import annotations
+
+import math
+
+from raysuite.spec.optimizers import (
+    ConstantOptions,
+    CosineOptions,
+    ExponentialOptions,
+    ScheduleOptions,
+    StepOptions,
+)
+
+
+def factor(options: ScheduleOptions, step: int, steps_per_epoch: int, total_steps: int) -> float:
+    """The rate of an optimiser step relative to the full rate, in [0, 1].
+
+    `step` counts from 0 over the whole run of `total_steps`. With s = step, E = steps_per_epoch,
+    W = round(warmup_epochs * E) steps of warm-up and t = s - W:
+
+        warm-up, s < W   (s + 1) / W                          the last of them has the full rate
+        constant         1
+        step             factor ^ (milestones m with s >= round(m * E))
+                         milestones count from the start of the run, warm-up included
+        cosine           min + (1 - min) / 2 * (1 + cos(pi * t / (total_steps - W)))
+                         changes every step; `min_factor` would be reached one step after the last
+        exponential      gamma ^ floor(t / E)                 changes once an epoch
+
+    Steps past the end keep the value that they would have at `total_steps`.
+    """
+    step = min(step, total_steps)
+    warmup = warmup_steps(options, steps_per_epoch)
+    if step < warmup:
+        return (step + 1) / warmup
+    since = step - warmup
+    match options:
+        case ConstantOptions():
+            return 1.0
+        case StepOptions():
+            passed = sum(step >= round(m * steps_per_epoch) for m in options.milestones)
+            return float(options.factor**passed)
+        case CosineOptions():
+            progress = since / max(1, total_steps - warmup)
+            low = options.min_factor
+            return low + (1 - low) / 2 * (1 + math.cos(math.pi * progress))
+        case ExponentialOptions():
+            return float(options.gamma ** (since // steps_per_epoch))
+
+
+def warmup_steps(options: ScheduleOptions, steps_per_epoch: int) -> int:
+    """Optimiser steps of linear warm-up."""
+    return round(options.warmup_epochs * steps_per_epoch)

@@ -1,0 +1,193 @@
+"""Models: the CIFAR ResNets of the paper, torchvision's classifiers, and your own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torchvision
+from torch import Tensor, nn
+
+from raysuite.errors import UserError
+from raysuite.models import build
+from raysuite.models.cifar_resnet import BasicBlock, CifarResNet
+from raysuite.spec.experiment import ModelOptions
+from raysuite.spec.names import CIFAR_RESNETS, DIGITS, TORCHVISION_CLASSIFIERS, DatasetFacts
+
+HERE = "tests.unit.models.test_models"
+
+
+def facts(channels: int = 3, size: int = 32, classes: int = 10) -> DatasetFacts:
+    return DatasetFacts(100, 10, classes, channels, size)
+
+
+def parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"),
+    [
+        ("resnet20", "0.27"),
+        ("resnet32", "0.46"),
+        ("resnet44", "0.66"),
+        ("resnet56", "0.85"),
+        ("resnet110", "1.7"),
+    ],
+)
+def test_parameters_as_in_table_6_of_the_paper(name: str, millions: str) -> None:
+    count = parameters(build(ModelOptions(name=name), facts()))
+    digits = len(millions.partition(".")[2])
+    assert f"{count / 1e6:.{digits}f}" == millions
+
+
+def test_layers_as_in_the_paper() -> None:
+    model = CifarResNet(56)
+    layers = [m for m in model.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+    assert len(layers) == 56  # option A has no convolution in a shortcut
+
+
+@pytest.mark.parametrize("name", CIFAR_RESNETS)
+def test_every_named_resnet_reads_the_digits(name: str) -> None:
+    model = build(ModelOptions(name=name), DIGITS).eval()
+    assert model(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 32, 33])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_of_any_side(size: int, channels: int) -> None:
+    model = build(ModelOptions(name="resnet20"), facts(channels, size, classes=3)).eval()
+    assert model(torch.zeros(2, channels, size, size)).shape == (2, 3)
+
+
+def test_a_depth_that_is_none() -> None:
+    with pytest.raises(ValueError, match="6n\\+2"):
+        CifarResNet(21)
+    with pytest.raises(ValueError, match="6n\\+2"):
+        CifarResNet(2)
+
+
+def test_the_shortcut_is_the_subsampled_identity_and_zeros() -> None:
+    block = BasicBlock(16, 32, stride=2)
+    x = torch.rand(2, 16, 7, 7)
+    nn.init.zeros_(block.bn2.weight)  # silences the convolutions
+    y = block.eval()(x)
+    assert torch.equal(y[:, :16], x[:, :, ::2, ::2])
+    assert not y[:, 16:].any()
+
+
+def test_weights_are_drawn_as_he_et_al_say() -> None:
+    torch.manual_seed(0)
+    weight = CifarResNet(20).stage3[2].conv1.weight  # type: ignore[union-attr]
+    assert isinstance(weight, Tensor)
+    assert weight.std().item() == pytest.approx((2 / (64 * 9)) ** 0.5, rel=0.02)
+    assert weight.mean().item() == pytest.approx(0, abs=1e-3)
+
+
+def test_the_seed_decides_the_weights() -> None:
+    def draw(seed: int) -> Tensor:
+        torch.manual_seed(seed)
+        weight = build(ModelOptions(name="resnet20"), facts()).get_parameter("fc.weight")
+        return weight.detach()
+
+    assert torch.equal(draw(1), draw(1))
+    assert not torch.equal(draw(1), draw(2))
+
+
+def test_our_list_of_torchvision_is_torchvisions() -> None:
+    theirs = torchvision.models.list_models(module=torchvision.models)
+    assert sorted(TORCHVISION_CLASSIFIERS) == sorted(theirs)
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("resnet18", 32),
+        ("squeezenet1_1", 32),
+        ("googlenet", 64),
+        ("inception_v3", 96),
+        ("vit_b_32", 64),
+        ("maxvit_t", 224),
+    ],
+)
+def test_torchvisions_models_return_logits_in_training_too(name: str, size: int) -> None:
+    with torch.device("meta"):
+        model = build(ModelOptions(name=name), facts(size=size, classes=7))
+        logits = model.train()(torch.zeros(2, 3, size, size))
+    assert isinstance(logits, Tensor)
+    assert logits.shape == (2, 7)
+
+
+def test_torchvisions_models_take_rgb() -> None:
+    with pytest.raises(UserError, match=r"set data\.channels to 3"):
+        build(ModelOptions(name="resnet18"), DIGITS)
+
+
+class Own(nn.Linear):
+    def __init__(self, num_classes: int, *, image_size: int, width: int = 1, **more: Any) -> None:
+        super().__init__(image_size * width, num_classes)
+        self.more = more
+
+
+def takes_nothing() -> nn.Module:
+    return nn.Identity()
+
+
+def takes_anything(**given: Any) -> nn.Module:
+    assert not given
+    return nn.Identity()
+
+
+def gives_none(num_classes: int) -> None:
+    return None
+
+
+def breaks(num_classes: int) -> nn.Module:
+    raise RuntimeError("no luck")
+
+
+number = 3
+
+
+def own(name: str, **options: Any) -> nn.Module:
+    return build(ModelOptions(name=f"{HERE}:{name}", options=options), facts(size=8, classes=5))
+
+
+def test_your_own_is_called_with_what_it_names() -> None:
+    model = own("Own")
+    assert isinstance(model, nn.Linear)
+    assert (model.in_features, model.out_features, model.more) == (8, 5, {})
+    assert isinstance(own("takes_nothing"), nn.Identity)
+    assert isinstance(own("takes_anything"), nn.Identity)
+
+
+def test_your_options_come_first() -> None:
+    model = own("Own", width=2, num_classes=4)
+    assert isinstance(model, nn.Linear)
+    assert (model.in_features, model.out_features) == (16, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("breaks", {}, r"called with num_classes=5, it raised RuntimeError: no luck"),
+        ("takes_nothing", {"depth": 3}, r"called with depth=3, it raised TypeError"),
+        ("gives_none", {}, r"gave NoneType; it should be a class of torch.nn.Module"),
+        ("number", {}, r"is int; it should be something to call"),
+        ("Nothing", {}, r"has no 'Nothing'"),
+    ],
+)
+def test_your_own_that_cannot_be_made(name: str, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        own(name, **options)
+
+
+def test_your_own_that_cannot_be_imported() -> None:
+    with pytest.raises(UserError, match="no module named 'no_such_module'"):
+        build(ModelOptions(name="no_such_module:Net"), facts())
+
+
+def test_bad_options_of_a_named_model() -> None:
+    with pytest.raises(UserError, match=r"it raised TypeError: .*width.*; change model.options"):
+        build(ModelOptions(name="resnet20", options={"width": 3}), facts())

@@ -1,0 +1,134 @@
+"""A document with a matrix -> one spec for each combination."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raysuite.errors import SpecError
+from raysuite.plan import expand
+from raysuite.spec import Document, parse_document
+
+BASE = """\
+name: a
+model: resnet20
+data: digits
+training: {epochs: 1, global_batch: 8}
+"""
+
+
+def document(text: str) -> Document:
+    return parse_document(BASE + text, "x.yaml")
+
+
+def labels(text: str) -> list[dict[str, Any]]:
+    return [label for label, _ in expand(document(text))]
+
+
+@pytest.mark.parametrize("text", ["", "matrix:\n", "matrix: {}\n"])
+def test_no_matrix_is_one_run(text: str) -> None:
+    assert labels(text) == [{}]
+
+
+def test_every_combination_the_last_key_fastest() -> None:
+    assert labels("matrix: {seed: [0, 1], strategy: [ddp, horovod]}") == [
+        {"seed": 0, "strategy": "ddp"},
+        {"seed": 0, "strategy": "horovod"},
+        {"seed": 1, "strategy": "ddp"},
+        {"seed": 1, "strategy": "horovod"},
+    ]
+
+
+def test_values_reach_the_specs() -> None:
+    text = "strategy: ddp\nmatrix: {strategy.bucket_mb: [1, 25], model.options: [{a: {b: 1}}]}"
+    specs = [spec for _, spec in expand(document(text))]
+    assert [spec.strategy.bucket_mb for spec in specs] == [1, 25]  # type: ignore[union-attr]
+    assert specs[0].model.options == {"a": {"b": 1}}
+    assert specs[0].matrix == {}
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_a_block_and_a_key_in_it_in_either_order(order: int) -> None:
+    sweeps = ["strategy: [ddp, {name: ddp, static_graph: true}]", "strategy.bucket_mb: [1, 2]"]
+    text = "matrix: {" + ", ".join(sweeps[::-1] if order else sweeps) + "}"
+    specs = [spec.strategy for _, spec in expand(document(text))]
+    found = {(s.bucket_mb, s.static_graph) for s in specs}  # type: ignore[union-attr]
+    assert found == {(1, False), (2, False), (1, True), (2, True)}
+
+
+def test_keys_of_your_own_below_options() -> None:
+    specs = [spec for _, spec in expand(document("matrix: {model.options.width.deep: [1, 2]}"))]
+    assert [spec.model.options for spec in specs] == [
+        {"width": {"deep": 1}},
+        {"width": {"deep": 2}},
+    ]
+
+
+def test_an_override_inside_a_swept_block_holds_for_each_value() -> None:
+    doc = document("matrix: {strategy: [ddp, {name: ddp, static_graph: true}]}")
+    doc.overrides["strategy.bucket_mb"] = 3
+    assert [s.strategy.bucket_mb for _, s in expand(doc)] == [3, 3]  # type: ignore[union-attr]
+
+
+def test_a_mistake_in_such_an_override_stands_on_the_command_line() -> None:
+    doc = document("matrix: {strategy: [ddp]}")
+    doc.overrides["strategy.bucket_mb"] = -1
+    with pytest.raises(SpecError, match=r"command line: strategy.bucket_mb: given was -1"):
+        expand(doc)
+
+
+@pytest.mark.parametrize(
+    ("matrix", "key", "line", "words"),
+    [
+        ("[1]", "matrix", 5, "should map dotted keys to lists"),
+        ("3", "matrix", 5, "should map dotted keys to lists"),
+        ("{strategyy: [ddp]}", "matrix.strategyy", 5, "did you mean 'strategy'?"),
+        ("{workers: [1]}", "matrix.workers", 5, "did you mean 'resources.workers'?"),
+        ("{training.epoch: [1]}", "matrix.training.epoch", 5, "did you mean 'training.epochs'?"),
+        ("{repeats: [1, 2]}", "matrix.repeats", 5, "unknown key"),
+        ("{7: [1, 2]}", "matrix.7", 5, "unknown key"),
+        ("{strategy: ddp}", "matrix.strategy", 5, "a list of at least one value"),
+        ("{strategy: []}", "matrix.strategy", 5, "a list of at least one value"),
+        ("{strategy: [ddp, dpp]}", "strategy", 5, "did you mean 'ddp'?"),
+        ("\n  seed:\n    - 0\n    - x", "seed", 8, "given was 'x'"),
+    ],
+)
+def test_one_mistake(matrix: str, key: str, line: int, words: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        expand(document(f"matrix: {matrix}"))
+    (found,) = caught.value.mistakes
+    assert (found.key, found.line) == (key, line)
+    assert words in found.message
+
+
+def test_mistakes_of_the_matrix_and_of_the_rest_at_once_and_once_each() -> None:
+    text = """\
+trainin: 1
+matrix:
+  lr: [1]
+  training.epochs: [1, x]
+  seed: [0, 1, 2]
+"""
+    with pytest.raises(SpecError) as caught:
+        expand(document(text))
+    found = [(mistake.key, mistake.line) for mistake in caught.value.mistakes]
+    assert found == [("trainin", 5), ("matrix.lr", 7), ("training.epochs", 8)]
+
+
+def test_a_required_key_may_stand_in_the_matrix_alone() -> None:
+    text = BASE.replace("model: resnet20\n", "") + "matrix: {model: [resnet20, resnet32]}"
+    specs = [spec for _, spec in expand(parse_document(text, "x"))]
+    assert [spec.model.name for spec in specs] == ["resnet20", "resnet32"]
+
+
+@given(
+    st.lists(st.integers(0, 9), min_size=1, max_size=4),
+    st.lists(st.integers(1, 9), min_size=1, max_size=4),
+)
+def test_as_many_runs_as_combinations(seeds: list[int], epochs: list[int]) -> None:
+    found = labels(f"matrix: {{seed: {seeds}, training.epochs: {epochs}}}")
+    expected = [{"seed": seed, "training.epochs": count} for seed in seeds for count in epochs]
+    assert found == expected

@@ -1,0 +1,176 @@
+"""Specs -> RunPlans: numbers, order, identity and groups."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raysuite.plan import RunPlan, groups, make_plans
+from raysuite.plan import resolve as resolve_module
+from raysuite.spec import parse_document
+
+BASE = """\
+name: a
+model: resnet20
+data: digits
+"""
+BATCH = "training: {epochs: 2, global_batch: 64}\n"
+
+
+def plans(text: str, gpus: int = 0) -> list[RunPlan]:
+    return make_plans(parse_document(BASE + text, "x.yaml"), gpus)
+
+
+def test_the_numbers_of_one_run() -> None:
+    (plan,) = plans(
+        "training: {epochs: 3, global_batch: 96, accumulate: 3}\n"
+        "strategy: ddp\nresources: {workers: 2}\nseed: 5\n"
+        "optimizer: {lr: 0.1, lr_reference_batch: 32}\n"
+    )
+    assert (plan.global_batch, plan.micro_batch, plan.accumulate) == (96, 16, 3)
+    assert (plan.steps_per_epoch, plan.total_steps) == (15, 45)
+    assert plan.peak_lr == pytest.approx(0.3)
+    assert (plan.index, plan.repeat, plan.seed, plan.device) == (0, 0, 5, "cpu")
+    assert (plan.dataset.train_samples, plan.dataset.classes) == (1437, 10)
+
+
+def test_weak_scaling_grows_the_batch_and_the_rate() -> None:
+    found = plans(
+        "training: {epochs: 1, batch_per_worker: 32}\nstrategy: ddp\n"
+        "optimizer: {lr: 0.1, lr_reference_batch: 32}\nmatrix: {resources.workers: [1, 4]}\n"
+    )
+    assert [plan.global_batch for plan in found] == [32, 128]
+    assert [plan.micro_batch for plan in found] == [32, 32]
+    assert [plan.peak_lr for plan in found] == pytest.approx([0.1, 0.4])
+
+
+def test_horovods_own_name_for_accumulation() -> None:
+    (plan,) = plans(BATCH + "strategy: {name: horovod, backward_passes_per_step: 4}\n")
+    assert (plan.accumulate, plan.micro_batch) == (4, 16)
+
+
+def test_repeats_vary_slowest_and_seed_the_runs() -> None:
+    found = plans(BATCH + "seed: 3\nrepeats: 2\nmatrix: {strategy: [ddp, deepspeed]}\n")
+    facts = [(plan.index, plan.repeat, plan.seed, plan.strategy_name) for plan in found]
+    assert facts == [
+        (0, 0, 3, "ddp"),
+        (1, 0, 3, "deepspeed"),
+        (2, 1, 4, "ddp"),
+        (3, 1, 4, "deepspeed"),
+    ]
+    assert {plan.spec.repeats for plan in found} == {1}
+    assert [plan.spec.seed for plan in found] == [3, 3, 4, 4]
+
+
+def test_a_plan_survives_json() -> None:
+    for plan in plans(BATCH + "matrix: {strategy: [ddp, {name: deepspeed, zero_stage: 2}]}\n"):
+        assert RunPlan.model_validate_json(plan.model_dump_json()) == plan
+
+
+def test_the_same_spec_gives_the_same_ids_and_runs_differ() -> None:
+    text = BATCH + "repeats: 2\nmatrix: {strategy: [ddp, horovod], seed: [0, 1, 1]}\n"
+    first, second = plans(text), plans(text)
+    assert [plan.run_id for plan in first] == [plan.run_id for plan in second]
+    assert len({plan.run_id for plan in first}) == 12
+    changed = plans(text.replace("epochs: 2", "epochs: 3"))
+    assert not {plan.run_id for plan in first} & {plan.run_id for plan in changed}
+
+
+def test_titles() -> None:
+    text = (
+        BATCH + "repeats: 2\nmatrix:\n  resources.workers: [2]\n"
+        "  strategy: [{name: ddp, bucket_mb: 1}]\n  loader: [dali]\n  training.accumulate: [2]\n"
+    )
+    first, second = plans(text)
+    assert first.title == "ddp(bucket_mb=1) · dali · 2 workers · accumulate=2"
+    assert second.title == first.title + " · repeat 1"
+    assert plans(BATCH)[0].title == "single · native · 1 worker"
+
+
+@pytest.mark.parametrize(
+    ("resources", "gpus", "device"),
+    [
+        ("{workers: 2}", 0, "cpu"),
+        ("{workers: 2}", 1, "cpu"),
+        ("{workers: 2}", 2, "gpu"),
+        ("{workers: 2, device: cpu}", 8, "cpu"),
+        ("{workers: 2, device: gpu}", 2, "gpu"),
+    ],
+)
+def test_devices(resources: str, gpus: int, device: str) -> None:
+    (plan,) = plans(BATCH + f"strategy: ddp\nresources: {resources}\n", gpus)
+    assert plan.device == device
+
+
+@pytest.mark.parametrize(
+    ("visible", "count"), [(None, 3), ("0,1", 2), ("", 0), ("-1", 0), ("0,1,2,3", 3), ("GPU-a", 1)]
+)
+def test_local_gpus_are_those_that_cuda_may_use(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, count: int
+) -> None:
+    monkeypatch.setattr(resolve_module.glob, "glob", lambda _: ["a", "b", "c"])
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert resolve_module.local_gpus() == count
+
+
+def sizes(text: str, gpus: int = 0) -> list[int]:
+    return [len(group) for group in groups(plans(BATCH + text, gpus))]
+
+
+def test_runs_that_can_share_workers_stand_together() -> None:
+    text = "matrix: {resources.workers: [1, 2], strategy: [horovod, ddp, deepspeed]}\n"
+    found = [(p.workers, p.strategy_name) for p in plans(BATCH + text)]
+    assert found == [
+        (1, "ddp"),
+        (1, "deepspeed"),
+        (1, "horovod"),
+        (2, "ddp"),
+        (2, "deepspeed"),
+        (2, "horovod"),
+    ]
+    assert sizes(text) == [2, 1, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", [1]),
+        ("repeats: 3\n", [3]),
+        ("matrix: {strategy: [ddp, deepspeed], resources.cpus_per_worker: [1, 2]}\n", [2, 2]),
+        ("resources: {fresh_workers: true}\nrepeats: 3\n", [1, 1, 1]),
+        ("matrix: {loader: [native, dali], resources.fresh_workers: [true, false]}\n", [2, 1, 1]),
+        (
+            "matrix: {strategy: [{name: horovod, cycle_time_ms: 1}, {name: horovod, "
+            "cycle_time_ms: 2}], loader: [native, dali]}\n",
+            [2, 2],
+        ),
+        ("strategy: horovod\nmatrix: {strategy.compression: [none, fp16]}\n", [2]),
+    ],
+)
+def test_groups(text: str, expected: list[int]) -> None:
+    assert sizes(text) == expected
+
+
+@given(
+    workers=st.integers(1, 8),
+    accumulate=st.integers(1, 4),
+    micro=st.integers(1, 40),
+    epochs=st.integers(1, 100),
+)
+def test_the_numbers_belong_together(
+    workers: int, accumulate: int, micro: int, epochs: int
+) -> None:
+    batch = workers * accumulate * micro
+    (plan,) = plans(
+        f"strategy: ddp\nresources: {{workers: {workers}}}\n"
+        f"training: {{epochs: {epochs}, global_batch: {batch}, accumulate: {accumulate}}}\n"
+    )
+    assert plan.micro_batch == micro
+    assert plan.micro_batch * plan.accumulate * plan.workers == plan.global_batch
+    assert plan.steps_per_epoch == math.ceil(1437 / batch)
+    assert plan.total_steps == plan.steps_per_epoch * epochs

@@ -1,0 +1,153 @@
+"""Plain data -> ExperimentSpec, and every mistake in it."""
+
+from __future__ import annotations
+
+import pytest
+
+from raysuite.errors import Mistake, SpecError
+from raysuite.spec import ExperimentSpec, load_spec, parse_document, suggest
+from raysuite.spec.validate import dotted_keys, valid_keys
+
+BASE = """\
+name: a
+model: resnet20
+data: digits
+training: {epochs: 1, global_batch: 8}
+"""
+
+
+def load(text: str) -> ExperimentSpec:
+    return load_spec(parse_document(BASE + text, "x.yaml"))
+
+
+def mistakes(text: str, base: str = BASE) -> tuple[Mistake, ...]:
+    with pytest.raises(SpecError) as caught:
+        load_spec(parse_document(base + text, "x.yaml"))
+    return caught.value.mistakes
+
+
+def test_the_least_spec_has_all_defaults() -> None:
+    spec = load("")
+    assert spec.strategy.name == "single"
+    assert spec.loader.name == "native"
+    assert spec.optimizer.name == "sgd"
+    assert spec.schedule.name == "constant"
+    assert (spec.repeats, spec.seed, spec.resources.workers) == (1, 0, 1)
+
+
+def test_a_name_stands_for_its_block() -> None:
+    text = "strategy: {S}\nloader: {L}\nschedule: {C}\n"
+    short = load(text.format(S="ddp", L="dali", C="cosine"))
+    long = load(text.format(S="{name: ddp}", L="{name: dali}", C="{name: cosine}"))
+    assert short == long
+
+
+def test_a_spec_survives_json() -> None:
+    spec = load("strategy: {name: deepspeed, zero_stage: 3}\nschedule: step\n")
+    assert ExperimentSpec.model_validate_json(spec.model_dump_json()) == spec
+
+
+def test_a_spec_cannot_be_changed() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        load("").training.epochs = 3  # type: ignore[misc]
+
+
+def test_all_mistakes_at_once_in_the_order_of_their_lines() -> None:
+    text = """\
+name: a b
+model: resnet21
+training: {epochs: 0, global_batch: x}
+strateggy: ddp
+optimizer: {lr: -1, momentum: 1}
+loader: {name: nativ}
+resources: {workers: 0, device: tpu}
+"""
+    found = mistakes(text, base="")
+    assert [(mistake.key, mistake.line) for mistake in found] == [
+        ("data", None),
+        ("name", 1),
+        ("model.name", 2),
+        ("training.epochs", 3),
+        ("training.global_batch", 3),
+        ("strateggy", 4),
+        ("optimizer.lr", 5),
+        ("optimizer.momentum", 5),
+        ("loader", 6),
+        ("resources.workers", 7),
+        ("resources.device", 7),
+    ]
+    assert {mistake.file for mistake in found} == {"x.yaml"}
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "words"),
+    [
+        ("workers: 2", "workers", "did you mean 'resources.workers'?"),
+        ("epochs: 2", "epochs", "did you mean 'training.epochs'?"),
+        ("optimiser: sgd", "optimiser", "did you mean 'optimizer'?"),
+        ("strategy: dpp", "strategy", "no strategy is called 'dpp'; did you mean 'ddp'?"),
+        ("strategy: {name: ddp, bucket: 3}", "strategy.bucket", "did you mean 'bucket_mb'?"),
+        ("strategy: {name: single, bucket_mb: 3}", "strategy.bucket_mb", "valid are name"),
+        ("strategy: 5", "strategy", "a block with a `name`: single, ddp"),
+        ("strategy: {bucket_mb: 3}", "strategy", "a block with a `name`: single, ddp"),
+        ("strategy: custom", "strategy.target", "is missing"),
+        ("strategy: {name: custom, target: foo}", "strategy.target", "module:attribute"),
+        ("optimizer: adam", "optimizer.name", "valid are sgd"),
+        ("optimizer: {lr: .inf}", "optimizer.lr", "finite"),
+        ("optimizer: {momentum: 0, nesterov: true}", "optimizer", "nesterov needs a momentum"),
+        ("loader: {name: dali, threads: two}", "loader.threads", "given was 'two'"),
+        ("schedule: {name: step, milestones: [1, x]}", "schedule.milestones.1", "given was 'x'"),
+        ("schedule: {name: exponential, gamma: 1.5}", "schedule.gamma", "less than or equal to 1"),
+        ("seed:", "seed", "given was None"),
+        ("resources: 4", "resources", "it should be a block of keys"),
+        ("repeats: " + "9" * 100 + "x", "repeats", "…"),
+    ],
+)
+def test_one_mistake(text: str, key: str, words: str) -> None:
+    (found,) = mistakes(text)
+    assert found.key == key
+    assert found.line == 5
+    assert words in found.message
+
+
+@pytest.mark.parametrize(
+    ("block", "words"),
+    [
+        ("training: {epochs: 1}", "exactly one of global_batch and batch_per_worker"),
+        ("training: {epochs: 1, global_batch: 8, batch_per_worker: 8}", "exactly one of"),
+        ("data: {name: image_folder}", "needs `path`; image_folder needs `image_size`"),
+        (
+            "data: {name: image_folder, path: p, image_size: 8, format: tfrecord}",
+            "must be 'folder'",
+        ),
+        ("data: {name: digits, path: p}", "`path` is for image_folder"),
+        ("model: 'mine:'", "not an import path"),
+        ("model: 'm y:x'", "not an import path"),
+        ("model: resnet-20", "did you mean resnet20"),
+    ],
+)
+def test_blocks_that_contradict_themselves(block: str, words: str) -> None:
+    key = block.partition(":")[0]
+    base = "".join(line for line in BASE.splitlines(True) if not line.startswith(key))
+    (found,) = mistakes(block, base=base)
+    assert words in found.message
+    assert found.line == 4
+
+
+def test_a_model_of_your_own_is_an_import_path() -> None:
+    text = BASE.replace("resnet20", "{name: 'my.models:Net', options: {width: 3}}")
+    spec = load_spec(parse_document(text, "x"))
+    assert (spec.model.name, spec.model.options) == ("my.models:Net", {"width": 3})
+
+
+def test_valid_keys() -> None:
+    assert valid_keys(("training",)) == sorted(valid_keys(("training",)))
+    assert "zero_stage" in valid_keys(("strategy",))
+    assert valid_keys(("training", "epochs")) == []
+    assert valid_keys(("nothing",)) == []
+    assert {"strategy", "strategy.zero_stage", "resources.workers"} <= set(dotted_keys())
+
+
+def test_suggest_prefers_what_looks_alike() -> None:
+    assert suggest("ddq", ["ddp", "horovod"]) == "did you mean 'ddp'? valid are ddp, horovod"
+    assert suggest("xyz", ["ddp"]) == "valid are ddp"
