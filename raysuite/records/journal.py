@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -87,6 +87,19 @@ class Results:
         """The RunPlans as plain data, in the order of execution."""
         loaded: list[dict[str, Any]] = json.loads((self.folder / "plan.json").read_text("utf-8"))
         return loaded
+
+    def write_plans(self, plans: Sequence[dict[str, Any]]) -> None:
+        """Write the RunPlans, in the order of execution; a reader never sees half a file."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        partial = self.folder / "plan.json.partial"
+        partial.write_text(json.dumps(list(plans), indent=1), "utf-8")
+        partial.replace(self.folder / "plan.json")
+
+    def add_plan(self, plan: dict[str, Any]) -> None:
+        """Add one RunPlan behind the others, unless it is there."""
+        plans = self.plans() if (self.folder / "plan.json").exists() else []
+        if plan["run_id"] not in {known["run_id"] for known in plans}:
+            self.write_plans([*plans, plan])
 
     def journal_file(self, run_id: str) -> Path:
         """Where the journal of a run lies."""

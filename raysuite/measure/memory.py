@@ -1,0 +1,49 @@
+"""Peak memory of this process and of its device since a given moment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+import torch
+
+_STATUS = Path("/proc/self/status")
+_CLEAR = Path("/proc/self/clear_refs")
+_RESET_PEAK = "5"
+"""proc(5): writing 5 to clear_refs resets the peak resident set size, VmHWM."""
+
+
+class PeakMemory:
+    """Counts from its making on.
+
+    Where the kernel does not let the peak be reset, the process's peak since its start is given:
+    an upper bound.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.start_bytes: int = psutil.Process().memory_info().rss
+        """Resident bytes at the beginning."""
+        try:
+            _CLEAR.write_text(_RESET_PEAK)
+        except OSError:
+            pass
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+
+    def process_bytes(self) -> int:
+        """Largest resident memory of this process, in bytes."""
+        try:
+            for line in _STATUS.read_text().splitlines():
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * 1024
+        except OSError:
+            pass
+        now: int = psutil.Process().memory_info().rss
+        return now
+
+    def device_bytes(self) -> int:
+        """Largest memory that torch held on the device, in bytes; 0 on a CPU."""
+        if self._device.type != "cuda":
+            return 0
+        return int(torch.cuda.max_memory_allocated(self._device))

@@ -1,0 +1,162 @@
+"""Strategy -> Engine: the narrow waist between the training loop and every framework.
+
+    Strategy.start(world)            join the process group
+    Strategy.prepare(model, ...)     -> Engine
+    Engine.step(micro_batches, lr)   one optimiser step: forward, backward, synchronise, update
+
+The loss of a step is the mean over the samples of the *global* batch. A rank's share of it is
+sum(loss of its samples) * world size / samples of the global batch, so that averaging over ranks
+gives the mean exactly, however unevenly the last batch of an epoch falls.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from raysuite.data.base import Batch
+from raysuite.parallel.comm import Comm
+from raysuite.parallel.precision import Autocast, LossScale
+
+MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among the others."""
+
+    rank: int
+    size: int
+    local_rank: int
+    device: torch.device
+
+
+@dataclass(frozen=True)
+class StepSettings:
+    """What an optimiser step means, whatever the strategy."""
+
+    micro_batch: int
+    """Samples of a full micro-batch on one rank."""
+    accumulate: int = 1
+    clip_norm: float | None = None
+    """Largest global L2 norm of the gradient."""
+    precision: str = "fp32"
+    label_smoothing: float = 0.0
+
+
+class Strategy(Protocol):
+    """One way to make gradients equal on all ranks."""
+
+    lossy: bool
+    """The options change the arithmetic on purpose: compression, Adasum."""
+
+    def start(self, world: World) -> None:
+        """Join the process group, unless this process has joined it already."""
+
+    def prepare(self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings) -> Engine:
+        """The engine that trains `model`, which lies on the world's device."""
+
+    def stop(self) -> None:
+        """Leave the process group, if `start` joined it."""
+
+
+class Engine(ABC):
+    """Trains one model on one rank."""
+
+    def __init__(self, model: nn.Module, comm: Comm, world: World, settings: StepSettings) -> None:
+        self.model = model
+        """The bare model."""
+        self.comm = comm
+        self.world = world
+        self.settings = settings
+        self.scale = LossScale(model, comm, enabled=settings.precision == "fp16")
+        self.autocast = Autocast(model, settings.precision, world.device, self.scale)
+        """The model under autocast: what each framework wraps."""
+
+    @abstractmethod
+    def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:
+        """One optimiser step over `settings.accumulate` micro-batches.
+
+        Returns the summed loss of this rank's samples, a detached scalar on the device.
+        """
+
+    @abstractmethod
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits [b, classes] for images [b, C, H, W]. All ranks must call it equally often."""
+
+    @abstractmethod
+    def weights(self) -> dict[str, Tensor]:
+        """The whole trained weights by name, on the CPU in fp32. All ranks must call it."""
+
+    @abstractmethod
+    def save(self, folder: Path) -> None:
+        """Write model and optimiser into `folder`; each rank writes what only it holds."""
+
+    @abstractmethod
+    def load(self, folder: Path) -> None:
+        """Take up what `save` wrote."""
+
+    def close(self) -> None:
+        """Free what the engine holds beside the model."""
+
+    def loss(self, batch: Batch, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """(this rank's share of the mean loss of the global batch, summed loss of its samples)."""
+        total = functional.cross_entropy(
+            logits[: batch.real].float(),
+            batch.labels[: batch.real],
+            reduction="sum",
+            label_smoothing=self.settings.label_smoothing,
+        )
+        return total * (self.world.size / batch.of_global), total.detach()
+
+
+class TorchEngine(Engine):
+    """What all engines share that hold a whole model and a torch optimiser on every rank."""
+
+    wrapped: nn.Module
+    optimizer: torch.optim.Optimizer
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.autocast(images)
+        return logits
+
+    def weights(self) -> dict[str, Tensor]:
+        return {
+            name: parameter.detach().cpu().clone()
+            for name, parameter in self.model.named_parameters()
+        }
+
+    def save(self, folder: Path) -> None:
+        if self.world.rank == 0:
+            torch.save(self._state(), folder / "engine.pt")
+
+    def load(self, folder: Path) -> None:
+        state = torch.load(folder / "engine.pt", map_location=self.world.device, weights_only=True)
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scale.load_state(state["scale"])
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scale": self.scale.state(),
+        }
+
+    def clip(self) -> None:
+        """Scale the synchronised gradients down to `clip_norm`."""
+        if self.settings.clip_norm is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
+
+
+def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Give every parameter group the learning rate `lr`."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr

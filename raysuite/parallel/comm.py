@@ -1,0 +1,91 @@
+"""The few collectives that the training loop itself needs, over whichever group a strategy has."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+Reduction = Literal["sum", "max", "min"]
+
+
+class Comm(Protocol):
+    """Collectives over all ranks; every rank must make the same calls in the same order."""
+
+    size: int
+
+    def all_reduce(self, value: Tensor, reduction: Reduction) -> Tensor:
+        """`value` combined over ranks, on all of them; `value` itself is left as it is."""
+
+    def all_gather(self, value: Tensor) -> Tensor:
+        """[ranks, *value.shape]: every rank's `value`, on all of them."""
+
+
+class NoComm:
+    """One process."""
+
+    size = 1
+
+    def all_reduce(self, value: Tensor, reduction: Reduction) -> Tensor:
+        return value.clone()
+
+    def all_gather(self, value: Tensor) -> Tensor:
+        return value.unsqueeze(0).clone()
+
+
+class TorchComm:
+    """torch.distributed's default group: NCCL for tensors on a GPU, Gloo on a CPU."""
+
+    _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
+
+    def __init__(self, device: torch.device) -> None:
+        self.size = dist.get_world_size()
+        self._device = device
+
+    def all_reduce(self, value: Tensor, reduction: Reduction) -> Tensor:
+        result = value.detach().to(self._device, copy=True)
+        dist.all_reduce(result, self._OPS[reduction])
+        return result.to(value.device)
+
+    def all_gather(self, value: Tensor) -> Tensor:
+        own = value.detach().to(self._device).contiguous()
+        parts = [torch.empty_like(own) for _ in range(self.size)]
+        dist.all_gather(parts, own)
+        return torch.stack(parts).to(value.device)
+
+
+def average_buffers(model: nn.Module, comm: Comm) -> None:
+    """Give all ranks the mean of their floating-point buffers: BatchNorm's running statistics.
+
+    Each rank sees other samples, so its statistics differ, and frameworks disagree on what to do
+    about it (DDP copies rank 0's, Horovod and DeepSpeed do nothing). Averaged before each
+    validation and checkpoint, the model that is judged is one and the same on all ranks.
+    """
+    buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+    if not buffers or comm.size == 1:
+        return
+    flat = torch.cat([buffer.detach().reshape(-1).float() for buffer in buffers])
+    mean = comm.all_reduce(flat, "sum") / comm.size
+    start = 0
+    for buffer in buffers:
+        buffer.copy_(mean[start : start + buffer.numel()].view_as(buffer))
+        start += buffer.numel()
+
+
+def group_backend(device: torch.device) -> str:
+    """NCCL on GPUs with Gloo for CPU tensors beside it; Gloo on CPUs."""
+    return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+
+
+def join_torch_group(rank: int, size: int, device: torch.device) -> bool:
+    """Join torch's default process group from the environment; False if it was joined already.
+
+    A world of one needs no rendezvous, and so no MASTER_ADDR.
+    """
+    if dist.is_initialized():
+        return False
+    store = dist.HashStore() if size == 1 else None
+    dist.init_process_group(group_backend(device), rank=rank, world_size=size, store=store)
+    return True

@@ -1,0 +1,116 @@
+"""PyTorch DistributedDataParallel (Li et al. 2020, "PyTorch Distributed", VLDB 13:12)."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from raysuite.data.base import Batch
+from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, TorchEngine, World, set_lr
+from raysuite.parallel.comm import TorchComm, join_torch_group
+from raysuite.spec.strategies import DdpOptions
+
+
+class Ddp:
+    """Gradients are averaged in buckets while the backward pass still runs."""
+
+    def __init__(self, options: DdpOptions) -> None:
+        self.options = options
+        self.lossy = options.compression != "none"
+        self._joined = False
+        self._world: World | None = None
+
+    def start(self, world: World) -> None:
+        self._world = world
+        self._joined = join_torch_group(world.rank, world.size, world.device)
+
+    def prepare(
+        self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
+    ) -> Engine:
+        assert self._world is not None, "start() comes first"
+        return DdpEngine(model, make_optimizer, self._world, settings, self.options)
+
+    def stop(self) -> None:
+        if self._joined:
+            dist.destroy_process_group()
+            self._joined = False
+
+
+class DdpEngine(TorchEngine):
+    """A training step whose last backward pass averages the gradients."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        make_optimizer: MakeOptimizer,
+        world: World,
+        settings: StepSettings,
+        options: DdpOptions,
+    ) -> None:
+        super().__init__(model, TorchComm(world.device), world, settings)
+        with warnings.catch_warnings():
+            # newer versions of torch call this option forward_sync_buffers
+            warnings.simplefilter("ignore", FutureWarning)
+            self.wrapped = DistributedDataParallel(
+                self.autocast,
+                device_ids=[world.device] if world.device.type == "cuda" else None,
+                bucket_cap_mb=options.bucket_mb,
+                # raysuite averages the buffers itself, alike for all strategies
+                broadcast_buffers=False,
+                gradient_as_bucket_view=True,
+                static_graph=options.static_graph,
+                find_unused_parameters=options.find_unused_parameters,
+            )
+        _register_compression(self.wrapped, options)
+        self.optimizer = make_optimizer(model.parameters())
+        self.scale.guard(self.optimizer)
+
+    def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:
+        set_lr(self.optimizer, lr)
+        self.optimizer.zero_grad(set_to_none=True)
+        total = torch.zeros((), device=self.world.device)
+        for index, batch in enumerate(micro_batches):
+            last = index == len(micro_batches) - 1
+            with contextlib.nullcontext() if last else self.wrapped.no_sync():
+                loss, summed = self.loss(batch, self.wrapped(batch.images))
+                loss.backward()
+            total += summed
+        self.scale.decide()
+        self.clip()
+        self.optimizer.step()
+        self.scale.update()
+        return total
+
+
+def _register_compression(model: DistributedDataParallel, options: DdpOptions) -> None:
+    if options.compression == "fp16":
+        model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    elif options.compression == "bf16":
+        # torch offers its bf16 hook for NCCL alone; this one does the same over Gloo too
+        model.register_comm_hook(None, _bf16_hook)
+    elif options.compression == "powersgd":
+        state = powerSGD_hook.PowerSGDState(
+            process_group=None,
+            matrix_approximation_rank=options.powersgd_rank,
+            start_powerSGD_iter=2,
+        )
+        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+
+
+def _bf16_hook(_state: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    compressed = bucket.buffer().to(torch.bfloat16).div_(dist.get_world_size())
+    work = dist.all_reduce(compressed, async_op=True)
+
+    def decompress(future: torch.futures.Future[list[Tensor]]) -> Tensor:
+        buffer: Tensor = bucket.buffer().copy_(future.value()[0])
+        return buffer
+
+    result: torch.futures.Future[Tensor] = work.get_future().then(decompress)
+    return result

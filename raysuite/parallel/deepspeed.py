@@ -1,0 +1,180 @@
+"""DeepSpeed with ZeRO (Rajbhandari et al. 2020, "ZeRO", SC'20).
+
+DeepSpeed owns its backward pass: `loss.backward()` leaves gradients unsynchronised, so every
+step goes through `engine.backward` and `engine.step`. It divides by the number of micro-batches;
+our loss is a share of the global batch already, so that is switched off.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from raysuite.data.base import Batch
+from raysuite.errors import MissingPartError
+from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, World, set_lr
+from raysuite.parallel.comm import TorchComm, join_torch_group
+from raysuite.spec.strategies import DeepSpeedOptions
+from raysuite.units import MIB
+
+_NO_CLIPPING = 0.0
+_FP32_BYTES = 4
+
+
+def _deepspeed() -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import deepspeed
+    except ImportError as error:
+        raise MissingPartError(
+            f"DeepSpeed cannot be loaded ({error}); `make setup` installs it"
+        ) from error
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    return deepspeed
+
+
+class DeepSpeed:
+    """Gradients, optimiser state and weights are sharded over ranks, by the stage of ZeRO."""
+
+    lossy = False
+
+    def __init__(self, options: DeepSpeedOptions) -> None:
+        self.options = options
+        self._world: World | None = None
+        self._joined = False
+
+    def start(self, world: World) -> None:
+        """Join torch's group, on which DeepSpeed communicates.
+
+        Raises MissingPartError if DeepSpeed is absent.
+        """
+        deepspeed = _deepspeed()
+        self._world = world
+        self._joined = join_torch_group(world.rank, world.size, world.device)
+        _choose_accelerator(world.device)
+        backend = "nccl" if world.device.type == "cuda" else "gloo"
+        deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False)
+
+    def prepare(
+        self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
+    ) -> Engine:
+        assert self._world is not None, "start() comes first"
+        return DeepSpeedEngine(model, make_optimizer, self._world, settings, self.options)
+
+    def stop(self) -> None:
+        if self._joined:
+            dist.destroy_process_group()
+            self._joined = False
+
+
+def _choose_accelerator(device: torch.device) -> None:
+    """DeepSpeed chooses by what it finds on the machine; a CPU run on a GPU machine must say so."""
+    from deepspeed.accelerator import get_accelerator, set_accelerator
+
+    if device.type == "cpu" and get_accelerator().device_name() != "cpu":
+        from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
+
+        set_accelerator(CPU_Accelerator())
+
+
+def engine_config(options: DeepSpeedOptions, settings: StepSettings, workers: int) -> dict[str, Any]:
+    """DeepSpeed's configuration: fp32 weights and gradients, clipping, accumulation, ZeRO."""
+    zero: dict[str, Any] = {
+        "stage": options.zero_stage,
+        "reduce_bucket_size": int(options.bucket_mb * MIB / _FP32_BYTES),
+        "allgather_bucket_size": int(options.bucket_mb * MIB / _FP32_BYTES),
+        "overlap_comm": options.overlap_comm,
+        "contiguous_gradients": True,
+        "reduce_scatter": True,
+    }
+    if options.offload != "none":
+        zero["offload_optimizer"] = {"device": "cpu"}
+    if options.offload == "parameters":
+        zero["offload_param"] = {"device": "cpu"}
+    return {
+        "train_batch_size": settings.micro_batch * settings.accumulate * workers,
+        "train_micro_batch_size_per_gpu": settings.micro_batch,
+        "gradient_accumulation_steps": settings.accumulate,
+        "gradient_clipping": settings.clip_norm or _NO_CLIPPING,
+        "zero_optimization": zero,
+        # ZeRO knows torch's Adam by name; SGD is as elementwise, and the gate checks the result
+        "zero_allow_untested_optimizer": True,
+        # keep the optimiser that the spec asks for when its state is offloaded
+        "zero_force_ds_cpu_optimizer": False,
+        "steps_per_print": 10**9,
+        "wall_clock_breakdown": False,
+    }
+
+
+class DeepSpeedEngine(Engine):
+    """A training step by DeepSpeed's engine."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        make_optimizer: MakeOptimizer,
+        world: World,
+        settings: StepSettings,
+        options: DeepSpeedOptions,
+    ) -> None:
+        super().__init__(model, TorchComm(world.device), world, settings)
+        self._stage = options.zero_stage
+        # stage 3 replaces the weights by shards: the names and shapes are noted before
+        self._names = [name for name, _ in model.named_parameters()]
+        # a hook on a whole weight does not survive ZeRO's sharding of it, so the optimiser is
+        # built, and guarded, before the engine takes it over
+        optimizer = make_optimizer(model.parameters())
+        self.scale.guard(optimizer)
+        self.engine: Any
+        self.engine, self._optimizer, _, _ = _deepspeed().initialize(
+            model=self.autocast,
+            optimizer=optimizer,
+            config=engine_config(options, settings, world.size),
+            dist_init_required=False,
+        )
+
+    def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:
+        set_lr(self._optimizer, lr)
+        total = torch.zeros((), device=self.world.device)
+        for index, batch in enumerate(micro_batches):
+            loss, summed = self.loss(batch, self.engine(batch.images))
+            self.engine.backward(loss, scale_wrt_gas=False)
+            total += summed
+            if index == len(micro_batches) - 1:
+                self.scale.decide()
+            self.engine.step()
+        self.scale.update()
+        return total
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.engine(images)
+        return logits
+
+    def weights(self) -> dict[str, Tensor]:
+        parameters = list(self.model.parameters())
+        with self._whole(parameters):
+            return {
+                name: parameter.detach().float().cpu().clone()
+                for name, parameter in zip(self._names, parameters, strict=True)
+            }
+
+    def _whole(self, parameters: Iterable[nn.Parameter]) -> Any:
+        return _deepspeed().zero.GatheredParameters(list(parameters), enabled=self._stage == 3)
+
+    def save(self, folder: Path) -> None:
+        self.engine.save_checkpoint(str(folder), tag="engine", client_state=self.scale.state())
+
+    def load(self, folder: Path) -> None:
+        _, state = self.engine.load_checkpoint(str(folder), tag="engine")
+        self.scale.load_state(state)
+
+    def close(self) -> None:
+        self.engine.destroy()

@@ -1,0 +1,137 @@
+"""Horovod (Sergeev and Del Balso 2018, arXiv:1802.05799)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from raysuite.data.base import Batch
+from raysuite.errors import MissingPartError
+from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, TorchEngine, World, set_lr
+from raysuite.parallel.comm import Reduction
+from raysuite.parallel.horovod_env import Rendezvous, join_from_torchrun
+from raysuite.spec.strategies import HorovodOptions
+from raysuite.units import MIB
+
+
+def _horovod() -> Any:
+    try:
+        import horovod.torch
+    except ImportError as error:
+        raise MissingPartError(
+            f"Horovod cannot be loaded ({error}); `make setup` builds it, `raysuite doctor` "
+            "says what it lacks"
+        ) from error
+    return horovod.torch
+
+
+class HorovodComm:
+    """Horovod's own group."""
+
+    def __init__(self, hvd: Any) -> None:
+        self._hvd = hvd
+        self.size: int = hvd.size()
+
+    def all_reduce(self, value: Tensor, reduction: Reduction) -> Tensor:
+        parts = self.all_gather(value)
+        if reduction == "sum":
+            return parts.sum(0)
+        return parts.amax(0) if reduction == "max" else parts.amin(0)
+
+    def all_gather(self, value: Tensor) -> Tensor:
+        gathered: Tensor = self._hvd.allgather(value.detach().unsqueeze(0).contiguous())
+        return gathered
+
+
+class Horovod:
+    """Gradients are averaged tensor by tensor, fused, while the backward pass still runs."""
+
+    def __init__(self, options: HorovodOptions) -> None:
+        self.options = options
+        self.lossy = options.compression != "none" or options.adasum
+        self._world: World | None = None
+        self._server: Rendezvous | None = None
+        self._joined = False
+
+    def start(self, world: World) -> None:
+        """Join Horovod's group.
+
+        Raises MissingPartError if Horovod, or its MPI for Adasum, is absent.
+        """
+        hvd = _horovod()
+        self._world = world
+        if self.options.adasum and not hvd.mpi_built():
+            raise MissingPartError(
+                "Adasum needs a Horovod that is built with MPI, and this one has Gloo; "
+                "leave strategy.adasum out, or run in an image that has MPI"
+            )
+        if hvd.is_initialized():
+            return
+        self._server = join_from_torchrun(world.rank, world.size)
+        os.environ["HOROVOD_FUSION_THRESHOLD"] = str(int(self.options.fusion_threshold_mb * MIB))
+        os.environ["HOROVOD_CYCLE_TIME"] = str(self.options.cycle_time_ms)
+        hvd.init()
+        self._joined = True
+
+    def prepare(
+        self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
+    ) -> Engine:
+        assert self._world is not None, "start() comes first"
+        return HorovodEngine(model, make_optimizer, self._world, settings, self.options)
+
+    def stop(self) -> None:
+        if self._joined:
+            _horovod().shutdown()
+            self._joined = False
+            for name in [name for name in os.environ if name.startswith("HOROVOD_")]:
+                del os.environ[name]
+        if self._server is not None:
+            self._server.stop()
+            self._server = None
+
+
+class HorovodEngine(TorchEngine):
+    """A training step whose last backward pass averages the gradients."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        make_optimizer: MakeOptimizer,
+        world: World,
+        settings: StepSettings,
+        options: HorovodOptions,
+    ) -> None:
+        hvd = _horovod()
+        super().__init__(model, HorovodComm(hvd), world, settings)
+        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        compression = hvd.Compression.fp16 if options.compression == "fp16" else hvd.Compression.none
+        own = make_optimizer(model.parameters())
+        self.optimizer = hvd.DistributedOptimizer(
+            own,
+            named_parameters=model.named_parameters(),
+            compression=compression,
+            backward_passes_per_step=settings.accumulate,
+            op=hvd.Adasum if options.adasum else hvd.Average,
+        )
+        self.scale.guard(self.optimizer)
+
+    def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:
+        set_lr(self.optimizer, lr)
+        self.optimizer.zero_grad()
+        total = torch.zeros((), device=self.world.device)
+        for batch in micro_batches:
+            loss, summed = self.loss(batch, self.autocast(batch.images))
+            loss.backward()
+            total += summed
+        optimizer: Any = self.optimizer
+        optimizer.synchronize()
+        self.scale.decide()
+        self.clip()
+        with optimizer.skip_synchronize():
+            optimizer.step()
+        self.scale.update()
+        return total

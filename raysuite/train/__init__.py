@@ -1,0 +1,1 @@
+"""Execute one RunPlan on one worker: no Ray, no MLflow, no command line."""

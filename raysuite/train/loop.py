@@ -1,0 +1,192 @@
+"""The training loop: one epoch of steps, one exact validation, a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raysuite import models, optim
+from raysuite.data import make_loader, prepare
+from raysuite.data.order import permutation, rank_slices
+from raysuite.measure.clock import now
+from raysuite.optim.schedule import factor
+from raysuite.parallel.base import Strategy, StepSettings, World
+from raysuite.parallel.comm import average_buffers
+from raysuite.plan import RunPlan
+from raysuite.records import EpochFinished
+
+
+class TrainingLoop:
+    """One RunPlan on one rank."""
+
+    def __init__(self, plan: RunPlan, world: World, strategy: Strategy) -> None:
+        self.plan = plan
+        self.world = world
+        self.epoch = 0
+        self.step = 0
+        self.time_to_accuracy: float | None = None
+        self.first_step_at: float | None = None
+        """Monotonic time at the end of the first optimiser step of this attempt."""
+        self._elapsed_before = 0.0
+        self._began: float | None = None
+        training = plan.spec.training
+        torch.manual_seed(plan.seed)  # the same weights on all ranks
+        model = models.build(plan.spec.model, plan.dataset).to(world.device)
+        self.engine = strategy.prepare(
+            model,
+            lambda parameters: optim.build_optimizer(plan.spec.optimizer, parameters, plan.peak_lr),
+            StepSettings(
+                micro_batch=plan.micro_batch,
+                accumulate=plan.accumulate,
+                clip_norm=training.clip_norm,
+                precision=training.precision,
+                label_smoothing=training.label_smoothing,
+            ),
+        )
+        prepared = prepare(plan.spec.data, plan.dataset)
+        self._train = make_loader(prepared, "train", plan.spec.loader, world.device)
+        self._val = make_loader(prepared, "val", plan.spec.loader, world.device)
+
+    def run_epoch(self) -> EpochFinished:
+        """Train one epoch and validate. The Record is the same on all ranks."""
+        plan, device, first_step = self.plan, self.world.device, self.step
+        order = permutation(plan.dataset.train_samples, plan.seed, self.epoch)
+        steps = list(
+            rank_slices(order, plan.global_batch, plan.workers, self.world.rank, plan.accumulate)
+        )
+        rates = [self._learning_rate(first_step + index) for index in range(len(steps))]
+        sizes = [micro_batches[0].of_global for micro_batches in steps]
+        steady_from = max(0, plan.spec.measure.warmup_steps - first_step)
+
+        self.engine.model.train()
+        began = steady_began = now(device)
+        if self._began is None:
+            self._began = began
+        losses: list[Tensor] = []
+        waited = 0.0
+        batches = self._train.batches([part for step in steps for part in step])
+        for index, (step, rate) in enumerate(zip(steps, rates, strict=True)):
+            if index == steady_from and index > 0:
+                steady_began = now(device)
+            asked = time.perf_counter()
+            micro_batches = [next(batches) for _ in step]
+            waited += time.perf_counter() - asked
+            losses.append(self.engine.step(micro_batches, rate))
+            self.step += 1
+            if self.first_step_at is None:
+                self.first_step_at = now(device)
+        ended = now(device)
+
+        steady = max(0, len(steps) - steady_from)
+        seconds, steady_seconds = self._slowest(
+            [ended - began, ended - steady_began if steady else 0.0]
+        )
+        sums = self.engine.comm.all_reduce(torch.stack(losses).double().cpu(), "sum")
+        means = (sums / torch.tensor(sizes)).tolist()
+        val_loss, val_accuracy = self._validate()
+        validated = now(device)
+        elapsed = self._slowest([self._elapsed_before + validated - self._began])[0]
+        target = plan.spec.training.target_accuracy
+        if target is not None and val_accuracy >= target and self.time_to_accuracy is None:
+            self.time_to_accuracy = elapsed
+        self.epoch += 1
+        return EpochFinished(
+            run_id=plan.run_id,
+            epoch=self.epoch - 1,
+            first_step=first_step,
+            losses=means,
+            learning_rates=rates,
+            images=sum(sizes),
+            seconds=seconds,
+            steady_images=sum(sizes[steady_from:]),
+            steady_seconds=steady_seconds,
+            data_wait_seconds=self.per_worker(waited),
+            validation_seconds=self._slowest([validated - ended])[0],
+            train_loss=float(np.average(means, weights=sizes)),
+            val_loss=val_loss,
+            val_accuracy=val_accuracy,
+            elapsed_seconds=elapsed,
+        )
+
+    def _learning_rate(self, step: int) -> float:
+        plan = self.plan
+        return plan.peak_lr * factor(
+            plan.spec.schedule, step, plan.steps_per_epoch, plan.total_steps
+        )
+
+    def _validate(self) -> tuple[float, float]:
+        """(mean loss, top-1 accuracy) over the whole validation set, summed over all ranks."""
+        plan, engine = self.plan, self.engine
+        average_buffers(engine.model, engine.comm)
+        engine.model.eval()
+        samples = np.arange(plan.dataset.val_samples)
+        slices = [
+            part
+            for step in rank_slices(
+                samples, plan.micro_batch * plan.workers, plan.workers, self.world.rank
+            )
+            for part in step
+        ]
+        sums = torch.zeros(2, dtype=torch.float64)
+        with torch.no_grad():
+            for batch in self._val.batches(slices):
+                logits = engine.forward(batch.images)[: batch.real].float()
+                labels = batch.labels[: batch.real]
+                loss = torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
+                correct = (logits.argmax(1) == labels).sum()
+                sums += torch.stack([loss.double(), correct.double()]).cpu()
+        loss_mean, accuracy = (engine.comm.all_reduce(sums, "sum") / len(samples)).tolist()
+        return loss_mean, accuracy
+
+    def _slowest(self, seconds: list[float]) -> list[float]:
+        largest: list[float] = self.engine.comm.all_reduce(
+            torch.tensor(seconds, dtype=torch.float64), "max"
+        ).tolist()
+        return largest
+
+    def per_worker(self, value: float) -> list[float]:
+        """`value` of every rank, in the order of ranks, on all of them."""
+        values: list[float] = self.engine.comm.all_gather(
+            torch.tensor([value], dtype=torch.float64)
+        ).flatten().tolist()
+        return values
+
+    def save(self, folder: Path) -> None:
+        """Write a checkpoint; every rank calls it, with a folder that all of them, or each, can see."""
+        self.engine.save(folder)
+        if self.world.rank == 0:
+            state = {
+                "run_id": self.plan.run_id,
+                "epoch": self.epoch,
+                "step": self.step,
+                "elapsed_seconds": self._elapsed_before + time.perf_counter() - (self._began or 0),
+                "time_to_accuracy": self.time_to_accuracy,
+            }
+            (folder / "loop.json").write_text(json.dumps(state))
+
+    def load(self, folder: Path) -> None:
+        """Take up a checkpoint."""
+        self.engine.load(folder)
+        state = json.loads((folder / "loop.json").read_text())
+        self.epoch, self.step = state["epoch"], state["step"]
+        self._elapsed_before = state["elapsed_seconds"]
+        self.time_to_accuracy = state["time_to_accuracy"]
+
+    def close(self) -> None:
+        """Free the loaders and the engine."""
+        self._train.close()
+        self._val.close()
+        self.engine.close()
+
+
+def checkpoint_run_id(folder: Path) -> str:
+    """Which run a checkpoint belongs to; empty if it is none."""
+    try:
+        return str(json.loads((folder / "loop.json").read_text())["run_id"])
+    except (OSError, ValueError, KeyError):
+        return ""

@@ -1,0 +1,77 @@
+"""One RunPlan on one worker, from the gate to the last epoch, as a stream of Records."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+
+from raysuite.measure.environment import environment
+from raysuite.measure.memory import PeakMemory
+from raysuite.parallel import make_strategy
+from raysuite.parallel.base import World
+from raysuite.plan import RunPlan
+from raysuite.records import Record, RunFailed, RunFinished, RunStarted
+from raysuite.train import gate
+from raysuite.train.loop import TrainingLoop
+
+Checkpoint = Callable[[TrainingLoop], None]
+"""Called on all ranks after an epoch that is to be kept."""
+
+
+def execute(
+    plan: RunPlan,
+    world: World,
+    resume: Path | None = None,
+    checkpoint: Checkpoint | None = None,
+) -> Iterator[Record]:
+    """Run `plan` on this rank; every rank yields the same Records, and one of them writes them.
+
+    `resume` is the folder of a checkpoint of this run. A strategy that fails the gate ends the
+    run with RunFailed before a single step is timed.
+    """
+    began = time.perf_counter()
+    torch.set_num_threads(plan.spec.resources.cpus_per_worker)
+    memory = PeakMemory(world.device)
+    strategy = make_strategy(plan.spec.strategy)
+    strategy.start(world)
+    loop: TrainingLoop | None = None
+    try:
+        facts = environment()
+        verdict = gate.check(plan, world, strategy, facts)
+        if verdict.passed:
+            loop = TrainingLoop(plan, world, strategy)
+            if resume is not None:
+                loop.load(resume)
+        yield RunStarted(
+            run_id=plan.run_id,
+            plan=plan.model_dump(mode="json"),
+            environment=facts,
+            first_epoch=loop.epoch if loop else 0,
+        )
+        yield verdict
+        if loop is None:
+            yield RunFailed(run_id=plan.run_id, reason="gate", message=verdict.message)
+            return
+        training = plan.spec.training
+        while loop.epoch < training.epochs:
+            yield loop.run_epoch()
+            every = training.checkpoint_every
+            if checkpoint and every and loop.epoch % every == 0 and loop.epoch < training.epochs:
+                checkpoint(loop)
+        first_step_at = loop.first_step_at or time.perf_counter()
+        yield RunFinished(
+            run_id=plan.run_id,
+            peak_process_bytes=[int(n) for n in loop.per_worker(memory.process_bytes())],
+            start_process_bytes=[int(n) for n in loop.per_worker(memory.start_bytes)],
+            peak_device_bytes=[int(n) for n in loop.per_worker(memory.device_bytes())],
+            time_to_accuracy=loop.time_to_accuracy,
+            seconds=time.perf_counter() - began,
+            first_step_seconds=first_step_at - began,
+        )
+    finally:
+        if loop is not None:
+            loop.close()
+        strategy.stop()
