@@ -46,6 +46,9 @@ class SpecError(UserError):
         self.mistakes = tuple(sorted(dict.fromkeys(mistakes), key=lambda each: each.line or 0))
         super().__init__("\n".join(str(mistake) for mistake in self.mistakes))
 
+    def __reduce__(self) -> tuple[type[SpecError], tuple[tuple[Mistake, ...]]]:
+        return SpecError, (self.mistakes,)  # an exception is copied by its text otherwise
+
 
 class DataError(UserError):
     """A data set that is missing or cannot be read."""

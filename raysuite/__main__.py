@@ -1,0 +1,6 @@
+"""`python -m raysuite` is `raysuite`."""
+
+from raysuite.cli import main
+
+if __name__ == "__main__":
+    main()

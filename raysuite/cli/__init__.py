@@ -1,0 +1,96 @@
+"""`raysuite`: one verb a file.
+
+Exit codes: 0 all well; 1 something failed while it ran; 2 bad input; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from raysuite import __version__
+from raysuite.cli.plan import plan
+from raysuite.cli.schema import schema
+from raysuite.errors import RaysuiteError, SpecError, UserError
+
+FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
+
+
+class _Verbs(TyperGroup):
+    """Lists verbs in the order of use, and turns raysuite's errors into a message and a code."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(self.commands)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except UserError as error:
+            raise typer.Exit(_complain(error, BAD_INPUT)) from error
+        except RaysuiteError as error:
+            raise typer.Exit(_complain(error, FAILED)) from error
+        except KeyboardInterrupt as error:
+            print("interrupted", file=sys.stderr)
+            raise typer.Exit(INTERRUPTED) from error
+
+
+def _complain(error: RaysuiteError, code: int) -> int:
+    lines = [f"error: {error}"]
+    if isinstance(error, SpecError):
+        count = len(error.mistakes)
+        lines = ["error: 1 mistake" if count == 1 else f"error: {count} mistakes"]
+        lines += [f"  {mistake}" for mistake in error.mistakes]
+    print("\n".join(lines), file=sys.stderr)
+    return code
+
+
+app = typer.Typer(
+    cls=_Verbs,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"raysuite {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Train and benchmark deep networks on a Ray cluster, with figures that can be trusted."""
+
+
+app.command("plan")(plan)
+# Each imports what is heavy inside its function, so that `raysuite plan` stays quick.
+for _name in ("run", "report", "doctor", "verify", "sync"):
+    try:
+        _module = importlib.import_module(f"raysuite.cli.{_name}")
+    except ModuleNotFoundError as _error:
+        if _error.name != f"raysuite.cli.{_name}":
+            raise
+    else:
+        app.command(_name)(getattr(_module, _name))
+app.command("schema")(schema)
+
+
+def main() -> None:
+    """The console entry."""
+    # `python -m` has the working folder on its path, a console script has not: a spec names the
+    # user's own models there as module:attribute. Last, so that it hides no installed package.
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    app()

@@ -1,0 +1,121 @@
+"""`raysuite plan`: every run that would happen, before any happens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from raysuite.cli.console import print_text, stdout
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from raysuite.plan import RunPlan
+
+
+def plan(
+    spec: Annotated[Path, typer.Argument(metavar="SPEC", help="The experiment's YAML file.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="Keys to set instead, such as training.epochs=3."),
+    ] = None,
+    gpus: Annotated[
+        int | None, typer.Option(min=0, help="GPUs of the cluster; default: those of this machine.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plans as JSON.")] = False,
+) -> None:
+    """Print every run of a spec with its resolved numbers. Nothing is started.
+
+    \b
+    Examples:
+      raysuite plan experiments/quickstart.yaml
+      raysuite plan experiments/quickstart.yaml training.epochs=3 strategy=ddp
+      raysuite plan experiments/quickstart.yaml 'matrix.resources.workers=[1, 2, 4]' --gpus 4
+      raysuite plan experiments/quickstart.yaml --json
+    """
+    from raysuite.plan import make_plans
+    from raysuite.spec import read_document
+
+    plans = make_plans(read_document(spec, overrides or []), gpus)
+    if as_json:
+        print_text(json.dumps([each.model_dump(mode="json") for each in plans], indent=2))
+        return
+    out = stdout()
+    rows = [_row(each, number, warm) for each, number, warm in _with_groups(plans)]
+    same = [key for key in rows[0] if len({row[key] for row in rows}) == 1 and key not in _OWN]
+    out.print(_table(rows, same))
+    if same:
+        shared = " · ".join(f"{key} {rows[0][key]}" for key in same)
+        out.print(f"{'each run' if len(rows) > 1 else 'the run'}: {shared}")
+    out.print(summary(plans))
+
+
+_OWN = ("#", "run")
+
+
+def _with_groups(plans: Sequence[RunPlan]) -> Iterator[tuple[RunPlan, int, bool]]:
+    """Each run, the number of its group of workers, and whether they are warm by then."""
+    from raysuite.plan import groups
+
+    for number, group in enumerate(groups(plans), 1):
+        for place, each in enumerate(group):
+            yield each, number, place > 0
+
+
+def _row(each: RunPlan, group: int, warm: bool) -> dict[str, str]:
+    return {
+        "#": str(each.index + 1),
+        "run": each.title,
+        "workers": _placement(each),
+        "group": f"{group} warm" if warm else str(group),
+        "seed": str(each.seed),
+        "batch": str(each.global_batch),
+        "micro x acc.": f"{each.micro_batch} x {each.accumulate}",
+        "peak rate": f"{each.peak_lr:g}",
+        "steps/epoch": str(each.steps_per_epoch),
+        "steps": str(each.total_steps),
+        "epochs": str(each.spec.training.epochs),
+    }
+
+
+def _table(rows: Sequence[dict[str, str]], same: Sequence[str]) -> Table:
+    """One row a run, in the order of execution; a column for what differs between runs."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    shown = [key for key in rows[0] if key not in same]
+    for key in shown:
+        name = key == "run"  # long ones are folded, so that no figure is cut
+        table.add_column(key, justify="left" if name else "right", no_wrap=not name)
+    for row in rows:
+        table.add_row(*(row[key] for key in shown))
+    return table
+
+
+def _placement(each: RunPlan) -> str:
+    resources = each.spec.resources
+    gpu = "1 GPU + " if each.device == "gpu" else ""
+    cpus = "CPU" if resources.cpus_per_worker == 1 else "CPUs"
+    return f"{each.workers} x {gpu}{resources.cpus_per_worker} {cpus}"
+
+
+def summary(plans: Sequence[RunPlan]) -> str:
+    """How many runs, in how many groups of warm workers, and what they occupy at most."""
+    from raysuite.plan import groups
+
+    runs, teams = len(plans), len(groups(plans))
+    cpus = max(each.workers * each.spec.resources.cpus_per_worker for each in plans)
+    gpus = max(each.workers if each.device == "gpu" else 0 for each in plans)
+    return (
+        f"{_count(runs, 'run')} in {_count(teams, 'group')} of warm workers; "
+        f"at most {_count(cpus, 'CPU')} and {_count(gpus, 'GPU')} at a time"
+    )
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" + ("" if number == 1 else "s")

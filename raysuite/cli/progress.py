@@ -1,0 +1,202 @@
+"""What `raysuite run` shows while it runs, drawn from the runs' journals alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from raysuite.cli.console import stderr
+from raysuite.cli.run_state import RunState, TimeLeft
+from raysuite.cli.tail import Tail
+from raysuite.plan import RunPlan
+from raysuite.records import (
+    EpochFinished,
+    GateVerdict,
+    Record,
+    Results,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+)
+from raysuite.units import human_seconds
+
+LONG_EPOCH_SECONDS = 30.0
+"""Without a terminal, epochs are worth a line each only from this length on."""
+
+_STYLES = {RunFinished: "green", RunFailed: "red"}
+
+
+class Progress:
+    """A live display on a terminal, a line an event elsewhere, JSON lines, or errors only.
+
+    `poll` is called about twice a second. Records that lay in the results folder before this
+    object was made (a run taken up again) are counted and not announced.
+    """
+
+    def __init__(
+        self,
+        plans: Sequence[RunPlan],
+        quiet: bool,
+        json: bool,
+        console: Console,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._runs = [RunState(plan) for plan in plans]
+        self._tails = [Tail() for _ in plans]
+        self._quiet, self._json, self._console = quiet, json, console
+        self._clock = clock
+        self._made = time.time()
+        self._polled = False
+        self._current: RunState | None = None
+        self._time_left: TimeLeft | None = None
+        self._spinner = Spinner("dots", style="cyan")
+        self._live: Live | None = None
+        if console.is_terminal and not quiet and not json:
+            self._live = Live(
+                get_renderable=self._view, console=console, refresh_per_second=4, transient=True
+            )
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def poll(self, results: Results) -> None:
+        """Take in what the journals gained, and show it."""
+        changed = False
+        for run, tail in zip(self._runs, self._tails, strict=True):
+            if run.status == "finished":
+                continue
+            for record in tail.new(results.journal_file(run.plan.run_id)):
+                old = not self._polled and record.time < self._made
+                run.take(record)
+                changed = True
+                if not old:
+                    self._current = run
+                    self._announce(run, record)
+        now = self._clock()
+        if self._time_left is None:
+            self._time_left = TimeLeft(self._runs, now)
+        elif changed:
+            self._time_left.update(now)
+        self._polled = True
+
+    def _announce(self, run: RunState, record: Record) -> None:
+        if self._json:
+            # not through rich, which would wrap it
+            self._console.file.write(record.model_dump_json() + "\n")
+            self._console.file.flush()
+            return
+        if self._quiet and not isinstance(record, RunFailed):
+            return
+        if self._live is not None and not isinstance(record, RunFinished | RunFailed):
+            return  # the live part shows it
+        text = event(run, record)
+        if text is None:
+            return
+        number = f"run {run.plan.index + 1} of {len(self._runs)}"
+        line = Text(f"{number}  {run.plan.title}  ")
+        line.append(text, style=_STYLES.get(type(record), ""))
+        (stderr() if self._quiet else self._console).print(line, soft_wrap=True)
+
+    def _view(self) -> RenderableType:
+        """The live part: the run at work, and where the whole stands."""
+        rows: list[RenderableType] = []
+        run = self._current
+        if run is not None and run.status == "running":
+            rows += [_heading(run, len(self._runs), self._spinner), _epoch_bar(run)]
+            if run.verdict is not None:
+                style = "green" if run.verdict.passed else "red"
+                rows.append(Text(f"  {gate_words(run.verdict)}", style=style))
+        else:
+            self._spinner.update(text="  starting workers")
+            rows.append(self._spinner)
+        rows.append(Text(f"  {self._totals()}", style="dim"))
+        return Group(*rows)
+
+    def _totals(self) -> str:
+        count = {status: 0 for status in ("waiting", "running", "finished", "failed")}
+        for run in self._runs:
+            count[run.status] += 1
+        parts = [f"{count['finished']} finished", f"{count['failed']} failed"]
+        parts.append(f"{count['waiting']} to go")
+        left = None if self._time_left is None else self._time_left.seconds(self._clock())
+        if left is not None:
+            parts.append(f"about {f'{left:.0f} s' if left < 60 else human_seconds(left)} left")
+        return " · ".join(parts)
+
+
+def _heading(run: RunState, runs: int, spinner: Spinner) -> RenderableType:
+    spinner.update(text=Text(f" run {run.plan.index + 1} of {runs}  {run.plan.title}"))
+    return spinner
+
+
+def _epoch_bar(run: RunState) -> RenderableType:
+    epochs = run.plan.spec.training.epochs
+    row = Table.grid(padding=(0, 2))
+    facts = [f"epoch {min(run.epochs_done + 1, epochs)} of {epochs}"]
+    last = run.last_epoch
+    if last is not None:
+        facts.append(f"{last.images / last.seconds:,.0f} images/s" if last.seconds > 0 else "")
+        facts.append(f"accuracy {last.val_accuracy:.3f}")
+    bar = ProgressBar(total=epochs, completed=run.epochs_done, width=24)
+    row.add_row("", facts[0], bar, *facts[1:])
+    return row
+
+
+def event(run: RunState, record: Record) -> str | None:
+    """One line on one Record, `run` being the state after it; None for what is not worth one."""
+    match record:
+        case RunStarted():
+            again = record.first_epoch > 0
+            return f"taken up again at epoch {record.first_epoch + 1}" if again else "started"
+        case GateVerdict():
+            return gate_words(record)
+        case EpochFinished():
+            if record.seconds + record.validation_seconds < LONG_EPOCH_SECONDS:
+                return None
+            rate = record.images / record.seconds if record.seconds > 0 else 0.0
+            return (
+                f"epoch {record.epoch + 1} of {run.plan.spec.training.epochs}: {rate:,.0f} "
+                f"images/s, accuracy {record.val_accuracy:.3f}"
+            )
+        case RunFinished():
+            figures, parts = run.figures(), []
+            if figures.throughput is not None:
+                parts.append(f"{figures.throughput:,.0f} images/s")
+            if figures.final_accuracy is not None:
+                parts.append(f"accuracy {figures.final_accuracy:.3f}")
+            return "finished: " + ", ".join([*parts, human_seconds(record.seconds)])
+        case RunFailed():
+            reasons = {"gate": "by the gate", "lost": "workers lost", "interrupted": "interrupted"}
+            why = f" ({reasons[record.reason]})" if record.reason in reasons else ""
+            return f"failed{why}: {record.message}"
+
+
+def gate_words(verdict: GateVerdict) -> str:
+    """The gate's verdict in one line."""
+    known = ", found earlier" if verdict.cached else ""
+    bound = "no bound" if verdict.tolerance is None else f"tolerance {verdict.tolerance:.0e}"
+    figures = f"error {max(verdict.error, verdict.error_batchnorm):.1e}, {bound}{known}"
+    if verdict.passed:
+        return f"gate passed: {figures}"
+    ranks = "" if verdict.ranks_equal else "ranks disagree, "
+    return f"gate failed: {ranks}{figures}"

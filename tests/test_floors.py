@@ -1,0 +1,119 @@
+"""Imports go strictly down, and heavy libraries are loaded where they are used.
+
+    4  cli
+    3  orchestrate
+    2  train
+    1  plan models data optim parallel measure perf cluster images track report
+    0  spec records errors units lazy
+
+Packages of one floor never import each other, floor 0 but for itself.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1] / "raysuite"
+ROOMS = {
+    4: "cli",
+    3: "orchestrate",
+    2: "train",
+    1: "plan models data optim parallel measure perf cluster images track report",
+    0: "spec records errors units lazy __init__",
+}
+FLOORS = {room: floor for floor, rooms in ROOMS.items() for room in rooms.split()}
+ENTRY = "__main__"
+HEAVY = {"torch", "torchvision", "ray", "mlflow", "horovod", "deepspeed", "nvidia"}
+LIGHT_ROOMS = {"spec", "records", "errors", "units", "lazy", "__init__", "plan", "cluster", "cli"}
+"""What `raysuite --help` and `raysuite plan` load: on a login node, in well under a second."""
+FLOOR_0_PACKAGES = {"pydantic", "yaml"}
+
+FILES = sorted(path for path in ROOT.rglob("*.py") if path.stem != ENTRY)
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def top(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def imports(path: Path, module_level: bool) -> Iterator[tuple[str, int]]:
+    """Dotted names that a file imports, with lines, but for what only a type checker sees."""
+    pending: list[ast.AST] = [ast.parse(path.read_text("utf-8"))]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            pending += node.orelse
+            continue
+        if module_level and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import"
+            # `from raysuite import lazy` names a room in its second half
+            tails = (
+                [f".{alias.name}" for alias in node.names] if node.module == "raysuite" else [""]
+            )
+            yield from ((f"{node.module}{tail}", node.lineno) for tail in tails)
+        pending += ast.iter_child_nodes(node)
+
+
+def too_high(path: Path) -> list[str]:
+    room = room_of(path)
+    wrong = []
+    for name, line in imports(path, module_level=False):
+        other = top(name.removeprefix("raysuite."))
+        if top(name) != "raysuite" or other not in FLOORS or other == room:
+            continue
+        allowed = FLOORS[other] < FLOORS[room] or FLOORS[other] == FLOORS[room] == 0
+        if not allowed:
+            wrong.append(f"line {line}: {room} imports {name}")
+    return wrong
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_go_down(path: Path) -> None:
+    assert room_of(path) in FLOORS, f"{room_of(path)} has no floor"
+    assert too_high(path) == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in FILES if room_of(path) in LIGHT_ROOMS],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_light_rooms_load_nothing_heavy(path: Path) -> None:
+    found = [(name, line) for name, line in imports(path, True) if top(name) in HEAVY]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in FILES if FLOORS.get(room_of(path)) == 0],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_floor_0_needs_little(path: Path) -> None:
+    allowed = FLOOR_0_PACKAGES | {"raysuite"} | sys.stdlib_module_names
+    found = [(name, line) for name, line in imports(path, True) if top(name) not in allowed]
+    assert found == []
+
+
+def test_the_walk_sees_what_it_should(tmp_path: Path) -> None:
+    file = tmp_path / "x.py"
+    file.write_text(
+        "import torch.nn\nfrom raysuite import lazy\nfrom typing import TYPE_CHECKING\n"
+        "if TYPE_CHECKING:\n    import ray\nelse:\n    import mlflow\n"
+        "try:\n    import deepspeed\nexcept ImportError:\n    pass\n"
+        "class A:\n    import yaml\n    def f(self):\n        import horovod\n"
+    )
+    low = {name for name, _ in imports(file, module_level=True)}
+    assert low == {"torch.nn", "raysuite.lazy", "typing", "mlflow", "deepspeed", "yaml"}
+    assert {name for name, _ in imports(file, module_level=False)} == low | {"horovod"}

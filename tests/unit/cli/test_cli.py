@@ -1,0 +1,133 @@
+"""The verbs that only print: plan, schema, --help, --version; and the exit codes."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import jsonschema
+import pytest
+from typer.testing import CliRunner
+
+from raysuite import __version__
+from raysuite.cli import _Verbs, app, main
+from raysuite.errors import GateError, UserError
+from raysuite.plan import RunPlan, make_plans
+from raysuite.spec import read_document
+
+ROOT = Path(__file__).parents[3]
+QUICKSTART = str(ROOT / "experiments" / "quickstart.yaml")
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    return result.stdout
+
+
+def test_plan_shows_every_run_with_its_numbers() -> None:
+    text = run("plan", QUICKSTART, "--gpus", "0", "seed=3")
+    rows = [line.split() for line in text.splitlines() if re.match(r" *\d+ +\S+ · ", line)]
+    assert len(rows) == 12
+    assert " ".join(rows[-1]) == "12 horovod · dali · 2 workers 2 x 1 CPU 4 warm 32 x 1"
+    assert (
+        "each run: seed 3 · batch 64 · peak rate 0.05 · steps/epoch 23 · steps 276 · epochs 12\n"
+    ) in text
+    assert "12 runs in 4 groups of warm workers; at most 2 CPUs and 0 GPUs at a time" in text
+
+
+def test_plan_on_gpus() -> None:
+    text = run("plan", QUICKSTART, "--gpus", "2", "strategy=ddp", "loader=native")
+    assert "2 x 1 GPU + 1 CPU" in text
+    assert "2 runs in 2 groups of warm workers; at most 2 CPUs and 2 GPUs at a time" in text
+
+
+def test_plan_as_json_is_the_plans() -> None:
+    found = json.loads(run("plan", QUICKSTART, "--gpus", "0", "--json"))
+    expected = make_plans(read_document(Path(QUICKSTART)), gpus=0)
+    assert [RunPlan.model_validate(plan) for plan in found] == expected
+
+
+def test_schema_is_a_schema() -> None:
+    jsonschema.Draft202012Validator.check_schema(json.loads(run("schema")))
+
+
+def test_the_reference_of_specs_is_current() -> None:
+    page = (ROOT / "docs" / "specs.md").read_text("utf-8")
+    assert run("schema", "--markdown").strip() in page
+
+
+def test_version() -> None:
+    assert run("--version") == f"raysuite {__version__}\n"
+
+
+def test_every_verb_has_help_with_examples() -> None:
+    listing = run("--help")
+    verbs = [command.name or "" for command in app.registered_commands]
+    assert {"plan", "schema"} <= set(verbs)
+    for verb in verbs:
+        assert re.search(rf"^  {verb} ", listing, re.M)
+        assert "Examples:" in run(verb, "--help"), f"raysuite {verb} --help has no examples"
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("arguments", [["--help"], ["plan", QUICKSTART], ["schema"]])
+def test_light_verbs_load_nothing_heavy(arguments: list[str]) -> None:
+    code = (
+        "import sys, raysuite.cli\n"
+        f"sys.argv = ['raysuite', *{arguments!r}]\n"
+        "try:\n    raysuite.cli.main()\n"
+        "except SystemExit as end:\n    assert not end.code, end.code\n"
+        "print(sorted({'torch', 'ray', 'mlflow', 'numpy', 'pandas'} & set(sys.modules)))\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.splitlines()[-1] == "[]"
+
+
+def failing(error: BaseException) -> Callable[..., None]:
+    def invoke(*_: object) -> None:
+        raise error
+
+    return invoke
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (UserError("do this instead"), 2, "error: do this instead\n"),
+        (GateError("ranks differ"), 1, "error: ranks differ\n"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+    ],
+)
+def test_exit_codes(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, text: str
+) -> None:
+    monkeypatch.setattr(_Verbs.__mro__[1], "invoke", failing(error))
+    result = CliRunner().invoke(app, ["schema"])
+    assert result.exit_code == code
+    assert result.stderr == text
+
+
+def test_bad_arguments_exit_with_2() -> None:
+    assert CliRunner().invoke(app, ["plan"]).exit_code == 2
+    assert CliRunner().invoke(app, ["plann"]).exit_code == 2
+
+
+def test_the_working_folder_is_searched_last(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["first"])
+    monkeypatch.setattr(sys, "argv", ["raysuite", "--version"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    assert sys.path == ["first", str(tmp_path)]

@@ -1,0 +1,189 @@
+"""The progress display, driven by journals as a run would write them."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from pathlib import Path
+
+import pytest
+from pydantic import TypeAdapter
+from rich.console import Console
+
+from raysuite.cli.progress import Progress
+from raysuite.cli.run_state import RunState, TimeLeft
+from raysuite.cli.tail import Tail
+from raysuite.plan import RunPlan, make_plans
+from raysuite.records import EpochFinished, Journal, Record, Results, RunFailed, RunStarted
+from raysuite.spec import parse_document
+from tests.fake_results import epoch, run_records, verdict
+
+SPEC = """\
+name: a
+model: resnet20
+data: digits
+training: {epochs: 3, global_batch: 64}
+strategy: ddp
+matrix: {loader: [native, dali]}
+"""
+FAILURE = RunFailed(run_id="", reason="error", message="ValueError: [red]no[/red] data")
+
+
+class Stage:
+    """Two planned runs, their results folder and a console that is looked at."""
+
+    def __init__(self, folder: Path, terminal: bool = False, quiet: bool = False, js: bool = False):
+        self.plans = make_plans(parse_document(SPEC, "x"), gpus=0)
+        self.results = Results(folder)
+        self.now = 0.0
+        self.screen = io.StringIO()
+        console = Console(
+            file=self.screen, force_terminal=terminal, width=70, color_system=None, markup=False
+        )
+        self.progress = Progress(self.plans, quiet, js, console, clock=lambda: self.now)
+
+    def write(self, plan: RunPlan, *records: Record, when: float | None = None) -> None:
+        journal = Journal(self.results.journal_file(plan.run_id))
+        stamp = time.time() if when is None else when
+        for record in records:
+            journal.write(record.model_copy(update={"time": stamp, "run_id": plan.run_id}))
+
+    def poll(self) -> str:
+        """What is new on the screen."""
+        before = len(self.screen.getvalue())
+        self.progress.poll(self.results)
+        return self.screen.getvalue()[before:]
+
+    def view(self) -> str:
+        """The live part as text."""
+        console = Console(width=90, color_system=None, file=io.StringIO())
+        with console.capture() as capture:
+            console.print(self.progress._view())
+        return capture.get()
+
+
+def test_a_line_an_event_without_a_terminal(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    first, second = stage.plans
+    assert stage.poll() == ""
+    stage.write(first, *run_records(first))
+    stage.write(second, *run_records(second, FAILURE))
+    lines = stage.poll().splitlines()
+    one, two = "run 1 of 2  ddp · native · 1 worker  ", "run 2 of 2  ddp · dali · 1 worker  "
+    assert lines[0] == one + "started"
+    assert lines[1] == one + "gate passed: error 2.5e-07, tolerance 1e-05"
+    assert lines[2].startswith(one + "finished: ")
+    assert "images/s, accuracy 0.9" in lines[2]
+    assert lines[3:5] == [two + "started", two + "gate passed: error 2.5e-07, tolerance 1e-05"]
+    assert lines[5] == two + "failed: ValueError: [red]no[/red] data"
+    assert len(lines) == 6
+    assert "\x1b" not in stage.screen.getvalue()
+    assert stage.poll() == ""
+
+
+def test_long_epochs_are_worth_a_line(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    plan = stage.plans[0]
+    short = epoch(plan, 0, accuracy=0.5)
+    stage.write(plan, short, short.model_copy(update={"epoch": 1, "seconds": 31.0, "images": 310}))
+    assert stage.poll().splitlines() == [
+        "run 1 of 2  ddp · native · 1 worker  epoch 2 of 3: 10 images/s, accuracy 0.500"
+    ]
+
+
+def test_a_gate_that_failed_and_one_without_bound(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    plan = stage.plans[0]
+    lossy = verdict(plan).model_copy(update={"tolerance": None, "cached": True})
+    stage.write(plan, verdict(plan, passed=False), lossy)
+    failed, unbound = stage.poll().splitlines()
+    assert failed.endswith("gate failed: ranks disagree, error 4.0e-01, tolerance 1e-05")
+    assert unbound.endswith("gate passed: error 2.5e-07, no bound, found earlier")
+
+
+def test_quiet_tells_errors_on_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stage = Stage(tmp_path, quiet=True)
+    first, second = stage.plans
+    stage.write(first, *run_records(first))
+    stage.write(second, *run_records(second, FAILURE))
+    assert stage.poll() == ""
+    assert capsys.readouterr().err == (
+        "run 2 of 2  ddp · dali · 1 worker  failed: ValueError: [red]no[/red] data\n"
+    )
+
+
+def test_json_is_the_records(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, js=True)
+    plan = stage.plans[0]
+    records = run_records(plan)
+    stage.write(plan, *records, when=time.time() + 1)
+    lines = stage.poll().splitlines()
+    adapter: TypeAdapter[Record] = TypeAdapter(Record)
+    assert [adapter.validate_json(line).kind for line in lines] == [r.kind for r in records]
+    assert json.loads(lines[0])["run_id"] == plan.run_id
+
+
+def test_what_lay_there_before_is_counted_and_not_announced(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    first, second = stage.plans
+    stage.write(first, *run_records(first), when=time.time() - 60)
+    stage.write(second, *run_records(second, FAILURE), when=time.time() - 60)
+    assert stage.poll() == ""
+    assert "1 finished · 1 failed · 0 to go" in stage.view()
+    again = run_records(second)[0].model_copy(update={"first_epoch": 1})
+    stage.write(second, again)
+    assert stage.poll().splitlines() == [
+        "run 2 of 2  ddp · dali · 1 worker  taken up again at epoch 2"
+    ]
+    assert "1 finished · 0 failed · 0 to go" in stage.view()
+
+
+def test_the_live_part(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, terminal=True)
+    plan = stage.plans[0]
+    with stage.progress:
+        stage.poll()
+        assert "starting workers" in stage.view()
+        started, gate, first, *_ = run_records(plan)
+        assert isinstance(first, EpochFinished)
+        stage.write(plan, started, gate)
+        stage.poll()
+        stage.now = 10.0
+        stage.write(plan, first.model_copy(update={"images": 200, "seconds": 0.1}))
+        stage.poll()
+        stage.now = 12.0
+        lines = [line.strip() for line in stage.view().splitlines()]
+    assert lines[0].endswith("run 1 of 2  ddp · native · 1 worker")
+    assert lines[1].startswith("epoch 2 of 3")
+    assert f"2,000 images/s  accuracy {first.val_accuracy:.3f}" in lines[1]
+    assert lines[2] == "gate passed: error 2.5e-07, tolerance 1e-05"
+    # one epoch of six took 10 s, so five take 50 s, of which 2 s have gone
+    assert lines[3] == "0 finished · 0 failed · 1 to go · about 48 s left"
+    assert "started" not in stage.screen.getvalue()
+
+
+def test_time_left_counts_from_where_it_began() -> None:
+    plans = make_plans(parse_document(SPEC, "x"), gpus=0)
+    runs = [RunState(plan) for plan in plans]
+    before = RunStarted(run_id="", plan={}, environment={}, first_epoch=2)
+    runs[0].take(before)
+    left = TimeLeft(runs, now=100.0)
+    assert left.seconds(100.0) is None
+    runs[0].take(epoch(plans[0], 2))
+    left.update(105.0)
+    assert left.seconds(105.0) == pytest.approx(15.0)  # three epochs at 5 s
+    assert left.seconds(200.0) == 0.0
+
+
+def test_tail_reads_each_record_once_and_waits_for_whole_lines(tmp_path: Path) -> None:
+    plan = make_plans(parse_document(SPEC, "x"), gpus=0)[0]
+    file, tail = tmp_path / "journal.jsonl", Tail()
+    lines = [record.model_dump_json().encode() + b"\n" for record in run_records(plan)]
+    assert tail.new(file) == []
+    file.write_bytes(lines[0] + lines[1][:50])
+    assert [record.kind for record in tail.new(file)] == ["run_started"]
+    assert tail.new(file) == []
+    file.write_bytes(lines[0] + lines[1] + b'{"kind": "epo\xff\n' + lines[2])
+    assert [record.kind for record in tail.new(file)] == ["gate_verdict", "epoch_finished"]
+    assert tail.new(file) == []

@@ -1,0 +1,92 @@
+"""errors, units, lazy."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from pathlib import Path
+
+import pytest
+
+from raysuite import lazy
+from raysuite.errors import MissingPartError, Mistake, SpecError, UserError
+from raysuite.units import human_bytes, human_seconds
+
+
+def test_a_mistake_says_place_key_and_message() -> None:
+    assert str(Mistake("m", key="a.b", file="f.yaml", line=3)) == "f.yaml:3: a.b: m"
+    assert str(Mistake("m", file="f.yaml")) == "f.yaml: m"
+    assert str(Mistake("m")) == "m"
+
+
+def test_a_spec_error_has_each_mistake_once_by_line() -> None:
+    later, first = Mistake("b", file="f", line=9), Mistake("a", file="f", line=2)
+    error = SpecError([later, first, later])
+    assert error.mistakes == (first, later)
+    assert str(error) == "f:2: a\nf:9: b"
+    copy = pickle.loads(pickle.dumps(error))  # as it comes from another process
+    assert (copy.mistakes, str(copy)) == (error.mistakes, str(error))
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1536 * 1024, "1.5 MiB"),
+        (2**40, "1024.0 GiB"),
+    ],
+)
+def test_bytes(count: int, text: str) -> None:
+    assert human_bytes(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0.0 s"),
+        (4.21, "4.2 s"),
+        (59.94, "59.9 s"),
+        (59.96, "1 min 00 s"),
+        (61, "1 min 01 s"),
+        (3599.6, "1 h 00 min"),
+        (3725, "1 h 02 min"),
+    ],
+)
+def test_seconds(seconds: float, text: str) -> None:
+    assert human_seconds(seconds) == text
+
+
+def test_load() -> None:
+    assert lazy.load("pathlib:Path") is Path
+    assert lazy.load("pathlib:Path.cwd") == Path.cwd
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("pathlib", "write it as 'module:attribute'"),
+        (":x", "write it as 'module:attribute'"),
+        ("pathlib:", "write it as 'module:attribute'"),
+        ("no_such_module:x", "no module named 'no_such_module'"),
+        ("pathlib:Nothing", "'pathlib' has no 'Nothing'"),
+        ("pathlib:Path.nothing", "has no 'Path.nothing'"),
+    ],
+)
+def test_load_says_what_is_wrong(target: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        lazy.load(target)
+
+
+def test_load_of_a_module_that_breaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "breaks_on_import.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match="breaks_on_import raised ZeroDivisionError"):
+        lazy.load("breaks_on_import:x")
+
+
+def test_load_of_an_optional_part_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "horovod", None)
+    with pytest.raises(MissingPartError, match="make setup"):
+        lazy.load("horovod.torch:init")
