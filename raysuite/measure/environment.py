@@ -119,8 +119,7 @@ def _gpus() -> list[dict[str, Any]]:
     try:
         driver = _text(pynvml.nvmlSystemGetDriverVersion())
         handles = [
-            pynvml.nvmlDeviceGetHandleByIndex(index)
-            for index in range(pynvml.nvmlDeviceGetCount())
+            pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())
         ]
         return [
             {
@@ -187,5 +186,9 @@ def _container() -> str | None:
     image = os.environ.get("APPTAINER_CONTAINER") or os.environ.get("SINGULARITY_CONTAINER")
     if image:
         return image
-    marks = {"/.dockerenv": "docker", "/run/.containerenv": "podman", "/.singularity.d": "apptainer"}
+    marks = {
+        "/.dockerenv": "docker",
+        "/run/.containerenv": "podman",
+        "/.singularity.d": "apptainer",
+    }
     return next((name for mark, name in marks.items() if Path(mark).exists()), None)

@@ -171,9 +171,7 @@ def _status(
     return "missing", "has no end on record: it still runs, or was killed"
 
 
-def _gate(
-    plan: Plan, verdict: GateVerdict | None, end: RunFinished | RunFailed | None
-) -> Gate:
+def _gate(plan: Plan, verdict: GateVerdict | None, end: RunFinished | RunFailed | None) -> Gate:
     if isinstance(end, RunFailed) and end.reason == "gate":
         return "failed"
     if verdict is not None:

@@ -1,9 +1,9 @@
 """The journal: one append-only JSONL file per run, and the results folder that holds them.
 
-    RESULTS/spec.yaml                      the spec as it was written
-    RESULTS/plan.json                      the RunPlans, in the order of execution
-    RESULTS/runs/RUN_ID/journal.jsonl      the run's Records
-    RESULTS/report.html, rows.csv, rows.md
+RESULTS/spec.yaml                      the spec as it was written
+RESULTS/plan.json                      the RunPlans, in the order of execution
+RESULTS/runs/RUN_ID/journal.jsonl      the run's Records
+RESULTS/report.html, rows.csv, rows.md
 """
 
 from __future__ import annotations
@@ -109,7 +109,16 @@ class Results:
         """All Records of a run so far."""
         return list(read_journal(self.journal_file(run_id)))
 
+    def since_last_end(self, run_id: str) -> list[Record]:
+        """The Records after the last RunFinished or RunFailed."""
+        records = self.records(run_id)
+        for place in range(len(records) - 1, -1, -1):
+            if isinstance(records[place], RunFinished | RunFailed):
+                return records[place + 1 :]
+        return records
+
     def end_of(self, run_id: str) -> RunFinished | RunFailed | None:
-        """How a run ended; None while it has not."""
-        ends = [r for r in self.records(run_id) if isinstance(r, RunFinished | RunFailed)]
-        return ends[-1] if ends else None
+        """How a run ended; None while it has not, or while it is being retried."""
+        records = self.records(run_id)
+        last = records[-1] if records else None
+        return last if isinstance(last, RunFinished | RunFailed) else None

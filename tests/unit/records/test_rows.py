@@ -8,9 +8,11 @@ from raysuite.errors import UserError
 from raysuite.records import RunFailed, make_rows, results_figures
 from tests.fake_results import PACE, TWELVE_ROWS, write_results
 
-WITH_SINGLE = TWELVE_ROWS.replace(
-    "matrix:", "strategy: ddp\nmatrix:"
-).replace("[ddp, horovod, deepspeed]", "[single, ddp]").replace("[1, 2]", "[1]")
+WITH_SINGLE = (
+    TWELVE_ROWS.replace("matrix:", "strategy: ddp\nmatrix:")
+    .replace("[ddp, horovod, deepspeed]", "[single, ddp]")
+    .replace("[1, 2]", "[1]")
+)
 LOST = RunFailed(run_id="", reason="lost", message="the workers died")
 CAUGHT = RunFailed(run_id="", reason="gate", message="the ranks disagree")
 

@@ -1,0 +1,109 @@
+"""A results folder -> its report: rows, summary and plots, as objects and as files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raysuite.records import Results, Row, RunFigures, make_rows, results_figures
+from raysuite.report.plot import Plot
+from raysuite.report.plots import make_plots
+from raysuite.report.summary import Sentence, repeats_note, summarize_rows
+from raysuite.report.tables import csv_text, finite, markdown, markdown_text, row_data, run_data
+
+FORMAT = 1
+"""Version of rows.json; it grows when a reader of the last one would stumble."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a results folder says. It holds nothing but what follows from the Records."""
+
+    folder: Path
+    rows: list[Row]
+    runs: list[RunFigures]
+    summary: list[Sentence]
+    plots: list[Plot]
+    spec_text: str
+    """The spec as it was written."""
+
+    @property
+    def name(self) -> str:
+        """The experiment's name."""
+        return str(self.runs[0].plan["spec"]["name"]) if self.runs else self.folder.name
+
+    @property
+    def description(self) -> str:
+        """The experiment's description."""
+        return str(self.runs[0].plan["spec"]["description"]) if self.runs else ""
+
+    @property
+    def note(self) -> str:
+        """How the intervals came about."""
+        return repeats_note(self.rows)
+
+    def data(self) -> dict[str, Any]:
+        """Everything as plain data: the content of rows.json."""
+        data = {
+            "format": FORMAT,
+            "name": self.name,
+            "summary": [{"kind": s.kind, "text": s.text} for s in self.summary],
+            "rows": [row_data(row) for row in self.rows],
+            "runs": [run_data(run) for run in self.runs],
+        }
+        cleaned: dict[str, Any] = finite(data)
+        return cleaned
+
+    def markdown(self) -> str:
+        """Summary and table: the content of rows.md."""
+        said = (markdown_text(sentence.text) for sentence in self.summary)
+        lines = [f"# {self.name}", "", *(f"- {line}" for line in said), ""]
+        return "\n".join([*lines, markdown(self.rows), self.note, ""])
+
+
+def collect(results: Results, baseline: str | None = None) -> Report:
+    """The report of a results folder, without writing anything.
+
+    `baseline` is the name of a row, or a part of it: see `raysuite.records.make_rows`.
+    Raises UserError if no row is called so.
+    """
+    runs = results_figures(results)
+    rows = make_rows(runs, baseline)
+    spec = results.folder / "spec.yaml"
+    return Report(
+        folder=results.folder,
+        rows=rows,
+        runs=runs,
+        summary=summarize_rows(rows, runs),
+        plots=make_plots(rows),
+        spec_text=spec.read_text("utf-8", errors="replace") if spec.is_file() else "",
+    )
+
+
+def build(results: Results, out: Path | None = None, baseline: str | None = None) -> Report:
+    """Collect the report and write its files into `out` (default: the results folder).
+
+    rows.csv, rows.md, rows.json, report.html, and plots/NAME.html with one plot each. The same
+    Records give the same bytes. Raises UserError if no row is called `baseline`.
+    """
+    from raysuite.report.page import page, plot_page  # here: rows alone need no Jinja2
+
+    report = collect(results, baseline)
+    folder = out or results.folder
+    (folder / "plots").mkdir(parents=True, exist_ok=True)
+    _write(folder / "rows.csv", csv_text(report.rows))
+    _write(folder / "rows.md", report.markdown())
+    _write(folder / "rows.json", json.dumps(report.data(), indent=1, ensure_ascii=False) + "\n")
+    _write(folder / "report.html", page(report))
+    for plot in report.plots:
+        _write(folder / "plots" / f"{plot.name}.html", plot_page(plot))
+    return report
+
+
+def _write(file: Path, content: str) -> None:
+    """Whole or not at all: a report may be read while a newer one is written."""
+    part = file.with_name(f".{file.name}.part")
+    part.write_text(content, "utf-8")
+    part.replace(file)

@@ -1,0 +1,150 @@
+"use strict";
+(() => {
+  const figures = JSON.parse(document.getElementById("figures").textContent);
+  const root = document.documentElement;
+  const search = document.getElementById("search");
+  const chips = [...document.querySelectorAll(".chip input")];
+  const places = ["strategy", "loader", "workers"];
+
+  const color = (name) => getComputedStyle(root).getPropertyValue(name).trim();
+
+  const shows = (key) => {
+    const hidden = (group) => chips.some(
+      (chip) => chip.name === group && !chip.checked && chip.value === String(key[places.indexOf(group)]));
+    if (places.some(hidden)) return false;
+    const words = search ? search.value.toLowerCase().split(/\s+/).filter(Boolean) : [];
+    return words.every((word) => key[3].toLowerCase().includes(word));
+  };
+
+  const pick = (list, keep) => (Array.isArray(list) ? list.filter((_, index) => keep[index]) : list);
+
+  // A trace without keys, such as an ideal line, always shows; one with points shows some of them.
+  const filtered = (given) => {
+    const trace = {...given};
+    for (const bar of ["error_x", "error_y"]) {
+      if (trace[bar]) trace[bar] = {...trace[bar], color: given.type === "bar" ? color("--ink") : undefined};
+    }
+    if (!trace.meta || !trace.meta.keys) return trace;
+    const keep = trace.meta.keys.map(shows);
+    if (!trace.meta.points) return keep.some(Boolean) ? trace : null;
+    if (keep.every(Boolean)) return trace;
+    if (!keep.some(Boolean)) return null;
+    const part = {...trace, x: pick(trace.x, keep), y: pick(trace.y, keep),
+      customdata: pick(trace.customdata, keep)};
+    for (const bar of ["error_x", "error_y"]) {
+      if (trace[bar]) part[bar] = {...trace[bar], array: pick(trace[bar].array, keep),
+        arrayminus: pick(trace[bar].arrayminus, keep)};
+    }
+    return part;
+  };
+
+  const barHeight = (traces) => {
+    const bars = traces.reduce((sum, trace) => sum + trace.y.length, 0);
+    const groups = new Set(traces.flatMap((trace) => trace.y)).size;
+    return 130 + Math.max((bars > 60 ? 9 : 16) * bars + 8 * groups, 90);
+  };
+
+  const axis = (given, small) => ({gridcolor: color("--grid"), zerolinecolor: color("--line"),
+    linecolor: color("--line"), automargin: true,
+    ticklabelstandoff: 4, separatethousands: true, ...given,
+    title: {...(given || {}).title, standoff: 10, font: {size: small ? 11 : 13}}});
+
+  const layoutOf = (figure, traces, width) => {
+    const small = width < 520;
+    const isBars = traces.some((trace) => trace.type === "bar");
+    const many = traces.length > (small ? 8 : 14);
+    const longest = Math.max(0, ...traces.map((trace) => trace.name.length));
+    const entry = 55 + (small ? 5.8 : 6.4) * longest;
+    const rows = Math.ceil(traces.length / Math.max(1, Math.floor((width - 72) / entry)));
+    const base = isBars ? barHeight(traces) : figure.layout.height;
+    const present = new Set(traces.flatMap((trace) => (isBars ? trace.y : [])));
+    const order = isBars
+      ? {categoryarray: figure.layout.yaxis.categoryarray.filter((name) => present.has(name))} : {};
+    const below = isBars || many ? 0 : 20 * rows;
+    return {
+      ...figure.layout,
+      height: base + below,
+      margin: {l: 56, r: 16, t: 12, b: 50 + below},
+      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+      font: {family: getComputedStyle(document.body).fontFamily, color: color("--ink"),
+        size: small ? 11 : 12.5},
+      hoverlabel: {align: "left", namelength: -1},
+      hovermode: "closest",
+      showlegend: traces.length > 1 && !(many && small),
+      legend: isBars ? {orientation: "h", y: 1, yanchor: "bottom", x: 0, traceorder: "normal"}
+        : many ? {orientation: "v", font: {size: 10.5}, traceorder: "normal"}
+        : {orientation: "h", yref: "container", yanchor: "bottom", y: 0, x: 0,
+          font: {size: small ? 10.5 : 11.5}, traceorder: "normal"},
+      xaxis: axis(figure.layout.xaxis, small),
+      yaxis: {...axis(figure.layout.yaxis, small), ...order,
+        tickfont: {size: isBars ? (small ? 9.5 : 11.5) : undefined}},
+    };
+  };
+
+  const config = {displaylogo: false, responsive: false, displayModeBar: "hover",
+    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"]};
+
+  const draw = (name) => {
+    const div = document.getElementById(`plot-${name}`);
+    const traces = figures[name].data.map(filtered).filter(Boolean);
+    return Plotly.react(div, traces, layoutOf(figures[name], traces, div.clientWidth), config);
+  };
+
+  // One at a time, with room between, so that a page with many runs answers while it draws.
+  let turn = 0;
+  const drawAll = async () => {
+    const mine = ++turn;
+    delete root.dataset.drawn;
+    for (const name of Object.keys(figures)) {
+      await draw(name);
+      await new Promise((resume) => setTimeout(resume));
+      if (mine !== turn) return;
+    }
+    root.dataset.drawn = "true";
+  };
+
+  const filterRows = () => {
+    for (const row of document.querySelectorAll("tr[data-key]")) {
+      row.hidden = !shows(JSON.parse(row.dataset.key));
+    }
+  };
+
+  let waiting = 0;
+  const soon = (action, delay) => () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(action, delay);
+  };
+  const refilter = soon(() => { filterRows(); drawAll(); }, 120);
+  chips.forEach((chip) => chip.addEventListener("change", refilter));
+  if (search) search.addEventListener("input", refilter);
+
+  const sortBy = (header) => {
+    const table = header.closest("table");
+    const column = [...header.parentNode.children].indexOf(header);
+    const down = header.getAttribute("aria-sort") !== "descending";
+    for (const other of header.parentNode.children) other.removeAttribute("aria-sort");
+    header.setAttribute("aria-sort", down ? "descending" : "ascending");
+    const value = (row) => row.children[column].dataset.value;
+    const compare = (left, right) => {
+      const [a, b] = [value(left), value(right)];
+      if (a === "" || b === "") return (a === "") - (b === "");
+      const order = isNaN(a) || isNaN(b) ? a.localeCompare(b) : a - b;
+      return down ? -order : order;
+    };
+    const body = table.tBodies[0];
+    body.append(...[...body.rows].sort(compare));
+  };
+  for (const button of document.querySelectorAll("th button")) {
+    button.addEventListener("click", () => sortBy(button.parentNode));
+  }
+
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+  let width = innerWidth;
+  addEventListener("resize", soon(() => {
+    if (innerWidth !== width) { width = innerWidth; drawAll(); }  // a phone's bars change the height
+  }, 200));
+  const redrawNow = () => Object.keys(figures).forEach(draw);
+  addEventListener("beforeprint", redrawNow);
+  addEventListener("afterprint", redrawNow);
+  drawAll();
+})();

@@ -1,0 +1,176 @@
+"""report.html: one page that holds all it needs, plotly.js included, and asks no other host."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+import yaml
+from markupsafe import Markup
+
+from raysuite import __version__
+from raysuite.records import Row, RunFigures
+from raysuite.records.names import workers_name
+from raysuite.report import text
+from raysuite.report.plot import Plot
+from raysuite.report.tables import columns, finite
+
+if TYPE_CHECKING:
+    from raysuite.report.build import Report
+
+OPEN_UP_TO = 24
+"""Tables of runs with more lines than this start folded."""
+
+
+def page(report: Report) -> str:
+    """The whole report as HTML. Every name and message is escaped on its way in."""
+    from plotly.offline import get_plotlyjs
+
+    return (
+        _templates()
+        .get_template("page.html.jinja")
+        .render(
+            report=report,
+            columns=columns(report.rows),
+            filters=_filters(report.rows),
+            environments=_environments(report.runs),
+            failures=[run for run in report.runs if run.status != "finished"],
+            baselines=_baselines(report.rows),
+            resolved=_resolved(report.runs),
+            measured=_measured(report.runs),
+            figures=Markup(script_json({plot.name: plot.figure for plot in report.plots})),
+            # its own closing tags are written split, as in plotly's own pages
+            plotlyjs=Markup(get_plotlyjs()),
+            open_up_to=OPEN_UP_TO,
+            version=__version__,
+        )
+    )
+
+
+def plot_page(plot: Plot) -> str:
+    """One plot as a small page, for MLflow; it loads plotly.js from plotly's host."""
+    import plotly.io
+
+    figure = finite(plot.figure)
+    figure["layout"] = {**figure["layout"], "title": {"text": plot.title}}
+    written: str = plotly.io.to_html(
+        figure, include_plotlyjs="cdn", validate=False, div_id=plot.name, full_html=True
+    )
+    return written
+
+
+def script_json(data: Any) -> str:
+    """JSON that is safe inside a script element: no tag can begin or end in it."""
+    written = json.dumps(_rounded(finite(data)), ensure_ascii=True, separators=(",", ":"))
+    for character in "<>&":
+        written = written.replace(character, f"\\u{ord(character):04x}")
+    return written
+
+
+def _rounded(data: Any) -> Any:
+    """Six significant digits: more than a screen shows, at half the size."""
+    if isinstance(data, dict):
+        return {key: _rounded(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_rounded(value) for value in data]
+    return float(f"{data:.6g}") if isinstance(data, float) else data
+
+
+def _templates() -> jinja2.Environment:
+    templates = jinja2.Environment(
+        loader=jinja2.PackageLoader("raysuite.report", "."),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.filters["tied"] = text.tied
+    return templates
+
+
+def _filters(rows: Iterable[Row]) -> dict[str, list[tuple[str, str]]]:
+    """Per group of filters: value and label; groups with one value are left out."""
+    rows = list(rows)
+    groups: dict[str, Sequence[tuple[str | int, str]]] = {
+        "strategy": [(row.strategy, row.strategy) for row in rows],
+        "loader": [(row.loader, row.loader) for row in rows],
+        "workers": sorted({(row.workers, workers_name(row.workers)) for row in rows}),
+    }
+    distinct = {
+        name: [(str(value), label) for value, label in dict.fromkeys(pairs)]
+        for name, pairs in groups.items()
+    }
+    return {name: pairs for name, pairs in distinct.items() if len(pairs) > 1}
+
+
+def _baselines(rows: Iterable[Row]) -> list[tuple[str, list[str]]]:
+    """Each baseline with the rows that are measured against it."""
+    against: dict[str, list[str]] = {}
+    for row in rows:
+        if row.baseline is not None:
+            against.setdefault(row.baseline, [])
+            if not row.is_baseline:
+                against[row.baseline].append(row.name)
+    return list(against.items())
+
+
+def _environments(runs: Iterable[RunFigures]) -> list[tuple[dict[str, str], int]]:
+    """Each distinct environment, flattened and readable, with its number of runs."""
+    counts: dict[str, int] = {}
+    for run in runs:
+        if run.started is not None:
+            written = json.dumps(_readable(run.started.environment), sort_keys=False)
+            counts[written] = counts.get(written, 0) + 1
+    return [(json.loads(written), count) for written, count in counts.items()]
+
+
+def _readable(environment: dict[str, Any]) -> dict[str, str]:
+    lines: dict[str, str] = {}
+    for key, value in environment.items():
+        if key == "time" or value in (None, {}, ""):
+            continue
+        label = key.replace("_", " ")
+        if key == "memory_bytes":
+            lines["memory"] = text.size(value)
+        elif key == "gpus":
+            lines["GPUs"] = (
+                ", ".join(
+                    f"{gpu.get('name')} ({text.size(gpu.get('memory_bytes', 0))}, "
+                    f"driver {gpu.get('driver')})"
+                    for gpu in value
+                )
+                or "none"
+            )
+        elif key in ("git", "source"):
+            changed = ", with uncommitted changes" if value.get("dirty") else ""
+            label = "commit of the working folder" if key == "git" else "commit of raysuite"
+            lines[label] = f"{value.get('commit')}{changed}"
+        elif isinstance(value, dict):
+            lines[label] = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in value.items())
+        else:
+            lines[label] = str(value)
+    return lines
+
+
+def _resolved(runs: list[RunFigures]) -> str:
+    """The resolved spec of the first run; the others differ from it in their matrix keys alone."""
+    if not runs:
+        return ""
+    written: str = yaml.safe_dump(runs[0].plan["spec"], sort_keys=False, allow_unicode=True)
+    return written
+
+
+def _measured(runs: Iterable[RunFigures]) -> str:
+    """The time of the last Record, so that the same Records give the same page."""
+    times = [
+        record.time
+        for run in runs
+        for record in (run.started, run.end, *run.epochs)
+        if record is not None
+    ]
+    if not times:
+        return "nothing so far"
+    return datetime.fromtimestamp(max(times), UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -1,0 +1,176 @@
+"""What the figures say, in sentences that claim no more than the intervals show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from raysuite.records import Row, RunFigures, ratio_of_means
+from raysuite.records.names import workers_name
+from raysuite.report import text
+
+MOST_GROUPS = 8
+MOST_FAILURES = 4
+NO_INTERVAL = "n = 1: no interval; differences are not shown to be more than noise."
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """One statement: a result, a caveat to read it with, or a problem."""
+
+    kind: Literal["result", "caveat", "problem"]
+    text: str
+
+
+def summarize_rows(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
+    """The written summary: results first, then caveats, then problems."""
+    return [
+        *_fastest(rows),
+        *_scaling(rows),
+        *_caveats(rows, runs),
+        *_problems(rows, runs),
+    ]
+
+
+def _fastest(rows: Sequence[Row]) -> list[Sentence]:
+    groups: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        if row.throughput is not None:
+            groups.setdefault((row.work, row.workers), []).append(row)
+    several_works = len({work for work, _ in groups}) > 1
+    said = []
+    for (work, workers), group in sorted(groups.items()):
+        place = f"{work}, {workers_name(workers)}" if several_works else workers_name(workers)
+        said.append(Sentence("result", f"{place}: {_best_of(group)}"))
+    if len(said) > MOST_GROUPS:
+        rest = Sentence("caveat", f"{len(said) - MOST_GROUPS} more groups are in the table.")
+        return [*said[:MOST_GROUPS], rest]
+    return said
+
+
+def _best_of(group: Sequence[Row]) -> str:
+    best = max(group, key=_throughput)
+    others = [row for row in group if row is not best]
+    said = f"{best.name} at {text.stat(best.throughput, single='')} images/s"
+    if not others:
+        return f"{said}, the only variant with a speed here."
+    said = f"the highest mean throughput is {said}."
+    # The best is chosen among several after the fact: each of its comparisons has to stand at a
+    # stricter level for all of them to hold together at 95 % (Bonferroni).
+    level = 1 - 0.05 / len(others)
+    slower: list[Row] = []
+    close: list[Row] = []
+    for row in sorted(others, key=_throughput, reverse=True):
+        assert best.throughput is not None
+        assert row.throughput is not None
+        ratio = ratio_of_means(best.throughput, row.throughput, level)
+        (slower if ratio is not None and ratio.differs_from_one else close).append(row)
+    if all(row.throughput is not None and row.throughput.n == 1 for row in group):
+        return f"{said} {NO_INTERVAL}"
+    if not close:
+        subject = "the other variant" if len(others) == 1 else f"all {len(others)} others"
+        return f"{said} It is faster than {subject} (95 % confidence)."
+    names = text.listed([row.name for row in close])
+    if not slower:
+        return f"{said} It is not shown to differ from {names}."
+    return (
+        f"{said} It is faster than {len(slower)} of the {len(others)} others (95 % confidence), "
+        f"and not shown to differ from {names}."
+    )
+
+
+def _throughput(row: Row) -> float:
+    return row.throughput.mean if row.throughput else 0.0
+
+
+def _scaling(rows: Sequence[Row]) -> list[Sentence]:
+    scaled = [
+        row
+        for row in rows
+        if row.speed_up and not row.is_baseline and row.workers > _baseline_workers(row, rows)
+    ]
+    if not scaled:
+        return []
+    best = max(scaled, key=lambda row: row.efficiency.value if row.efficiency else 0.0)
+    assert best.speed_up is not None
+    assert best.efficiency is not None
+    said = (
+        f"Highest parallel efficiency: {best.name} with E = {text.ratio(best.efficiency)}, "
+        f"a speed-up of {text.ratio(best.speed_up)} against its baseline {best.baseline}."
+    )
+    if best.speed_up.low is None:
+        said += " n = 1: no interval."
+    elif not best.speed_up.differs_from_one:
+        said += " The speed-up is not shown to differ from 1."
+    return [Sentence("result", said)]
+
+
+def _baseline_workers(row: Row, rows: Sequence[Row]) -> int:
+    return next(base.workers for base in rows if base.name == row.baseline)
+
+
+def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
+    said = []
+    above = [row.name for row in rows if row.superlinear]
+    if above:
+        said.append(
+            f"Efficiency above 1: {text.listed(above)}. Look at the baseline first: a cold cache, "
+            "a busy machine or a smaller batch per worker can make it slow."
+        )
+    without = sorted(
+        {row.baseline for row in rows if row.baseline and row.throughput and row.speed_up is None}
+    )
+    if without:
+        names = text.listed(without)
+        said.append(f"Baselines without a speed, so no speed-up against them: {names}.")
+    lossy = {run.variant for run in runs if run.verdict and run.verdict.tolerance is None}
+    if lossy:
+        said.append(
+            f"Checked without a bound on the error, as their options are lossy by intent: "
+            f"{text.listed(sorted(lossy))}."
+        )
+    places = {run.started.environment.get("fingerprint") for run in runs if run.started}
+    if len(places) > 1:
+        said.append(
+            f"The runs come from {len(places)} different environments (hardware or versions): "
+            "their figures may not compare."
+        )
+    return [Sentence("caveat", sentence) for sentence in said]
+
+
+def _problems(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
+    said = []
+    caught = sorted({run.variant for run in runs if run.gate == "failed"})
+    if caught:
+        said.append(
+            f"The gate caught {text.listed(caught)}: the arithmetic is wrong here, and no speed "
+            "is reported."
+        )
+    unchecked = {r.variant for r in runs if r.gate == "not checked" and r.status == "finished"}
+    if unchecked:
+        said.append(
+            f"No verdict of the gate is on record for {text.listed(sorted(unchecked))}, so no "
+            "speed is reported."
+        )
+    failed = [run for run in runs if run.status == "failed" and run.gate != "failed"]
+    missing = sum(run.status == "missing" for run in runs)
+    for run in failed[:MOST_FAILURES]:
+        said.append(f"{run.name} failed ({run.reason.splitlines()[0]}).")
+    if len(failed) > MOST_FAILURES:
+        said.append(f"{text.count(len(failed) - MOST_FAILURES, 'more run')} failed.")
+    if missing:
+        said.append(f"{text.count(missing, 'run')} of {len(runs)} without a result so far.")
+    return [Sentence("problem", sentence) for sentence in said]
+
+
+def repeats_note(rows: Sequence[Row]) -> str:
+    """How the intervals came about, or why there are none."""
+    counts = {stat.n for row in rows if (stat := row.throughput)}
+    if not counts:
+        return "No run has a speed so far."
+    if counts == {1}:
+        return "One run per variant; repeats would give intervals."
+    least, most = min(counts), max(counts)
+    repeats = f"{least}" if least == most else f"{least} to {most}"
+    return f"Means over {repeats} repeats; ± and [ ] are 95 % confidence intervals."

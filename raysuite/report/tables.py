@@ -1,0 +1,254 @@
+"""Rows as tables: one list of columns for the terminal, Markdown and the page; CSV and JSON raw."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from raysuite.records import Ratio, Row, RunFigures, Stat
+from raysuite.report import text
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column for people: its title, and of a row its text and the value to sort by."""
+
+    title: str
+    write: Callable[[Row], str]
+    value: Callable[[Row], float | str | None]
+    number: bool = True
+
+
+def _mean(figure: Stat | None) -> float | None:
+    return None if figure is None else figure.mean
+
+
+def _gate(row: Row) -> str:
+    if row.status == "finished" or (row.gate == "failed" and len(row.runs) == 1):
+        return row.gate
+    if row.gate == "not checked" and row.status == "missing":
+        return row.status
+    return f"{row.gate}; run {row.status}" if len(row.runs) == 1 else f"{row.gate}; {row.status}"
+
+
+def _time_to_accuracy(row: Row) -> str:
+    if row.time_to_accuracy is None and row.counted and row.counted[0].target_accuracy:
+        return f"met by {row.target_met} of {len(row.counted)}"
+    return text.mean(row.time_to_accuracy, text.seconds)
+
+
+def _efficiency(row: Row) -> str:
+    return text.ratio(row.efficiency) + (" (above 1)" if row.superlinear else "")
+
+
+COLUMNS = (
+    Column("Variant", lambda r: r.name, lambda r: r.name, number=False),
+    Column("Gate", _gate, _gate, number=False),
+    Column("Images/s", lambda r: text.stat(r.throughput), lambda r: _mean(r.throughput)),
+    Column(
+        "Speed-up",
+        lambda r: "baseline" if r.is_baseline and r.speed_up else text.ratio(r.speed_up),
+        lambda r: r.speed_up.value if r.speed_up else None,
+    ),
+    Column(
+        "Efficiency",
+        lambda r: "1" if r.is_baseline and r.efficiency else _efficiency(r),
+        lambda r: r.efficiency.value if r.efficiency else None,
+    ),
+    Column(
+        "Epoch",
+        lambda r: text.mean(r.epoch_seconds, text.seconds),
+        lambda r: _mean(r.epoch_seconds),
+    ),
+    Column(
+        "Accuracy",
+        lambda r: text.stat(r.final_accuracy, text.percent, single=""),
+        lambda r: _mean(r.final_accuracy),
+    ),
+    Column("Time to accuracy", _time_to_accuracy, lambda r: _mean(r.time_to_accuracy)),
+    Column(
+        "Data wait",
+        lambda r: text.mean(r.data_wait_share, text.percent),
+        lambda r: _mean(r.data_wait_share),
+    ),
+    Column(
+        "Memory",
+        lambda r: text.mean(r.peak_process_bytes, text.size),
+        lambda r: _mean(r.peak_process_bytes),
+    ),
+    Column(
+        "Device memory",
+        lambda r: text.mean(r.peak_device_bytes, text.size),
+        lambda r: _mean(r.peak_device_bytes),
+    ),
+)
+
+
+def columns(rows: Sequence[Row]) -> tuple[Column, ...]:
+    """The columns that say something of these rows: no device memory where no row has a device."""
+    optional = {
+        "Device memory": any(row.peak_device_bytes for row in rows),
+        "Time to accuracy": any(run.target_accuracy for row in rows for run in row.runs),
+    }
+    return tuple(column for column in COLUMNS if optional.get(column.title, True))
+
+
+NARROW = 140
+"""Columns of a terminal below which the table is cut to what matters most."""
+
+_SHORT: dict[str, Callable[[Row], str]] = {
+    "Variant": COLUMNS[0].write,
+    "Gate": COLUMNS[1].write,
+    "Images/s": lambda r: text.stat(r.throughput, single=""),
+    "Speed-up": lambda r: f"{r.speed_up.value:.2f}" if r.speed_up else text.NONE,
+    "Efficiency": lambda r: f"{r.efficiency.value:.2f}" if r.efficiency else text.NONE,
+    "Accuracy": lambda r: text.mean(r.final_accuracy, text.percent),
+}
+
+
+def terminal_table(rows: Sequence[Row], width: int = NARROW) -> Table:
+    """The rows for a terminal of `width` columns; what is wrong is red."""
+    shown = columns(rows)
+    if width < NARROW:
+        shown = tuple(
+            replace(column, write=_SHORT[column.title])
+            for column in shown
+            if column.title in _SHORT
+        )
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in shown:
+        table.add_column(column.title, justify="right" if column.number else "left")
+    for row in rows:
+        style = "red" if row.gate == "failed" else "yellow" if row.throughput is None else ""
+        # Text: a name in brackets is no markup
+        table.add_row(*(Text(column.write(row)) for column in shown), style=style)
+    return table
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """The rows as a Markdown table."""
+    shown = columns(rows)
+    lines = [
+        "| " + " | ".join(column.title for column in shown) + " |",
+        "| " + " | ".join("---:" if column.number else "---" for column in shown) + " |",
+    ]
+    for row in rows:
+        lines.append("| " + " | ".join(markdown_text(column.write(row)) for column in shown) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def markdown_text(content: str) -> str:
+    """Text that Markdown shows as it is, in a table or a line."""
+    for character, safe in (("&", "&amp;"), ("<", "&lt;"), ("|", "\\|"), ("\n", " ")):
+        content = content.replace(character, safe)
+    return content
+
+
+def csv_text(rows: Sequence[Row]) -> str:
+    """The rows as CSV: one line each, raw values, units in the column names."""
+    records = [_flat(row_data(row)) for row in rows]
+    header = list(dict.fromkeys(key for record in records for key in record))
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, header, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return stream.getvalue()
+
+
+def _flat(record: dict[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in record.items():
+        if isinstance(value, dict):
+            flat |= {f"{key}_{part}": item for part, item in value.items() if part != "values"}
+        else:
+            flat[key] = value
+    return flat
+
+
+def row_data(row: Row) -> dict[str, Any]:
+    """A row as plain data; `ci95` is the half-width of the interval, None for a single repeat."""
+    return {
+        "name": row.name,
+        "strategy": row.strategy,
+        "loader": row.loader,
+        "work": row.work,
+        "workers": row.workers,
+        "device": row.device,
+        "global_batch": row.global_batch,
+        "runs": len(row.runs),
+        "runs_counted": len(row.counted),
+        "status": row.status,
+        "gate": row.gate,
+        "baseline": row.baseline,
+        "throughput_images_per_s": _stat(row.throughput),
+        "speed_up": _ratio(row.speed_up),
+        "efficiency": _ratio(row.efficiency),
+        "efficiency_above_one": row.superlinear,
+        "epoch_s": _stat(row.epoch_seconds),
+        "data_wait_share": _stat(row.data_wait_share),
+        "final_accuracy": _stat(row.final_accuracy),
+        "best_accuracy": _stat(row.best_accuracy),
+        "target_met": row.target_met,
+        "time_to_accuracy_s": _stat(row.time_to_accuracy),
+        "peak_process_bytes": _stat(row.peak_process_bytes),
+        "mean_process_bytes": _stat(row.mean_process_bytes),
+        "grown_process_bytes": _stat(row.grown_process_bytes),
+        "peak_device_bytes": _stat(row.peak_device_bytes),
+        "mean_device_bytes": _stat(row.mean_device_bytes),
+    }
+
+
+def run_data(run: RunFigures) -> dict[str, Any]:
+    """A run as plain data."""
+    verdict = run.verdict
+    return {
+        "run_id": run.run_id,
+        "name": run.name,
+        "variant": run.variant,
+        "repeat": run.plan["repeat"],
+        "seed": run.plan["seed"],
+        "status": run.status,
+        "reason": run.reason,
+        "gate": run.gate,
+        "verdict": verdict and verdict.model_dump(mode="json", exclude={"run_id", "kind"}),
+        "throughput_images_per_s": run.throughput,
+        "epoch_s": run.epoch_seconds,
+        "final_accuracy": run.final_accuracy,
+        "time_to_accuracy_s": run.time_to_accuracy,
+        "peak_process_bytes": run.peak_process_bytes,
+        "peak_device_bytes": run.peak_device_bytes,
+    }
+
+
+def _stat(figure: Stat | None) -> dict[str, Any]:
+    if figure is None:
+        return {"mean": None, "ci95": None, "n": 0, "values": []}
+    return {
+        "mean": figure.mean,
+        "ci95": figure.half_width,
+        "n": figure.n,
+        "values": list(figure.values),
+    }
+
+
+def _ratio(figure: Ratio | None) -> dict[str, Any]:
+    if figure is None:
+        return {"value": None, "low": None, "high": None}
+    return {"value": figure.value, "low": figure.low, "high": figure.high}
+
+
+def finite(data: Any) -> Any:
+    """The same data with None for numbers that JSON does not know."""
+    if isinstance(data, dict):
+        return {key: finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data

@@ -1,0 +1,124 @@
+"""The page in a real browser, from a file, with the network off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from raysuite.records import RunFailed
+from raysuite.report import build
+from tests.fake_results import TWELVE_ROWS, write_results
+from tests.require import chromium, require
+
+pytestmark = [pytest.mark.browser, pytest.mark.integration, pytest.mark.slow]
+
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+CAUGHT = RunFailed(run_id="", reason="gate", message="the ranks disagree")
+LOST = RunFailed(run_id="", reason="lost", message="worker <b>1</b> died")
+MANY = TWELVE_ROWS.replace("[1, 2]", "[1, 2, 4, 8]").replace(
+    "  loader: [native, dali]",
+    "  loader: [native, dali]\n  training.global_batch: [64, 128, 256]\n  optimizer.lr: [0.1, 0.2]",
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[object]:
+    require("browser")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
+        yield started
+        started.close()
+
+
+def open_page(browser, file, width=1280, scheme="light"):
+    """The page, drawn to the end, and all that its console complained of."""
+    context = browser.new_context(
+        offline=True, viewport={"width": width, "height": 900}, color_scheme=scheme
+    )
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on(
+        "console",
+        lambda message: message.type in ("error", "warning") and complaints.append(message.text),
+    )
+    page.on(
+        "request", lambda request: request.url.startswith("http") and complaints.append(request.url)
+    )
+    page.goto(file.as_uri())
+    page.wait_for_selector("html[data-drawn]", timeout=60_000)
+    return page, complaints
+
+
+def assert_all_drawn(page) -> int:
+    plots = page.query_selector_all(".plot")
+    for plot in plots:
+        name = plot.get_attribute("id")
+        assert plot.query_selector_all("svg.main-svg"), f"{name} is not drawn"
+        marks = plot.query_selector_all(".trace path, .lines path, .bars path")
+        assert [mark for mark in marks if mark.bounding_box()], f"{name} shows no trace"
+    return len(plots)
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (400, "light")])
+def test_every_plot_is_drawn_without_a_network(browser, tmp_path, width, scheme):
+    build(write_results(tmp_path, repeats=2))
+    page, complaints = open_page(browser, tmp_path / "report.html", width, scheme)
+    assert assert_all_drawn(page) == 9
+    assert complaints == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_partial_results(browser, tmp_path):
+    build(write_results(tmp_path, fails={0: LOST, 4: CAUGHT}, missing=[10, 11]))
+    page, complaints = open_page(browser, tmp_path / "report.html")
+    assert_all_drawn(page)
+    assert complaints == []
+    assert "worker <b>1</b> died" in page.inner_text("#failures")
+
+
+def test_nothing_to_draw(browser, tmp_path):
+    build(write_results(tmp_path, missing=range(12)))
+    page, complaints = open_page(browser, tmp_path / "report.html")
+    assert complaints == []
+    assert "No run has anything to draw so far." in page.inner_text("#plots")
+
+
+def test_filters_and_sorting(browser, tmp_path):
+    build(write_results(tmp_path))
+    page, complaints = open_page(browser, tmp_path / "report.html")
+    page.uncheck("input[name=strategy][value=horovod]")
+    page.wait_for_timeout(300)
+    page.wait_for_selector("html[data-drawn]")
+    assert page.locator(".rows tbody tr:visible").count() == 8
+    assert "horovod" not in page.inner_text("#plot-throughput")
+    page.fill("#search", "dali 2")
+    page.wait_for_timeout(300)
+    page.wait_for_selector("html[data-drawn]")
+    assert page.locator(".rows tbody tr:visible").count() == 2
+    page.fill("#search", "")
+    page.wait_for_timeout(300)
+    page.click("th button:has-text('Images/s')")
+    top = page.locator(".rows tbody tr:visible").first
+    assert "ddp" in top.inner_text()
+    assert "dali" in top.inner_text()
+    assert complaints == []
+
+
+def test_some_hundred_runs(browser, tmp_path):
+    build(write_results(tmp_path, spec=MANY))
+    page, complaints = open_page(browser, tmp_path / "report.html")
+    assert assert_all_drawn(page) == 9
+    assert complaints == []
+    assert page.locator(".rows tbody tr").count() == 144

@@ -1,0 +1,136 @@
+"""The files of a report: complete, escaped, self-contained and the same each time."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+import re
+
+import plotly.graph_objects as go
+import pytest
+from rich.console import Console
+
+from raysuite.records import Results, RunFailed
+from raysuite.report import build, collect
+from raysuite.report.page import script_json
+from raysuite.report.tables import terminal_table
+from tests.fake_results import TWELVE_ROWS, write_results
+
+EVIL = "</script><img src=x onerror=alert(1)> | \"quoted\" & 'more'"
+
+
+def test_files(tmp_path):
+    build(write_results(tmp_path, repeats=2))
+    rows = list(csv.DictReader((tmp_path / "rows.csv").read_text("utf-8").splitlines()))
+    assert len(rows) == 12
+    assert float(rows[0]["throughput_images_per_s_mean"]) > 0
+    assert float(rows[0]["throughput_images_per_s_ci95"]) > 0
+    assert rows[6]["baseline"] == rows[0]["name"]
+    data = json.loads((tmp_path / "rows.json").read_text("utf-8"))
+    assert data["format"] == 1
+    assert (len(data["rows"]), len(data["runs"])) == (12, 24)
+    markdown = (tmp_path / "rows.md").read_text("utf-8")
+    assert markdown.count("\n| ") == 14
+    assert len(list((tmp_path / "plots").glob("*.html"))) == 9
+
+
+def test_the_same_records_give_the_same_bytes(tmp_path):
+    results = write_results(
+        tmp_path / "a", fails={0: RunFailed(run_id="", reason="error", message="")}
+    )
+    build(results)
+    first = {f.name: f.read_bytes() for f in results.folder.rglob("*") if f.is_file()}
+    build(results)
+    assert first == {f.name: f.read_bytes() for f in results.folder.rglob("*") if f.is_file()}
+
+
+def test_out_leaves_the_results_alone(tmp_path):
+    results = write_results(tmp_path / "a")
+    build(results, tmp_path / "b")
+    assert not (results.folder / "report.html").exists()
+    assert (tmp_path / "b" / "report.html").exists()
+
+
+def test_the_page_asks_nothing_of_any_host(tmp_path):
+    build(write_results(tmp_path))
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert "default-src 'none'" in page
+    assert page.count("plotly.js v") == 1, "plotly.js is embedded once"
+    ours = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
+    assert not re.findall(r"(?:src|href)=[\"'](?!#)", ours)
+    assert "http" not in re.sub(r"http-equiv", "", ours)
+
+
+def test_the_page_escapes_what_people_wrote(tmp_path):
+    spec = TWELVE_ROWS.replace("Made-up figures for tests", json.dumps(EVIL))
+    results = write_results(
+        tmp_path,
+        spec=spec,
+        fails={0: RunFailed(run_id="", reason="error", message=EVIL, detail=EVIL)},
+    )
+    build(results)
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert "<img src=x" not in page
+    assert html.escape("<img src=x onerror=alert(1)>") in page
+    assert "<img" not in (tmp_path / "rows.md").read_text("utf-8")
+
+
+def test_names_in_plots_are_no_markup(tmp_path):
+    strategy = {"name": "custom", "target": "mine:Own", "options": {"note": "<b>x</b></script>"}}
+    spec = TWELVE_ROWS.replace("[ddp, horovod, deepspeed]", json.dumps(["ddp", strategy]))
+    report = collect(write_results(tmp_path, spec=spec))
+    assert any("&lt;b&gt;" in t["name"] for p in report.plots for t in p.traces if p.name == "loss")
+    written = script_json({plot.name: plot.figure for plot in report.plots})
+    assert "<" not in written
+    build(Results(tmp_path))
+    assert "<b>x</b>" not in (tmp_path / "report.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize("missing", [(), (0, 5), range(12)])
+def test_every_plot_is_one_that_plotly_takes(tmp_path, missing):
+    report = collect(write_results(tmp_path, repeats=1, missing=missing))
+    assert bool(report.plots) == (len(missing) < 12)
+    for plot in report.plots:
+        go.Figure(plot.figure)
+        assert plot.description
+
+
+def test_a_run_that_the_gate_caught_is_in_no_plot(tmp_path):
+    caught = RunFailed(run_id="", reason="gate", message="differs")
+    report = collect(write_results(tmp_path, fails={4: caught}))
+    for plot in report.plots:
+        keys = [key[3] for t in plot.traces for key in t.get("meta", {}).get("keys", [])]
+        assert "horovod · native · 1 worker" not in keys
+
+
+def test_long_runs_are_thinned(tmp_path):
+    spec = TWELVE_ROWS.replace("epochs: 6", "epochs: 100").replace("[1, 2]", "[1]")
+    report = collect(write_results(tmp_path, spec=spec, missing=range(1, 6)))
+    for plot in report.plots:
+        assert max(len(trace["x"]) for trace in plot.traces) <= 400
+
+
+def test_a_diverged_run_has_gaps_and_valid_json(tmp_path):
+    results = write_results(tmp_path)
+    file = results.journal_file(results.plans()[0]["run_id"])
+    text = re.sub(r'"losses":\[[^,]+,', '"losses":[NaN,', file.read_text("utf-8"))
+    file.write_text(text, "utf-8")
+    build(results)
+    assert '"loss"' in script_json({p.name: p.figure for p in collect(results).plots})
+    json.loads(
+        (tmp_path / "rows.json").read_text("utf-8"),
+        parse_constant=lambda name: pytest.fail(f"{name} is not JSON"),
+    )
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_terminal_table(tmp_path, width):
+    rows = collect(write_results(tmp_path, repeats=3)).rows
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(terminal_table(rows, width))
+    shown = console.export_text()
+    assert "Images/s" in shown
+    assert ("Memory" in shown) == (width == 160)
+    assert "…" not in shown

@@ -1,0 +1,73 @@
+"""The summary claims no more than the intervals show."""
+
+from __future__ import annotations
+
+import pytest
+
+from raysuite.records import RunFailed
+from raysuite.report import collect
+from tests.fake_results import ENVIRONMENT, PACE, TWELVE_ROWS, write_results
+
+LOST = RunFailed(run_id="", reason="lost", message="worker died\nand more")
+CAUGHT = RunFailed(run_id="", reason="gate", message="the ranks disagree")
+
+
+def summary(folder, **options) -> str:
+    report = collect(write_results(folder, **options))
+    return "\n".join([*(sentence.text for sentence in report.summary), report.note])
+
+
+def test_one_run_each_shows_no_difference(tmp_path):
+    said = summary(tmp_path)
+    assert "highest mean throughput is ddp · dali · 2 workers" in said
+    assert "n = 1: no interval; differences are not shown to be more than noise" in said
+    assert "faster than" not in said
+
+
+def test_a_difference_is_claimed_where_the_interval_leaves_one_out(tmp_path):
+    said = summary(tmp_path, repeats=4)
+    assert "It is faster than all 5 others (95 % confidence)." in said
+
+
+def test_no_difference_is_claimed_between_equals(tmp_path, monkeypatch):
+    for name in PACE:
+        monkeypatch.setitem(PACE, name, 900.0)
+    said = summary(tmp_path, repeats=3, spec=TWELVE_ROWS.replace("[native, dali]", "[native]"))
+    assert "It is not shown to differ from" in said
+    assert "faster than" not in said
+
+
+def test_models_are_not_compared_by_images_per_second(tmp_path):
+    said = summary(tmp_path, spec=TWELVE_ROWS + "  model: [resnet20, resnet32]\n")
+    assert "resnet20 on digits, 2 workers: the highest" in said
+    assert "resnet32 on digits, 2 workers: the highest" in said
+
+
+def test_failures_the_gate_and_missing_runs_are_named(tmp_path):
+    said = summary(tmp_path, fails={0: LOST, 4: CAUGHT}, missing=[10, 11])
+    assert "ddp · native · 1 worker failed (lost: worker died)." in said
+    assert "The gate caught horovod · native · 1 worker" in said
+    assert "2 runs of 12 without a result so far." in said
+    assert "no speed-up against them: ddp · native · 1 worker" in said
+
+
+def test_nothing_so_far(tmp_path):
+    assert "No run has a speed so far." in summary(tmp_path, missing=range(12))
+
+
+def test_efficiency_above_one_is_pointed_out(tmp_path, monkeypatch):
+    monkeypatch.setitem(PACE, "horovod", 4000.0)
+    report = collect(write_results(tmp_path), baseline="ddp · native · 1 worker")
+    assert any(sentence.text.startswith("Efficiency above 1:") for sentence in report.summary)
+
+
+def test_different_environments_are_pointed_out(tmp_path, monkeypatch):
+    write_results(tmp_path, missing=range(6, 12))
+    monkeypatch.setitem(ENVIRONMENT, "fingerprint", "cafe")
+    assert "2 different environments" in summary(tmp_path, missing=range(6))
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_the_note_says_where_intervals_come_from(tmp_path, repeats):
+    note = collect(write_results(tmp_path, repeats=repeats)).note
+    assert note.startswith("One run per variant" if repeats == 1 else "Means over 3 repeats")
