@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from raysuite.cli.console import print_text, stdout
+
+if TYPE_CHECKING:
+    from raysuite.report import Report
 
 
 def report(
@@ -37,23 +40,29 @@ def report(
 
     \b
     Examples:
-      raysuite report runs/quickstart
-      raysuite report runs/quickstart --baseline single
-      raysuite report runs/quickstart --baseline "ddp · native · 1 worker"
-      raysuite report runs/quickstart --json | jq '.rows[].name'
+      raysuite report results/quickstart
+      raysuite report results/quickstart --baseline single
+      raysuite report results/quickstart --baseline "ddp · native · 1 worker"
+      raysuite report results/quickstart --json | jq '.rows[].name'
     """
     from raysuite.records import Results
     from raysuite.report import build
-    from raysuite.report.tables import terminal_table
 
     made = build(Results.open(results), out, baseline)
     if as_json:
         print_text(json.dumps(made.data(), indent=2, ensure_ascii=False))
         return
+    show(made, out or results)
+
+
+def show(made: Report, folder: Path) -> None:
+    """Print the table and what it says in words."""
+    from raysuite.report.tables import terminal_table
+
     console = stdout()
     console.print(terminal_table(made.rows, console.width))
     for sentence in made.summary:
         style = {"caveat": "yellow", "problem": "red"}.get(sentence.kind, "")
         console.print(f"- {sentence.text}", style=style)
     console.print(f"- {made.note}")
-    print_text(f"\n{(out or results) / 'report.html'}")
+    print_text(f"\n{folder / 'report.html'}")

@@ -15,15 +15,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from raysuite.data.base import Batch
 from raysuite.parallel.comm import Comm
 from raysuite.parallel.precision import Autocast, LossScale
+
+if TYPE_CHECKING:
+    from raysuite.data.base import Batch
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 

@@ -1,10 +1,12 @@
 """PyTorch DistributedDataParallel (Li et al. 2020, "PyTorch Distributed", VLDB 13:12)."""
 
-from __future__ import annotations
+# no `from __future__ import annotations`: torch looks at the hook's annotations as objects
 
 import contextlib
 import warnings
 from collections.abc import Sequence
+
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -12,10 +14,12 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from raysuite.data.base import Batch
 from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, TorchEngine, World, set_lr
 from raysuite.parallel.comm import TorchComm, join_torch_group
 from raysuite.spec.strategies import DdpOptions
+
+if TYPE_CHECKING:
+    from raysuite.data.base import Batch
 
 
 class Ddp:
@@ -72,7 +76,7 @@ class DdpEngine(TorchEngine):
         self.optimizer = make_optimizer(model.parameters())
         self.scale.guard(self.optimizer)
 
-    def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:
+    def step(self, micro_batches: Sequence["Batch"], lr: float) -> Tensor:
         set_lr(self.optimizer, lr)
         self.optimizer.zero_grad(set_to_none=True)
         total = torch.zeros((), device=self.world.device)

@@ -11,18 +11,20 @@ import logging
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from raysuite.data.base import Batch
 from raysuite.errors import MissingPartError
 from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, World, set_lr
 from raysuite.parallel.comm import TorchComm, join_torch_group
 from raysuite.spec.strategies import DeepSpeedOptions
 from raysuite.units import MIB
+
+if TYPE_CHECKING:
+    from raysuite.data.base import Batch
 
 _NO_CLIPPING = 0.0
 _FP32_BYTES = 4
@@ -76,10 +78,18 @@ class DeepSpeed:
 
 
 def _choose_accelerator(device: torch.device) -> None:
-    """DeepSpeed chooses by what it finds on the machine; a CPU run on a GPU machine must say so."""
-    from deepspeed.accelerator import get_accelerator, set_accelerator
+    """DeepSpeed chooses by what it finds on the machine; a CPU run on a GPU machine must say so.
 
-    if device.type == "cpu" and get_accelerator().device_name() != "cpu":
+    On a CPU it would also compile an all-reduce through shared memory, which needs a compiler at
+    run time and works within one node alone: Gloo serves it, as it serves the others.
+    """
+    from deepspeed.accelerator import get_accelerator, set_accelerator
+    from deepspeed.ops import __compatible_ops__ as operators
+
+    if device.type != "cpu":
+        return
+    operators["deepspeed_shm_comm"] = False
+    if get_accelerator().device_name() != "cpu":
         from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 
         set_accelerator(CPU_Accelerator())

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from raysuite.data.base import Batch
 from raysuite.errors import MissingPartError
 from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, TorchEngine, World, set_lr
 from raysuite.parallel.comm import Reduction
 from raysuite.parallel.horovod_env import Rendezvous, join_from_torchrun
 from raysuite.spec.strategies import HorovodOptions
 from raysuite.units import MIB
+
+if TYPE_CHECKING:
+    from raysuite.data.base import Batch
 
 
 def _horovod() -> Any:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
 
-from raysuite.data.base import Batch
 from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, TorchEngine, World, set_lr
 from raysuite.parallel.comm import NoComm
 from raysuite.spec.strategies import SingleOptions
+
+if TYPE_CHECKING:
+    from raysuite.data.base import Batch
 
 
 class Single:

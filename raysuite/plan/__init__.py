@@ -1,7 +1,7 @@
 """Matrix -> specs -> RunPlans, as pure data: no torch, no ray."""
 
 from raysuite.plan.matrix import expand
-from raysuite.plan.resolve import groups, make_plans
+from raysuite.plan.resolve import groups, make_plans, placed
 from raysuite.plan.run_plan import RunPlan
 
-__all__ = ["RunPlan", "expand", "groups", "make_plans"]
+__all__ = ["RunPlan", "expand", "groups", "make_plans", "placed"]

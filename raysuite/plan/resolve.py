@@ -35,7 +35,7 @@ def make_plans(document: Document, gpus: int | None = None) -> list[RunPlan]:
     mistakes: list[Mistake] = []
     for label, spec in variants:
         found = [*infeasible(spec, gpus), *dataset_mistakes(spec, folders)]
-        mistakes += [_placed(document, mistake, label) for mistake in found]
+        mistakes += [placed(document, mistake, label) for mistake in found]
     if mistakes:
         raise SpecError(mistakes)
     plans: list[RunPlan] = []
@@ -63,7 +63,8 @@ def local_gpus() -> int:
     return min(present, sum(name.strip() not in ("", "-1") for name in visible.split(",")))
 
 
-def _placed(document: Document, mistake: Mistake, label: dict[str, Any]) -> Mistake:
+def placed(document: Document, mistake: Mistake, label: dict[str, Any]) -> Mistake:
+    """The mistake with the file and line of its key: in the matrix, where `label` took it there."""
     path = tuple(mistake.key.split("."))
     for end in range(len(path), 0, -1):
         key = ".".join(path[:end])

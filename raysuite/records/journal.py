@@ -75,7 +75,13 @@ class Results:
 
     @classmethod
     def open(cls, folder: Path) -> Results:
-        """An existing results folder. Raises UserError if it is not one."""
+        """An existing results folder, or the newest one in an experiment's folder.
+
+        Raises UserError where there is none.
+        """
+        newest = sorted(file.parent for file in folder.glob("*/plan.json"))
+        if not (folder / "plan.json").is_file() and newest:
+            return cls(newest[-1])
         if not (folder / "plan.json").is_file():
             raise UserError(
                 f"{folder} is not a results folder (it has no plan.json); "

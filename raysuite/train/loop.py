@@ -177,6 +177,13 @@ class TrainingLoop:
         self._elapsed_before = state["elapsed_seconds"]
         self.time_to_accuracy = state["time_to_accuracy"]
 
+    def save_model(self, file: Path) -> None:
+        """Write the trained model's whole state from rank 0; every rank calls it."""
+        weights = self.engine.weights()
+        if self.world.rank == 0:
+            buffers = {name: value.cpu() for name, value in self.engine.model.named_buffers()}
+            torch.save({**weights, **buffers}, file)
+
     def close(self) -> None:
         """Free the loaders and the engine."""
         self._train.close()

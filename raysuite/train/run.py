@@ -26,10 +26,12 @@ def execute(
     world: World,
     resume: Path | None = None,
     checkpoint: Checkpoint | None = None,
+    model_file: Path | None = None,
 ) -> Iterator[Record]:
     """Run `plan` on this rank; every rank yields the same Records, and one of them writes them.
 
-    `resume` is the folder of a checkpoint of this run. A strategy that fails the gate ends the
+    `resume` is the folder of a checkpoint of this run; the trained model's state goes into
+    `model_file`, which `torch.load(..., weights_only=True)` reads. A strategy that fails the gate ends the
     run with RunFailed before a single step is timed.
     """
     began = time.perf_counter()
@@ -61,6 +63,9 @@ def execute(
             every = training.checkpoint_every
             if checkpoint and every and loop.epoch % every == 0 and loop.epoch < training.epochs:
                 checkpoint(loop)
+        seconds = time.perf_counter() - began
+        if model_file is not None:
+            loop.save_model(model_file)
         first_step_at = loop.first_step_at or time.perf_counter()
         yield RunFinished(
             run_id=plan.run_id,
@@ -68,7 +73,7 @@ def execute(
             start_process_bytes=[int(n) for n in loop.per_worker(memory.start_bytes)],
             peak_device_bytes=[int(n) for n in loop.per_worker(memory.device_bytes())],
             time_to_accuracy=loop.time_to_accuracy,
-            seconds=time.perf_counter() - began,
+            seconds=seconds,
             first_step_seconds=first_step_at - began,
         )
     finally:

@@ -1,0 +1,116 @@
+"""`raysuite run`: every run of a spec, its records, its report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from raysuite.cli import console
+from raysuite.cli.progress import Progress
+from raysuite.errors import UserError
+from raysuite.records import Results, RunFailed
+from raysuite.spec import read_document
+
+
+def run(
+    spec: Annotated[Path, typer.Argument(help="The experiment, as YAML.", show_default=False)],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Override keys of the spec.")
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(envvar="RAY_ADDRESS", help="Join this Ray cluster instead of starting one."),
+    ] = None,
+    root: Annotated[
+        Path, typer.Option("--results", help="Folder under which NAME/DATE-TIME is made.")
+    ] = Path("results"),
+    resume: Annotated[
+        bool, typer.Option(help="Go on with the newest results of this experiment.")
+    ] = False,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="With --resume: run the failed runs again.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option(help="Print the runs and stop, like `plan`.")] = False,
+    mlflow: Annotated[bool, typer.Option(help="Send the records to MLflow.")] = True,
+    tracking_uri: Annotated[
+        str | None,
+        typer.Option(envvar="MLFLOW_TRACKING_URI", help="MLflow's store; default sqlite:///mlflow.db."),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print every record as a line of JSON.")
+    ] = False,
+) -> None:
+    """Run every run of a spec and report what was measured.
+
+    \b
+    Examples:
+      raysuite run experiments/quickstart.yaml
+      raysuite run experiments/quickstart.yaml training.epochs=3 repeats=5
+      raysuite run experiments/quickstart.yaml --resume
+      raysuite run experiments/quickstart.yaml --address 10.0.0.1:6379
+    """
+    if dry_run:
+        from raysuite.cli.plan import plan
+
+        plan(spec, overrides, as_json=as_json)
+        return
+    from raysuite.orchestrate import suite
+    from raysuite.plan import make_plans
+
+    document = read_document(spec, overrides or [])
+    plans = make_plans(document)  # mistakes are told before Ray is started
+    name = plans[0].spec.name
+    results: Results | None = None
+    if resume:
+        if overrides:
+            raise UserError("--resume goes on with the runs as they were planned; leave KEY=VALUE out")
+        results = suite.latest(name, root)
+        plans = suite.planned(results)
+        if retry_failed:
+            suite.forget_failures(plans, results)
+
+    with suite.connect(address) as capacity:
+        if results is None:
+            plans = make_plans(document, int(capacity.gpus))
+        suite.check(plans, capacity, document)
+        if results is None:
+            results = suite.create(document, plans, root)
+        if not (quiet or as_json):
+            console.print_text(f"results: {results.folder}")
+        sync = _syncer(results, tracking_uri) if mlflow else _nothing
+        with Progress(plans, quiet, as_json, console.stdout()) as progress:
+            progress.poll(results)
+            suite.run(plans, results, poll=lambda: progress.poll(results), between=sync)
+    _report(results, quiet or as_json)
+    sync()
+    ends = [results.end_of(plan.run_id) for plan in plans]
+    if any(isinstance(end, RunFailed) for end in ends):
+        raise typer.Exit(1)
+
+
+def _nothing() -> None:
+    """Where no MLflow is wanted."""
+
+
+def _syncer(results: Results, tracking_uri: str | None) -> Callable[[], None]:
+    """Sends the journals to MLflow; an outage is told once and loses nothing."""
+
+    def sync() -> None:
+        from raysuite.track import sync as replay
+
+        replay(results, tracking_uri)
+
+    return sync
+
+
+def _report(results: Results, silent: bool) -> None:
+    from raysuite.cli.report import show
+    from raysuite.report import build
+
+    made = build(results)
+    if not silent:
+        show(made, results.folder)

@@ -1,0 +1,1 @@
+"""The driver: run plans on many workers through Ray."""

@@ -1,0 +1,66 @@
+"""A Ray cluster to run on: one of our own, or one that an address names."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from raysuite.errors import UserError
+
+# Ray reads these when it is imported
+_QUIET = {
+    "RAY_TRAIN_V2_ENABLED": "1",
+    # workers stay in the working folder, where relative paths and the user's modules are found
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "1",
+    "RAY_TRAIN_METRICS_ENABLED": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What the cluster has."""
+
+    cpus: float
+    gpus: float
+    nodes: int
+
+
+@contextmanager
+def connect(address: str | None) -> Iterator[Capacity]:
+    """Join the cluster at `address`, or start one on this machine that ends with the context.
+
+    Raises UserError for `auto`, which may answer with another user's cluster, and for an address
+    at which no Ray answers.
+    """
+    if address == "auto":
+        raise UserError(
+            "address 'auto' joins whichever Ray it finds, maybe another user's; give the "
+            "cluster's own address, such as 10.0.0.1:6379, or none for a cluster of your own"
+        )
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
+    import ray
+
+    try:
+        ray.init(
+            address=address or "local",
+            include_dashboard=None if address else False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            configure_logging=True,
+        )
+    except (ConnectionError, TimeoutError, ValueError) as error:
+        raise UserError(f"no Ray cluster answers at {address!r}: {error}") from error
+    logging.getLogger("ray.train").setLevel(logging.ERROR)
+    try:
+        total = ray.cluster_resources()
+        alive = sum(node["Alive"] for node in ray.nodes())
+        yield Capacity(total.get("CPU", 0.0), total.get("GPU", 0.0), alive)
+    finally:
+        ray.shutdown()

@@ -1,0 +1,51 @@
+"""A group of plans that share workers -> one Ray Train run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from raysuite.plan import RunPlan
+
+
+def make_trainer(plans: Sequence[RunPlan], results: Path) -> Any:
+    """The Ray Train trainer that runs `plans` on workers alike.
+
+    Its name follows from its plans, so that a suite that is resumed finds its checkpoints again.
+    """
+    from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    from raysuite.orchestrate.horovod_trainer import HorovodConfig, HorovodTrainer
+    from raysuite.orchestrate.worker import run_group
+
+    first = plans[0]
+    resources = first.spec.resources
+    gpu = first.device == "gpu"
+    common: dict[str, Any] = {
+        "train_loop_config": {
+            "plans": [plan.model_dump(mode="json") for plan in plans],
+            "results": str(results),
+            "path": os.getcwd(),
+        },
+        "scaling_config": ScalingConfig(
+            num_workers=first.workers,
+            use_gpu=gpu,
+            resources_per_worker={"CPU": resources.cpus_per_worker, **({"GPU": 1} if gpu else {})},
+        ),
+        "run_config": RunConfig(
+            name=f"group-{first.run_id}",
+            storage_path=str(results / "checkpoints"),
+            # a run that raises is recorded as failed and costs one of these, like a lost worker
+            failure_config=FailureConfig(max_failures=resources.retries + len(plans)),
+            checkpoint_config=CheckpointConfig(num_to_keep=1),
+        ),
+    }
+    strategy = first.spec.strategy
+    if strategy.name == "horovod":
+        config = HorovodConfig(strategy.fusion_threshold_mb, strategy.cycle_time_ms)
+        return HorovodTrainer(run_group, horovod_config=config, **common)
+    backend = "cpu:gloo,cuda:nccl" if gpu else "gloo"
+    return TorchTrainer(run_group, torch_config=TorchConfig(backend=backend), **common)
