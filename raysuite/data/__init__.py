@@ -1,0 +1,20 @@
+"""Data sets on disk, and loaders that decode exactly the samples they are asked for."""
+
+from raysuite.data.base import Batch, Loader, Slice
+from raysuite.data.cache import cache_dir
+from raysuite.data.loaders import make_loader
+from raysuite.data.order import permutation, rank_slices
+from raysuite.data.prepared import Prepared, Split, prepare
+
+__all__ = [
+    "Batch",
+    "Loader",
+    "Prepared",
+    "Slice",
+    "Split",
+    "cache_dir",
+    "make_loader",
+    "permutation",
+    "prepare",
+    "rank_slices",
+]

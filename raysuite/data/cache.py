@@ -1,0 +1,82 @@
+"""Folders that are written once, checked on every use, and never seen half written."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from raysuite.errors import DataError
+
+_MANIFEST = "manifest.json"
+
+
+def cache_dir() -> Path:
+    """Where raysuite keeps what it can make again: $RAYSUITE_CACHE, or ~/.cache/raysuite."""
+    return Path(os.environ.get("RAYSUITE_CACHE") or "~/.cache/raysuite").expanduser()
+
+
+def publish(folder: Path, write: Callable[[Path], None]) -> None:
+    """Make sure that `folder` is there, complete, with what `write(temporary_folder)` wrote.
+
+    Any number of processes may do so at once: each writes a sibling of its own, and the first
+    to rename it wins. Unlike a lock, a rename is safe on network file systems too.
+
+    Raises DataError where the cache cannot be written.
+    """
+    if (folder / _MANIFEST).is_file():
+        return
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        try:
+            write(temporary)
+            manifest = {name: _digest(temporary / name) for name in _files(temporary)}
+            (temporary / _MANIFEST).write_text(json.dumps(manifest, indent=0, sort_keys=True))
+            temporary.chmod(0o755)  # mkdtemp's folder is for its owner alone
+            with contextlib.suppress(OSError):  # another process was first
+                temporary.rename(folder)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    except OSError as error:
+        raise DataError(
+            f"the data set cannot be written to {folder}: {error}; "
+            "set RAYSUITE_CACHE to a folder with room that you may write to"
+        ) from error
+    if not (folder / _MANIFEST).is_file():
+        raise DataError(f"{folder} is in the way and is not a complete data set; delete it")
+
+
+def verify(folder: Path, parts: tuple[str, ...]) -> None:
+    """Compare the files below `folder`/part with what was written, for each of `parts`.
+
+    Raises DataError that names the first file that is missing or differs.
+    """
+    remedy = f"delete {folder}, and it will be written again"
+    try:
+        manifest: dict[str, str] = json.loads((folder / _MANIFEST).read_text())
+    except ValueError as error:
+        raise DataError(f"{folder / _MANIFEST} is damaged; {remedy}") from error
+    for name, digest in manifest.items():
+        if not name.startswith(tuple(f"{part}/" for part in parts)):
+            continue
+        path = folder / name
+        if not path.is_file():
+            raise DataError(f"{path} is missing; {remedy}")
+        if _digest(path) != digest:
+            raise DataError(f"{path} is damaged: its checksum differs; {remedy}")
+
+
+def _files(folder: Path) -> Iterator[str]:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            yield path.relative_to(folder).as_posix()
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,30 @@
+"""The table of loaders: one module each, loaded on use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from raysuite.data.base import Loader
+from raysuite.data.prepared import Prepared, Split
+from raysuite.lazy import load
+from raysuite.spec.loaders import LoaderOptions
+
+if TYPE_CHECKING:
+    import torch
+
+_LOADERS = {
+    "native": "raysuite.data.native:NativeLoader",
+    "dali": "raysuite.data.dali:DaliLoader",
+}
+
+
+def make_loader(
+    prepared: Prepared, split: Split, options: LoaderOptions, device: torch.device
+) -> Loader:
+    """The loader that `options` names, for one split, with its batches on `device`.
+
+    Raises MissingPartError where it is not installed, and DataError where it cannot load this
+    data set on this device.
+    """
+    loader: Loader = load(_LOADERS[options.name])(prepared, split, options, device)
+    return loader

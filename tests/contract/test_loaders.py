@@ -1,0 +1,249 @@
+"""What every loader promises, whatever the form on disk and however many ranks share the set.
+
+Samples are known by their pixels and labels, compared with the arrays form, which no loader
+reads.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from raysuite.data import (
+    Batch,
+    Loader,
+    Prepared,
+    Slice,
+    make_loader,
+    permutation,
+    prepare,
+    rank_slices,
+)
+from raysuite.errors import DataError
+from raysuite.spec.experiment import DataOptions
+from raysuite.spec.loaders import DaliOptions, LoaderOptions, NativeOptions
+from raysuite.spec.names import DIGITS, DatasetFacts
+from tests.require import require
+
+CPU = torch.device("cpu")
+OPTIONS: dict[str, LoaderOptions] = {
+    "native": NativeOptions(),
+    "native-processes": NativeOptions(processes=2, prefetch=3),
+    "dali": DaliOptions(),
+    "dali-shallow": DaliOptions(prefetch=1),
+    "dali-deep": DaliOptions(threads=2, prefetch=4),
+}
+RANKS = (1, 2, 3, 4)
+BATCHES = (7, 64, 100)
+"""Global batches; none divides 360 samples among all of RANKS."""
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module", params=["folder", "tfrecord"])
+def digits(request: pytest.FixtureRequest, cache: Path) -> Prepared:
+    return prepare(DataOptions(name="digits", format=request.param), DIGITS, cache)
+
+
+@pytest.fixture(scope="module", params=OPTIONS)
+def options(request: pytest.FixtureRequest) -> LoaderOptions:
+    if request.param.startswith("dali"):
+        require("dali")
+    return OPTIONS[request.param]
+
+
+@pytest.fixture(scope="module")
+def loaders(digits: Prepared, options: LoaderOptions) -> Iterator[list[Loader]]:
+    """A loader per rank over the validation split, used by all tests one after the other."""
+    loaders = [make_loader(digits, "val", options, CPU) for _ in RANKS]
+    yield loaders
+    for loader in loaders:
+        loader.close()
+
+
+@pytest.fixture(scope="module")
+def truth(digits: Prepared) -> tuple[np.ndarray, np.ndarray]:
+    folder = digits.files.parent / "arrays"
+    return np.load(folder / "val-images.npy"), np.load(folder / "val-labels.npy")
+
+
+def pixels(batch: Batch) -> np.ndarray:
+    """[b, 8, 8] uint8."""
+    assert batch.images.dtype == torch.float32
+    assert batch.images.shape[1:] == (1, 8, 8)
+    values = (batch.images[:, 0].double() * 0.3761 + 0.3058) * 255
+    rounded = values.round()
+    assert (values - rounded).abs().max() < 1e-3
+    return rounded.to(torch.uint8).numpy()
+
+
+def slices_of(order: np.ndarray, batch: int, ranks: int, rank: int, accumulate=1) -> list[Slice]:
+    return list(itertools.chain(*rank_slices(order, batch, ranks, rank, accumulate)))
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("batch", BATCHES)
+def test_every_sample_once_an_epoch_and_in_our_order(loaders, truth, ranks, batch):
+    images, labels = truth
+    whole = Counter((image.tobytes(), label) for image, label in zip(images, labels, strict=True))
+    for epoch in range(3):
+        order = permutation(len(labels), seed=1, epoch=epoch)
+        seen: Counter[tuple[bytes, int]] = Counter()
+        for rank in range(ranks):
+            slices = slices_of(order, batch, ranks, rank, accumulate=2)
+            kept = list(loaders[rank].batches(slices))  # kept: buffers must not be used again
+            assert len(kept) == len(slices)
+            for slice_, loaded in zip(slices, kept, strict=True):
+                assert (loaded.real, loaded.of_global) == (slice_.real, slice_.of_global)
+                assert loaded.labels.dtype == torch.int64
+                assert np.array_equal(pixels(loaded), images[slice_.ids])
+                assert np.array_equal(loaded.labels.numpy(), labels[slice_.ids])
+                real = pixels(loaded)[: loaded.real]
+                seen += Counter(
+                    (image.tobytes(), int(label))
+                    for image, label in zip(real, loaded.labels, strict=False)
+                )
+        assert seen == whole
+
+
+def test_an_epoch_can_start_in_the_middle(loaders, truth):
+    slices = slices_of(permutation(360, 0, 0), 32, 1, 0)
+    whole = list(loaders[0].batches(slices))
+    rest = list(loaders[0].batches(slices[5:]))
+    for left, right in zip(whole[5:], rest, strict=True):
+        assert torch.equal(left.images, right.images)
+        assert torch.equal(left.labels, right.labels)
+
+
+@pytest.mark.parametrize("taken", [0, 1, 3])
+def test_an_abandoned_epoch_leaves_no_trace(loaders, truth, taken):
+    images, labels = truth
+    slices = slices_of(permutation(360, 0, 0), 16, 1, 0)
+    abandoned = loaders[0].batches(slices)
+    for _ in range(taken):
+        next(abandoned)
+    other = slices_of(permutation(360, 0, 1), 16, 1, 0)
+    for slice_, loaded in zip(other, loaders[0].batches(other), strict=True):
+        assert np.array_equal(pixels(loaded), images[slice_.ids])
+        assert np.array_equal(loaded.labels.numpy(), labels[slice_.ids])
+
+
+def test_an_epoch_that_another_took_over_does_not_go_on(loaders):
+    slices = slices_of(permutation(360, 0, 0), 16, 1, 0)
+    first = loaders[0].batches(slices)
+    next(first)
+    second = loaders[0].batches(slices)
+    next(second)
+    with pytest.raises(RuntimeError, match="taken this loader over"):
+        next(first)
+    assert len(list(second)) == len(slices) - 1
+
+
+def test_epochs_of_any_length(loaders, truth):
+    ids = np.arange(360)
+    for lengths in ([], [1], [2, 360], [3, 1, 5], [360]):
+        slices = [Slice(ids[:length], length, length) for length in lengths]
+        got = [len(loaded.labels) for loaded in loaders[0].batches(slices)]
+        assert got == lengths
+
+
+def test_loaders_agree_to_the_last_bit_but_a_few(digits):
+    require("dali")
+    slices = slices_of(permutation(1437, 0, 0), 200, 1, 0)
+    native, dali = (make_loader(digits, "train", OPTIONS[name], CPU) for name in ("native", "dali"))
+    for left, right in zip(native.batches(slices), dali.batches(slices), strict=True):
+        assert (left.images - right.images).abs().max() <= 1e-6
+        assert torch.equal(left.labels, right.labels)
+        assert left.images.is_contiguous() == right.images.is_contiguous() is True
+    native.close()
+    dali.close()
+
+
+def test_grey_images_become_three_equal_channels(cache, options):
+    facts = DatasetFacts(1437, 360, 10, channels=3, image_size=8)
+    prepared = prepare(DataOptions(name="digits", channels=3), facts, cache)
+    loader = make_loader(prepared, "val", options, CPU)
+    (batch,) = loader.batches([Slice(np.arange(5), 5, 5)])
+    assert batch.images.shape == (5, 3, 8, 8)
+    assert torch.equal(batch.images[:, 0], batch.images[:, 1])
+    assert torch.equal(batch.images[:, 0], batch.images[:, 2])
+    loader.close()
+
+
+def photographs(root: Path) -> Prepared:
+    """Smooth images of many sizes as PNG, grey PNG and JPEG, 6 per split."""
+    generator = np.random.default_rng(0)
+    for split in ("train", "val"):
+        folder = root / split / "only"
+        folder.mkdir(parents=True)
+        for number in range(6):
+            width, height = generator.integers(60, 300, 2).tolist()
+            coarse = generator.integers(0, 256, (9, 9, 3)).astype(np.uint8)
+            image = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+            name = f"{number}.{'jpg' if number % 2 else 'png'}"
+            exif = Image.Exif()
+            exif[0x0112] = 6  # "turn me": an orientation that no loader follows
+            (image.convert("L") if number == 4 else image).save(folder / name, exif=exif)
+    data = DataOptions(name="image_folder", path=str(root), image_size=64)
+    facts = DatasetFacts(6, 6, 1, channels=3, image_size=64)
+    return prepare(data, facts, root.parent / "cache")
+
+
+def test_resized_images_agree_within_the_documented_tolerance(tmp_path):
+    require("dali")
+    prepared = photographs(tmp_path / "set")
+    both: list[Batch] = []
+    for name in ("native", "dali"):
+        loader = make_loader(prepared, "train", OPTIONS[name], CPU)
+        both += loader.batches([Slice(np.arange(6), 6, 6)])
+        loader.close()
+    left, right = both
+    levels = (left.images - right.images).abs() * 255 * torch.tensor(prepared.std).view(-1, 1, 1)
+    assert levels.mean() < 0.5
+    assert levels[:, :, 1:-1, 1:-1].max() < 2.5
+
+
+def test_an_unreadable_image_is_named_and_the_loader_goes_on(tmp_path, options):
+    prepared = photographs(tmp_path / "set")
+    whole = tmp_path / "set" / "train" / "only" / "2.png"
+    content = whole.read_bytes()
+    whole.write_bytes(content[: len(content) // 2])
+    loader = make_loader(prepared, "train", options, CPU)
+    slices = [Slice(np.array(ids), 2, 2) for ids in ([0, 1], [3, 2], [4, 5])]
+    with pytest.raises(DataError, match=r"only/2.png: not a readable image"):
+        list(loader.batches(slices))
+    assert len(list(loader.batches([slices[0], slices[2]]))) == 2
+    whole.unlink()
+    with pytest.raises(DataError, match=r"only/2.png: cannot be read"):
+        list(loader.batches(slices))
+    loader.close()
+
+
+def test_a_damaged_record_is_named_with_its_offset(tmp_path, options):
+    prepared = prepare(DataOptions(name="digits", format="tfrecord"), DIGITS, tmp_path)
+    loader = make_loader(prepared, "val", options, CPU)
+    shard = prepared.files / "val-00001-of-00004.tfrecord"
+    offset, size = map(int, shard.with_suffix(".idx").read_text().split()[2:4])
+    content = bytearray(shard.read_bytes())
+    content[offset + size - 20] ^= 1
+    shard.write_bytes(content)
+    slices = [Slice(ids, len(ids), len(ids)) for ids in (np.arange(9), np.arange(120))]
+    with pytest.raises(DataError, match=rf"^{shard} at byte {offset}: the checksum"):
+        list(loader.batches(slices))
+    loader.close()
+
+
+def test_dali_on_a_gpu_needs_a_gpu(digits):
+    require("dali")
+    with pytest.raises(DataError, match=r"set loader\.device to cpu"):
+        make_loader(digits, "val", DaliOptions(device="gpu"), CPU)

@@ -1,0 +1,113 @@
+"""Folders of a person's own images: what is taken, and what is told when it does not fit."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from raysuite.data import Prepared, Slice, make_loader, prepare
+from raysuite.data.prepared import IMAGENET_MEAN
+from raysuite.data.source import open_source
+from raysuite.errors import DataError
+from raysuite.spec.experiment import DataOptions
+from raysuite.spec.loaders import NativeOptions
+from raysuite.spec.names import DatasetFacts
+
+NAMES = {
+    "train": {"cat": ["b.PNG", "a.jpg"], "Ähre": ["ö x.jpeg"]},
+    "val": {"cat": ["1.png"], "Ähre": []},
+}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = tmp_path / "set"
+    for split, classes in NAMES.items():
+        for name, images in classes.items():
+            folder = root / split / name
+            folder.mkdir(parents=True)
+            for number, image in enumerate(images):
+                Image.new("RGB", (20, 10), (number * 100, 50, 200)).save(folder / image)
+            (folder / "Thumbs.db").touch()
+    return root
+
+
+def prepared(root: Path, channels: int = 3, **counts: int) -> Prepared:
+    facts = DatasetFacts(
+        train_samples=counts.get("train", 3),
+        val_samples=counts.get("val", 1),
+        classes=counts.get("classes", 2),
+        channels=channels,
+        image_size=8,
+    )
+    data = DataOptions(name="image_folder", path=str(root), image_size=8)
+    return prepare(data, facts, root.parent / "cache")
+
+
+def test_classes_and_images_are_sorted(root):
+    found = prepared(root)
+    assert found.classes == ("cat", "Ähre")
+    source = open_source(found, "train")
+    places = [Path(source.place(sample)).relative_to(root) for sample in range(3)]
+    assert [str(place) for place in places] == [
+        "train/cat/a.jpg",
+        "train/cat/b.PNG",
+        "train/Ähre/ö x.jpeg",
+    ]
+    assert [source.read(sample)[1] for sample in range(3)] == [0, 0, 1]
+
+
+def test_images_are_resized_and_normalised(root):
+    loader = make_loader(prepared(root), "train", NativeOptions(), torch.device("cpu"))
+    (batch,) = loader.batches([Slice(np.array([1, 1]), real=1, of_global=1)])
+    assert batch.images.shape == (2, 3, 8, 8)
+    assert batch.images[0, 2, 0, 0].item() == pytest.approx((200 / 255 - 0.406) / 0.225)
+    loader.close()
+
+
+def test_grey_takes_the_mean_of_the_channels(root):
+    found = prepared(root, channels=1)
+    assert found.mean == (pytest.approx(sum(IMAGENET_MEAN) / 3),)
+    loader = make_loader(found, "val", NativeOptions(), torch.device("cpu"))
+    (batch,) = loader.batches([Slice(np.array([0]), real=1, of_global=1)])
+    assert batch.images.shape == (1, 1, 8, 8)
+    loader.close()
+
+
+def test_a_changed_folder_is_listed_anew(root):
+    prepared(root)
+    Image.new("L", (5, 5)).save(root / "train" / "cat" / "c.png")
+    assert open_source(prepared(root, train=4), "train").place(2).endswith("c.png")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda root: (root / "val" / "dog").mkdir(), "on one side only: val/dog"),
+        (lambda root: (root / "train" / "cat" / "a.jpg").unlink(), "the plan counts 3 training"),
+        (lambda root: (root / "train" / "Ähre" / "ö x.jpeg").unlink(), "no image of Ähre"),
+        (lambda root: (root / "val" / "cat" / "1.png").unlink(), "no images"),
+        (lambda root: (root / "val").rename(root / "test"), "no folder"),
+        (
+            lambda root: shutil.rmtree(root / "train") or (root / "train").mkdir(),
+            "no class",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_told(root, change, said):
+    change(root)
+    with pytest.raises(DataError, match=re.escape(said)):
+        prepared(root)
+
+
+def test_an_image_that_went_away_is_named(root):
+    found = prepared(root)
+    (root / "train" / "cat" / "a.jpg").unlink()
+    with pytest.raises(DataError, match=r"train/cat/a.jpg: cannot be read \(No such file"):
+        open_source(found, "train").read(0)

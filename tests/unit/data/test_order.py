@@ -1,0 +1,69 @@
+"""The order of samples: complete, the same for any number of ranks, the same for ever."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raysuite.data import Slice, permutation, rank_slices
+
+samples = st.integers(1, 300)
+batches = st.integers(1, 70)
+workers = st.integers(1, 6)
+accumulations = st.integers(1, 4)
+
+
+def steps(order: np.ndarray, batch: int, workers: int, accumulate: int = 1) -> list[list[Slice]]:
+    """For each step, all ranks' micro-batches in the order of ranks."""
+    by_rank = [
+        list(rank_slices(order, batch, workers, rank, accumulate)) for rank in range(workers)
+    ]
+    assert len({len(own) for own in by_rank}) == 1, "ranks differ in their number of steps"
+    return [list(itertools.chain(*parts)) for parts in zip(*by_rank, strict=True)]
+
+
+def counted(slices: list[Slice]) -> list[int]:
+    return [sample for slice_ in slices for sample in slice_.ids[: slice_.real].tolist()]
+
+
+@given(samples, batches, workers, accumulations, st.integers(0, 3), st.integers(0, 3))
+def test_an_epoch_is_the_whole_set_exactly(n, batch, workers, accumulate, seed, epoch):
+    order = permutation(n, seed, epoch)
+    taken = steps(order, batch, workers, accumulate)
+    assert list(itertools.chain(*map(counted, taken))) == order.tolist()
+    assert sorted(order.tolist()) == list(range(n))
+
+
+@given(samples, batches, workers, accumulations)
+def test_a_step_holds_the_same_samples_however_many_ranks_share_it(n, batch, workers, accumulate):
+    order = permutation(n, 0, 0)
+    alone = [counted(step) for step in steps(order, batch, 1)]
+    assert [counted(step) for step in steps(order, batch, workers, accumulate)] == alone
+
+
+@given(samples, batches, workers, accumulations)
+def test_only_slices_below_two_samples_are_padded_and_from_their_own_step(
+    n, batch, workers, accumulate
+):
+    for step in steps(permutation(n, 0, 0), batch, workers, accumulate):
+        of_step = set(counted(step))
+        assert len(step) == workers * accumulate
+        assert max(slice_.real for slice_ in step) - min(slice_.real for slice_ in step) <= 1
+        for slice_ in step:
+            assert len(slice_.ids) == max(2, slice_.real)
+            assert set(slice_.ids.tolist()) <= of_step
+            assert slice_.of_global == len(of_step)
+            assert slice_.ids.dtype == np.int64
+
+
+def test_the_order_never_changes_from_one_release_to_the_next():
+    assert permutation(10, seed=0, epoch=0).tolist() == [0, 2, 9, 1, 8, 5, 4, 3, 6, 7]
+    assert permutation(10, seed=3, epoch=7).tolist() == [5, 0, 6, 9, 8, 7, 4, 2, 3, 1]
+
+
+def test_seed_and_epoch_both_count():
+    orders = {tuple(permutation(50, seed, epoch)) for seed in range(4) for epoch in range(4)}
+    assert len(orders) == 16
