@@ -47,9 +47,8 @@ def test_records_come_back_in_any_order(path):
     assert [read(path, number) for number in (2, 0, 1)] == [RECORDS[2], RECORDS[0], RECORDS[1]]
 
 
-def test_bytes_on_disk_are_tensorflows(tmp_path):
-    # tf.io.TFRecordWriter's bytes for the one record b"foo" (TensorFlow's record_writer_test.cc
-    # and RFC 3720's CRC-32C): the length 3, its masked CRC, the data, their masked CRC.
+def test_bytes_on_disk_are_in_tensorflows_layout(tmp_path):
+    # The layout that TensorFlow documents: length, its masked CRC, data, their masked CRC.
     path = tmp_path / "foo.tfrecord"
     write_records(path, [b"foo"])
     length, length_crc, data, data_crc = struct.unpack("<QI3sI", path.read_bytes())
