@@ -127,7 +127,10 @@ def state() -> dict[str, object]:
 
 def install_packages(uv: Path, env: dict[str, str]) -> dict[str, str]:
     """Install the locked packages; returns the optional sets that failed, each with its reason."""
-    install = (uv, "pip", "install", "--quiet", "--python", PYTHON, "--require-hashes")
+    # compiled once here, or every worker of every run compiles torch's Python files for itself
+    # where PYTHONDONTWRITEBYTECODE is set or the folder is read-only
+    compiled = "--compile-bytecode"
+    install = (uv, "pip", "install", "--quiet", compiled, "--python", PYTHON, "--require-hashes")
 
     def sets(*names: str) -> list[str | Path]:
         return [part for name in names for part in ("-r", REQUIREMENTS / f"{name}.txt")]

@@ -16,8 +16,12 @@ if TYPE_CHECKING:
 
 def report(
     results: Annotated[
-        Path, typer.Argument(metavar="RESULTS", help="The folder that `raysuite run` printed.")
-    ],
+        Path,
+        typer.Argument(
+            metavar="RESULTS",
+            help="The folder that `raysuite run` printed, or one above it: the newest is taken.",
+        ),
+    ] = Path("results"),
     baseline: Annotated[
         str | None,
         typer.Option(
@@ -48,11 +52,12 @@ def report(
     from raysuite.records import Results
     from raysuite.report import build
 
-    made = build(Results.open(results), out, baseline)
+    opened = Results.open(results)
+    made = build(opened, out, baseline)
     if as_json:
         print_text(json.dumps(made.data(), indent=2, ensure_ascii=False))
         return
-    show(made, out or results)
+    show(made, out or opened.folder)
 
 
 def show(made: Report, folder: Path) -> None:

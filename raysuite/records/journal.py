@@ -75,11 +75,12 @@ class Results:
 
     @classmethod
     def open(cls, folder: Path) -> Results:
-        """An existing results folder, or the newest one in an experiment's folder.
+        """An existing results folder, or the newest one in an experiment's folder or above it.
 
         Raises UserError where there is none.
         """
-        newest = sorted(file.parent for file in folder.glob("*/plan.json"))
+        found = [file for depth in ("*", "*/*") for file in folder.glob(f"{depth}/plan.json")]
+        newest = sorted((file.parent for file in found), key=lambda path: path.name)
         if not (folder / "plan.json").is_file() and newest:
             return cls(newest[-1])
         if not (folder / "plan.json").is_file():
