@@ -34,17 +34,18 @@ def sync(
 
     \b
     Examples:
-      raysuite sync runs/quickstart
-      raysuite sync runs/*
-      raysuite sync runs/quickstart --tracking-uri http://mlflow.example.org:5000
+      raysuite sync results/quickstart
+      raysuite sync results/*
+      raysuite sync results/quickstart --tracking-uri http://mlflow.example.org:5000
     """
     from raysuite.records import Results
     from raysuite.track import sync as synchronize
 
     failed = False
     for folder in results:
-        summary = synchronize(Results.open(folder), tracking_uri, experiment)
-        print_text(f"{folder}: {summary}", error=not summary.ok)
+        opened = Results.open(folder)
+        summary = synchronize(opened, tracking_uri, experiment)
+        print_text(f"{opened.folder}: {summary}", error=not summary.ok)
         failed = failed or not summary.ok
     if failed:
         raise typer.Exit(1)

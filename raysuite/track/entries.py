@@ -1,0 +1,178 @@
+"""Records -> what MLflow keeps: metrics, params and tags, as plain data.
+
+Everything follows from the Records, timestamps included: a replay gives identical rows, and
+MLflow's database keeps identical rows once.
+
+Metrics of the n-th optimiser step have step n, those of the n-th epoch have step n, both counted
+from 1, and those of the whole run have step 0. Metrics in one group stand together in MLflow's
+pages, which group by what comes before the slash.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from raysuite import __version__
+from raysuite.records import EpochFinished, RunFigures
+from raysuite.records.names import Plan, run_name
+
+# MLflow 3 (mlflow/utils/validation.py): longest key, longest value of a param and of a tag.
+MOST_KEY, MOST_PARAM, MOST_TAG = 250, 6000, 8000
+
+DECIDED = (
+    "workers",
+    "device",
+    "global_batch",
+    "micro_batch",
+    "accumulate",
+    "steps_per_epoch",
+    "total_steps",
+    "peak_lr",
+    "repeat",
+    "seed",
+)
+"""What a plan decides beyond its spec."""
+
+
+class Point(NamedTuple):
+    """One value of a metric."""
+
+    key: str
+    value: float
+    timestamp: int
+    """Milliseconds since 1970 (UTC)."""
+    step: int
+
+
+def epoch_points(epoch: EpochFinished, with_speed: bool) -> Iterator[Point]:
+    """The metrics of one epoch and of each of its steps.
+
+    A Record has the time of the epoch's end: its steps are spread evenly over its training time.
+    `with_speed` is False where the gate has not passed, and no speed may be told.
+    """
+    begin = epoch.time - epoch.validation_seconds - epoch.seconds
+    each = epoch.seconds / max(1, len(epoch.losses))
+    for place, (loss, rate) in enumerate(zip(epoch.losses, epoch.learning_rates, strict=False), 1):
+        when, step = milliseconds(begin + each * place), epoch.first_step + place
+        yield Point("step/loss", loss, when, step)
+        yield Point("step/learning_rate", rate, when, step)
+    figures: dict[str, float] = {
+        "train_loss": epoch.train_loss,
+        "val_loss": epoch.val_loss,
+        "val_accuracy": epoch.val_accuracy,
+        "elapsed_seconds": epoch.elapsed_seconds,
+    }
+    if with_speed:
+        figures["seconds"] = epoch.seconds
+        if epoch.steady_seconds > 0:
+            figures["images_per_second"] = epoch.steady_images / epoch.steady_seconds
+        if epoch.seconds > 0 and epoch.data_wait_seconds:
+            wait = sum(epoch.data_wait_seconds) / len(epoch.data_wait_seconds)
+            figures["data_wait_share"] = wait / epoch.seconds
+    when = milliseconds(epoch.time)
+    for name, value in figures.items():
+        yield Point(f"epoch/{name}", value, when, epoch.epoch + 1)
+
+
+def run_points(run: RunFigures) -> Iterator[Point]:
+    """All metrics of a run: its epochs and, once it has finished, its derived figures."""
+    for epoch in run.epochs:
+        yield from epoch_points(epoch, may_tell_speed(run))
+    if run.status != "finished" or run.end is None:
+        return
+    figures = {
+        "images_per_second": run.throughput,
+        "epoch_seconds": run.epoch_seconds,
+        "data_wait_share": run.data_wait_share,
+        "final_accuracy": run.final_accuracy,
+        "best_accuracy": run.best_accuracy,
+        "time_to_accuracy_seconds": run.time_to_accuracy,
+        "peak_process_bytes": run.peak_process_bytes,
+        "peak_device_bytes": run.peak_device_bytes,
+    }
+    for name, value in figures.items():
+        if value is not None:
+            yield Point(f"run/{name}", value, milliseconds(run.end.time), 0)
+
+
+def may_tell_speed(run: RunFigures) -> bool:
+    """Whether the gate lets this run's speed be told."""
+    return run.gate in ("passed", "not needed")
+
+
+def run_params(plan: Plan) -> dict[str, str]:
+    """The resolved spec, flattened to dotted keys, and what the plan decided as `plan.KEY`."""
+    spec = {key: value for key, value in plan["spec"].items() if key != "matrix"}
+    decided = {f"plan.{key}": plan[key] for key in DECIDED if key in plan}
+    flat = {**dict(_flatten(spec)), **decided}
+    return {_key(key): _cut(_written(value), MOST_PARAM) for key, value in flat.items()}
+
+
+def run_tags(run: RunFigures, results_id: str) -> dict[str, str]:
+    """Tags by which a run is found again, and the environment that it ran in."""
+    tags = {
+        "raysuite.kind": "run",
+        "raysuite.results": results_id,
+        "raysuite.run_id": run.run_id,
+        "raysuite.version": __version__,
+        "raysuite.variant": run.variant,
+        "raysuite.gate": run.gate,
+        "raysuite.status": run.status,
+        "raysuite.reason": run.reason,
+        "mlflow.source.name": "raysuite",
+        "mlflow.source.type": "LOCAL",
+    }
+    environment = run.started.environment if run.started else {}
+    tags |= {f"env.{key}": _written(value) for key, value in _flatten(environment)}
+    commit = (environment.get("git") or {}).get("commit")
+    if commit:
+        tags["mlflow.source.git.commit"] = commit
+    return {_key(key): _cut(value, MOST_TAG) for key, value in tags.items()}
+
+
+def mlflow_status(run: RunFigures) -> str:
+    """The run's status in MLflow's words."""
+    if run.status == "finished":
+        return "FINISHED"
+    if run.status == "failed":
+        return "KILLED" if run.reason.startswith("interrupted") else "FAILED"
+    return "RUNNING"
+
+
+def title(run: RunFigures) -> str:
+    """What MLflow calls the run."""
+    return _cut(run_name(run.plan), MOST_KEY)
+
+
+def begin_of(run: RunFigures) -> int | None:
+    """When the run began, in ms since 1970."""
+    return milliseconds(run.started.time) if run.started else None
+
+
+def milliseconds(seconds: float) -> int:
+    """Seconds -> whole milliseconds, MLflow's unit of time."""
+    return round(seconds * 1000)
+
+
+def _flatten(block: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in block.items():
+        if isinstance(value, dict) and value:
+            yield from _flatten(value, f"{prefix}{key}.")
+        elif value not in (None, {}):
+            yield f"{prefix}{key}", value
+
+
+def _key(name: str) -> str:
+    """MLflow allows letters, digits, `_`, `-`, `.`, space and `/`, but reads `/` as a folder."""
+    return re.sub(r"[^\w.\- ]", "_", name)[:MOST_KEY]
+
+
+def _written(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"

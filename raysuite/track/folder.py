@@ -1,0 +1,87 @@
+"""A results folder's identity, and the lock under which it is written to MLflow."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # not on Windows, where there is no lock
+    fcntl = None  # type: ignore[assignment]
+
+ID_FILE = "results.id"
+PATIENCE = 60.0
+"""Seconds to wait for another sync of the same folder."""
+
+
+def results_id(folder: Path) -> str:
+    """32 hex digits that name this folder's results, wherever the folder is moved to.
+
+    They are written into the folder on the first call. Where it cannot be written to, they follow
+    from the plan and the folder's name.
+    """
+    file = folder / ID_FILE
+    if not file.exists():
+        part = folder / f".{ID_FILE}.{uuid.uuid4().hex}"
+        try:
+            part.write_text(uuid.uuid4().hex + "\n", "ascii")
+            try:
+                os.link(part, file)  # unlike a rename, it keeps what another process put there
+            except FileExistsError:
+                pass
+            finally:
+                part.unlink()
+        except OSError:
+            if not file.exists():
+                plan = (folder / "plan.json").read_bytes()
+                return hashlib.sha256(plan + folder.resolve().name.encode()).hexdigest()[:32]
+    return file.read_text("ascii").strip()
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Held by one process at a time; a folder that cannot hold a lock goes without.
+
+    Raises TimeoutError if another process holds it for longer than PATIENCE.
+    """
+    try:
+        stream = (folder / ".sync.lock").open("w")
+    except OSError:
+        yield
+        return
+    with stream:
+        if fcntl is not None:
+            _wait(stream.fileno())
+        yield
+
+
+def _wait(descriptor: int) -> None:
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError as error:
+            if time.monotonic() > end:
+                raise TimeoutError(
+                    "another process is still writing this folder to MLflow"
+                ) from error
+            time.sleep(0.05)
+        except OSError:  # a file system without locks
+            return
+
+
+def digest(*files: Path) -> str:
+    """16 hex digits over the names and contents of those files that exist."""
+    total = hashlib.sha256()
+    for file in files:
+        if file.is_file():
+            total.update(file.name.encode())
+            total.update(hashlib.sha256(file.read_bytes()).digest())
+    return total.hexdigest()[:16]

@@ -1,0 +1,154 @@
+"""MLflow's store: opened without its chatter, and the few things that are asked of it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from raysuite.errors import UserError
+from raysuite.track.entries import Point
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+# MLflow 3 (mlflow/utils/validation.py): most metrics, params or tags of one request.
+MOST_METRICS, MOST_PARAMS = 1000, 100
+
+_DEFAULTS = {
+    # MLflow would report its use to its makers; a benchmark on a closed machine must not.
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    # By its own defaults it tries a dead server for minutes.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+}
+
+
+def tracking_address(given: str | None = None) -> str:
+    """The store's URI: as given, else MLFLOW_TRACKING_URI, else mlflow.db in the working folder."""
+    uri = given or os.environ.get("MLFLOW_TRACKING_URI")
+    return uri or f"sqlite:///{Path.cwd() / 'mlflow.db'}"
+
+
+def without_password(uri: str) -> str:
+    """The URI as it may be shown."""
+    return re.sub(r"(?<=://)[^/@]*@", "", uri)
+
+
+class Store:
+    """One experiment in a tracking store. Methods raise what MLflow and its parts raise."""
+
+    def __init__(self, uri: str, experiment: str) -> None:
+        with quiet():
+            from mlflow import MlflowClient
+
+            self.client: MlflowClient = MlflowClient(uri)
+            self.experiment_id = _experiment(self.client, uri, experiment)
+
+    def runs_of(self, results_id: str) -> list[Run]:
+        """Every MLflow run of a results folder, the oldest first."""
+        found: list[Run] = []
+        token = None
+        while True:
+            page = self.client.search_runs(
+                [self.experiment_id],
+                filter_string=f"tags.`raysuite.results` = '{results_id}'",
+                order_by=["attributes.start_time ASC"],
+                page_token=token,
+            )
+            found += page
+            token = page.token
+            if not token:
+                return found
+
+    def create(self, name: str, begin: int | None, tags: Mapping[str, str]) -> Run:
+        """A new run; its tags come with it, so that it is found again whatever happens next."""
+        return self.client.create_run(
+            self.experiment_id, start_time=begin, tags=dict(tags), run_name=name
+        )
+
+    def log(
+        self,
+        run_id: str,
+        points: Sequence[Point] = (),
+        params: Mapping[str, str] | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> None:
+        """Metrics, params and tags, in as few requests as MLflow allows."""
+        from mlflow.entities import Metric, Param, RunTag
+
+        metrics = [Metric(p.key, p.value, p.timestamp, p.step) for p in points]
+        named = [Param(key, value) for key, value in (params or {}).items()]
+        marks = [RunTag(key, value) for key, value in (tags or {}).items()]
+        for start in range(0, max(len(named), len(marks)), MOST_PARAMS):
+            part = slice(start, start + MOST_PARAMS)
+            self.client.log_batch(run_id, params=named[part], tags=marks[part])
+        for start in range(0, len(metrics), MOST_METRICS):
+            self.client.log_batch(run_id, metrics=metrics[start : start + MOST_METRICS])
+
+    def finish(self, run_id: str, status: str, end: int | None) -> None:
+        """Set status and end; `RUNNING` has no end."""
+        if status == "RUNNING":
+            self.client.update_run(run_id, status=status)
+        else:
+            self.client.set_terminated(run_id, status, end)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """MLflow's and its database's messages below a warning are kept out of the terminal."""
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    warnings.filterwarnings("ignore", module=r"mlflow(\.|$)")
+    import mlflow  # noqa: F401 - its import sets the levels that are changed here
+
+    loggers = [logging.getLogger(name) for name in ("mlflow", "alembic")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _experiment(client: MlflowClient, uri: str, name: str) -> str:
+    from mlflow.exceptions import MlflowException
+
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        try:
+            return client.create_experiment(
+                name,
+                artifact_location=_artifacts(uri, name),
+                # MLflow 3's pages then open on training runs instead of language-model traces
+                tags={"mlflow.experimentKind": "custom_model_development"},
+            )
+        except MlflowException:
+            found = client.get_experiment_by_name(name)  # another process was first
+            if found is None:
+                raise
+    if found.lifecycle_stage == "deleted":
+        raise UserError(
+            f"MLflow's experiment {name!r} was deleted; restore it with "
+            f"`mlflow experiments restore --experiment-id {found.experiment_id}`, "
+            "or give another one with --experiment"
+        )
+    return str(found.experiment_id)
+
+
+def _artifacts(uri: str, name: str) -> str | None:
+    """`mlartifacts` beside an SQLite file; a server, or another database, has its own place."""
+    if not uri.startswith("sqlite:///"):
+        return None
+    database = Path(urlsplit(uri).path[1:])
+    folder = database.absolute().parent / "mlartifacts" / re.sub(r"[^\w.-]", "_", name)
+    return folder.as_uri()

@@ -1,0 +1,100 @@
+"""Journals -> MLflow, as often as one likes: what is there already is not written again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raysuite.errors import UserError
+from raysuite.records import Results
+from raysuite.track.folder import locked
+from raysuite.track.store import Store, quiet, tracking_address, without_password
+from raysuite.track.upload import Upload
+
+
+@dataclass(frozen=True)
+class SyncSummary:
+    """What a sync did."""
+
+    address: str
+    """The tracking store, without any password."""
+    experiment: str
+    written: int = 0
+    """Runs that were new, or had grown."""
+    unchanged: int = 0
+    """Runs that were there already, or have nothing to write yet."""
+    error: str = ""
+    """Why it stopped; empty if all went well."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether all went well."""
+        return not self.error
+
+    def __str__(self) -> str:
+        if self.ok:
+            done = f"{self.written} runs written to MLflow at {self.address}"
+            return f"{done}, experiment {self.experiment!r}; {self.unchanged} were up to date"
+        return (
+            f"MLflow at {self.address} could not be written: {self.error}\n"
+            "Nothing is lost: the journals hold every record; `raysuite sync` writes them later."
+        )
+
+
+def sync(
+    results: Results, tracking_uri: str | None = None, experiment: str | None = None
+) -> SyncSummary:
+    """Replay the journals of a results folder into MLflow.
+
+    One parent run for the folder, one run nested under it for each journal. It may be called at
+    any time, any number of times, after a crash, and by several processes at once. The store is
+    `tracking_uri`, else MLFLOW_TRACKING_URI, else `mlflow.db` in the working folder; the
+    experiment is the spec's name unless another is given.
+
+    A store that is out of reach or broken raises nothing: the summary says why.
+    Raises UserError where the experiment was deleted in MLflow.
+    """
+    uri = tracking_address(tracking_uri)
+    name = experiment or experiment_name(results)
+    shown = without_password(uri)
+    written = unchanged = 0
+    try:
+        with quiet(), locked(results.folder):
+            upload = Upload(results, Store(uri, name))
+            upload.parent()
+            for plan in results.plans():
+                if upload.write_run(plan["run_id"]):
+                    written += 1
+                else:
+                    unchanged += 1
+            upload.write_parent()
+    except UserError:
+        raise
+    except Exception as error:  # whatever a store throws, no training may fail by it
+        return SyncSummary(shown, name, written, unchanged, one_line(error))
+    return SyncSummary(shown, name, written, unchanged)
+
+
+def prepare(tracking_uri: str | None = None) -> None:
+    """Open the store once, in a thread beside the training: creating a database takes seconds.
+
+    Raises nothing: what is wrong with the store is `sync`'s to tell.
+    """
+    try:
+        with quiet():
+            from mlflow import MlflowClient
+
+            MlflowClient(tracking_address(tracking_uri)).search_experiments(max_results=1)
+    except Exception:  # see above
+        return
+
+
+def experiment_name(results: Results) -> str:
+    """The name that the spec gives its experiment."""
+    plans = results.plans()
+    return str(plans[0]["spec"]["name"]) if plans else results.folder.resolve().name
+
+
+def one_line(error: Exception) -> str:
+    """The kind of an error and the first line of its message, without passwords."""
+    first = next(iter(str(error).splitlines()), "")
+    return without_password(f"{type(error).__name__}: {first}")[:500]

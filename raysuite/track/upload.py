@@ -1,0 +1,126 @@
+"""One results folder into one store: a parent run, and a run nested under it for each journal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from raysuite import __version__
+from raysuite.records import Results, RunFigures, run_figures
+from raysuite.track.entries import (
+    MOST_TAG,
+    begin_of,
+    milliseconds,
+    mlflow_status,
+    run_params,
+    run_points,
+    run_tags,
+    title,
+)
+from raysuite.track.folder import digest, results_id
+from raysuite.track.store import Store
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+
+FILES = ("spec.yaml", "plan.json", "report.html", "rows.csv", "rows.md", "rows.json")
+MARK = "raysuite.synced"
+"""Tag set after everything else of a run: digest of what was written. A crash leaves it unset."""
+
+
+class Upload:
+    """Writes a results folder into a store. Call it under the folder's lock."""
+
+    def __init__(self, results: Results, store: Store) -> None:
+        self.results = results
+        self.store = store
+        self.id = results_id(results.folder)
+        self.known: dict[str, Run] = {}
+        for run in store.runs_of(self.id):  # the oldest counts, should there ever be two
+            self.known.setdefault(run.data.tags.get("raysuite.run_id", ""), run)
+
+    def parent(self) -> Run:
+        """The results folder's own run, created if need be."""
+        if "" not in self.known:
+            tags = {
+                "raysuite.kind": "results",
+                "raysuite.results": self.id,
+                "raysuite.version": __version__,
+                "mlflow.source.name": "raysuite",
+                "mlflow.source.type": "LOCAL",
+            }
+            name = self.results.folder.resolve().name
+            self.known[""] = self.store.create(name, self._begin(), tags)
+        return self.known[""]
+
+    def child(self, run: RunFigures) -> Run:
+        """The MLflow run of one run, created if need be, with its params and tags."""
+        if run.run_id not in self.known:
+            parent = self.parent().info.run_id
+            tags = {**run_tags(run, self.id), "mlflow.parentRunId": parent}
+            self.known[run.run_id] = self.store.create(title(run), begin_of(run), tags)
+        return self.known[run.run_id]
+
+    def write_run(self, run_id: str) -> bool:
+        """Write a run whole; False if there was nothing new. Writing it twice changes nothing."""
+        journal = self.results.journal_file(run_id)
+        mark = digest(journal)  # before reading: what is appended meanwhile is for the next time
+        plan = next(plan for plan in self.results.plans() if plan["run_id"] == run_id)
+        run = run_figures(plan, self.results.records(run_id))
+        if run.started is None and run.end is None:
+            return False
+        child = self.child(run)
+        if child.data.tags.get(MARK) == mark:
+            return False
+        mlflow_id = child.info.run_id
+        had = child.data.params  # MLflow refuses a param whose value has changed
+        params = {key: value for key, value in run_params(plan).items() if key not in had}
+        self.store.log(mlflow_id, list(run_points(run)), params, run_tags(run, self.id))
+        self.store.client.log_artifact(mlflow_id, str(journal))
+        end = milliseconds(run.end.time) if run.end else None
+        self.store.finish(mlflow_id, mlflow_status(run), end)
+        self.store.log(mlflow_id, tags={MARK: mark})
+        return True
+
+    def write_parent(self) -> None:
+        """Write what belongs to the whole folder: its files, its plots and how it ended."""
+        folder = self.results.folder
+        files = [folder / name for name in FILES]
+        plots = sorted((folder / "plots").glob("*.html"))
+        runs = [
+            run_figures(plan, self.results.records(plan["run_id"])) for plan in self.results.plans()
+        ]
+        parent = self.parent()
+        mlflow_id = parent.info.run_id
+        mark = digest(*files, *plots)
+        if parent.data.tags.get(MARK) != mark:
+            for file in files:
+                if file.is_file():
+                    self.store.client.log_artifact(mlflow_id, str(file))
+            for plot in plots:
+                self.store.client.log_artifact(mlflow_id, str(plot), "plots")
+            tags = {MARK: mark, **_note(folder / "rows.md")}
+            self.store.log(mlflow_id, tags=tags)
+        ends = [milliseconds(run.end.time) for run in runs if run.end]
+        self.store.finish(mlflow_id, _overall(runs), max(ends, default=None))
+
+    def _begin(self) -> int | None:
+        """When the first run of the folder began."""
+        runs = (run_figures(p, self.results.records(p["run_id"])) for p in self.results.plans())
+        return min((begin for run in runs if (begin := begin_of(run))), default=None)
+
+
+def _overall(runs: list[RunFigures]) -> str:
+    states = {mlflow_status(run) for run in runs}
+    for state in ("KILLED", "RUNNING"):
+        if state in states:
+            return state
+    return "FINISHED" if "FINISHED" in states else "FAILED"
+
+
+def _note(file: Path) -> dict[str, str]:
+    """The table as the description that MLflow shows on the run's page, if it is short enough."""
+    if not file.is_file():
+        return {}
+    text = file.read_text("utf-8")
+    return {"mlflow.note.content": text} if len(text) <= MOST_TAG else {}

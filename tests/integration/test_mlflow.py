@@ -1,0 +1,264 @@
+"""Journals in a real MLflow store: everything is there, and nothing twice."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from raysuite.records import Results, RunFailed, RunFinished, results_figures
+from raysuite.report import build
+from raysuite.track import MlflowSink, prepare, sync
+from raysuite.track.store import Store
+from tests.fake_results import TWELVE_ROWS, write_results
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+FOUR_ROWS = TWELVE_ROWS.replace("[ddp, horovod, deepspeed]", "[ddp]")
+TABLES = ("experiments", "runs", "params", "tags", "metrics", "latest_metrics")
+LOST = RunFailed(run_id="", reason="lost", message="the workers died")
+STOPPED = RunFailed(run_id="", reason="interrupted", message="Ctrl-C")
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MLflow takes seconds to create its tables: once for all tests."""
+    folder = tmp_path_factory.mktemp("store")
+    prepare(f"sqlite:///{folder}/mlflow.db")
+    return folder / "mlflow.db"
+
+
+@pytest.fixture
+def database(empty_store: Path, tmp_path: Path, monkeypatch) -> Path:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return Path(shutil.copy(empty_store, tmp_path / "mlflow.db"))
+
+
+def query(database: Path, question: str) -> list[tuple]:
+    with closing(sqlite3.connect(database)) as connection:
+        return connection.execute(question).fetchall()
+
+
+def sizes(database: Path) -> dict[str, int]:
+    return {table: query(database, f"select count(*) from {table}")[0][0] for table in TABLES}
+
+
+def content(database: Path) -> list[tuple]:
+    """All metrics by the names of their runs: what a replay may not change."""
+    return query(
+        database,
+        "select r.name, m.key, m.step, m.timestamp, m.value from metrics m "
+        "join runs r on r.run_uuid = m.run_uuid order by 1, 2, 3, 4",
+    )
+
+
+def test_once_is_all_and_thrice_is_no_more(database, tmp_path):
+    results = write_results(tmp_path / "results", spec=FOUR_ROWS)
+    build(results)
+    first = sync(results)
+    assert first.ok
+    assert (first.written, first.unchanged) == (4, 0)
+    once = sizes(database)
+    steps = sum(len(e.losses) for run in results_figures(results) for e in run.epochs)
+    epochs = sum(len(run.epochs) for run in results_figures(results))
+    assert once["runs"] == 5
+    assert once["metrics"] == 2 * steps + 7 * epochs + 7 * 4
+    for _ in range(2):
+        again = sync(results)
+        assert (again.ok, again.written, again.unchanged) == (True, 0, 4)
+    assert sizes(database) == once
+    # even where the mark was lost, a replay of identical rows adds none
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("delete from tags where key = 'raysuite.synced'")
+        connection.commit()
+    assert sync(results).written == 4
+    assert sizes(database) == once
+
+
+def test_runs_are_nested_with_status_times_and_artifacts(database, tmp_path):
+    spec = FOUR_ROWS
+    results = write_results(
+        tmp_path / "results", spec=spec, fails={1: LOST, 2: STOPPED}, missing=[3]
+    )
+    build(results)
+    assert sync(results).ok
+    states = dict(query(database, "select name, status from runs"))
+    assert states == {
+        "results": "KILLED",
+        "ddp · native · 1 worker": "FINISHED",
+        "ddp · dali · 1 worker": "FAILED",
+        "ddp · native · 2 workers": "KILLED",
+    }
+    [(parent, root)] = query(
+        database, "select run_uuid, artifact_uri from runs where name = 'results'"
+    )
+    nested = query(database, "select value from tags where key = 'mlflow.parentRunId'")
+    assert nested == [(parent,)] * 3
+    figures = results_figures(results)[0]
+    begin, end = query(
+        database, "select start_time, end_time from runs where name = 'ddp · native · 1 worker'"
+    )[0]
+    assert begin == round(figures.started.time * 1000)
+    assert end == round(figures.end.time * 1000)
+    assert root.startswith((tmp_path / "mlartifacts").as_uri())
+    folder = Path(root.removeprefix("file://"))
+    names = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
+    assert {"spec.yaml", "plan.json", "report.html", "rows.csv", "rows.md"} <= names
+    assert "plots/throughput.html" in names
+    assert len(list((tmp_path / "mlartifacts").rglob("journal.jsonl"))) == 3
+
+
+@pytest.mark.parametrize("calls", [0, 1, 2, 3, 5, 8])
+def test_a_sync_that_breaks_off_is_completed_by_the_next(database, tmp_path, monkeypatch, calls):
+    results = write_results(tmp_path / "results", spec=FOUR_ROWS)
+    whole = Store.log
+    left = calls
+
+    def breaks_off(self, *args, **kwargs):
+        nonlocal left
+        if left == 0:
+            points = list(args[1])[:50] if len(args) > 1 else []
+            whole(self, args[0], points)
+            raise ConnectionError("the line is dead")
+        left -= 1
+        whole(self, *args, **kwargs)
+
+    monkeypatch.setattr(Store, "log", breaks_off)
+    broken = sync(results)
+    assert "the line is dead" in broken.error
+    assert "Nothing is lost" in str(broken)
+    monkeypatch.setattr(Store, "log", whole)
+    assert sync(results).ok
+    assert sizes(database)["runs"] == 5
+    found = content(database)
+    assert len(found) == len(set(found))
+    assert len([row for row in found if row[1] == "step/loss"]) == 4 * 6 * 23
+
+
+def test_killed_at_any_moment(database, tmp_path):
+    results = write_results(tmp_path / "results")
+    command = [sys.executable, "-m", "raysuite", "sync", str(results.folder)]
+    killed = 0
+    while killed < 3:
+        with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL) as process:
+            runs = sizes(database)["runs"]
+            while process.poll() is None and sizes(database)["runs"] < runs + 3:
+                time.sleep(0.02)
+            process.send_signal(signal.SIGKILL)
+        assert process.returncode == -signal.SIGKILL
+        killed += 1
+    assert sync(results).ok
+    assert sizes(database)["runs"] == 13
+    found = content(database)
+    assert len(found) == len(set(found))
+    assert len([row for row in found if row[1] == "step/loss"]) == 12 * 6 * 23
+
+
+def test_several_at_once(database, tmp_path):
+    results = write_results(tmp_path / "results", spec=FOUR_ROWS)
+    other = write_results(tmp_path / "other", spec=FOUR_ROWS)
+    command = [sys.executable, "-m", "raysuite", "sync"]
+    started = [
+        subprocess.Popen(
+            [*command, str(folder)], env=ENVIRONMENT, stderr=subprocess.PIPE, text=True
+        )
+        for folder in (results.folder, results.folder, other.folder)
+    ]
+    for process in started:
+        _, complaint = process.communicate(timeout=120)
+        assert process.returncode == 0, complaint
+    found = sizes(database)
+    assert found["runs"] == 10
+    assert found["experiments"] == 2
+    steps = query(database, "select count(*) from metrics where key = 'step/loss'")
+    assert steps == [(2 * 4 * 6 * 23,)]
+
+
+def test_a_journal_that_grew_is_written_on(database, tmp_path):
+    whole = write_results(tmp_path / "whole", spec=FOUR_ROWS)
+    results = write_results(tmp_path / "results", spec=FOUR_ROWS, missing=[1, 2, 3])
+    journal = results.journal_file(results.plans()[0]["run_id"])
+    lines = journal.read_text("utf-8").splitlines(keepends=True)
+    journal.write_text("".join(lines[:4]), "utf-8")
+    assert sync(results).written == 1
+    assert {"RUNNING"} == {state for (state,) in query(database, "select status from runs")}
+    journal.write_text("".join(lines), "utf-8")
+    shutil.copytree(whole.folder / "runs", results.folder / "runs", dirs_exist_ok=True)
+    assert sync(results).written == 4
+    assert {"FINISHED"} == {state for (state,) in query(database, "select status from runs")}
+    grown = content(database)
+    assert sync(whole).ok
+    assert len(content(database)) == 2 * len(grown)
+
+
+def test_the_sink_and_a_later_sync_write_the_same(database, tmp_path):
+    results = write_results(tmp_path / "results", spec=FOUR_ROWS)
+    sink = MlflowSink(results)
+    for plan in results.plans():
+        for record in results.records(plan["run_id"]):
+            sink.write(record)
+            if isinstance(record, RunFinished):
+                sink.write(record)
+    assert not sink.broken
+    live = content(database)
+    assert len(live) == len(set(live))
+    before = sizes(database)["runs"]
+    assert sync(results).ok
+    assert content(database) == live
+    assert sizes(database)["runs"] == before == 5
+
+
+@pytest.mark.parametrize(
+    "address", ["http://me:hush@127.0.0.1:9", "sqlite:////dev/null/mlflow.db", "nonsense://x"]
+)
+def test_a_store_out_of_reach_loses_nothing(tmp_path, caplog, address, monkeypatch):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    results = write_results(tmp_path / "results", spec=FOUR_ROWS)
+    begin = time.monotonic()
+    summary = sync(results, address)
+    assert time.monotonic() - begin < 60
+    assert not summary.ok
+    assert "raysuite sync" in str(summary)
+    assert "hush" not in str(summary)
+    sink = MlflowSink(results, address)
+    with caplog.at_level(logging.WARNING):
+        for record in results.records(results.plans()[0]["run_id"]):
+            sink.write(record)
+    assert sink.broken
+    warnings = [entry for entry in caplog.records if entry.name == "raysuite.track.sink"]
+    assert len(warnings) == 1
+    assert "hush" not in caplog.text
+
+
+def test_the_command(database, tmp_path):
+    from raysuite.cli import app
+
+    results = write_results(tmp_path / "results", spec=FOUR_ROWS)
+    done = CliRunner().invoke(app, ["sync", str(results.folder), "--experiment", "mine"])
+    assert done.exit_code == 0, done.output
+    assert "4 runs written to MLflow" in done.output
+    assert ("mine",) in query(database, "select name from experiments")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    wrong = CliRunner().invoke(app, ["sync", str(empty)])
+    assert wrong.exit_code == 2, wrong.output
+
+
+def test_a_sync_of_twelve_runs_takes_seconds(database, tmp_path):
+    spec = TWELVE_ROWS.replace("epochs: 6", "epochs: 13")  # 299 steps
+    results = write_results(tmp_path / "results", spec=spec)
+    begin = time.monotonic()
+    assert sync(Results.open(results.folder)).ok
+    assert time.monotonic() - begin < 20

@@ -1,0 +1,100 @@
+"""Records -> metrics, params and tags, without any MLflow."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from raysuite.plan import make_plans
+from raysuite.records import RunFailed, run_figures
+from raysuite.spec import parse_document
+from raysuite.track.entries import (
+    MOST_KEY,
+    MOST_PARAM,
+    MOST_TAG,
+    epoch_points,
+    mlflow_status,
+    run_params,
+    run_points,
+    run_tags,
+)
+from raysuite.track.store import tracking_address, without_password
+from tests.fake_results import TWELVE_ROWS, epoch, run_records, verdict
+
+PLAN = make_plans(parse_document(TWELVE_ROWS.replace("REPEATS", "1"), "s"), gpus=0)[0]
+DATA = PLAN.model_dump(mode="json")
+
+
+def test_steps_and_epochs_are_counted_from_one_and_lie_in_time_order():
+    points = list(epoch_points(epoch(PLAN, 1), with_speed=True))
+    losses = [point for point in points if point.key == "step/loss"]
+    assert [p.step for p in losses] == list(range(PLAN.steps_per_epoch + 1, 47))
+    stamps = [p.timestamp for p in losses]
+    assert stamps == sorted(stamps)
+    [accuracy] = [point for point in points if point.key == "epoch/val_accuracy"]
+    assert accuracy.step == 2
+    assert stamps[-1] <= accuracy.timestamp
+
+
+def test_a_replay_gives_identical_points():
+    run = run_figures(DATA, run_records(PLAN))
+    assert list(run_points(run)) == list(run_points(run_figures(DATA, run_records(PLAN))))
+    assert len(set(run_points(run))) == len(list(run_points(run)))
+
+
+def test_no_speed_before_the_gate_has_passed():
+    records = run_records(PLAN)
+    records[1] = verdict(PLAN, passed=False)
+    keys = {point.key for point in run_points(run_figures(DATA, records))}
+    told = {"images_per_second", "seconds", "data_wait_share", "epoch_seconds"}
+    assert not {key for key in keys if key.partition("/")[2] in told}
+    assert "epoch/val_accuracy" in keys
+
+
+def test_an_epoch_recorded_twice_is_written_once():
+    records = run_records(PLAN)
+    again = [*records[:-1], epoch(PLAN, 5, accuracy=0.5), records[-1]]
+    points = [p for p in run_points(run_figures(DATA, again)) if p.key == "epoch/val_accuracy"]
+    assert len(points) == 6
+    assert points[-1].value == 0.5
+
+
+def test_params_are_the_whole_resolved_spec_and_what_the_plan_decided():
+    params = run_params(DATA)
+    assert params["training.epochs"] == "6"
+    assert params["strategy.name"] == "ddp"
+    assert params["plan.micro_batch"] == "64"
+    assert all(value for value in params.values())
+
+
+def test_whatever_a_person_writes_fits_into_mlflow():
+    options = {"a/b:c" * 80: "x" * 9000, "ü": [1, 2], "empty": {}, "none": None}
+    plan = {**DATA, "spec": {**DATA["spec"], "model": {"name": "m", "options": options}}}
+    params = run_params(plan)
+    assert all(re.fullmatch(r"[\w.\- ]+", key) and len(key) <= MOST_KEY for key in params)
+    assert all(len(value) <= MOST_PARAM for value in params.values())
+    lost = RunFailed(run_id="x", reason="error", message="m" * 10_000)
+    tags = run_tags(run_figures(DATA, run_records(PLAN, lost)), "0" * 32)
+    assert all(len(value) <= MOST_TAG for value in tags.values())
+    assert tags["env.versions.torch"] == "2.15.0"
+
+
+@pytest.mark.parametrize(
+    ("reason", "status"), [("interrupted", "KILLED"), ("gate", "FAILED"), ("lost", "FAILED")]
+)
+def test_status(reason, status):
+    failed = run_records(PLAN, RunFailed(run_id="x", reason=reason, message="m"))
+    assert mlflow_status(run_figures(DATA, failed)) == status
+    assert mlflow_status(run_figures(DATA, run_records(PLAN))) == "FINISHED"
+    assert mlflow_status(run_figures(DATA, run_records(PLAN)[:3])) == "RUNNING"
+
+
+def test_the_address_and_its_password(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert tracking_address() == f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:hush@host:5000")
+    assert tracking_address() == "http://me:hush@host:5000"
+    assert tracking_address("sqlite:///x.db") == "sqlite:///x.db"
+    assert without_password(tracking_address()) == "http://host:5000"
