@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -73,18 +74,25 @@ def run(
         if retry_failed:
             suite.forget_failures(plans, results)
 
-    with suite.connect(address) as capacity:
-        if results is None:
-            plans = make_plans(document, int(capacity.gpus))
-        suite.check(plans, capacity, document)
-        if results is None:
-            results = suite.create(document, plans, root)
-        if not (quiet or as_json):
-            console.print_text(f"results: {results.folder}")
-        sync = _syncer(results, tracking_uri) if mlflow else _nothing
-        with Progress(plans, quiet, as_json, console.stdout()) as progress:
-            progress.poll(results)
-            suite.run(plans, results, poll=lambda: progress.poll(results), between=sync)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
+    try:
+        with suite.connect(address) as capacity:
+            if results is None:
+                plans = make_plans(document, int(capacity.gpus))
+            suite.check(plans, capacity, document)
+            if results is None:
+                results = suite.create(document, plans, root)
+            if not (quiet or as_json):
+                console.print_text(f"results: {results.folder}")
+            sync = _syncer(results, tracking_uri) if mlflow else _nothing
+            with Progress(plans, quiet, as_json, console.stdout()) as progress:
+                progress.poll(results)
+                suite.run(plans, results, poll=lambda: progress.poll(results), between=sync)
+    except KeyboardInterrupt:
+        if results is not None:
+            hint = f"what has finished is kept; go on with: raysuite run {spec} --resume"
+            console.print_text(hint, error=True)
+        raise
     _report(results, quiet or as_json)
     sync()
     ends = [results.end_of(plan.run_id) for plan in plans]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from raysuite.errors import UserError
 
@@ -47,13 +50,13 @@ def connect(address: str | None) -> Iterator[Capacity]:
         os.environ.setdefault(name, value)
     import ray
 
+    own = tempfile.mkdtemp(prefix="rs-") if address is None else None
     try:
         ray.init(
             address=address or "local",
-            include_dashboard=None if address else False,
             log_to_driver=False,
             logging_level=logging.ERROR,
-            configure_logging=True,
+            **(_embedded(own) if own else {}),
         )
     except (ConnectionError, TimeoutError, ValueError) as error:
         raise UserError(f"no Ray cluster answers at {address!r}: {error}") from error
@@ -64,3 +67,13 @@ def connect(address: str | None) -> Iterator[Capacity]:
         yield Capacity(total.get("CPU", 0.0), total.get("GPU", 0.0), alive)
     finally:
         ray.shutdown()
+        if own:
+            shutil.rmtree(own, ignore_errors=True)
+
+
+def _embedded(folder: str) -> dict[str, Any]:
+    """For this user on this machine alone: nothing listens beyond loopback, no shared folder.
+
+    /tmp/ray belongs to whoever came first (ray#4593); socket paths must stay short (ray#17161).
+    """
+    return {"include_dashboard": False, "_node_ip_address": "127.0.0.1", "_temp_dir": folder}

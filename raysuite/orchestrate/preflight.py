@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from functools import cache
+from importlib.util import find_spec
 
 from raysuite import lazy
 from raysuite.errors import Mistake, UserError
 from raysuite.orchestrate.cluster import Capacity
 from raysuite.plan import RunPlan
 
-_PARTS = {"horovod": "horovod.torch:init", "deepspeed": "deepspeed:initialize"}
+_PARTS = {"horovod": "horovod", "deepspeed": "deepspeed", "dali": "nvidia.dali"}
 
 
 def lacking(plan: RunPlan) -> list[Mistake]:
@@ -20,12 +21,21 @@ def lacking(plan: RunPlan) -> list[Mistake]:
         wanted["model.name"] = spec.model.name
     if spec.strategy.name == "custom":
         wanted["strategy.target"] = spec.strategy.target
-    if spec.strategy.name in _PARTS:
-        wanted["strategy"] = _PARTS[spec.strategy.name]
-    if spec.loader.name == "dali":
-        wanted["loader"] = "nvidia.dali:pipeline_def"
     found = {key: _import_error(target) for key, target in wanted.items()}
+    for key, name in (("strategy", spec.strategy.name), ("loader", spec.loader.name)):
+        if name in _PARTS and not _installed(_PARTS[name]):
+            message = f"{name} is not installed; `make setup` installs it, or says what it lacks"
+            found[key] = message
     return [Mistake(message, key=key) for key, message in found.items() if message]
+
+
+@cache
+def _installed(module: str) -> bool:
+    """Found, not imported: that would cost the driver seconds and gigabytes."""
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 @cache

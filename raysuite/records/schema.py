@@ -107,6 +107,8 @@ class RunFinished(_Record):
     """Wall clock of the run, all included."""
     first_step_seconds: float
     """From the start of the run in the worker to the end of its first optimiser step."""
+    first_step_time: float | None = None
+    """Wall clock at the end of that step, in seconds since 1970."""
 
 
 class RunFailed(_Record):

@@ -130,7 +130,7 @@ class MeasureOptions(Options):
     """What is measured, and from when on."""
 
     warmup_steps: int = Field(default=10, ge=0)
-    """Optimiser steps left out of the throughput, counted from the start of the run."""
+    """Optimiser steps left out of the throughput, at the start of the run and of each retry."""
 
 
 class ExperimentSpec(Options):

@@ -32,6 +32,7 @@ class TrainingLoop:
         self.time_to_accuracy: float | None = None
         self.first_step_at: float | None = None
         """Monotonic time at the end of the first optimiser step of this attempt."""
+        self._steps_here = 0  # in this attempt: a fresh process warms up anew
         self._elapsed_before = 0.0
         self._began: float | None = None
         training = plan.spec.training
@@ -61,7 +62,7 @@ class TrainingLoop:
         )
         rates = [self._learning_rate(first_step + index) for index in range(len(steps))]
         sizes = [micro_batches[0].of_global for micro_batches in steps]
-        steady_from = max(0, plan.spec.measure.warmup_steps - first_step)
+        steady_from = max(0, plan.spec.measure.warmup_steps - self._steps_here)
 
         self.engine.model.train()
         began = steady_began = now(device)
@@ -78,6 +79,7 @@ class TrainingLoop:
             waited += time.perf_counter() - asked
             losses.append(self.engine.step(micro_batches, rate))
             self.step += 1
+            self._steps_here += 1
             if self.first_step_at is None:
                 self.first_step_at = now(device)
         ended = now(device)

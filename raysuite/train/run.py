@@ -75,6 +75,7 @@ def execute(
             time_to_accuracy=loop.time_to_accuracy,
             seconds=seconds,
             first_step_seconds=first_step_at - began,
+            first_step_time=time.time() - (time.perf_counter() - first_step_at),
         )
     finally:
         if loop is not None:

@@ -1,0 +1,76 @@
+"""The other side of overhead.py: PyTorch-DDP as one would write it by hand, without raysuite's loop.
+
+torchrun --nproc-per-node 2 benchmarks/plain_ddp.py PLAN.json OUT.json
+
+It borrows raysuite's model and loader, so that both sides do the same work, and measures by the
+same rule: the first steps are left out, and the rest is timed epoch by epoch.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+from raysuite import models
+from raysuite.data import make_loader, permutation, prepare, rank_slices
+from raysuite.plan import RunPlan
+
+
+def main(plan_file: Path, out: Path) -> None:
+    """Train the plan's epochs and write throughput and the time of the first step."""
+    plan = RunPlan.model_validate_json(plan_file.read_text())
+    dist.init_process_group("gloo")
+    torch.set_num_threads(plan.spec.resources.cpus_per_worker)
+    torch.manual_seed(plan.seed)
+    model = DistributedDataParallel(models.build(plan.spec.model, plan.dataset))
+    options = plan.spec.optimizer
+    optimizer = torch.optim.SGD(
+        model.parameters(),
+        lr=plan.peak_lr,
+        momentum=options.momentum,
+        weight_decay=options.weight_decay,
+    )
+    loader = make_loader(
+        prepare(plan.spec.data, plan.dataset), "train", plan.spec.loader, torch.device("cpu")
+    )
+    images, seconds, step, first_step = 0, 0.0, 0, 0.0
+    for epoch in range(plan.spec.training.epochs):
+        order = permutation(plan.dataset.train_samples, plan.seed, epoch)
+        slices = [
+            part
+            for parts in rank_slices(order, plan.global_batch, plan.workers, dist.get_rank())
+            for part in parts
+        ]
+        dist.barrier()
+        began = time.perf_counter()
+        counted = 0
+        for batch in loader.batches(slices):
+            if step == plan.spec.measure.warmup_steps:
+                began, counted = time.perf_counter(), 0
+            optimizer.zero_grad()
+            functional.cross_entropy(model(batch.images), batch.labels).backward()
+            optimizer.step()
+            step += 1
+            counted += batch.of_global
+            first_step = first_step or time.time()
+        if step > plan.spec.measure.warmup_steps:
+            images += counted
+            seconds += time.perf_counter() - began
+    slowest = torch.tensor([seconds])
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    if dist.get_rank() == 0:
+        result = {"throughput": images / slowest.item(), "first_step_time": first_step}
+        out.write_text(json.dumps(result))
+    loader.close()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
