@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from raysuite.records import Results, Row, RunFigures, make_rows, results_figures
+from raysuite.report.data import csv_text, finite, row_data, run_data
 from raysuite.report.plot import Plot
 from raysuite.report.plots import make_plots
 from raysuite.report.summary import Sentence, repeats_note, summarize_rows
-from raysuite.report.tables import csv_text, finite, markdown, markdown_text, row_data, run_data
+from raysuite.report.tables import markdown, markdown_text
 
 FORMAT = 1
 """Version of rows.json; it grows when a reader of the last one would stumble."""

@@ -127,7 +127,7 @@ def _traces(
 
 def _trace(row: Row, look: Look, curve: Curve, digits: str) -> Trace:
     x, y = curve
-    color = look.color(row)
+    color = look.shade(row)
     return {
         "type": "scatter",
         "mode": "lines+markers" if len(x) <= MOST_MARKERS else "lines",

@@ -46,7 +46,7 @@
 
   const axis = (given, small) => ({gridcolor: color("--grid"), zerolinecolor: color("--line"),
     linecolor: color("--line"), automargin: true,
-    ticklabelstandoff: 4, separatethousands: true, ...given,
+    ticklabelstandoff: 4, separatethousands: true, exponentformat: "none", ...given,
     title: {...(given || {}).title, standoff: 10, font: {size: small ? 11 : 13}}});
 
   const layoutOf = (figure, traces, width) => {
@@ -63,6 +63,7 @@
     const below = isBars || many ? 0 : 20 * rows;
     return {
       ...figure.layout,
+      width,
       height: base + below,
       margin: {l: 56, r: 16, t: 12, b: 50 + below},
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
@@ -143,8 +144,12 @@
   addEventListener("resize", soon(() => {
     if (innerWidth !== width) { width = innerWidth; drawAll(); }  // a phone's bars change the height
   }, 200));
-  const redrawNow = () => Object.keys(figures).forEach(draw);
-  addEventListener("beforeprint", redrawNow);
-  addEventListener("afterprint", redrawNow);
+  // Paper is light and narrow, whatever the screen: plots are drawn for it while it is printed.
+  const drawFor = (paper) => () => {
+    root.classList.toggle("printing", paper);
+    Object.keys(figures).forEach(draw);
+  };
+  addEventListener("beforeprint", drawFor(true));
+  addEventListener("afterprint", drawFor(false));
   drawAll();
 })();

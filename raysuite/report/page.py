@@ -15,8 +15,9 @@ from raysuite import __version__
 from raysuite.records import Row, RunFigures
 from raysuite.records.names import workers_name
 from raysuite.report import text
+from raysuite.report.data import finite
 from raysuite.report.plot import Plot
-from raysuite.report.tables import columns, finite
+from raysuite.report.tables import columns
 
 if TYPE_CHECKING:
     from raysuite.report.build import Report
@@ -148,6 +149,8 @@ def _readable(environment: dict[str, Any]) -> dict[str, str]:
             changed = ", with uncommitted changes" if value.get("dirty") else ""
             label = "commit of the working folder" if key == "git" else "commit of raysuite"
             lines[label] = f"{value.get('commit')}{changed}"
+        elif key == "variables":
+            lines[label] = ", ".join(f"{name}={setting}" for name, setting in value.items())
         elif isinstance(value, dict):
             lines[label] = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in value.items())
         else:

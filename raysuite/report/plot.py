@@ -56,6 +56,13 @@ class Look:
         """The strategy's colour."""
         return COLORS[self._strategies.index(row.strategy) % len(COLORS)]
 
+    def shade(self, row: Row) -> str:
+        """In plots with one line per variant: the strategy's colour, paler for fewer workers."""
+        place = self._workers.index(row.workers)
+        if len(self._strategies) == 1:  # then the number of workers has the colours to itself
+            return COLORS[place % len(COLORS)]
+        return _paler(self.color(row), 0.5 * (1 - (place + 1) / len(self._workers)))
+
     def dash(self, row: Row) -> str:
         """The loader's dash."""
         return DASHES[self._loaders.index(row.loader) % len(DASHES)]
@@ -76,6 +83,11 @@ class Look:
             "line": {"color": color, "dash": self.dash(row), "width": 2},
             "marker": {"color": color, "symbol": self.symbol(row), "size": 8},
         }
+
+
+def _paler(color: str, share: float) -> str:
+    parts = (int(color[place : place + 2], 16) for place in (1, 3, 5))
+    return "#" + "".join(f"{round(part + (255 - part) * share):02X}" for part in parts)
 
 
 def _rest(row: Row) -> str:
@@ -102,6 +114,15 @@ def folded(name: str, width: int = 44) -> str:
 
 
 def error_bar(stats: Sequence[Stat | None], scale: float = 1.0) -> dict[str, Any]:
-    """Half-widths of the 95 % intervals; 0 draws none."""
+    """Half-widths of the 95 % intervals; 0 draws none. No whisker goes below zero."""
     widths = [(stat.half_width or 0.0) * scale if stat else 0.0 for stat in stats]
-    return {"type": "data", "array": widths, "visible": any(widths), "thickness": 1.5, "width": 4}
+    means = [stat.mean * scale if stat else 0.0 for stat in stats]
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": widths,
+        "arrayminus": [min(width, mean) for width, mean in zip(widths, means, strict=True)],
+        "visible": any(widths),
+        "thickness": 1.5,
+        "width": 4,
+    }

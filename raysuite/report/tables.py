@@ -1,19 +1,15 @@
-"""Rows as tables: one list of columns for the terminal, Markdown and the page; CSV and JSON raw."""
+"""Rows as tables for people: one list of columns for the terminal, Markdown and the page."""
 
 from __future__ import annotations
 
-import csv
-import io
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from raysuite.records import Ratio, Row, RunFigures, Stat
+from raysuite.records import Row, Stat
 from raysuite.report import text
 
 
@@ -150,105 +146,3 @@ def markdown_text(content: str) -> str:
     for character, safe in (("&", "&amp;"), ("<", "&lt;"), ("|", "\\|"), ("\n", " ")):
         content = content.replace(character, safe)
     return content
-
-
-def csv_text(rows: Sequence[Row]) -> str:
-    """The rows as CSV: one line each, raw values, units in the column names."""
-    records = [_flat(row_data(row)) for row in rows]
-    header = list(dict.fromkeys(key for record in records for key in record))
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, header, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return stream.getvalue()
-
-
-def _flat(record: dict[str, Any]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in record.items():
-        if isinstance(value, dict):
-            flat |= {f"{key}_{part}": item for part, item in value.items() if part != "values"}
-        else:
-            flat[key] = value
-    return flat
-
-
-def row_data(row: Row) -> dict[str, Any]:
-    """A row as plain data; `ci95` is the half-width of the interval, None for a single repeat."""
-    return {
-        "name": row.name,
-        "strategy": row.strategy,
-        "loader": row.loader,
-        "work": row.work,
-        "workers": row.workers,
-        "device": row.device,
-        "global_batch": row.global_batch,
-        "runs": len(row.runs),
-        "runs_counted": len(row.counted),
-        "status": row.status,
-        "gate": row.gate,
-        "baseline": row.baseline,
-        "throughput_images_per_s": _stat(row.throughput),
-        "speed_up": _ratio(row.speed_up),
-        "efficiency": _ratio(row.efficiency),
-        "efficiency_above_one": row.superlinear,
-        "epoch_s": _stat(row.epoch_seconds),
-        "data_wait_share": _stat(row.data_wait_share),
-        "final_accuracy": _stat(row.final_accuracy),
-        "best_accuracy": _stat(row.best_accuracy),
-        "target_met": row.target_met,
-        "time_to_accuracy_s": _stat(row.time_to_accuracy),
-        "peak_process_bytes": _stat(row.peak_process_bytes),
-        "mean_process_bytes": _stat(row.mean_process_bytes),
-        "grown_process_bytes": _stat(row.grown_process_bytes),
-        "peak_device_bytes": _stat(row.peak_device_bytes),
-        "mean_device_bytes": _stat(row.mean_device_bytes),
-    }
-
-
-def run_data(run: RunFigures) -> dict[str, Any]:
-    """A run as plain data."""
-    verdict = run.verdict
-    return {
-        "run_id": run.run_id,
-        "name": run.name,
-        "variant": run.variant,
-        "repeat": run.plan["repeat"],
-        "seed": run.plan["seed"],
-        "status": run.status,
-        "reason": run.reason,
-        "gate": run.gate,
-        "verdict": verdict and verdict.model_dump(mode="json", exclude={"run_id", "kind"}),
-        "throughput_images_per_s": run.throughput,
-        "epoch_s": run.epoch_seconds,
-        "final_accuracy": run.final_accuracy,
-        "time_to_accuracy_s": run.time_to_accuracy,
-        "peak_process_bytes": run.peak_process_bytes,
-        "peak_device_bytes": run.peak_device_bytes,
-    }
-
-
-def _stat(figure: Stat | None) -> dict[str, Any]:
-    if figure is None:
-        return {"mean": None, "ci95": None, "n": 0, "values": []}
-    return {
-        "mean": figure.mean,
-        "ci95": figure.half_width,
-        "n": figure.n,
-        "values": list(figure.values),
-    }
-
-
-def _ratio(figure: Ratio | None) -> dict[str, Any]:
-    if figure is None:
-        return {"value": None, "low": None, "high": None}
-    return {"value": figure.value, "low": figure.low, "high": figure.high}
-
-
-def finite(data: Any) -> Any:
-    """The same data with None for numbers that JSON does not know."""
-    if isinstance(data, dict):
-        return {key: finite(value) for key, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [finite(value) for value in data]
-    return None if isinstance(data, float) and not math.isfinite(data) else data

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from raysuite.records import EpochFinished, GateVerdict, Record, Results, run_figures
+from raysuite.records import EpochFinished, GateVerdict, Record, Results
 from raysuite.track.entries import epoch_points, may_tell_speed
 from raysuite.track.folder import locked
 from raysuite.track.store import Store, quiet, tracking_address, without_password
@@ -28,7 +28,6 @@ class MlflowSink:
         self.uri = tracking_address(tracking_uri)
         self.experiment = experiment
         self._upload: Upload | None = None
-        self._plans = {plan["run_id"]: plan for plan in results.plans()}
         self.broken = False
 
     def write(self, record: Record) -> None:
@@ -57,6 +56,6 @@ class MlflowSink:
         if not isinstance(record, EpochFinished):
             self._upload.write_run(record.run_id)
             return
-        run = run_figures(self._plans[record.run_id], self.results.records(record.run_id))
+        run = self._upload.figures(record.run_id)
         points = list(epoch_points(record, may_tell_speed(run)))
         self._upload.store.log(self._upload.child(run).info.run_id, points)

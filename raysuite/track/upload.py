@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raysuite import __version__
-from raysuite.records import Results, RunFigures, run_figures
+from raysuite.records import Results, RunFigures, results_figures, run_figures
+from raysuite.records.names import Plan
 from raysuite.track.entries import (
     MOST_TAG,
     begin_of,
@@ -35,9 +36,16 @@ class Upload:
         self.results = results
         self.store = store
         self.id = results_id(results.folder)
+        self._plans: dict[str, Plan] = {}
         self.known: dict[str, Run] = {}
         for run in store.runs_of(self.id):  # the oldest counts, should there ever be two
             self.known.setdefault(run.data.tags.get("raysuite.run_id", ""), run)
+
+    def figures(self, run_id: str) -> RunFigures:
+        """The figures of a run as its journal stands now."""
+        if run_id not in self._plans:  # plans are added while a sweep goes on
+            self._plans = {plan["run_id"]: plan for plan in self.results.plans()}
+        return run_figures(self._plans[run_id], self.results.records(run_id))
 
     def parent(self) -> Run:
         """The results folder's own run, created if need be."""
@@ -65,8 +73,7 @@ class Upload:
         """Write a run whole; False if there was nothing new. Writing it twice changes nothing."""
         journal = self.results.journal_file(run_id)
         mark = digest(journal)  # before reading: what is appended meanwhile is for the next time
-        plan = next(plan for plan in self.results.plans() if plan["run_id"] == run_id)
-        run = run_figures(plan, self.results.records(run_id))
+        run = self.figures(run_id)
         if run.started is None and run.end is None:
             return False
         child = self.child(run)
@@ -74,7 +81,7 @@ class Upload:
             return False
         mlflow_id = child.info.run_id
         had = child.data.params  # MLflow refuses a param whose value has changed
-        params = {key: value for key, value in run_params(plan).items() if key not in had}
+        params = {key: value for key, value in run_params(run.plan).items() if key not in had}
         self.store.log(mlflow_id, list(run_points(run)), params, run_tags(run, self.id))
         self.store.client.log_artifact(mlflow_id, str(journal))
         end = milliseconds(run.end.time) if run.end else None
@@ -87,9 +94,7 @@ class Upload:
         folder = self.results.folder
         files = [folder / name for name in FILES]
         plots = sorted((folder / "plots").glob("*.html"))
-        runs = [
-            run_figures(plan, self.results.records(plan["run_id"])) for plan in self.results.plans()
-        ]
+        runs = results_figures(self.results)
         parent = self.parent()
         mlflow_id = parent.info.run_id
         mark = digest(*files, *plots)
@@ -106,8 +111,8 @@ class Upload:
 
     def _begin(self) -> int | None:
         """When the first run of the folder began."""
-        runs = (run_figures(p, self.results.records(p["run_id"])) for p in self.results.plans())
-        return min((begin for run in runs if (begin := begin_of(run))), default=None)
+        begins = (begin_of(run) for run in results_figures(self.results))
+        return min((begin for begin in begins if begin is not None), default=None)
 
 
 def _overall(runs: list[RunFigures]) -> str:

@@ -1,0 +1,1 @@
+"""What is measured, and where: device-synchronised time, memory, environment."""
