@@ -41,10 +41,11 @@ bench: setup ## What orchestration costs: raysuite beside bare torchrun
 	$(BIN)/python benchmarks/overhead.py
 
 ui: setup ## MLflow's pages on http://127.0.0.1:5000
-	$(BIN)/mlflow ui --host 127.0.0.1 --backend-store-uri sqlite:///mlflow.db
+	MLFLOW_DISABLE_TELEMETRY=true $(BIN)/mlflow ui --host 127.0.0.1 --workers 1 \
+	  --backend-store-uri sqlite:///mlflow.db --default-artifact-root ./mlartifacts
 
 report: setup ## Write the report of the runs on record
-	$(BIN)/raysuite report
+	$(BIN)/raysuite report results
 
 clean: ## Remove .venv and caches; runs and their records stay
 	rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

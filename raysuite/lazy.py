@@ -38,8 +38,7 @@ def load(target: str) -> Any:
         ) from error
     except Exception as error:  # the user's module may raise anything while it is imported
         raise UserError(
-            f"{target!r} cannot be imported: {module_name} raised "
-            f"{type(error).__name__}: {error}"
+            f"{target!r} cannot be imported: {module_name} raised {type(error).__name__}: {error}"
         ) from error
     value: Any = module
     for part in attribute.split("."):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+import threading
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,11 +16,15 @@ from raysuite.errors import UserError
 from raysuite.records import Results, RunFailed
 from raysuite.spec import read_document
 
+if TYPE_CHECKING:
+    from raysuite.plan import RunPlan
+
 
 def run(
     spec: Annotated[Path, typer.Argument(help="The experiment, as YAML.", show_default=False)],
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Override keys of the spec.")
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Override keys of the spec."),
     ] = None,
     address: Annotated[
         str | None,
@@ -38,7 +43,9 @@ def run(
     mlflow: Annotated[bool, typer.Option(help="Send the records to MLflow.")] = True,
     tracking_uri: Annotated[
         str | None,
-        typer.Option(envvar="MLFLOW_TRACKING_URI", help="MLflow's store; default sqlite:///mlflow.db."),
+        typer.Option(
+            envvar="MLFLOW_TRACKING_URI", help="MLflow's store; default sqlite:///mlflow.db."
+        ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
     as_json: Annotated[
@@ -68,13 +75,16 @@ def run(
     results: Results | None = None
     if resume:
         if overrides:
-            raise UserError("--resume goes on with the runs as they were planned; leave KEY=VALUE out")
+            raise UserError(
+                "--resume goes on with the runs as they were planned; leave KEY=VALUE out"
+            )
         results = suite.latest(name, root)
         plans = suite.planned(results)
         if retry_failed:
             suite.forget_failures(plans, results)
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
+    tracking = _Tracking(tracking_uri) if mlflow else None
     try:
         with suite.connect(address) as capacity:
             if results is None:
@@ -84,35 +94,66 @@ def run(
                 results = suite.create(document, plans, root)
             if not (quiet or as_json):
                 console.print_text(f"results: {results.folder}")
-            sync = _syncer(results, tracking_uri) if mlflow else _nothing
             with Progress(plans, quiet, as_json, console.stdout()) as progress:
                 progress.poll(results)
-                suite.run(plans, results, poll=lambda: progress.poll(results), between=sync)
+                if tracking:
+                    tracking.ready()  # before the first measurement, not beside it
+                _run(plans, results, progress, tracking)
     except KeyboardInterrupt:
         if results is not None:
             hint = f"what has finished is kept; go on with: raysuite run {spec} --resume"
             console.print_text(hint, error=True)
         raise
     _report(results, quiet or as_json)
-    sync()
+    if tracking:
+        tracking.sync(results)
     ends = [results.end_of(plan.run_id) for plan in plans]
     if any(isinstance(end, RunFailed) for end in ends):
         raise typer.Exit(1)
 
 
-def _nothing() -> None:
-    """Where no MLflow is wanted."""
+def _run(
+    plans: Sequence[RunPlan], results: Results, progress: Progress, tracking: _Tracking | None
+) -> None:
+    from raysuite.orchestrate import suite
+
+    def poll() -> None:
+        progress.poll(results)
+
+    def between() -> None:
+        if tracking:
+            tracking.sync(results)
+
+    suite.run(plans, results, poll, between)
 
 
-def _syncer(results: Results, tracking_uri: str | None) -> Callable[[], None]:
-    """Sends the journals to MLflow; an outage is told once and loses nothing."""
+class _Tracking:
+    """MLflow, fed from the journals while no run is at work; an outage is told once."""
 
-    def sync() -> None:
-        from raysuite.track import sync as replay
+    def __init__(self, uri: str | None) -> None:
+        self._uri = uri
+        self._told = False
+        self._preparing = threading.Thread(target=self._prepare, daemon=True)
+        self._preparing.start()
 
-        replay(results, tracking_uri)
+    def _prepare(self) -> None:
+        from raysuite.track import prepare
 
-    return sync
+        prepare(self._uri)
+
+    def ready(self) -> None:
+        """Wait until MLflow is loaded and its store is open."""
+        self._preparing.join()
+
+    def sync(self, results: Results) -> None:
+        """Send what the journals gained."""
+        from raysuite.track import sync
+
+        self.ready()
+        summary = sync(results, self._uri)
+        if not summary.ok and not self._told:
+            console.print_text(str(summary), error=True)
+            self._told = True
 
 
 def _report(results: Results, silent: bool) -> None:

@@ -80,7 +80,9 @@ def _run(plan: RunPlan, world: World, results: Results) -> None:
                 _write_all(plan, world, journal, Path(folder) if ours else None, checkpoint)
     except Exception as error:
         if not _lost_a_peer(error):
-            message = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+            message = (
+                str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+            )
             journal.write(
                 RunFailed(
                     run_id=plan.run_id,

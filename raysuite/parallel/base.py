@@ -62,7 +62,9 @@ class Strategy(Protocol):
     def start(self, world: World) -> None:
         """Join the process group, unless this process has joined it already."""
 
-    def prepare(self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings) -> Engine:
+    def prepare(
+        self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
+    ) -> Engine:
         """The engine that trains `model`, which lies on the world's device."""
 
     def stop(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from functools import cache
 from typing import Literal, Protocol
 
 import torch
@@ -86,6 +88,26 @@ def join_torch_group(rank: int, size: int, device: torch.device) -> bool:
     """
     if dist.is_initialized():
         return False
-    store = dist.HashStore() if size == 1 else None
+    store = dist.HashStore() if size == 1 else shared_store("torch", rank, size)
     dist.init_process_group(group_backend(device), rank=rank, world_size=size, store=store)
     return True
+
+
+_joins: Counter[str] = Counter()
+
+
+def shared_store(purpose: str, rank: int, size: int) -> dist.Store:
+    """torchrun's key-value store, with keys of their own at each call.
+
+    Several runs of one process join and leave in turn, and would find each other's addresses.
+    All ranks must call it equally often for each `purpose`.
+    """
+    _joins[purpose] += 1
+    return dist.PrefixStore(f"raysuite/{purpose}/{_joins[purpose]}", _environment_store(rank, size))
+
+
+@cache
+def _environment_store(rank: int, size: int) -> dist.Store:
+    """One a process: where no torchrun runs the store, rank 0 does, and its port is taken."""
+    store, _, _ = next(iter(dist.rendezvous("env://", rank, size)))
+    return store

@@ -95,7 +95,9 @@ def _choose_accelerator(device: torch.device) -> None:
         set_accelerator(CPU_Accelerator())
 
 
-def engine_config(options: DeepSpeedOptions, settings: StepSettings, workers: int) -> dict[str, Any]:
+def engine_config(
+    options: DeepSpeedOptions, settings: StepSettings, workers: int
+) -> dict[str, Any]:
     """DeepSpeed's configuration: fp32 weights and gradients, clipping, accumulation, ZeRO."""
     zero: dict[str, Any] = {
         "stage": options.zero_stage,

@@ -58,6 +58,7 @@ class Horovod:
         self._world: World | None = None
         self._server: Rendezvous | None = None
         self._joined = False
+        self._variables_before: dict[str, str] = {}
 
     def start(self, world: World) -> None:
         """Join Horovod's group.
@@ -73,6 +74,7 @@ class Horovod:
             )
         if hvd.is_initialized():
             return
+        self._variables_before = _variables()
         self._server = join_from_torchrun(world.rank, world.size)
         os.environ["HOROVOD_FUSION_THRESHOLD"] = str(int(self.options.fusion_threshold_mb * MIB))
         os.environ["HOROVOD_CYCLE_TIME"] = str(self.options.cycle_time_ms)
@@ -89,11 +91,16 @@ class Horovod:
         if self._joined:
             _horovod().shutdown()
             self._joined = False
-            for name in [name for name in os.environ if name.startswith("HOROVOD_")]:
+            for name in _variables():
                 del os.environ[name]
+            os.environ.update(self._variables_before)
         if self._server is not None:
             self._server.stop()
             self._server = None
+
+
+def _variables() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("HOROVOD_")}
 
 
 class HorovodEngine(TorchEngine):
@@ -110,7 +117,9 @@ class HorovodEngine(TorchEngine):
         hvd = _horovod()
         super().__init__(model, HorovodComm(hvd), world, settings)
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-        compression = hvd.Compression.fp16 if options.compression == "fp16" else hvd.Compression.none
+        compression = (
+            hvd.Compression.fp16 if options.compression == "fp16" else hvd.Compression.none
+        )
         own = make_optimizer(model.parameters())
         self.optimizer = hvd.DistributedOptimizer(
             own,

@@ -82,10 +82,9 @@ def join_from_torchrun(rank: int, size: int) -> Rendezvous | None:
         os.environ.update(server.variables("127.0.0.1"))
         return server
 
-    from torch.distributed import PrefixStore, rendezvous
+    from raysuite.parallel.comm import shared_store  # torch, which the driver does without
 
-    shared, _, _ = next(iter(rendezvous("env://", rank, size)))
-    store = PrefixStore("raysuite/horovod", shared)
+    store = shared_store("horovod", rank, size)
     store.set(f"host/{rank}", socket.gethostname())
     hosts = [store.get(f"host/{other}").decode() for other in range(size)]
     server = Rendezvous(hosts) if rank == 0 else None

@@ -26,7 +26,9 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("spec", type=Path)
     parser.add_argument("overrides", nargs="*", metavar="key=value")
-    parser.add_argument("--results", type=Path, help="folder for the journals (default: results/NAME)")
+    parser.add_argument(
+        "--results", type=Path, help="folder for the journals (default: results/NAME)"
+    )
     given = parser.parse_intermixed_args(arguments)
     try:
         document = read_document(given.spec, given.overrides)

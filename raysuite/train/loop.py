@@ -153,9 +153,11 @@ class TrainingLoop:
 
     def per_worker(self, value: float) -> list[float]:
         """`value` of every rank, in the order of ranks, on all of them."""
-        values: list[float] = self.engine.comm.all_gather(
-            torch.tensor([value], dtype=torch.float64)
-        ).flatten().tolist()
+        values: list[float] = (
+            self.engine.comm.all_gather(torch.tensor([value], dtype=torch.float64))
+            .flatten()
+            .tolist()
+        )
         return values
 
     def save(self, folder: Path) -> None:
