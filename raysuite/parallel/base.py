@@ -107,7 +107,7 @@ class Engine(ABC):
     def load(self, folder: Path) -> None:
         """Take up what `save` wrote."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most have nothing to free
         """Free what the engine holds beside the model."""
 
     def loss(self, batch: Batch, logits: Tensor) -> tuple[Tensor, Tensor]:

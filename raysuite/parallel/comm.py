@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import cache
-from typing import Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 Reduction = Literal["sum", "max", "min"]
 
@@ -40,7 +42,7 @@ class NoComm:
 class TorchComm:
     """torch.distributed's default group: NCCL for tensors on a GPU, Gloo on a CPU."""
 
-    _OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
+    _OPS: ClassVar = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 
     def __init__(self, device: torch.device) -> None:
         self.size = dist.get_world_size()
@@ -88,7 +90,10 @@ def join_torch_group(rank: int, size: int, device: torch.device) -> bool:
     """
     if dist.is_initialized():
         return False
-    store = dist.HashStore() if size == 1 else shared_store("torch", rank, size)
+    if size == 1:
+        store: Any = dist.HashStore()  # type: ignore[attr-defined]
+    else:
+        store = shared_store("torch", rank, size)
     dist.init_process_group(group_backend(device), rank=rank, world_size=size, store=store)
     return True
 
@@ -96,18 +101,18 @@ def join_torch_group(rank: int, size: int, device: torch.device) -> bool:
 _joins: Counter[str] = Counter()
 
 
-def shared_store(purpose: str, rank: int, size: int) -> dist.Store:
+def shared_store(purpose: str, rank: int, size: int) -> Any:
     """torchrun's key-value store, with keys of their own at each call.
 
     Several runs of one process join and leave in turn, and would find each other's addresses.
     All ranks must call it equally often for each `purpose`.
     """
     _joins[purpose] += 1
-    return dist.PrefixStore(f"raysuite/{purpose}/{_joins[purpose]}", _environment_store(rank, size))
+    return PrefixStore(f"raysuite/{purpose}/{_joins[purpose]}", _environment_store(rank, size))
 
 
 @cache
-def _environment_store(rank: int, size: int) -> dist.Store:
+def _environment_store(rank: int, size: int) -> Any:
     """One a process: where no torchrun runs the store, rank 0 does, and its port is taken."""
-    store, _, _ = next(iter(dist.rendezvous("env://", rank, size)))
+    store, _, _ = next(iter(rendezvous("env://", rank, size)))
     return store

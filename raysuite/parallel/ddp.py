@@ -5,7 +5,6 @@
 import contextlib
 import warnings
 from collections.abc import Sequence
-
 from typing import TYPE_CHECKING
 
 import torch
@@ -49,6 +48,8 @@ class Ddp:
 
 class DdpEngine(TorchEngine):
     """A training step whose last backward pass averages the gradients."""
+
+    wrapped: DistributedDataParallel
 
     def __init__(
         self,
@@ -108,7 +109,10 @@ def _register_compression(model: DistributedDataParallel, options: DdpOptions) -
         model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
 
 
-def _bf16_hook(_state: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+def _bf16_hook(
+    _state: object,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]
+) -> torch.futures.Future[Tensor]:
     compressed = bucket.buffer().to(torch.bfloat16).div_(dist.get_world_size())
     work = dist.all_reduce(compressed, async_op=True)
 

@@ -75,6 +75,18 @@ class DeepSpeed:
         if self._joined:
             dist.destroy_process_group()
             self._joined = False
+            _forget_groups()
+
+
+def _forget_groups() -> None:
+    """Let DeepSpeed find the next group of this process: it keeps the ones that it has seen."""
+    from deepspeed.comm import comm
+    from deepspeed.utils import groups
+
+    comm.cdb = None
+    for name, value in vars(groups).items():
+        if name.startswith("_") and name.endswith("_GROUP"):
+            setattr(groups, name, {} if isinstance(value, dict) else None)
 
 
 def _choose_accelerator(device: torch.device) -> None:

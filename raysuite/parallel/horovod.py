@@ -76,8 +76,7 @@ class Horovod:
             return
         self._variables_before = _variables()
         self._server = join_from_torchrun(world.rank, world.size)
-        os.environ["HOROVOD_FUSION_THRESHOLD"] = str(int(self.options.fusion_threshold_mb * MIB))
-        os.environ["HOROVOD_CYCLE_TIME"] = str(self.options.cycle_time_ms)
+        os.environ.update(_tuning(self.options))
         hvd.init()
         self._joined = True
 
@@ -97,6 +96,19 @@ class Horovod:
         if self._server is not None:
             self._server.stop()
             self._server = None
+
+
+def _tuning(options: HorovodOptions) -> dict[str, str]:
+    """What differs from Horovod's own defaults.
+
+    Nothing else is set: with both set, Horovod 0.28.1 crashes at the second start in a process.
+    """
+    default, variables = HorovodOptions(), {}
+    if options.fusion_threshold_mb != default.fusion_threshold_mb:
+        variables["HOROVOD_FUSION_THRESHOLD"] = str(int(options.fusion_threshold_mb * MIB))
+    if options.cycle_time_ms != default.cycle_time_ms:
+        variables["HOROVOD_CYCLE_TIME"] = str(options.cycle_time_ms)
+    return variables
 
 
 def _variables() -> dict[str, str]:

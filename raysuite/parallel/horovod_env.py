@@ -78,9 +78,9 @@ def join_from_torchrun(rank: int, size: int) -> Rendezvous | None:
         return None
     if size == 1:
         os.environ.update(rank_variables(["localhost"])[0])
-        server = Rendezvous(["localhost"])
-        os.environ.update(server.variables("127.0.0.1"))
-        return server
+        alone = Rendezvous(["localhost"])
+        os.environ.update(alone.variables("127.0.0.1"))
+        return alone
 
     from raysuite.parallel.comm import shared_store  # torch, which the driver does without
 

@@ -7,6 +7,8 @@ passes run in 16 bits: the model is wrapped *inside* whatever the framework wrap
 fp16 needs loss scaling (Micikevicius et al. 2018, "Mixed Precision Training", section 3.2). The
 logits carry the factor into the backward pass, and a hook on each weight takes it out of the
 gradient before any framework sees it. A gradient that overflowed makes all ranks skip the step.
+The world size, by which a rank's share of the loss is larger than one process's, is taken out of
+the factor: a sample's gradient in 16 bits is the same however many ranks there are.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from raysuite.parallel.comm import Comm
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 _START, _GROW_AFTER = 2.0**16, 2000
-"""First scale, and steps without overflow before it doubles: the defaults of torch.amp.GradScaler."""
+"""First scale, and steps without overflow before it doubles: as torch.amp.GradScaler."""
 
 
 class LossScale:
@@ -41,7 +43,12 @@ class LossScale:
     def _unscale(self, gradient: Tensor) -> Tensor:
         found = (~torch.isfinite(gradient)).any()
         self._overflow = found if self._overflow is None else self._overflow | found
-        return gradient / self.factor
+        return gradient / self.carried
+
+    @property
+    def carried(self) -> float:
+        """By what the backward pass is scaled on this rank."""
+        return self.factor / self._comm.size
 
     def guard(self, optimizer: torch.optim.Optimizer) -> None:
         """Make `optimizer.step` do nothing in a step whose gradients overflowed on any rank."""
@@ -91,7 +98,7 @@ class _Scale(torch.autograd.Function):
         return value.view_as(value)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return gradient * ctx.factor, None
 
 
@@ -116,5 +123,5 @@ class Autocast(nn.Module):
             logits = self.model(images)
         logits = logits.float()
         if self._scale.enabled and logits.requires_grad:
-            logits = _Scale.apply(logits, self._scale.factor)  # type: ignore[no-untyped-call]
+            logits = _Scale.apply(logits, self._scale.carried)
         return logits

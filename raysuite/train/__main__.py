@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
         if not ours:
             sizes = sorted({plan.workers for plan in plans})
             raise UserError(
-                f"this was started with {size} processes, and the spec's runs have {sizes} workers; "
+                f"this was started with {size} processes, and the runs have {sizes} workers; "
                 f"start it with torchrun --nproc-per-node N, or set resources.workers={size}"
             )
         results = Results(given.results or Path("results") / plans[0].spec.name)

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from raysuite.data.base import Batch, Slice
 from raysuite.data.order import permutation, rank_slices
-from raysuite.parallel.base import Engine, Strategy, StepSettings, World
+from raysuite.parallel.base import Engine, StepSettings, Strategy, World
 from raysuite.parallel.comm import Comm
 from raysuite.parallel.single import Single
 

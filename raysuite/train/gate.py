@@ -33,7 +33,7 @@ from raysuite import parallel
 from raysuite.data import cache_dir, order
 from raysuite.measure.environment import fingerprint
 from raysuite.parallel import make_strategy
-from raysuite.parallel.base import Strategy, StepSettings, World
+from raysuite.parallel.base import StepSettings, Strategy, World
 from raysuite.parallel.comm import Comm
 from raysuite.plan import RunPlan
 from raysuite.records import GateVerdict

@@ -15,7 +15,7 @@ from raysuite.data import make_loader, prepare
 from raysuite.data.order import permutation, rank_slices
 from raysuite.measure.clock import now
 from raysuite.optim.schedule import factor
-from raysuite.parallel.base import Strategy, StepSettings, World
+from raysuite.parallel.base import StepSettings, Strategy, World
 from raysuite.parallel.comm import average_buffers
 from raysuite.plan import RunPlan
 from raysuite.records import EpochFinished
@@ -33,6 +33,8 @@ class TrainingLoop:
         self.first_step_at: float | None = None
         """Monotonic time at the end of the first optimiser step of this attempt."""
         self._steps_here = 0  # in this attempt: a fresh process warms up anew
+        self._first_step = 0
+        """Optimiser steps before this attempt: it warms up anew, in processes of its own."""
         self._elapsed_before = 0.0
         self._began: float | None = None
         training = plan.spec.training
@@ -92,7 +94,7 @@ class TrainingLoop:
         means = (sums / torch.tensor(sizes)).tolist()
         val_loss, val_accuracy = self._validate()
         validated = now(device)
-        elapsed = self._slowest([self._elapsed_before + validated - self._began])[0]
+        elapsed = self._slowest([self._elapsed_before + self._elapsed()])[0]
         target = plan.spec.training.target_accuracy
         if target is not None and val_accuracy >= target and self.time_to_accuracy is None:
             self.time_to_accuracy = elapsed
@@ -114,6 +116,10 @@ class TrainingLoop:
             val_accuracy=val_accuracy,
             elapsed_seconds=elapsed,
         )
+
+    def _elapsed(self) -> float:
+        """Seconds since this attempt touched its first sample."""
+        return 0.0 if self._began is None else time.perf_counter() - self._began
 
     def _learning_rate(self, step: int) -> float:
         plan = self.plan
@@ -161,14 +167,14 @@ class TrainingLoop:
         return values
 
     def save(self, folder: Path) -> None:
-        """Write a checkpoint; every rank calls it, with a folder that all of them, or each, can see."""
+        """Write a checkpoint; every rank calls it, with a folder of all of them or its own."""
         self.engine.save(folder)
         if self.world.rank == 0:
             state = {
                 "run_id": self.plan.run_id,
                 "epoch": self.epoch,
                 "step": self.step,
-                "elapsed_seconds": self._elapsed_before + time.perf_counter() - (self._began or 0),
+                "elapsed_seconds": self._elapsed_before + self._elapsed(),
                 "time_to_accuracy": self.time_to_accuracy,
             }
             (folder / "loop.json").write_text(json.dumps(state))
@@ -178,21 +184,25 @@ class TrainingLoop:
         self.engine.load(folder)
         state = json.loads((folder / "loop.json").read_text())
         self.epoch, self.step = state["epoch"], state["step"]
+        self._first_step = self.step
         self._elapsed_before = state["elapsed_seconds"]
         self.time_to_accuracy = state["time_to_accuracy"]
 
-    def save_model(self, file: Path) -> None:
-        """Write the trained model's whole state from rank 0; every rank calls it."""
-        weights = self.engine.weights()
-        if self.world.rank == 0:
-            buffers = {name: value.cpu() for name, value in self.engine.model.named_buffers()}
-            torch.save({**weights, **buffers}, file)
+    def save_model(self, file: Path, weights: dict[str, Tensor]) -> None:
+        """Write the trained model's whole state: its weights and its buffers."""
+        buffers = {name: value.cpu() for name, value in self.engine.model.named_buffers()}
+        torch.save({**weights, **buffers}, file)
 
     def close(self) -> None:
         """Free the loaders and the engine."""
         self._train.close()
         self._val.close()
         self.engine.close()
+
+
+def _draws(seed: int, epoch: int, rank: int) -> int:
+    """A seed of its own for each epoch of each rank."""
+    return int(np.random.SeedSequence([seed, epoch, rank]).generate_state(1, np.uint64)[0] >> 1)
 
 
 def checkpoint_run_id(folder: Path) -> str:

@@ -15,7 +15,13 @@ from raysuite.parallel.base import World
 from raysuite.plan import RunPlan
 from raysuite.records import Record, RunFailed, RunFinished, RunStarted
 from raysuite.train import gate
+from raysuite.train.examination import same_on_all_ranks
 from raysuite.train.loop import TrainingLoop
+
+_DRIFTED = (
+    "the strategy passed the gate, and yet the ranks hold different weights at the end of this "
+    "run: it does not synchronise every weight of this model, or not at every step"
+)
 
 Checkpoint = Callable[[TrainingLoop], None]
 """Called on all ranks after an epoch that is to be kept."""
@@ -31,8 +37,9 @@ def execute(
     """Run `plan` on this rank; every rank yields the same Records, and one of them writes them.
 
     `resume` is the folder of a checkpoint of this run; the trained model's state goes into
-    `model_file`, which `torch.load(..., weights_only=True)` reads. A strategy that fails the gate ends the
-    run with RunFailed before a single step is timed.
+    `model_file`, which `torch.load(..., weights_only=True)` reads. A strategy that fails the gate
+    ends the run with RunFailed before a single step is timed; so does a run at whose end the
+    ranks hold different weights, and no figure of it is told.
     """
     began = time.perf_counter()
     torch.set_num_threads(plan.spec.resources.cpus_per_worker)
@@ -63,20 +70,25 @@ def execute(
             every = training.checkpoint_every
             if checkpoint and every and loop.epoch % every == 0 and loop.epoch < training.epochs:
                 checkpoint(loop)
-        seconds = time.perf_counter() - began
-        if model_file is not None:
-            loop.save_model(model_file)
         first_step_at = loop.first_step_at or time.perf_counter()
-        yield RunFinished(
+        finished = RunFinished(
             run_id=plan.run_id,
             peak_process_bytes=[int(n) for n in loop.per_worker(memory.process_bytes())],
             start_process_bytes=[int(n) for n in loop.per_worker(memory.start_bytes)],
             peak_device_bytes=[int(n) for n in loop.per_worker(memory.device_bytes())],
             time_to_accuracy=loop.time_to_accuracy,
-            seconds=seconds,
+            seconds=time.perf_counter() - began,
             first_step_seconds=first_step_at - began,
             first_step_time=time.time() - (time.perf_counter() - first_step_at),
         )
+        # only now are sharded weights gathered: that takes memory which training does not
+        weights = loop.engine.weights()
+        if not same_on_all_ranks(loop.engine.comm, weights):
+            yield RunFailed(run_id=plan.run_id, reason="gate", message=_DRIFTED)
+            return
+        if model_file is not None and world.rank == 0:
+            loop.save_model(model_file, weights)
+        yield finished
     finally:
         if loop is not None:
             loop.close()
