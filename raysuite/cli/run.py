@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import threading
 from collections.abc import Sequence
@@ -101,8 +102,7 @@ def run(
                 _run(plans, results, progress, tracking)
     except KeyboardInterrupt:
         if results is not None:
-            hint = f"what has finished is kept; go on with: raysuite run {spec} --resume"
-            console.print_text(hint, error=True)
+            console.print_text(_hint(spec, root), error=True)
         raise
     _report(results, quiet or as_json)
     if tracking:
@@ -110,6 +110,12 @@ def run(
     ends = [results.end_of(plan.run_id) for plan in plans]
     if any(isinstance(end, RunFailed) for end in ends):
         raise typer.Exit(1)
+
+
+def _hint(spec: Path, root: Path) -> str:
+    where = "" if root == Path("results") else f" --results {shlex.quote(str(root))}"
+    command = f"raysuite run {shlex.quote(str(spec))}{where} --resume"
+    return f"what has finished is kept; go on with: {command}"
 
 
 def _run(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,13 @@ _QUIET = {
     "RAY_TRAIN_METRICS_ENABLED": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+_ALONE = {
+    # Ray replaces 127.0.0.1 by an address that others can reach, and listens there, unless
+    # clusters are off: on Linux too, whatever the name says
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    # should the driver be killed, nobody waits for a control process that cannot come back
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
 }
 
 
@@ -46,22 +54,13 @@ def connect(address: str | None) -> Iterator[Capacity]:
             "address 'auto' joins whichever Ray it finds, maybe another user's; give the "
             "cluster's own address, such as 10.0.0.1:6379, or none for a cluster of your own"
         )
-    for name, value in _QUIET.items():
+    for name, value in (_QUIET if address else {**_QUIET, **_ALONE}).items():
         os.environ.setdefault(name, value)
     import ray
 
     own = tempfile.mkdtemp(prefix="rs-") if address is None else None
     try:
-        ray.init(
-            address=address or "local",
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            **(_embedded(own) if own else {}),
-        )
-    except (ConnectionError, TimeoutError, ValueError) as error:
-        raise UserError(f"no Ray cluster answers at {address!r}: {error}") from error
-    logging.getLogger("ray.train").setLevel(logging.ERROR)
-    try:
+        _start(address, own)
         total = ray.cluster_resources()
         alive = sum(node["Alive"] for node in ray.nodes())
         yield Capacity(total.get("CPU", 0.0), total.get("GPU", 0.0), alive)
@@ -69,6 +68,31 @@ def connect(address: str | None) -> Iterator[Capacity]:
         ray.shutdown()
         if own:
             shutil.rmtree(own, ignore_errors=True)
+
+
+def _start(address: str | None, own: str | None) -> None:
+    import ray
+    from ray._private import worker
+
+    # it writes on stdout, amid our records, what the journals tell: log_to_driver has no say in it
+    worker.print_to_stdstream = _log_instead
+    on_sigterm = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(
+            address=address or "local",
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            **(_embedded(own) if own else {}),
+        )
+    except (ConnectionError, RuntimeError, TimeoutError, ValueError) as error:
+        what = f"no Ray cluster answers at {address!r}" if address else "Ray cannot be started"
+        raise UserError(f"{what}: {error}") from error
+    signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own handler exits at once, with 15
+    logging.getLogger("ray.train").setLevel(logging.ERROR)
+
+
+def _log_instead(data: dict[str, Any], ignore_prefix: bool) -> None:
+    logging.getLogger(__name__).debug("ray: %s", "\n".join(data["lines"]))
 
 
 def _embedded(folder: str) -> dict[str, Any]:

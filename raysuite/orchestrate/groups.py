@@ -9,15 +9,19 @@ from typing import Any
 
 from raysuite.plan import RunPlan
 
+_MOST_STARTS = 10
+
 
 def make_trainer(plans: Sequence[RunPlan], results: Path) -> Any:
     """The Ray Train trainer that runs `plans` on workers alike.
 
     Its name follows from its plans, so that a suite that is resumed finds its checkpoints again.
     """
-    from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+    from ray.train import ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
+    from ray.train.v2.api.config import CheckpointConfig, FailureConfig, RunConfig
 
+    from raysuite.orchestrate.failures import FailureRecorder
     from raysuite.orchestrate.horovod_trainer import HorovodConfig, HorovodTrainer
     from raysuite.orchestrate.worker import run_group
 
@@ -38,8 +42,13 @@ def make_trainer(plans: Sequence[RunPlan], results: Path) -> Any:
         "run_config": RunConfig(
             name=f"group-{first.run_id}",
             storage_path=str(results / "checkpoints"),
-            # a run that raises is recorded as failed and costs one of these, like a lost worker
-            failure_config=FailureConfig(max_failures=resources.retries + len(plans)),
+            callbacks=[FailureRecorder(plans, results)],
+            failure_config=FailureConfig(
+                # the recorder ends each run in time; this bounds what it does not hear of
+                max_failures=len(plans) * (resources.retries + 1),
+                # workers that die while they start, or that wait a minute for resources
+                controller_failure_limit=_MOST_STARTS,
+            ),
             checkpoint_config=CheckpointConfig(num_to_keep=1),
         ),
     }

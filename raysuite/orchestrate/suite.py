@@ -88,9 +88,10 @@ def run(
         error = _fit(group, results, poll)
         for plan in pending:
             if results.end_of(plan.run_id) is None:
-                message = str(error) if error else "its workers ended without a result"
+                text = str(error).strip() if error else "its workers ended without a result"
+                message = text.splitlines()[-1] if text else type(error).__name__
                 Journal(results.journal_file(plan.run_id)).write(
-                    RunFailed(run_id=plan.run_id, reason="lost", message=message[:2000])
+                    RunFailed(run_id=plan.run_id, reason="lost", message=message, detail=text)
                 )
         poll()
         between()

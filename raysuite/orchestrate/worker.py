@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 import traceback
@@ -12,11 +13,12 @@ import ray.train
 from ray.train.collective import broadcast_from_rank_zero
 
 from raysuite.errors import UserError
+from raysuite.orchestrate.failures import BrokenRunError
 from raysuite.parallel.base import World
 from raysuite.plan import RunPlan
-from raysuite.records import Journal, Results, RunFailed, RunStarted
+from raysuite.records import Journal, Results
 from raysuite.train.loop import TrainingLoop, checkpoint_run_id
-from raysuite.train.run import execute
+from raysuite.train.run import Checkpoint, execute
 from raysuite.train.world import torch_device
 
 
@@ -26,6 +28,8 @@ def run_group(config: dict[str, Any]) -> None:
     Called anew on fresh workers after each failure that Ray Train retries: what has ended stays
     ended, and the run that was broken off is taken up from its last checkpoint.
     """
+    if os.path.isdir(config["path"]):
+        os.chdir(config["path"])  # a cluster that was joined began elsewhere
     if config["path"] not in sys.path:
         sys.path.insert(0, config["path"])  # the user's own models lie beside her spec
     context = ray.train.get_context()
@@ -45,19 +49,9 @@ def run_group(config: dict[str, Any]) -> None:
 
 
 def _shall_run(plan: RunPlan, results: Results) -> bool:
-    """Rank 0's decision: not what has ended, and not what has died too often."""
-    if ray.train.get_context().get_world_rank() != 0:
-        return False
-    if results.end_of(plan.run_id) is not None:
-        return False
-    attempts = sum(isinstance(r, RunStarted) for r in results.since_last_end(plan.run_id))
-    if attempts > plan.spec.resources.retries:
-        message = f"its workers died in each of {attempts} attempts"
-        Journal(results.journal_file(plan.run_id)).write(
-            RunFailed(run_id=plan.run_id, reason="lost", message=message)
-        )
-        return False
-    return True
+    """Rank 0's decision, which counts: its journals are the ones that are written."""
+    rank = ray.train.get_context().get_world_rank()
+    return rank == 0 and results.end_of(plan.run_id) is None
 
 
 def _run(plan: RunPlan, world: World, results: Results) -> None:
@@ -69,48 +63,42 @@ def _run(plan: RunPlan, world: World, results: Results) -> None:
                 checkpoint=ray.train.Checkpoint.from_directory(folder),
             )
 
-    journal = Journal(results.journal_file(plan.run_id))
     latest = ray.train.get_checkpoint()
     try:
         if latest is None:
-            _write_all(plan, world, journal, None, checkpoint)
+            _write_all(plan, world, results, None, checkpoint)
         else:
             with latest.as_directory() as folder:
                 ours = checkpoint_run_id(Path(folder)) == plan.run_id
-                _write_all(plan, world, journal, Path(folder) if ours else None, checkpoint)
+                _write_all(plan, world, results, Path(folder) if ours else None, checkpoint)
     except Exception as error:
-        if not _lost_a_peer(error):
-            message = (
-                str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-            )
-            journal.write(
-                RunFailed(
-                    run_id=plan.run_id,
-                    reason="error",
-                    message=f"rank {world.rank}: {message}",
-                    detail=traceback.format_exc(),
-                )
-            )
-        # the other ranks may wait for this one: let Ray Train end them and go on with the rest
-        raise
+        text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        # the other ranks may wait for this one: Ray Train ends them and goes on with the rest
+        raise BrokenRunError(text, traceback.format_exc(), is_peer_loss(error)) from None
 
 
 def _write_all(
-    plan: RunPlan, world: World, journal: Journal, resume: Path | None, checkpoint: Any
+    plan: RunPlan, world: World, results: Results, resume: Path | None, checkpoint: Checkpoint
 ) -> None:
-    model_file = journal.file.parent / "model.pt"
-    for record in execute(plan, world, resume, checkpoint, model_file):
-        if world.rank == 0:
+    file = results.journal_file(plan.run_id)
+    journal = Journal(file) if world.rank == 0 else None
+    for record in execute(plan, world, resume, checkpoint, file.with_name("model.pt")):
+        if journal is not None:
             journal.write(record)
 
 
-_PEER_LOST = ("gloo", "nccl", "connection", "horovod", "socket", "peer", "timed out")
+_PEER_LOSS = ("DistError", "HorovodInternalError")
+"""torch.distributed's base of NCCL, network and store errors, and Horovod's one error."""
 
 
-def _lost_a_peer(error: Exception) -> bool:
-    """Whether a collective failed, which says that another rank died and not that this one erred."""
-    kind = type(error)
-    if kind.__name__ in ("HorovodInternalError", "DistBackendError", "DistNetworkError"):
-        return True
-    text = str(error).lower()
-    return isinstance(error, RuntimeError) and any(word in text for word in _PEER_LOST)
+def is_peer_loss(error: BaseException) -> bool:
+    """Whether it began with a failed collective, which another rank's death brings about.
+
+    Gloo has no exception class of its own; its RuntimeErrors begin with a place in its source,
+    `[.../gloo/transport/tcp/pair.cc:547] Connection closed by peer`.
+    """
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    gloo = isinstance(error, RuntimeError) and "gloo/" in str(error).partition("]")[0]
+    return gloo or not kinds.isdisjoint(_PEER_LOSS)

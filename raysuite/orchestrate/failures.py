@@ -1,0 +1,77 @@
+"""Why a group of workers broke off: judged in Ray Train's controller, which hears all of them.
+
+A rank that catches an exception cannot know whether it erred itself or whether another rank died
+under its collective. The controller sees both: what every rank raised, and which processes died.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from ray.train import UserCallback
+
+from raysuite.plan import RunPlan
+from raysuite.records import Journal, Results, RunFailed
+
+
+class BrokenRunError(Exception):
+    """What one rank raised, as text: an exception of the user's own may not survive pickling."""
+
+    def __init__(self, message: str, detail: str, peer_lost: bool) -> None:
+        super().__init__(message, detail, peer_lost)
+        self.message = message
+        self.detail = detail
+        self.peer_lost = peer_lost
+        """A collective failed, which alone is no error of this rank."""
+
+
+class FailureRecorder(UserCallback):
+    """Writes RunFailed for a run that raised, or whose workers died once too often.
+
+    A group's runs go one after the other, so the first that has not ended is the one at work.
+    """
+
+    def __init__(self, plans: Sequence[RunPlan], results: Path) -> None:
+        self._plans = plans
+        self._results = Results(results)
+        self._deaths: Counter[str] = Counter()
+
+    def after_exception(
+        self, run_context: object, worker_exceptions: Mapping[int, Exception]
+    ) -> None:
+        """Called before the workers are ended, with what each failed rank raised."""
+        plan = next((p for p in self._plans if self._results.end_of(p.run_id) is None), None)
+        if plan is None:
+            return
+        raised = {r: e for r, e in worker_exceptions.items() if isinstance(e, BrokenRunError)}
+        own = {rank: error for rank, error in raised.items() if not error.peer_lost}
+        if own and len(raised) == len(worker_exceptions):  # otherwise a process died as well
+            self._record(plan, "error", *_first(own))
+            return
+        self._deaths[plan.run_id] += 1
+        attempts = self._deaths[plan.run_id]
+        if attempts > plan.spec.resources.retries:
+            dead = {r: e for r, e in worker_exceptions.items() if r not in raised}
+            message, detail = _first(dead or raised)
+            times = "its only attempt" if attempts == 1 else f"each of {attempts} attempts"
+            self._record(plan, "lost", f"its workers died in {times}; {message}", detail)
+
+    def _record(
+        self, plan: RunPlan, reason: Literal["error", "lost"], message: str, detail: str
+    ) -> None:
+        record = RunFailed(run_id=plan.run_id, reason=reason, message=message, detail=detail)
+        Journal(self._results.journal_file(plan.run_id)).write(record)
+
+
+def _first(errors: Mapping[int, Exception]) -> tuple[str, str]:
+    """(one line, whole text) on the lowest rank's error."""
+    rank = min(errors)
+    error = errors[rank]
+    if isinstance(error, BrokenRunError):
+        return f"rank {rank}: {error.message}", error.detail
+    # Ray's last line says why, and after its first sentence what to read about it
+    lines = [type(error).__name__, *str(error).strip().splitlines()]
+    return f"rank {rank}: {lines[-1].strip().partition('. ')[0]}", str(error)

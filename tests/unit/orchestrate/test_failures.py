@@ -1,0 +1,109 @@
+"""What is made of the exceptions of a group's workers."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from raysuite.orchestrate.failures import BrokenRunError, FailureRecorder
+from raysuite.orchestrate.worker import is_peer_loss
+from raysuite.plan import RunPlan
+from raysuite.records import Journal, Results, RunFailed, RunFinished
+from tests.fake_results import write_results
+
+OWN = BrokenRunError("ValueError: the sun went down", "Traceback ...", peer_lost=False)
+PEER = BrokenRunError("RuntimeError: [gloo/pair.cc:1] closed", "Traceback ...", peer_lost=True)
+DEAD = RuntimeError("A worker health check failed.\nThe actor died. Look into its logs.")
+
+
+class HorovodInternalError(RuntimeError):
+    """Named as Horovod's own, which is not installed everywhere."""
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Results:
+    return write_results(tmp_path, missing=range(12))
+
+
+@pytest.fixture
+def recorder(results: Results) -> FailureRecorder:
+    plans = [RunPlan.model_validate(plan) for plan in results.plans()[:2]]
+    assert plans[0].spec.resources.retries == 2
+    made: FailureRecorder = pickle.loads(pickle.dumps(FailureRecorder(plans, results.folder)))
+    return made
+
+
+def end(results: Results, place: int) -> RunFailed | RunFinished | None:
+    return results.end_of(results.plans()[place]["run_id"])
+
+
+@pytest.mark.parametrize("raised", [{1: OWN}, {0: PEER, 1: OWN}, {1: OWN, 2: OWN}])
+def test_a_rank_that_raises_is_the_error(recorder, results, raised):
+    recorder.after_exception(None, raised)
+    failed = end(results, 0)
+    assert isinstance(failed, RunFailed)
+    assert (failed.reason, failed.message) == ("error", "rank 1: ValueError: the sun went down")
+    assert failed.detail == "Traceback ..."
+    assert len(results.records(failed.run_id)) == 1
+    assert end(results, 1) is None
+
+
+@pytest.mark.parametrize(
+    ("raised", "last"),
+    [
+        ({0: PEER, 1: DEAD}, "rank 1: The actor died"),
+        ({0: OWN, 1: DEAD}, "rank 1: The actor died"),
+        ({0: DEAD}, "rank 0: The actor died"),
+        ({0: PEER}, "rank 0: RuntimeError: [gloo/pair.cc:1] closed"),
+    ],
+)
+def test_a_death_is_tried_again_until_it_happens_too_often(recorder, results, raised, last):
+    for _ in range(2):
+        recorder.after_exception(None, raised)
+        assert end(results, 0) is None
+    recorder.after_exception(None, raised)
+    failed = end(results, 0)
+    assert isinstance(failed, RunFailed)
+    assert failed.reason == "lost"
+    assert failed.message == f"its workers died in each of 3 attempts; {last}"
+    recorder.after_exception(None, raised)
+    assert end(results, 1) is None, "the next run has attempts of its own"
+
+
+def test_it_is_the_first_run_without_an_end(recorder, results):
+    first, second, *_ = (plan["run_id"] for plan in results.plans())
+    Journal(results.journal_file(first)).write(
+        RunFailed(run_id=first, reason="gate", message="the ranks disagree")
+    )
+    recorder.after_exception(None, {0: OWN})
+    assert [record.run_id for record in results.records(second)] == [second]
+    recorder.after_exception(None, {0: OWN})
+    assert len(results.records(second)) == 1
+
+
+def raised_from(error: BaseException, cause: BaseException | None) -> BaseException:
+    error.__context__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (RuntimeError("[/src/gloo/transport/tcp/pair.cc:547] Connection closed by peer"), True),
+        (RuntimeError("[../third_party/gloo/gloo/transport/tcp/buffer.cc:72] Timed out"), True),
+        (dist.DistBackendError("NCCL error: remote process exited"), True),
+        (dist.DistNetworkError("failed to recv, got 0 bytes"), True),
+        (HorovodInternalError("Connection reset by peer"), True),
+        (RuntimeError("the skip connection has another shape than its peer"), False),
+        (RuntimeError("[my note] gloo/ is a folder"), False),
+        (ConnectionError("no route to the data"), False),
+        # what is raised while all is being closed is not what it began with
+        (raised_from(dist.DistNetworkError("closed"), ValueError("own")), False),
+        (raised_from(KeyError("closing"), dist.DistBackendError("lost")), True),
+    ],
+)
+def test_a_failed_collective_is_no_error_of_this_rank(error, expected):
+    assert is_peer_loss(error) is expected
