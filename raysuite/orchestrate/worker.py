@@ -98,6 +98,8 @@ def is_peer_loss(error: BaseException) -> bool:
     `[.../gloo/transport/tcp/pair.cc:547] Connection closed by peer`.
     """
     while (cause := error.__cause__ or error.__context__) is not None:
+        if str(cause) == str(error):  # Horovod raises a RuntimeError anew, in its own class
+            break
         error = cause
     kinds = {kind.__name__ for kind in type(error).__mro__}
     gloo = isinstance(error, RuntimeError) and "gloo/" in str(error).partition("]")[0]

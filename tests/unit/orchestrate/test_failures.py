@@ -97,6 +97,7 @@ def raised_from(error: BaseException, cause: BaseException | None) -> BaseExcept
         (dist.DistBackendError("NCCL error: remote process exited"), True),
         (dist.DistNetworkError("failed to recv, got 0 bytes"), True),
         (HorovodInternalError("Connection reset by peer"), True),
+        (raised_from(HorovodInternalError("shut down"), RuntimeError("shut down")), True),
         (RuntimeError("the skip connection has another shape than its peer"), False),
         (RuntimeError("[my note] gloo/ is a folder"), False),
         (ConnectionError("no route to the data"), False),
