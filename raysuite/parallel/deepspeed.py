@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _NO_CLIPPING = 0.0
 _FP32_BYTES = 4
+_BUCKET_STEP = 2
+"""ZeRO refuses buckets of an odd number of values."""
 
 
 def _deepspeed() -> Any:
@@ -111,10 +113,12 @@ def engine_config(
     options: DeepSpeedOptions, settings: StepSettings, workers: int
 ) -> dict[str, Any]:
     """DeepSpeed's configuration: fp32 weights and gradients, clipping, accumulation, ZeRO."""
+    values = int(options.bucket_mb * MIB / _FP32_BYTES)
+    bucket = max(_BUCKET_STEP, values - values % _BUCKET_STEP)
     zero: dict[str, Any] = {
         "stage": options.zero_stage,
-        "reduce_bucket_size": int(options.bucket_mb * MIB / _FP32_BYTES),
-        "allgather_bucket_size": int(options.bucket_mb * MIB / _FP32_BYTES),
+        "reduce_bucket_size": bucket,
+        "allgather_bucket_size": bucket,
         "overlap_comm": options.overlap_comm,
         "contiguous_gradients": True,
         "reduce_scatter": True,

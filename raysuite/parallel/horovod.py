@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from raysuite.errors import MissingPartError
+from raysuite.errors import MissingPartError, UserError
 from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, TorchEngine, World, set_lr
 from raysuite.parallel.comm import Reduction
 from raysuite.parallel.horovod_env import Rendezvous, join_from_torchrun
@@ -63,7 +63,8 @@ class Horovod:
     def start(self, world: World) -> None:
         """Join Horovod's group.
 
-        Raises MissingPartError if Horovod, or its MPI for Adasum, is absent.
+        Raises MissingPartError if Horovod, or its MPI for Adasum, is absent, and UserError where
+        Horovod would crash.
         """
         hvd = _horovod()
         self._world = world
@@ -74,6 +75,7 @@ class Horovod:
             )
         if hvd.is_initialized():
             return
+        _refuse_what_crashes(self.options)
         self._variables_before = _variables()
         self._server = join_from_torchrun(world.rank, world.size)
         os.environ.update(_tuning(self.options))
@@ -99,16 +101,28 @@ class Horovod:
 
 
 def _tuning(options: HorovodOptions) -> dict[str, str]:
-    """What differs from Horovod's own defaults.
-
-    Nothing else is set: with both set, Horovod 0.28.1 crashes at the second start in a process.
-    """
+    """What differs from Horovod's own defaults."""
     default, variables = HorovodOptions(), {}
     if options.fusion_threshold_mb != default.fusion_threshold_mb:
         variables["HOROVOD_FUSION_THRESHOLD"] = str(int(options.fusion_threshold_mb * MIB))
     if options.cycle_time_ms != default.cycle_time_ms:
         variables["HOROVOD_CYCLE_TIME"] = str(options.cycle_time_ms)
     return variables
+
+
+_both_given: dict[int, bool] = {}
+"""This process, once it has started Horovod -> whether both parameters were given then."""
+
+
+def _refuse_what_crashes(options: HorovodOptions) -> None:
+    """Horovod 0.28.1 crashes (SIGSEGV) at a process's second start, if one of them gave both."""
+    before, now = _both_given.get(os.getpid()), len(_tuning(options)) > 1
+    if before or (now and before is not None):
+        raise UserError(
+            "Horovod cannot be started again in a process in which fusion_threshold_mb and "
+            "cycle_time_ms are both set; start these runs apart, or by `raysuite run`"
+        )
+    _both_given[os.getpid()] = now
 
 
 def _variables() -> dict[str, str]:

@@ -56,6 +56,12 @@ def _check_strategy(spec: ExperimentSpec, wrong: _Wrong) -> None:
                 f"given was {passes}, and training.accumulate is {training.accumulate}: "
                 "they are one thing; give one of them",
             )
+    if strategy.name == "ddp" and strategy.static_graph and training.accumulate > 1:
+        wrong(
+            "strategy.static_graph",
+            f"training.accumulate is {training.accumulate}, and torch's DDP cannot leave out an "
+            "all-reduce in a static graph; set one of them to its default",
+        )
     if strategy.name == "deepspeed":
         needed = {"none": 0, "optimizer": 1, "parameters": 3}[strategy.offload]
         if strategy.zero_stage < needed:
