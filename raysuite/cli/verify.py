@@ -1,0 +1,165 @@
+"""`raysuite verify`: is the arithmetic of the strategies right on this machine?"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from raysuite.cli.console import print_text, stderr, stdout
+from raysuite.spec import Document, parse_document
+from raysuite.spec.strategies import StrategyOptions
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from raysuite.records import GateVerdict
+
+_ALL = ("ddp", "horovod", *(f"{{name: deepspeed, zero_stage: {stage}}}" for stage in range(4)))
+
+
+def verify(
+    strategy: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME|YAML",
+            help="A strategy, with its options as YAML; may be repeated. Default: all installed.",
+        ),
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes on this machine.")] = 2,
+    accumulate: Annotated[int, typer.Option(min=1, help="Micro-batches per step.")] = 2,
+    clip_norm: Annotated[
+        float | None, typer.Option(help="Also look at clipping by the gradient's norm.")
+    ] = None,
+    precision: Annotated[str, typer.Option(help="fp32, bf16 or fp16.")] = "fp32",
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds for one strategy.")] = 180,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the verdicts as JSON.")] = False,
+) -> None:
+    """Check strategies by the gate: equal weights on all ranks, and equal to one process.
+
+    Every run is checked by itself before its speed is told; this asks without a run, and knows
+    no cache. Exits with 1 where a strategy fails.
+
+    \b
+    Examples:
+      raysuite verify
+      raysuite verify --workers 4 --strategy ddp --strategy '{name: deepspeed, zero_stage: 3}'
+      raysuite verify --strategy '{name: custom, target: my_strategies:LocalSgd}'
+    """
+    from raysuite.orchestrate.verify import Request
+    from raysuite.orchestrate.verify import verify as ask
+
+    training = {"accumulate": accumulate, "clip_norm": clip_norm, "precision": precision}
+    options, device = _validated(strategy or _installed(), workers, training)
+    names = [_name(each) for each in options]
+    request = Request(options, workers, training, device, timeout)
+    verdicts: list[GateVerdict] = []
+    with stderr().status(f"{names[0]}: starting {workers} processes") as status:
+        for number, verdict in ask(request):
+            verdicts.append(verdict)
+            after = names[number + 1 : number + 2]
+            status.update(f"{len(verdicts)} of {len(names)} checked; {' '.join(after)}")
+    passed = all(verdict.passed for verdict in verdicts)
+    if as_json:
+        rows = [_as_data(each, verdict) for each, verdict in zip(options, verdicts, strict=True)]
+        print_text(json.dumps({"ok": passed, "verdicts": rows}, indent=2))
+    else:
+        out = stdout()
+        out.print(_table(names, verdicts))
+        out.print(_summary(names, verdicts))
+    if not passed:
+        raise typer.Exit(1)
+
+
+def _installed() -> list[str]:
+    parts = ("horovod", "deepspeed")
+    absent = [part for part in parts if importlib.util.find_spec(part) is None]
+    return [given for given in _ALL if not any(part in given for part in absent)]
+
+
+def _validated(
+    given: Sequence[str], workers: int, training: dict[str, Any]
+) -> tuple[list[StrategyOptions], str]:
+    """Options of every strategy, and the device; checked like any spec's.
+
+    Raises SpecError with all mistakes at once.
+    """
+    from raysuite.plan import make_plans
+
+    strategies = [parse_document(f"strategy: {text}", "--strategy").data for text in given]
+    data = {
+        "name": "verify",
+        "model": "resnet20",
+        "data": "digits",
+        "training": {
+            "epochs": 1,
+            "batch_per_worker": training["accumulate"],
+            **training,
+        },
+        "resources": {"workers": workers},
+        "matrix": {"strategy": [each["strategy"] for each in strategies]},
+    }
+    plans = make_plans(Document(data, "command line"))
+    return [plan.spec.strategy for plan in plans], plans[0].device
+
+
+def _name(options: StrategyOptions) -> str:
+    """`deepspeed zero_stage=3`: the name, and what differs from the defaults or says the most."""
+    fields = type(options).model_fields
+    said = {
+        key: value
+        for key, value in options.model_dump(exclude={"name"}).items()
+        if key == "zero_stage" or value != fields[key].get_default(call_default_factory=True)
+    }
+    return " ".join([options.name, *(f"{key}={value}" for key, value in said.items())])
+
+
+def _table(names: Sequence[str], verdicts: Sequence[GateVerdict]) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    for heading in ("strategy", "workers", "ranks equal", "error", "error BatchNorm"):
+        number = heading not in ("strategy", "ranks equal")
+        table.add_column(heading, justify="right" if number else "left")
+    for heading in ("tolerance", "verdict", "message"):
+        table.add_column(heading, overflow="fold")
+    for name, each in zip(names, verdicts, strict=True):
+        verdict = Text("passed", "green") if each.passed else Text("FAILED", "red")
+        table.add_row(
+            name,
+            str(each.workers),
+            "yes" if each.ranks_equal else "no",
+            _scientific(each.error),
+            _scientific(each.error_batchnorm),
+            "none" if each.tolerance is None else f"{each.tolerance:.0e}",
+            verdict,
+            each.message,
+        )
+    return table
+
+
+def _summary(names: Sequence[str], verdicts: Sequence[GateVerdict]) -> str:
+    wrong = [name for name, each in zip(names, verdicts, strict=True) if not each.passed]
+    if wrong:
+        return f"No speed would be told of: {', '.join(wrong)}."
+    return "Errors are relative, against one process on the same global batch."
+
+
+def _scientific(error: float) -> str:
+    return f"{error:.1e}" if math.isfinite(error) else "-"
+
+
+def _as_data(options: StrategyOptions, verdict: GateVerdict) -> dict[str, Any]:
+    """JSON knows no infinity: an error that could not be measured is null."""
+    found = verdict.model_dump(exclude={"kind", "run_id", "cached", "time"})
+    finite = {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in found.items()
+    }
+    return {"options": options.model_dump(mode="json"), **finite}

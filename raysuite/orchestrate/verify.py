@@ -1,0 +1,158 @@
+"""Ask the gate about strategies on this machine's processes, without Ray.
+
+One launch of torchrun examines them in turn. Where one crashes or hangs, the launch is ended,
+that strategy has failed, and the next launch goes on behind it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from raysuite.records import GateVerdict
+from raysuite.spec.strategies import StrategyOptions
+
+_POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be examined, and how."""
+
+    strategies: Sequence[StrategyOptions]
+    workers: int
+    settings: dict[str, Any]
+    """Keys of `StepSettings` but the size of the micro-batch."""
+    device: str = "cpu"
+    timeout_s: float = 180.0
+    """For one strategy, the start of its processes included."""
+
+
+def verify(request: Request) -> Iterator[tuple[int, GateVerdict]]:
+    """(place in the request, verdict) as each is reached, in order."""
+    pending = list(range(len(request.strategies)))
+    while pending:
+        for number, verdict in _launch(request, _together(request, pending)):
+            yield number, verdict
+            pending.remove(number)
+
+
+def _together(request: Request, pending: Sequence[int]) -> list[int]:
+    """Those that one launch can hold: not all of Horovod's options can be started behind others."""
+    horovod = [n for n in pending if request.strategies[n].name == "horovod"]
+    return list(pending[: pending.index(horovod[1])] if len(horovod) > 1 else pending)
+
+
+def _launch(request: Request, pending: Sequence[int]) -> Iterator[tuple[int, GateVerdict]]:
+    """Verdicts of one launch, the last one a failure where it ended before its time."""
+    with tempfile.TemporaryDirectory(prefix="raysuite-verify-") as folder:
+        file, log = Path(folder) / "verdicts.jsonl", Path(folder) / "log"
+        with log.open("wb") as stream:
+            process = subprocess.Popen(
+                _command(request, pending, file),
+                env={"OMP_NUM_THREADS": "1", **os.environ},
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # so that all of its processes can be ended together
+            )
+        left, read = list(pending), 0
+        deadline = time.monotonic() + request.timeout_s
+        try:
+            while left:
+                ended = process.poll() is not None  # before reading: nothing is written after it
+                lines = _lines(file)
+                for line in lines[read:]:
+                    if "begin" in line and line["begin"] != pending[0]:
+                        deadline = time.monotonic() + request.timeout_s
+                    if "error" in line:
+                        yield line["number"], _failure(request, line["number"], line["error"])
+                        return
+                    if "verdict" in line:
+                        left.remove(line["number"])
+                        yield line["number"], GateVerdict.model_validate_json(line["verdict"])
+                read = len(lines)
+                if left and (ended or time.monotonic() > deadline):
+                    why = (
+                        f"its processes ended without a verdict: {_last_words(log)}"
+                        if ended
+                        else f"no verdict within {request.timeout_s:g} s: a rank hangs, or waits "
+                        "for one that died"
+                    )
+                    yield left[0], _failure(request, left[0], why)
+                    return
+                time.sleep(_POLL_SECONDS)
+            process.wait(request.timeout_s)
+        finally:
+            _end(process)
+
+
+def _command(request: Request, pending: Sequence[int], file: Path) -> list[str]:
+    content = {
+        "strategies": [[n, request.strategies[n].model_dump(mode="json")] for n in pending],
+        "settings": request.settings,
+        "device": request.device,
+    }
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--master-addr", "127.0.0.1"]
+    return [
+        *launcher,
+        *("--nproc-per-node", str(request.workers), "--master-port", str(_free_port())),
+        *("-m", "raysuite.train.verify", str(file), json.dumps(content)),
+    ]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _lines(file: Path) -> list[dict[str, Any]]:
+    if not file.exists():
+        return []
+    whole = file.read_text("utf-8").split("\n")[:-1]  # behind the last newline a line may grow
+    return [json.loads(line) for line in whole]
+
+
+def _failure(request: Request, number: int, message: str) -> GateVerdict:
+    return GateVerdict(
+        run_id="",
+        strategy=request.strategies[number].name,
+        workers=request.workers,
+        passed=False,
+        ranks_equal=False,
+        error=math.inf,
+        error_batchnorm=math.inf,
+        tolerance=None,
+        rule="the strategy comes to an end",
+        steps=0,
+        message=message,
+    )
+
+
+def _last_words(log: Path) -> str:
+    """What a crashed process said last, before torchrun's own report of it."""
+    lines = log.read_text("utf-8", errors="replace").splitlines()
+    telling = [line.strip() for line in lines if "Error" in line or "Signal" in line]
+    return (telling or lines or ["nothing was said"])[-1][:300]
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()

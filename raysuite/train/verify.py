@@ -1,0 +1,67 @@
+"""The worker of `raysuite verify`: examines strategies in turn, started by torchrun.
+
+python -m torch.distributed.run --nproc-per-node 2 -m raysuite.train.verify FILE REQUEST
+
+REQUEST is JSON: {"strategies": [[number, options], ...], "settings": {...}, "device": "cpu"}.
+Rank 0 appends one line of JSON to FILE as it begins with a strategy ({"begin": number}) and one
+with its verdict; a rank that raises says so there and ends, as the others may wait for it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from raysuite.parallel import make_strategy
+from raysuite.parallel.base import StepSettings, World
+from raysuite.records import GateVerdict
+from raysuite.spec.strategies import StrategyOptions
+from raysuite.train.gate import examine
+from raysuite.train.world import world_from_environment
+
+_OPTIONS: TypeAdapter[StrategyOptions] = TypeAdapter(StrategyOptions)
+
+
+def main(file: Path, request: dict[str, Any]) -> int:
+    """Examine every strategy of `request`; 1 where one raises."""
+    settings = StepSettings(micro_batch=1, **request["settings"])
+    world = world_from_environment(request["device"])
+    for number, options in request["strategies"]:
+        if world.rank == 0:
+            _tell(file, {"begin": number})
+        answer = _examine(_OPTIONS.validate_python(options), world, settings, file, number)
+        if answer is None:
+            return 1
+        if world.rank == 0:
+            _tell(file, {"number": number, "verdict": answer.model_dump_json()})
+    return 0
+
+
+def _examine(
+    options: StrategyOptions, world: World, settings: StepSettings, file: Path, number: int
+) -> GateVerdict | None:
+    """The verdict; None where the strategy raised, which `file` then says."""
+    strategy = make_strategy(options)
+    try:
+        strategy.start(world)
+        return examine(options, world, strategy, settings)
+    except Exception as error:
+        # before the group is left: the other ranks then fail too, with less to say
+        message = f"rank {world.rank}: {type(error).__name__}: {error}"
+        _tell(file, {"number": number, "error": message})
+        return None
+    finally:
+        strategy.stop()
+
+
+def _tell(file: Path, line: dict[str, Any]) -> None:
+    with file.open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(line) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), json.loads(sys.argv[2])))

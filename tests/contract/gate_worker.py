@@ -1,0 +1,91 @@
+"""What test_gate.py asks of two ranks: the verdict on each flaw, and what the cache keeps."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from raysuite.parallel.base import StepSettings, World
+from raysuite.plan import make_plans
+from raysuite.records import GateVerdict
+from raysuite.spec import Document
+from raysuite.spec.strategies import CustomOptions
+from raysuite.train import gate
+from raysuite.train.world import world_from_environment
+from tests.strategies.broken import FLAWS, Broken
+
+TARGET = "tests.strategies.broken:Broken"
+FACTS: dict[str, Any] = {"cpu": {"model": "abacus"}, "versions": {"torch": "1"}}
+
+
+def main(file: Path) -> None:
+    world = world_from_environment("cpu")
+    strategy = Broken()
+    strategy.start(world)
+    found: dict[str, Any] = {}
+    for flaw in ("none", *FLAWS):
+        found[flaw] = told(verdict(flaw, world), world)
+    found["sum behind clipping"] = told(
+        verdict("sum", world, StepSettings(1, clip_norm=1e-3)), world
+    )
+    found["lossy"] = told(verdict("sum", world, lossy=True), world)
+    found["lossy nan"] = told(verdict("nan", world, lossy=True), world)
+    found["cache"] = cache(world)
+    strategy.stop()
+    (file.parent / f"{file.name}.{world.rank}").write_text(json.dumps(found))
+
+
+def verdict(
+    flaw: str, world: World, settings: StepSettings | None = None, lossy: bool = False
+) -> GateVerdict:
+    strategy = Broken(flaw, lossy)
+    strategy.start(world)
+    options = CustomOptions(target=TARGET, options={"flaw": flaw})
+    return gate.examine(options, world, strategy, settings or StepSettings(1, 2, 0.5))
+
+
+def told(verdict: GateVerdict, world: World) -> dict[str, Any]:
+    assert verdict.workers == world.size
+    return {"passed": verdict.passed, "message": verdict.message, "error": repr(verdict.error)}
+
+
+def cache(world: World) -> dict[str, Any]:
+    """Answers of `check`: first, again, for a failing strategy, and for a custom one."""
+    ddp = plan_of({"name": "ddp"})
+    custom = plan_of({"name": "custom", "target": TARGET})
+    answers = {
+        "first": gate.check(ddp, world, started("none", world), FACTS),
+        "again": gate.check(ddp, world, started("none", world), FACTS),
+        "custom": gate.check(custom, world, started("none", world), FACTS),
+        "custom again": gate.check(custom, world, started("no_sync", world), FACTS),
+        # the options of another plan, so that nothing is known of them
+        "failing": gate.check(plan_of({"bucket_mb": 2.0}), world, started("sum", world), FACTS),
+        "failing again": gate.check(
+            plan_of({"bucket_mb": 2.0}), world, started("none", world), FACTS
+        ),
+    }
+    return {name: [each.passed, each.cached] for name, each in answers.items()}
+
+
+def started(flaw: str, world: World) -> Broken:
+    strategy = Broken(flaw)
+    strategy.start(world)
+    return strategy
+
+
+def plan_of(strategy: dict[str, Any]) -> Any:
+    data = {
+        "name": "gate",
+        "model": "resnet20",
+        "data": "digits",
+        "strategy": {"name": "ddp", **strategy},
+        "training": {"epochs": 1, "global_batch": 8},
+        "resources": {"workers": 2, "device": "cpu"},
+    }
+    return make_plans(Document(data, "test"))[0]
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

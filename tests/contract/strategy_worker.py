@@ -1,0 +1,247 @@
+"""What test_strategies.py asks of the ranks of one world: every figure, for every variant."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import TypeAdapter
+from torch import Tensor, nn
+
+from raysuite.data.base import Batch
+from raysuite.data.order import permutation, rank_slices
+from raysuite.errors import MissingPartError
+from raysuite.parallel import make_strategy
+from raysuite.parallel.base import Engine, StepSettings, Strategy, World
+from raysuite.parallel.comm import average_buffers
+from raysuite.parallel.single import Single
+from raysuite.spec.strategies import HorovodOptions, StrategyOptions
+from raysuite.train.world import world_from_environment
+
+GLOBAL_BATCH = 16
+EPOCHS = (45, 33)
+"""Samples. The last batches hold 13, which no number of ranks divides, and 1."""
+BASE = StepSettings(GLOBAL_BATCH)
+RECIPES = {
+    "plain": BASE,
+    "accumulate": replace(BASE, accumulate=2, label_smoothing=0.1),
+    "clip": replace(BASE, accumulate=2, clip_norm=0.3),
+}
+EXACT, LOSSY = "exact", "lossy"
+
+
+class Net(nn.Module):
+    """Two convolutions and a classifier, of sizes that shards and buckets do not divide."""
+
+    def __init__(self, batch_norm: bool = False) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(1, 7, 3, padding=1),
+            nn.BatchNorm2d(7) if batch_norm else nn.Identity(),
+            nn.ReLU(),
+            nn.Conv2d(7, 5, 3, stride=2),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(45, 10),
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.layers(images)
+        return logits
+
+
+def data() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return (
+        torch.randn(max(EPOCHS), 1, 8, 8, generator=generator),
+        torch.randint(0, 10, (max(EPOCHS),), generator=generator),
+    )
+
+
+IMAGES, LABELS = data()
+
+
+def engine_of(
+    strategy: Strategy, settings: StepSettings, seed: int = 0, batch_norm: bool = False
+) -> Engine:
+    torch.manual_seed(seed)
+    return strategy.prepare(
+        Net(batch_norm),
+        lambda parameters: torch.optim.SGD(parameters, lr=9.0, momentum=0.9, weight_decay=1e-4),
+        settings,
+    )
+
+
+def train(engine: Engine, world: World, epochs: Sequence[int] = (0, 1)) -> list[float]:
+    """Train; the loss of each step, over all ranks."""
+    losses = []
+    engine.model.train()
+    for epoch in epochs:
+        order = permutation(EPOCHS[epoch], 7, epoch)
+        accumulate = engine.settings.accumulate
+        for step in rank_slices(order, GLOBAL_BATCH, world.size, world.rank, accumulate):
+            batches = [
+                Batch(IMAGES[part.ids], LABELS[part.ids], part.real, part.of_global)
+                for part in step
+            ]
+            losses.append(engine.step(batches, 0.1 / (1 + len(losses))))
+    return engine.comm.all_reduce(torch.stack(losses), "sum").tolist()
+
+
+def alone(settings: StepSettings) -> Engine:
+    strategy = Single()
+    strategy.start(World(0, 1, 0, torch.device("cpu")))
+    return engine_of(strategy, replace(settings, accumulate=1))
+
+
+def distance(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
+    """Largest relative error of a tensor."""
+    return max(
+        ((found[name] - tensor).norm() / tensor.norm()).item() for name, tensor in expected.items()
+    )
+
+
+def flat(engine: Engine) -> Tensor:
+    return torch.cat([tensor.flatten() for _, tensor in sorted(engine.weights().items())])
+
+
+def equal_on_all(engine: Engine) -> bool:
+    everyone = engine.comm.all_gather(flat(engine))
+    return len(everyone) == engine.world.size and bool((everyone == everyone[0]).all())
+
+
+def takes_no_accumulation(strategy: Strategy) -> bool:
+    """torch's DDP with a static graph cannot leave out an all-reduce."""
+    return getattr(getattr(strategy, "options", None), "static_graph", False)
+
+
+def compared(strategy: Strategy, world: World, settings: StepSettings) -> dict[str, Any]:
+    """Beside one process on the same global batches."""
+    if takes_no_accumulation(strategy):
+        settings = replace(settings, accumulate=1)
+    own = replace(settings, micro_batch=GLOBAL_BATCH // (world.size * settings.accumulate))
+    engine, reference = engine_of(strategy, own), alone(settings)
+    losses = train(engine, world)
+    expected = train(reference, reference.world)
+    found = {
+        "weights": distance(engine.weights(), reference.weights()),
+        "losses": float(np.max(np.abs(np.array(losses) / np.array(expected) - 1))),
+        "ranks_equal": equal_on_all(engine),
+    }
+    engine.close()
+    return found
+
+
+def resumed(strategy: Strategy, world: World, shared: bool, precision: str, folder: Path) -> bool:
+    """Is training on from a checkpoint the same, to the bit, as training through?"""
+    accumulate = 1 if takes_no_accumulation(strategy) else 2
+    micro_batch = GLOBAL_BATCH // (accumulate * world.size)
+    settings = replace(BASE, accumulate=accumulate, micro_batch=micro_batch, precision=precision)
+    engine = engine_of(strategy, settings)
+    train(engine, world, [0])
+    own = folder if shared else folder / f"rank{world.rank}"
+    own.mkdir(parents=True, exist_ok=True)
+    engine.save(own)
+    losses, weights = train(engine, world, [1]), flat(engine)
+    engine.close()
+    if not shared:  # as Ray Train does: every rank's files into one folder
+        whole = folder / f"whole{world.rank}"
+        for rank in range(world.size):
+            shutil.copytree(folder / f"rank{rank}", whole, dirs_exist_ok=True)
+        own = whole
+    fresh = engine_of(strategy, settings, seed=1)
+    fresh.load(own)
+    again = {"losses": torch.tensor(train(fresh, world, [1])), "weights": flat(fresh)}
+    fresh.close()
+    return distance(again, {"losses": torch.tensor(losses), "weights": weights})
+
+
+def overflow(strategy: Strategy, world: World) -> dict[str, Any]:
+    """A step whose gradient overflows on one rank alone, and a good one after it."""
+    settings = replace(BASE, precision="fp16", micro_batch=GLOBAL_BATCH // world.size)
+    engine = engine_of(strategy, settings)
+    train(engine, world, [0])
+    before, factor = flat(engine), engine.scale.factor
+
+    def step(worst: float) -> None:
+        ids = np.array_split(np.arange(GLOBAL_BATCH), world.size)[world.rank]
+        images = IMAGES[ids].clone()
+        if world.rank == world.size - 1:
+            images[0] *= worst
+        engine.step([Batch(images, LABELS[ids], len(ids), GLOBAL_BATCH)], 0.01)
+
+    step(1e30)
+    skipped, halved = torch.equal(flat(engine), before), engine.scale.factor == factor / 2
+    step(1.0)
+    found = {
+        "skipped": skipped,
+        "halved": halved,
+        "goes_on": not torch.equal(flat(engine), before),
+        "ranks_equal": equal_on_all(engine),
+    }
+    engine.close()
+    return found
+
+
+def buffers_alike(strategy: Strategy, world: World) -> bool:
+    """After `average_buffers`, BatchNorm's statistics are the same on all ranks."""
+    settings = replace(BASE, micro_batch=GLOBAL_BATCH // world.size)
+    engine = engine_of(strategy, settings, batch_norm=True)
+    train(engine, world, [0])
+    average_buffers(engine.model, engine.comm)
+    own = torch.cat([buffer.flatten().float() for buffer in engine.model.buffers()])
+    everyone = engine.comm.all_gather(own)
+    engine.close()
+    return bool((everyone == everyone[0]).all())
+
+
+def examine(options: StrategyOptions, world: World, kind: str, folder: Path) -> dict[str, Any]:
+    strategy = make_strategy(options)
+    strategy.start(world)
+    found: dict[str, Any] = {
+        name: compared(strategy, world, settings) for name, settings in RECIPES.items()
+    }
+    if kind == EXACT:
+        for precision in ("bf16", "fp16"):
+            settings = replace(BASE, accumulate=2, precision=precision)
+            found[precision] = compared(strategy, world, settings)
+        found["overflow"] = overflow(strategy, world)
+        found["buffers"] = buffers_alike(strategy, world)
+        found["resumed_fp16"] = resumed(strategy, world, False, "fp16", folder / "own")
+        found["resumed"] = resumed(strategy, world, True, "fp32", folder / "shared")
+    strategy.stop()
+    return found
+
+
+def adasum(world: World) -> str:
+    strategy = make_strategy(HorovodOptions(adasum=True))
+    try:
+        strategy.start(world)
+    except MissingPartError as error:
+        return str(error)
+    return ""
+
+
+def main(request: dict[str, Any], file: Path) -> None:
+    world = world_from_environment("cpu")
+    adapter: TypeAdapter[StrategyOptions] = TypeAdapter(StrategyOptions)
+    found: dict[str, Any] = {}
+    for name, (options, kind) in request.items():
+        folder = file.parent / f"{file.name}-{name}"
+        chosen = adapter.validate_python(options)
+        found[name] = examine(chosen, world, kind, folder)
+        if chosen.name == "horovod":
+            found["adasum"] = adasum(world)
+    if world.rank == 0:
+        file.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,172 @@
+"""The gate lets right strategies pass and no wrong one, by itself and at the head of a run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from raysuite.orchestrate.verify import Request, verify
+from raysuite.parallel.base import StepSettings, World
+from raysuite.records import EpochFinished, Results, RunFailed, RunFinished
+from raysuite.spec.strategies import CustomOptions, DdpOptions, HorovodOptions, StrategyOptions
+from raysuite.train import gate
+from tests.contract.gate_worker import TARGET
+from tests.strategies.broken import FLAWS
+from tests.torchrun import torchrun
+
+pytestmark = pytest.mark.integration
+
+SETTINGS = StepSettings(1)
+PLACES = [[1, 1], [1, 1]]
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each of two ranks found."""
+    folder = tmp_path_factory.mktemp("gate")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAYSUITE_CACHE", str(folder / "cache"))
+        torchrun(2, "tests.contract.gate_worker", folder / "found")
+    return [json.loads((folder / f"found.{rank}").read_text()) for rank in range(2)]
+
+
+def test_a_right_strategy_passes(answers: list[dict[str, Any]]) -> None:
+    assert answers[0]["none"]["passed"], answers[0]["none"]["message"]
+    assert float(answers[0]["none"]["error"]) < 1e-6
+
+
+@pytest.mark.parametrize("flaw", FLAWS)
+def test_a_flaw_is_refused(answers: list[dict[str, Any]], flaw: str) -> None:
+    assert not answers[0][flaw]["passed"]
+    assert FLAWS[flaw] in answers[0][flaw]["message"]
+
+
+def test_clipping_does_not_hide_a_wrong_scale(answers: list[dict[str, Any]]) -> None:
+    assert "differ by" in answers[0]["sum behind clipping"]["message"]
+
+
+def test_lossy_throughout_is_held_to_equal_and_finite_weights(
+    answers: list[dict[str, Any]],
+) -> None:
+    assert answers[0]["lossy"]["passed"]
+    assert not answers[0]["lossy nan"]["passed"]
+
+
+def test_all_ranks_agree(answers: list[dict[str, Any]]) -> None:
+    # where the collectives fail, each rank says which numbers it got
+    alike = [
+        {name: answer for name, answer in each.items() if not name.startswith("comm_")}
+        for each in answers
+    ]
+    assert alike[0] == alike[1]
+
+
+def test_what_the_cache_keeps(answers: list[dict[str, Any]]) -> None:
+    passed, cached = True, True
+    assert answers[0]["cache"] == {
+        "first": [passed, not cached],
+        "again": [passed, cached],
+        "custom": [passed, not cached],
+        "custom again": [not passed, not cached],
+        "failing": [not passed, not cached],
+        "failing again": [passed, not cached],
+    }
+
+
+def test_the_cache_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RAYSUITE_CACHE", str(tmp_path))
+
+    def file(
+        options: StrategyOptions = DdpOptions(),  # noqa: B008 - frozen
+        size: int = 2,
+        settings: StepSettings = SETTINGS,
+        places: list[list[int]] = PLACES,
+    ) -> Path:
+        world = World(0, size, 0, torch.device("cpu"))
+        return gate.cache_file(options, world, settings, places)
+
+    same = [
+        file(),
+        file(settings=replace(SETTINGS, micro_batch=64)),
+        file(places=[[9, 1], [9, 1]]),
+    ]
+    assert len(set(same)) == 1
+    others = [
+        file(DdpOptions(bucket_mb=1)),
+        file(HorovodOptions()),
+        file(size=4),
+        file(settings=replace(SETTINGS, accumulate=2)),
+        file(settings=replace(SETTINGS, clip_norm=1.0)),
+        file(settings=replace(SETTINGS, precision="bf16")),
+        file(settings=replace(SETTINGS, label_smoothing=0.1)),
+        file(places=[[1, 1], [2, 1]]),  # two hosts
+        file(places=[[1, 1], [1, 2]]),  # of two kinds
+        file(places=[[1, 2], [1, 2]]),  # of another kind, or with other versions
+    ]
+    assert len({*same, *others}) == 1 + len(others)
+
+
+def test_a_damaged_or_failing_entry_is_unknown(tmp_path: Path) -> None:
+    file = tmp_path / "x.json"
+    assert gate._known(file) is None
+    file.write_text("{")
+    assert gate._known(file) is None
+    world = World(0, 2, 0, torch.device("cpu"))
+    file.write_text(gate._verdict(DdpOptions(), world, "", passed=False).model_dump_json())
+    assert gate._known(file) is None
+    file.write_text(gate._verdict(DdpOptions(), world, "", passed=True).model_dump_json())
+    assert gate._known(file) is not None
+
+
+SPEC = f"""
+name: gated
+model: resnet20
+data: digits
+strategy: {{name: custom, target: "{TARGET}"}}
+training: {{epochs: 2, global_batch: 240}}
+resources: {{workers: 2, device: cpu}}
+matrix: {{strategy.options.flaw: [none, no_sync, tires]}}
+"""
+
+
+def test_a_run_is_refused_before_its_speed_is_measured(tmp_path: Path) -> None:
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(SPEC)
+    said = torchrun(2, "raysuite.train", spec, "--results", tmp_path / "results", fails=True)
+    results = Results(tmp_path / "results")
+    ends = {}
+    for plan in results.plans():
+        flaw = plan["label"]["strategy.options.flaw"]
+        epochs = [r for r in results.records(plan["run_id"]) if isinstance(r, EpochFinished)]
+        ends[flaw] = results.end_of(plan["run_id"]), len(epochs)
+    assert isinstance(ends["none"][0], RunFinished), said
+    end, epochs = ends["no_sync"]
+    assert isinstance(end, RunFailed)
+    assert (end.reason, epochs) == ("gate", 0)
+    assert "different weights" in end.message
+    end, epochs = ends["tires"]  # passes the gate, and fails at its end
+    assert isinstance(end, RunFailed)
+    assert (end.reason, epochs) == ("gate", 2)
+    assert "at the end of this run" in end.message
+
+
+@pytest.mark.slow
+def test_verify_outlives_crashes_and_hangs() -> None:
+    flaws = ("none", "raises", "hangs", "sum")
+    request = Request(
+        [CustomOptions(target=TARGET, options={"flaw": flaw}) for flaw in flaws],
+        workers=2,
+        settings={"accumulate": 1},
+        timeout_s=25,
+    )
+    verdicts = dict(verify(request))
+    messages = {flaw: verdicts[number].message for number, flaw in enumerate(flaws)}
+    assert [verdicts[number].passed for number in range(4)] == [True, False, False, False]
+    assert "rank 1: ValueError: rank 1 has had enough" in messages["raises"]
+    assert "no verdict within 25 s" in messages["hangs"]
+    assert "differ by" in messages["sum"]

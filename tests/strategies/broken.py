@@ -1,0 +1,144 @@
+"""A strategy of one's own, right or with one flaw: what the gate must let pass, and what not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from raysuite.data.base import Batch
+from raysuite.parallel.base import (
+    Engine,
+    MakeOptimizer,
+    StepSettings,
+    TorchEngine,
+    World,
+    set_lr,
+)
+from raysuite.parallel.comm import NoComm, TorchComm, join_torch_group
+
+FLAWS = {
+    "no_sync": "the ranks hold different weights",
+    "sum": "differ by",
+    "divides_twice": "differ by",
+    "unweighted": "differ by",
+    "ignores_rate": "differ by",
+    "clips_before": "differ by",
+    "wrong_loss": "losses differ by",
+    "other_logits": "logits differ by",
+    "first_weights": "differ by",
+    "nan": "not finite",
+    "lacks_weights": "not the network's",
+    "comm_of_one": "does not reach all ranks",
+    "comm_of_echoes": "does not reach all ranks",
+}
+"""Flaw -> what the gate says of it."""
+
+
+class Broken:
+    """Averages gradients by hand; `flaw` says what is wrong with that."""
+
+    def __init__(self, flaw: str = "none", lossy: bool = False) -> None:
+        self.flaw = flaw
+        self.lossy = lossy
+        self._world: World | None = None
+        self._joined = False
+
+    def start(self, world: World) -> None:
+        self._world = world
+        self._joined = join_torch_group(world.rank, world.size, world.device)
+
+    def prepare(
+        self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
+    ) -> Engine:
+        assert self._world is not None
+        return BrokenEngine(model, make_optimizer, self._world, settings, self.flaw)
+
+    def stop(self) -> None:
+        if self._joined:
+            dist.destroy_process_group()
+            self._joined = False
+
+
+class EchoComm(TorchComm):
+    """Tells each rank that all others say the same."""
+
+    def all_gather(self, value: Tensor) -> Tensor:
+        return torch.stack([value] * self.size)
+
+
+class BrokenEngine(TorchEngine):
+    def __init__(
+        self,
+        model: nn.Module,
+        make_optimizer: MakeOptimizer,
+        world: World,
+        settings: StepSettings,
+        flaw: str,
+    ) -> None:
+        comm = {"comm_of_one": NoComm, "comm_of_echoes": lambda: EchoComm(world.device)}
+        super().__init__(model, comm.get(flaw, lambda: TorchComm(world.device))(), world, settings)
+        self.flaw = flaw
+        self.optimizer = make_optimizer(model.parameters())
+        self.steps = 0
+        self.first = super().weights()
+
+    def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:
+        if self.flaw == "raises" and self.world.rank == 1:
+            raise ValueError("rank 1 has had enough")
+        if self.flaw == "hangs" and self.world.rank == 1:
+            time.sleep(600)
+        if self.flaw != "ignores_rate":
+            set_lr(self.optimizer, lr)
+        self.optimizer.zero_grad()
+        total = torch.zeros(())
+        for batch in micro_batches:
+            loss, summed = self.loss(batch, self.autocast(batch.images))
+            if self.flaw == "unweighted" and batch.real:
+                loss = summed_mean(self, batch)
+            if self.flaw == "divides_twice":
+                loss = loss / len(micro_batches)
+            loss.backward()
+            total += summed
+        if self.flaw == "clips_before":
+            self.clip()
+        self._synchronise()
+        if self.flaw != "clips_before":
+            self.clip()
+        self.optimizer.step()
+        self.steps += 1
+        if self.flaw == "nan":
+            next(iter(self.model.parameters())).data.fill_(float("nan"))
+        return total / len(micro_batches[0].images) if self.flaw == "wrong_loss" else total
+
+    def _synchronise(self) -> None:
+        tires = self.flaw == "tires" and self.steps >= 5  # after more steps than the gate makes
+        if self.flaw in ("no_sync", "comm_of_one", "comm_of_echoes") or tires:
+            return
+        for parameter in self.model.parameters():
+            assert parameter.grad is not None
+            dist.all_reduce(parameter.grad)
+            if self.flaw != "sum":
+                parameter.grad /= self.world.size
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits = super().forward(images)
+        return logits * 1.001 if self.flaw == "other_logits" else logits
+
+    def weights(self) -> dict[str, Tensor]:
+        if self.flaw == "first_weights":
+            return self.first
+        weights = super().weights()
+        if self.flaw == "lacks_weights":
+            weights.popitem()
+        return weights
+
+
+def summed_mean(engine: TorchEngine, batch: Batch) -> Tensor:
+    """The mean over the rank's own samples, as most training scripts have it."""
+    logits = engine.autocast(batch.images)[: batch.real]
+    loss = nn.functional.cross_entropy(logits, batch.labels[: batch.real])
+    return loss / engine.settings.accumulate
