@@ -33,8 +33,6 @@ class TrainingLoop:
         self.first_step_at: float | None = None
         """Monotonic time at the end of the first optimiser step of this attempt."""
         self._steps_here = 0  # in this attempt: a fresh process warms up anew
-        self._first_step = 0
-        """Optimiser steps before this attempt: it warms up anew, in processes of its own."""
         self._elapsed_before = 0.0
         self._began: float | None = None
         training = plan.spec.training
@@ -66,6 +64,8 @@ class TrainingLoop:
         sizes = [micro_batches[0].of_global for micro_batches in steps]
         steady_from = max(0, plan.spec.measure.warmup_steps - self._steps_here)
 
+        # dropout: other draws on each rank, and the same ones after a checkpoint is taken up
+        torch.manual_seed(_draws(plan.seed, self.epoch, self.world.rank))
         self.engine.model.train()
         began = steady_began = now(device)
         if self._began is None:
@@ -184,7 +184,6 @@ class TrainingLoop:
         self.engine.load(folder)
         state = json.loads((folder / "loop.json").read_text())
         self.epoch, self.step = state["epoch"], state["step"]
-        self._first_step = self.step
         self._elapsed_before = state["elapsed_seconds"]
         self.time_to_accuracy = state["time_to_accuracy"]
 
