@@ -1,0 +1,27 @@
+"""A network of a user's own, small enough for tests that train."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+
+class Tiny(nn.Module):
+    """One convolution and a classifier; BatchNorm and dropout on demand."""
+
+    def __init__(
+        self, num_classes: int, in_channels: int, batch_norm: bool = False, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(in_channels, 8, 3, stride=2, padding=1),
+            nn.BatchNorm2d(8) if batch_norm else nn.Identity(),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Dropout(dropout),
+            nn.Linear(8 * 16, num_classes),
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits [b, num_classes] for images [b, in_channels, 8, 8]."""
+        logits: Tensor = self.layers(images)
+        return logits

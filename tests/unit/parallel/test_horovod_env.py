@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from raysuite.errors import UserError
+from raysuite.parallel import horovod
+from raysuite.parallel.horovod_env import join_from_torchrun, rank_variables
+from raysuite.spec.strategies import HorovodOptions
+from tests.require import require
+
+
+def places(hosts: list[str]) -> list[tuple[int, ...]]:
+    """(rank, local rank, local size, cross rank, cross size) of each rank."""
+    keys = ("RANK", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
+    return [tuple(int(own[f"HOROVOD_{key}"]) for key in keys) for own in rank_variables(hosts)]
+
+
+def test_one_host() -> None:
+    assert places(["a", "a"]) == [(0, 0, 2, 0, 1), (1, 1, 2, 0, 1)]
+
+
+def test_hosts_with_unequal_ranks() -> None:
+    assert places(["a", "a", "a", "b", "c", "c"]) == [
+        (0, 0, 3, 0, 3),
+        (1, 1, 3, 0, 2),  # of the second ranks, b has none
+        (2, 2, 3, 0, 1),
+        (3, 0, 1, 1, 3),
+        (4, 0, 2, 2, 3),
+        (5, 1, 2, 1, 2),
+    ]
+
+
+def test_ranks_of_a_host_need_not_be_neighbours() -> None:
+    assert places(["a", "b", "a"]) == [(0, 0, 2, 0, 2), (1, 0, 1, 1, 2), (2, 1, 2, 0, 1)]
+
+
+def test_all_ranks_know_size_and_host() -> None:
+    for own, host in zip(rank_variables(["a", "b"]), "ab", strict=True):
+        assert own["HOROVOD_SIZE"] == "2"
+        assert own["HOROVOD_HOSTNAME"] == host
+        assert own["HOROVOD_CONTROLLER"] == own["HOROVOD_CPU_OPERATIONS"] == "gloo"
+
+
+@pytest.mark.parametrize("counts", [{"a": 3, "b": 1, "c": 2}, {"a": 1}, {"a": 2, "b": 2}])
+def test_horovod_itself_agrees(counts: dict[str, int]) -> None:
+    require("horovod")
+    from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+
+    named = ",".join(f"{host}:{count}" for host, count in counts.items())
+    slots = get_host_assignments(parse_hosts(named), sum(counts.values()))
+    ours = places([host for host, count in counts.items() for _ in range(count)])
+    assert ours == [
+        (each.rank, each.local_rank, each.local_size, each.cross_rank, each.cross_size)
+        for each in slots
+    ]
+
+
+def test_nothing_is_set_where_a_launcher_has_done_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_PORT", "1")
+    before = dict(os.environ)
+    assert join_from_torchrun(0, 2) is None
+    assert dict(os.environ) == before
+
+
+def test_horovods_defaults_are_left_alone() -> None:
+    assert horovod._tuning(HorovodOptions()) == {}
+    tuned = horovod._tuning(HorovodOptions(fusion_threshold_mb=0.5, cycle_time_ms=2))
+    assert tuned == {"HOROVOD_FUSION_THRESHOLD": "524288", "HOROVOD_CYCLE_TIME": "2.0"}
+
+
+def test_starts_that_crash_horovod_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, one = HorovodOptions(), HorovodOptions(cycle_time_ms=2)
+    both = HorovodOptions(fusion_threshold_mb=1, cycle_time_ms=2)
+
+    def starts(*options: HorovodOptions) -> None:
+        monkeypatch.setattr(horovod, "_both_given", {})
+        for each in options:
+            horovod._refuse_what_crashes(each)
+
+    starts(plain, one, plain)
+    starts(both)
+    for refused in ((plain, both), (both, plain)):
+        with pytest.raises(UserError, match="cannot be started again"):
+            starts(*refused)

@@ -1,0 +1,161 @@
+"""The shared parts of strategies: the loss, buffers, the store, DeepSpeed's configuration."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from raysuite.data.base import Batch
+from raysuite.errors import UserError
+from raysuite.parallel import comm, make_strategy
+from raysuite.parallel.base import Engine, StepSettings, World
+from raysuite.parallel.comm import NoComm, Reduction, average_buffers, shared_store
+from raysuite.parallel.deepspeed import engine_config
+from raysuite.parallel.single import SingleEngine
+from raysuite.spec.strategies import (
+    CustomOptions,
+    DdpOptions,
+    DeepSpeedOptions,
+    HorovodOptions,
+    SingleOptions,
+)
+
+CPU = torch.device("cpu")
+
+
+def engine(size: int = 1, **settings: Any) -> Engine:
+    return SingleEngine(
+        nn.Linear(2, 3),
+        lambda parameters: torch.optim.SGD(parameters, lr=9.0),
+        World(0, size, 0, CPU),
+        StepSettings(4, **settings),
+    )
+
+
+class TestLoss:
+    logits = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([0, 1, 2, 0, 1])
+
+    def batch(self, start: int, real: int) -> Batch:
+        """Samples from `start` on, of which `real` count, out of a global batch of 5."""
+        return Batch(self.logits[start:], self.labels[start:], real, of_global=5)
+
+    @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+    def test_shares_average_to_the_mean_of_the_global_batch(self, label_smoothing: float) -> None:
+        own = engine(size=3, label_smoothing=label_smoothing)
+        parts = [self.batch(0, 4), self.batch(4, 1), self.batch(3, 0)]  # the last only pads
+        found = [own.loss(part, part.images) for part in parts]
+        expected = nn.functional.cross_entropy(
+            self.logits, self.labels, label_smoothing=label_smoothing
+        )
+        torch.testing.assert_close(torch.stack([share for share, _ in found]).mean(), expected)
+        torch.testing.assert_close(sum(summed for _, summed in found) / 5, expected)
+
+    def test_padding_has_no_gradient(self) -> None:
+        logits = self.logits.clone().requires_grad_()
+        share, _ = engine().loss(Batch(logits, self.labels, 2, 2), logits)
+        share.backward()
+        assert logits.grad is not None
+        assert logits.grad[:2].abs().sum() > 0
+        assert not logits.grad[2:].any()
+
+
+def test_a_step_uses_its_rate_and_clips() -> None:
+    own = engine(clip_norm=1e-3)
+    before = own.weights()
+    own.step([Batch(torch.randn(4, 2), torch.tensor([0, 1, 2, 0]), 4, 4)], lr=2.0)
+    moved = torch.cat([(own.weights()[name] - before[name]).flatten() for name in before])
+    torch.testing.assert_close(moved.norm(), torch.tensor(2e-3), rtol=1e-2, atol=0)
+
+
+class OtherRank(NoComm):
+    """The other of two ranks holds zeros."""
+
+    size = 2
+
+    def all_reduce(self, value: Tensor, reduction: Reduction) -> Tensor:
+        assert reduction == "sum"
+        return value.clone()
+
+
+def test_floating_buffers_are_averaged_and_others_kept() -> None:
+    model = nn.Sequential(nn.BatchNorm2d(2), nn.Linear(2, 2), nn.BatchNorm1d(3))
+    for index, norm in enumerate((model[0], model[2])):
+        norm.running_mean.fill_(4.0 + index)
+        norm.num_batches_tracked.fill_(7)
+    average_buffers(model, NoComm())
+    assert model[0].running_mean.tolist() == [4.0, 4.0]
+    average_buffers(model, OtherRank())
+    assert model[0].running_mean.tolist() == [2.0, 2.0]
+    assert model[0].running_var.tolist() == [0.5, 0.5]
+    assert model[2].running_mean.tolist() == [2.5, 2.5, 2.5]
+    assert model[2].num_batches_tracked.item() == 7
+    average_buffers(nn.Linear(1, 1), OtherRank())  # has none
+
+
+def test_each_join_has_keys_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = dist.HashStore()
+    monkeypatch.setattr(comm, "_environment_store", lambda rank, size: one)
+    monkeypatch.setattr(comm, "_joins", Counter())
+    first, second = shared_store("x", 0, 2), shared_store("x", 0, 2)
+    first.set("port", "1")
+    assert not second.check(["port"])
+    assert not shared_store("y", 0, 2).check(["port"])
+
+
+class TestDeepSpeedConfiguration:
+    def test_batch_clipping_and_precision(self) -> None:
+        settings = StepSettings(4, accumulate=3, clip_norm=0.5, precision="bf16")
+        config = engine_config(DeepSpeedOptions(), settings, workers=2)
+        assert config["train_batch_size"] == 24
+        assert config["train_micro_batch_size_per_gpu"] == 4
+        assert config["gradient_accumulation_steps"] == 3
+        assert config["gradient_clipping"] == 0.5
+        # raysuite's own autocast does it, alike for all frameworks
+        assert not {"bf16", "fp16", "amp", "torch_autocast"} & config.keys()
+
+    def test_no_clipping(self) -> None:
+        assert engine_config(DeepSpeedOptions(), StepSettings(4), 2)["gradient_clipping"] == 0.0
+
+    @pytest.mark.parametrize(
+        ("offload", "keys"),
+        [
+            ("none", set()),
+            ("optimizer", {"offload_optimizer"}),
+            ("parameters", {"offload_optimizer", "offload_param"}),
+        ],
+    )
+    def test_offload(self, offload: Any, keys: set[str]) -> None:
+        options = DeepSpeedOptions(zero_stage=3, offload=offload)
+        zero = engine_config(options, StepSettings(4), 2)["zero_optimization"]
+        assert zero["stage"] == 3
+        assert {key for key in zero if key.startswith("offload")} == keys
+
+    @pytest.mark.parametrize(("mb", "values"), [(200, 52_428_800), (0.0005, 130), (1e-9, 2)])
+    def test_buckets_hold_an_even_number_of_values(self, mb: float, values: int) -> None:
+        zero = engine_config(DeepSpeedOptions(bucket_mb=mb), StepSettings(4), 2)
+        assert zero["zero_optimization"]["reduce_bucket_size"] == values
+
+
+def test_which_options_are_lossy() -> None:
+    exact = [SingleOptions(), DdpOptions(), HorovodOptions(), DeepSpeedOptions()]
+    assert [make_strategy(options).lossy for options in exact] == [False] * 4
+    lossy = [
+        DdpOptions(compression="powersgd"),
+        HorovodOptions(compression="fp16"),
+        HorovodOptions(adasum=True),
+    ]
+    assert [make_strategy(options).lossy for options in lossy] == [True] * 3
+
+
+def test_a_strategy_of_ones_own() -> None:
+    target = "tests.strategies.broken:Broken"
+    made: Any = make_strategy(CustomOptions(target=target, options={"flaw": "sum"}))
+    assert made.flaw == "sum"
+    with pytest.raises(UserError, match="no module named"):
+        make_strategy(CustomOptions(target="nowhere:Strategy"))

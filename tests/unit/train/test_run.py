@@ -1,0 +1,205 @@
+"""One run in one process, from its first Record to its last."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from raysuite import models
+from raysuite.data import make_loader, permutation, prepare, rank_slices
+from raysuite.optim.schedule import factor
+from raysuite.plan import RunPlan
+from raysuite.records import (
+    EpochFinished,
+    GateVerdict,
+    Record,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+)
+from raysuite.train import gate
+from raysuite.train import run as run_module
+from raysuite.train.loop import checkpoint_run_id
+from tests.unit.train.conftest import keep, plan_of, run
+
+
+def epochs_of(records: list[Record]) -> list[EpochFinished]:
+    return [record for record in records if isinstance(record, EpochFinished)]
+
+
+def end_of(records: list[Record]) -> RunFinished:
+    assert isinstance(records[-1], RunFinished)
+    return records[-1]
+
+
+@pytest.fixture(scope="module")
+def plan() -> RunPlan:
+    return plan_of()
+
+
+class TestRecords:
+    def test_in_order_and_complete(self, plan: RunPlan) -> None:
+        records = run(plan)
+        kinds = [RunStarted, GateVerdict, EpochFinished, EpochFinished, RunFinished]
+        assert [type(record) for record in records] == kinds
+        assert {record.run_id for record in records} == {plan.run_id}
+        started, verdict = records[:2]
+        assert isinstance(started, RunStarted)
+        assert RunPlan.model_validate(started.plan) == plan
+        assert started.environment["versions"]["torch"] == torch.__version__.partition("+")[0]
+        assert isinstance(verdict, GateVerdict)
+        assert verdict.passed
+
+    def test_an_epoch(self, plan: RunPlan) -> None:
+        first, second = epochs_of(run(plan))
+        assert (first.epoch, second.epoch) == (0, 1)
+        assert (first.first_step, second.first_step) == (0, plan.steps_per_epoch)
+        for epoch in (first, second):
+            assert epoch.images == 1437
+            assert len(epoch.losses) == len(epoch.learning_rates) == 6
+            sizes = [240] * 5 + [237]
+            weighted = sum(x * n for x, n in zip(epoch.losses, sizes, strict=True)) / 1437
+            assert epoch.train_loss == pytest.approx(weighted)
+            assert 0 < epoch.steady_seconds <= epoch.seconds
+            assert len(epoch.data_wait_seconds) == 1
+            assert 0 < epoch.data_wait_seconds[0] < epoch.seconds
+            assert 0 <= epoch.val_accuracy <= 1
+        assert second.train_loss < first.train_loss
+        assert first.elapsed_seconds >= first.seconds + first.validation_seconds
+        assert second.elapsed_seconds > first.elapsed_seconds
+
+    def test_learning_rates_follow_the_schedule(self, plan: RunPlan) -> None:
+        rates = [rate for epoch in epochs_of(run(plan)) for rate in epoch.learning_rates]
+        assert rates == [
+            plan.peak_lr * factor(plan.spec.schedule, step, 6, 12) for step in range(12)
+        ]
+
+    def test_the_end(self, plan: RunPlan) -> None:
+        end = end_of(run(plan))
+        assert end.peak_process_bytes[0] > 50e6
+        assert end.peak_device_bytes == [0]
+        assert 0 < end.first_step_seconds < end.seconds
+
+    def test_the_same_seed_gives_the_same_losses(self, plan: RunPlan) -> None:
+        once, again = (epochs_of(run(plan)) for _ in range(2))
+        assert [epoch.losses for epoch in once] == [epoch.losses for epoch in again]
+        other = epochs_of(run(plan_of(seed=1)))
+        assert other[0].losses != once[0].losses
+
+
+class TestWarmUp:
+    @pytest.mark.parametrize(
+        ("steps", "images"),
+        [(0, [1437, 1437]), (3, [717, 1437]), (6, [0, 1437]), (8, [0, 957]), (99, [0, 0])],
+    )
+    def test_its_steps_do_not_count(self, steps: int, images: list[int]) -> None:
+        epochs = epochs_of(run(plan_of(measure_warmup_steps=steps)))
+        assert [epoch.steady_images for epoch in epochs] == images
+        for epoch in epochs:
+            assert (epoch.steady_seconds > 0) == (epoch.steady_images > 0)
+
+    def test_what_is_taken_up_again_warms_up_again(self, tmp_path: Path) -> None:
+        plan = plan_of(measure_warmup_steps=3)
+        run(plan, checkpoint=keep(tmp_path))
+        (epoch,) = epochs_of(run(plan, resume=tmp_path / "1"))
+        assert epoch.steady_images == 717
+
+
+class TestCheckpoints:
+    @pytest.mark.parametrize("precision", ["fp32", "fp16"])
+    def test_taking_one_up_changes_nothing(self, tmp_path: Path, precision: str) -> None:
+        """To the bit, dropout and running statistics included."""
+        plan = plan_of(training_epochs=3, training_precision=precision)
+        through = run(plan, checkpoint=keep(tmp_path))
+        resumed = run(plan, resume=tmp_path / "1")
+        assert isinstance(resumed[0], RunStarted)
+        assert resumed[0].first_epoch == 1
+        expected, found = epochs_of(through)[1:], epochs_of(resumed)
+        for name in ("epoch", "first_step", "losses", "learning_rates", "val_loss"):
+            assert [getattr(e, name) for e in found] == [getattr(e, name) for e in expected]
+
+    def test_time_goes_on(self, tmp_path: Path) -> None:
+        plan = plan_of()
+        through = epochs_of(run(plan, checkpoint=keep(tmp_path)))
+        (resumed,) = epochs_of(run(plan, resume=tmp_path / "1"))
+        own = resumed.seconds + resumed.validation_seconds
+        assert resumed.elapsed_seconds >= through[0].elapsed_seconds + own
+
+    @pytest.mark.parametrize(("every", "kept"), [(0, []), (1, [1, 2, 3]), (2, [2]), (3, [3])])
+    def test_how_often(self, tmp_path: Path, every: int, kept: list[int]) -> None:
+        """None after the last epoch: there is nothing left to take up."""
+        plan = plan_of(training_epochs=4, training_checkpoint_every=every)
+        run(plan, checkpoint=keep(tmp_path))
+        assert sorted(int(folder.name) for folder in tmp_path.iterdir()) == kept
+
+    def test_whose_it_is(self, tmp_path: Path, plan: RunPlan) -> None:
+        run(plan, checkpoint=keep(tmp_path))
+        assert checkpoint_run_id(tmp_path / "1") == plan.run_id
+        assert checkpoint_run_id(tmp_path) == ""
+
+
+class TestTimeToAccuracy:
+    def test_the_first_epoch_that_meets_it(self) -> None:
+        records = run(plan_of(training_target_accuracy=0.01))
+        assert end_of(records).time_to_accuracy == epochs_of(records)[0].elapsed_seconds
+
+    @pytest.mark.parametrize("target", [None, 1.0])
+    def test_none(self, target: float | None) -> None:
+        assert end_of(run(plan_of(training_target_accuracy=target))).time_to_accuracy is None
+
+    def test_it_is_kept_in_a_checkpoint(self, tmp_path: Path) -> None:
+        plan = plan_of(training_target_accuracy=0.01)
+        through = run(plan, checkpoint=keep(tmp_path))
+        resumed = run(plan, resume=tmp_path / "1")
+        assert end_of(resumed).time_to_accuracy == end_of(through).time_to_accuracy
+
+
+def test_the_trained_model_is_the_one_that_was_validated(tmp_path: Path, plan: RunPlan) -> None:
+    file = tmp_path / "model.pt"
+    last = epochs_of(run(plan, model_file=file))[-1]
+    model = models.build(plan.spec.model, plan.dataset)
+    model.load_state_dict(torch.load(file, weights_only=True))
+    model.eval()
+    prepared = prepare(plan.spec.data, plan.dataset)
+    loader = make_loader(prepared, "val", plan.spec.loader, torch.device("cpu"))
+    (step,) = rank_slices(permutation(360, 0, 0), 360, 1, 0)
+    (batch,) = loader.batches(step)
+    with torch.no_grad():
+        right = (model(batch.images).argmax(1) == batch.labels).float().mean().item()
+    loader.close()
+    assert right == pytest.approx(last.val_accuracy)
+
+
+class TestTheGate:
+    def test_a_refused_strategy_takes_no_step(
+        self, monkeypatch: pytest.MonkeyPatch, plan: RunPlan
+    ) -> None:
+        def refuse(plan: RunPlan, *_: Any) -> GateVerdict:
+            return gate._verdict(plan.spec.strategy, World0, "x", message="wrong")
+
+        monkeypatch.setattr(gate, "check", refuse)
+        *before, end = run(plan)
+        assert [type(record) for record in before] == [RunStarted, GateVerdict]
+        assert isinstance(end, RunFailed)
+        assert (end.reason, end.message) == ("gate", "wrong")
+
+    def test_ranks_that_drifted_apart_fail_at_the_end(
+        self, monkeypatch: pytest.MonkeyPatch, plan: RunPlan, tmp_path: Path
+    ) -> None:
+        monkeypatch.setattr(run_module, "same_on_all_ranks", lambda *_: False)
+        end = run(plan, model_file=tmp_path / "model.pt")[-1]
+        assert isinstance(end, RunFailed)
+        assert end.reason == "gate"
+        assert not (tmp_path / "model.pt").exists()
+
+    def test_its_verdict_is_kept(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setenv("RAYSUITE_CACHE", str(tmp_path))
+        verdicts = [run(plan_of(training_epochs=1))[1] for _ in range(2)]
+        found = [each.cached for each in verdicts if isinstance(each, GateVerdict)]
+        assert found == [False, True]
+
+
+World0 = run_module.World(0, 1, 0, torch.device("cpu"))
