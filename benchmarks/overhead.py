@@ -35,7 +35,7 @@ model: resnet20
 data: {{name: digits, image_size: 16}}
 strategy: ddp
 optimizer: {{name: sgd, lr: 0.05, momentum: 0.9}}
-training: {{epochs: 6, global_batch: 64, checkpoint_every: 0}}
+training: {{epochs: 12, global_batch: 64, checkpoint_every: 0}}
 resources: {{workers: {WORKERS}, device: cpu}}
 """
 GOAL = 0.97
