@@ -1,0 +1,124 @@
+"""`raysuite verify`: what is asked, what is printed, and the exit code; nothing is started."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from raysuite.cli import app
+from raysuite.orchestrate import verify as launcher
+from raysuite.orchestrate.verify import Request
+from raysuite.records import GateVerdict
+from raysuite.spec.strategies import DdpOptions, HorovodOptions
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
+    """What would have been launched; strategies named horovod fail."""
+    requests: list[Request] = []
+
+    def ask(request: Request) -> Iterator[tuple[int, GateVerdict]]:
+        requests.append(request)
+        for number, options in enumerate(request.strategies):
+            good = options.name != "horovod"
+            yield (
+                number,
+                GateVerdict(
+                    run_id="",
+                    strategy=options.name,
+                    workers=request.workers,
+                    passed=good,
+                    ranks_equal=good,
+                    error=1e-7 if good else math.inf,
+                    error_batchnorm=2e-7 if good else math.inf,
+                    tolerance=1e-5,
+                    rule="",
+                    steps=4,
+                    message="" if good else "it hangs",
+                ),
+            )
+
+    monkeypatch.setattr(launcher, "verify", ask)
+    return requests
+
+
+def invoke(*arguments: str) -> Any:
+    return CliRunner().invoke(app, ["verify", *arguments])
+
+
+def test_strategies_and_settings_are_handed_on(asked: list[Request]) -> None:
+    given = ("--strategy", "ddp", "--strategy", "{name: deepspeed, zero_stage: 3}")
+    result = invoke(*given, "--workers", "4", "--accumulate", "3", "--clip-norm", "0.5")
+    assert result.exit_code == 0
+    (request,) = asked
+    assert [options.name for options in request.strategies] == ["ddp", "deepspeed"]
+    assert request.workers == 4
+    assert request.settings == {"accumulate": 3, "clip_norm": 0.5, "precision": "fp32"}
+    assert "deepspeed zero_stage=3" in result.stdout
+    assert "1.0e-07" in result.stdout
+    assert "2.0e-07" in result.stdout
+
+
+def test_all_that_are_installed(asked: list[Request], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None if name == "horovod" else object()
+    )
+    assert invoke().exit_code == 0
+    names = [options.name for options in asked[0].strategies]
+    assert names == ["ddp", *["deepspeed"] * 4]
+
+
+def test_a_failure(asked: list[Request]) -> None:
+    result = invoke("--strategy", "ddp", "--strategy", "horovod")
+    assert result.exit_code == 1
+    assert "FAILED" in result.stdout
+    assert "it hangs" in result.stdout
+    assert "No speed would be told of: horovod." in result.stdout
+
+
+def test_json_has_no_infinities(asked: list[Request]) -> None:
+    result = invoke("--strategy", "horovod", "--json")
+    assert result.exit_code == 1
+    found = json.loads(result.stdout, parse_constant=lambda name: pytest.fail(name))
+    assert found["ok"] is False
+    assert found["verdicts"][0]["error"] is None
+    assert found["verdicts"][0]["options"]["name"] == "horovod"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--strategy", "dpd"], "did you mean 'ddp'?"),
+        (["--strategy", "{name: ddp, buckets: 1}"], "unknown key"),
+        (["--strategy", "{name: ddp"], "not valid YAML"),
+        (["--strategy", "single"], "strategy 'single' is one process"),
+        (["--precision", "fp8"], "fp32, bf16, fp16"),
+        (["--clip-norm", "-1"], "greater than 0"),
+        (["--strategy", "{name: deepspeed, zero_stage: 0, offload: optimizer}"], "zero_stage 1"),
+    ],
+)
+def test_mistakes(asked: list[Request], arguments: list[str], said: str) -> None:
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert asked == []
+
+
+def test_a_launch_holds_horovod_once() -> None:
+    strategies = [DdpOptions(), HorovodOptions(), DdpOptions(), HorovodOptions(), DdpOptions()]
+    request = Request(strategies, 2, {})
+    assert launcher._together(request, [0, 1, 2, 3, 4]) == [0, 1, 2]
+    assert launcher._together(request, [3, 4]) == [3, 4]
+
+
+def test_the_last_words_of_a_crash(tmp_path: Any) -> None:
+    log = tmp_path / "log"
+    log.write_text("noise\nKeyError: 'x'\nmore noise\n")
+    assert launcher._last_words(log) == "KeyError: 'x'"
+    log.write_text("")
+    assert launcher._last_words(log) == "nothing was said"
