@@ -6,10 +6,12 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from raysuite.errors import UserError
@@ -31,6 +33,8 @@ _ALONE = {
     # should the driver be killed, nobody waits for a control process that cannot come back
     "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
 }
+_KNOCK_S = 10.0
+_TOKEN_FILE = Path.home() / ".ray" / "auth_token"
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,8 @@ def connect(address: str | None) -> Iterator[Capacity]:
             "address 'auto' joins whichever Ray it finds, maybe another user's; give the "
             "cluster's own address, such as 10.0.0.1:6379, or none for a cluster of your own"
         )
-    for name, value in (_QUIET if address else {**_QUIET, **_ALONE}).items():
+    settings = {**_QUIET, **(_token() if address else _ALONE)}
+    for name, value in settings.items():
         os.environ.setdefault(name, value)
     import ray
 
@@ -78,21 +83,40 @@ def _start(address: str | None, own: str | None) -> None:
     worker.print_to_stdstream = _log_instead
     on_sigterm = signal.getsignal(signal.SIGTERM)
     try:
+        if address:
+            _knock(address)
         ray.init(
             address=address or "local",
             log_to_driver=False,
             logging_level=logging.ERROR,
             **(_embedded(own) if own else {}),
         )
-    except (ConnectionError, RuntimeError, TimeoutError, ValueError) as error:
-        what = f"no Ray cluster answers at {address!r}" if address else "Ray cannot be started"
-        raise UserError(f"{what}: {error}") from error
+    except (OSError, RuntimeError, ValueError) as error:
+        if address is None:
+            raise UserError(f"Ray cannot be started: {error}") from error
+        raise UserError(
+            f"no Ray cluster answers at {address!r}: {error}; give HOST:PORT of one whose head runs"
+        ) from error
     signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own handler exits at once, with 15
     logging.getLogger("ray.train").setLevel(logging.ERROR)
 
 
+def _knock(address: str) -> None:
+    """Raise OSError where nothing listens: Ray itself would try for ten minutes."""
+    from ray._private.services import canonicalize_bootstrap_address_or_die
+
+    host, _, port = canonicalize_bootstrap_address_or_die(address).rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), _KNOCK_S).close()
+
+
 def _log_instead(data: dict[str, Any], ignore_prefix: bool) -> None:
     logging.getLogger(__name__).debug("ray: %s", "\n".join(data["lines"]))
+
+
+def _token() -> dict[str, str]:
+    """A cluster asks for a token wherever there was one when it began; Ray's driver offers none."""
+    named = "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ
+    return {"RAY_AUTH_MODE": "token"} if named or _TOKEN_FILE.exists() else {}
 
 
 def _embedded(folder: str) -> dict[str, Any]:
