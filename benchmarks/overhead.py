@@ -23,8 +23,7 @@ from scipy import stats
 
 from raysuite.measure.environment import environment
 from raysuite.plan import make_plans
-from raysuite.records import Results, RunFinished
-from raysuite.records import run_figures
+from raysuite.records import Results, RunFinished, run_figures
 from raysuite.spec import parse_document
 
 HERE = Path(__file__).parent
@@ -69,7 +68,9 @@ def _raysuite(folder: Path) -> dict[str, float]:
     plan = results.plans()[0]
     figures = run_figures(plan, results.records(plan["run_id"]))
     end = results.end_of(plan["run_id"])
-    assert isinstance(end, RunFinished) and end.first_step_time and figures.throughput
+    assert isinstance(end, RunFinished)
+    assert end.first_step_time is not None
+    assert figures.throughput is not None
     return {"throughput": figures.throughput, "first_step_s": end.first_step_time - began}
 
 
@@ -124,8 +125,8 @@ def _spread(values: list[float]) -> dict[str, float | list[float]]:
 
 def _words(pair: dict[str, dict[str, float]]) -> str:
     both = [
-        f"{side} {figures['throughput']:,.0f} images/s, first step after {figures['first_step_s']:.1f} s"
-        for side, figures in sorted(pair.items())
+        f"{side} {each['throughput']:,.0f} images/s, first step after {each['first_step_s']:.1f} s"
+        for side, each in sorted(pair.items())
     ]
     ratio = pair["raysuite"]["throughput"] / pair["torchrun"]["throughput"]
     return f"{'; '.join(both)}; ratio {ratio:.3f}"

@@ -1,4 +1,4 @@
-"""The other side of overhead.py: PyTorch-DDP as one would write it by hand, without raysuite's loop.
+"""The other side of overhead.py: PyTorch-DDP as one writes it by hand, without raysuite's loop.
 
 torchrun --nproc-per-node 2 benchmarks/plain_ddp.py PLAN.json OUT.json
 

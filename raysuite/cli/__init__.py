@@ -5,7 +5,6 @@ Exit codes: 0 all well; 1 something failed while it ran; 2 bad input; 130 interr
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from typing import Annotated, Any
@@ -14,8 +13,13 @@ import typer
 from typer.core import TyperGroup
 
 from raysuite import __version__
+from raysuite.cli.doctor import doctor
 from raysuite.cli.plan import plan
+from raysuite.cli.report import report
+from raysuite.cli.run import run
 from raysuite.cli.schema import schema
+from raysuite.cli.sync import sync
+from raysuite.cli.verify import verify
 from raysuite.errors import RaysuiteError, SpecError, UserError
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
@@ -74,17 +78,8 @@ def _root(
     """Train and benchmark deep networks on a Ray cluster, with figures that can be trusted."""
 
 
-app.command("plan")(plan)
-# Each imports what is heavy inside its function, so that `raysuite plan` stays quick.
-for _name in ("run", "report", "doctor", "verify", "sync"):
-    try:
-        _module = importlib.import_module(f"raysuite.cli.{_name}")
-    except ModuleNotFoundError as _error:
-        if _error.name != f"raysuite.cli.{_name}":
-            raise
-    else:
-        app.command(_name)(getattr(_module, _name))
-app.command("schema")(schema)
+for _verb in (plan, run, report, doctor, verify, sync, schema):
+    app.command(_verb.__name__)(_verb)
 
 
 def main() -> None:

@@ -24,6 +24,11 @@ def doctor(
     """Try every part (Ray, Horovod, DeepSpeed, DALI, ...) and say how to mend what is broken.
 
     Exits with 1 where a part is broken or a required one is missing.
+
+    \b
+    Examples:
+      raysuite doctor
+      raysuite doctor --json | jq '.parts[] | select(.state != "works")'
     """
     findings = []
     # Progress goes to stderr, so that --json can be piped.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import psutil
@@ -24,10 +25,8 @@ class PeakMemory:
         self._device = device
         self.start_bytes: int = psutil.Process().memory_info().rss
         """Resident bytes at the beginning."""
-        try:
+        with contextlib.suppress(OSError):
             _CLEAR.write_text(_RESET_PEAK)
-        except OSError:
-            pass
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
 

@@ -30,8 +30,6 @@ _ALONE = {
     # Ray replaces 127.0.0.1 by an address that others can reach, and listens there, unless
     # clusters are off: on Linux too, whatever the name says
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    # should the driver be killed, nobody waits for a control process that cannot come back
-    "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
 }
 _KNOCK_S = 10.0
 _TOKEN_FILE = Path.home() / ".ray" / "auth_token"

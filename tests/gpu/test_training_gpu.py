@@ -38,7 +38,8 @@ def test_a_gpu_trains_and_the_gate_passes(
         require("dali")
     spec = tmp_path / "gpu.yaml"
     spec.write_text(SPEC.format(strategy=strategy, loader=loader, precision=precision))
-    command = [sys.executable, "-m", "raysuite.train", str(spec), "--results", str(tmp_path / "out")]
+    train = [sys.executable, "-m", "raysuite.train"]
+    command = [*train, str(spec), "--results", str(tmp_path / "out")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     (journal,) = (tmp_path / "out").glob("runs/*/journal.jsonl")

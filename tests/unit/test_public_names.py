@@ -24,7 +24,7 @@ def test_spec() -> None:
 
 
 def test_plan() -> None:
-    assert sorted(raysuite.plan.__all__) == ["RunPlan", "expand", "groups", "make_plans"]
+    assert sorted(raysuite.plan.__all__) == ["RunPlan", "expand", "groups", "make_plans", "placed"]
 
 
 def test_records() -> None:

@@ -36,7 +36,7 @@ def test_plan_shows_every_run_with_its_numbers() -> None:
     assert len(rows) == 12
     assert " ".join(rows[-1]) == "12 horovod · dali · 2 workers 2 x 1 CPU 4 warm 32 x 1"
     assert (
-        "each run: seed 3 · batch 64 · peak rate 0.05 · steps/epoch 23 · steps 276 · epochs 12\n"
+        "each run: seed 3 · batch 64 · peak rate 0.05 · steps/epoch 23 · steps 138 · epochs 6\n"
     ) in text
     assert "12 runs in 4 groups of warm workers; at most 2 CPUs and 0 GPUs at a time" in text
 

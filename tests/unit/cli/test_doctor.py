@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Iterator
 
@@ -7,8 +8,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from raysuite.cli import doctor as module
 from raysuite.measure.parts import Finding, State
+
+module = importlib.import_module("raysuite.cli.doctor")  # the package's name is the verb's
 
 
 def finding(name: str, state: State, *, required: bool = True) -> Finding:
