@@ -35,7 +35,7 @@ test: check ## Everything: check, then the whole test suite
 	$(BIN)/pytest
 
 test-fast: setup ## Unit tests alone, under a minute
-	$(BIN)/pytest tests/unit
+	$(BIN)/pytest tests/unit -m 'not integration and not slow'
 
 bench: setup ## What orchestration costs: raysuite beside bare torchrun
 	$(BIN)/python benchmarks/overhead.py
