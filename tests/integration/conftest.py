@@ -1,0 +1,36 @@
+"""A working folder for `raysuite run`, and a Ray cluster that is there already."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.workplace import Workplace, until
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workplace]:
+    """One for all tests of a file."""
+    made = Workplace(tmp_path_factory.mktemp("work"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The variables that name a Ray cluster of two CPUs. It began in another folder."""
+    elsewhere = Workplace(tmp_path_factory.mktemp("elsewhere"))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    words = f"start --head --block --port={port} --num-cpus=2 --temp-dir={elsewhere.temporary}"
+    words += " --node-ip-address=127.0.0.1 --include-dashboard=false --disable-usage-stats"
+    token = {"RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    head = elsewhere.start("ray", *words.split(), **token)
+    until(lambda: "Ray runtime started" in head.stdout or head.process.poll() is not None, 120)
+    assert head.process.poll() is None, head.stderr
+    yield {"RAY_ADDRESS": f"127.0.0.1:{port}", **token}
+    elsewhere.close()

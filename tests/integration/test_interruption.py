@@ -1,0 +1,182 @@
+"""Workers, drivers and patience that end in the middle: what is done stays, the rest goes on."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import psutil
+import pytest
+
+from raysuite.records import Record, Results, RunFailed, RunFinished, RunStarted
+from tests.integration.workplace import Command, Workplace, alive, has_checkpoint, until
+from tests.require import require
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
+
+KILLED = """\
+name: killed
+model: own:Holding
+data: digits
+training: {epochs: 4, global_batch: 240}
+resources: {device: cpu, workers: 2, retries: 1}
+matrix:
+  strategy: [ddp, horovod]
+  seed: [0, 1]
+"""
+STOPPED = """\
+name: stopped
+model: own:Holding
+data: digits
+strategy: ddp
+training: {epochs: 4, global_batch: 240}
+resources: {device: cpu, workers: 1}
+matrix: {seed: [0, 1, 2]}
+"""
+EPOCHS = 4
+AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
+"""Where a driver was killed they try for a minute to tell it that Ray has died."""
+
+
+def run_ids(results: Results) -> list[str]:
+    return [plan["run_id"] for plan in results.plans()]
+
+
+def starts(records: list[Record]) -> list[int]:
+    """The first epoch of each attempt."""
+    return [record.first_epoch for record in records if isinstance(record, RunStarted)]
+
+
+def epochs(records: list[Record]) -> list[int]:
+    return [record.epoch for record in records if record.kind == "epoch_finished"]
+
+
+@pytest.fixture(scope="module")
+def stopped(workplace: Workplace) -> tuple[Command, bytes]:
+    """Three runs, interrupted in the second; and the journal of the first."""
+    workplace.write("stopped.yaml", STOPPED)
+    workplace.write("hold-torch-1", "")
+    command = workplace.start("raysuite", "run", "stopped.yaml")
+    workplace.held(command)
+    family = command.family()
+    assert len(family) > 3
+    command.process.send_signal(signal.SIGINT)
+    assert command.wait(15) == 130
+    until(lambda: not alive(family), 60)
+    results = workplace.results()
+    return command, results.journal_file(run_ids(results)[0]).read_bytes()
+
+
+def test_ctrl_c_keeps_what_has_finished(stopped, workplace):
+    command, _ = stopped
+    assert "raysuite run stopped.yaml --resume" in command.stderr
+    assert "Traceback" not in command.stderr
+    results = workplace.results()
+    ends = [results.end_of(run_id) for run_id in run_ids(results)]
+    assert isinstance(ends[0], RunFinished)
+    assert ends[1:] == [None, None]
+
+
+@pytest.fixture(scope="module")
+def left_behind() -> set[psutil.Process]:
+    """The agents of drivers that were killed."""
+    return set()
+
+
+def test_a_driver_that_is_killed_is_taken_up(stopped, workplace, left_behind):
+    before = workplace.results()
+    command = workplace.start("raysuite", "run", "stopped.yaml", "--resume")
+    workplace.held(command)
+    until(lambda: has_checkpoint(before, run_ids(before)[1]))
+    family = command.family()
+    left_behind |= {process for process in family if process.name() in AGENTS}
+    command.process.kill()
+    command.wait()
+    until(lambda: not alive(family - left_behind), 60)
+
+    (workplace.folder / "hold-torch-1").unlink()
+    workplace.run("raysuite", "run", "stopped.yaml", "--resume")
+    results = workplace.results()
+    assert results.folder == before.folder
+    first, second, third = (results.records(run_id) for run_id in run_ids(results))
+    assert results.journal_file(run_ids(results)[0]).read_bytes() == stopped[1]
+    assert starts(first) == [0]
+    assert len(starts(second)) == 3
+    assert starts(second)[-1] > 0
+    assert starts(third) == [0]
+    assert [records[-1].kind for records in (first, second, third)] == ["run_finished"] * 3
+    states = workplace.query("select status, count(*) from runs group by status")
+    assert states == [("FINISHED", 1 + 3)]
+    steps = "select count(*) from (select distinct run_uuid, step from metrics where key = {})"
+    key = "'step/loss'"
+    total = workplace.query(f"select count(*) from metrics where key = {key}")
+    assert total == workplace.query(steps.format(key)) == [(3 * EPOCHS * 6,)]
+
+
+@pytest.fixture(scope="module")
+def killed(workplace: Workplace) -> tuple[Command, Results]:
+    """Four runs: a worker of the first and of the third is killed, of the second it is twice."""
+    require("horovod")
+    workplace.write("killed.yaml", KILLED)
+    for name in ("torch-0", "torch-1", "horovod-0"):
+        workplace.write(f"hold-{name}", "")
+    command = workplace.start("raysuite", "run", "killed.yaml", "--json", "--no-mlflow")
+    for place, release in [(0, "torch-0"), (1, ""), (1, "torch-1"), (2, "horovod-0")]:
+        worker = workplace.held(command)
+        assert worker in command.family()
+        results = workplace.results()
+        # the controller hears of a checkpoint a moment after it was written
+        until(lambda: has_checkpoint(results, run_ids(results)[place]))  # noqa: B023
+        worker.kill()
+        if release:
+            (workplace.folder / f"hold-{release}").unlink()
+    assert command.wait() == 1
+    return command, workplace.results()
+
+
+@pytest.mark.parametrize("place", [pytest.param(0, id="torch"), pytest.param(2, id="horovod")])
+def test_a_run_goes_on_from_its_last_checkpoint(killed, place):
+    _, results = killed
+    records = results.records(run_ids(results)[place])
+    assert isinstance(records[-1], RunFinished)
+    first, again = starts(records)
+    assert first == 0
+    assert again > 0
+    done = epochs(records)
+    assert done[-(EPOCHS - again) :] == list(range(again, EPOCHS))
+    assert sorted(set(done)) == list(range(EPOCHS))
+    assert not any(isinstance(record, RunFailed) for record in records)
+
+
+def test_a_run_whose_workers_die_too_often_is_lost(killed):
+    _, results = killed
+    records = results.records(run_ids(results)[1])
+    assert len(starts(records)) == 2
+    failed = [record for record in records if isinstance(record, RunFailed)]
+    assert failed == records[-1:]
+    assert failed[0].reason == "lost"
+    assert failed[0].message.startswith("its workers died in each of 2 attempts; rank 1: ")
+
+
+def test_the_others_go_on(killed):
+    _, results = killed
+    records = results.records(run_ids(results)[3])
+    assert starts(records) == [0]
+    assert epochs(records) == list(range(EPOCHS))
+    assert isinstance(records[-1], RunFinished)
+    rows = json.loads((results.folder / "rows.json").read_text("utf-8"))["rows"]
+    assert sum(row["runs"] for row in rows) == 4
+
+
+def test_json_is_a_record_a_line(killed):
+    command, results = killed
+    printed = [json.loads(line) for line in command.stdout.splitlines()]
+    written = [
+        json.loads(r.model_dump_json()) for i in run_ids(results) for r in results.records(i)
+    ]
+    assert printed == written
+    assert command.stderr == ""
+
+
+def test_no_process_is_left(left_behind):
+    until(lambda: not alive(left_behind), 120)

@@ -1,0 +1,150 @@
+"""A user's working folder, the commands she gives there, and the processes that come of them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from raysuite.records import Results
+
+ROOT = Path(__file__).parents[2]
+# generous: these machines have few cores, and share them
+TIMEOUT_S = 400
+
+
+class Command:
+    """One command that was started, in a session of its own, its output in files."""
+
+    def __init__(self, words: list[str], folder: Path, environment: dict[str, str]) -> None:
+        self._out, self._err = folder / "stdout", folder / "stderr"
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self.process = subprocess.Popen(
+                words, cwd=folder, env=environment, stdout=out, stderr=err, start_new_session=True
+            )
+
+    @property
+    def stdout(self) -> str:
+        return self._out.read_text("utf-8")
+
+    @property
+    def stderr(self) -> str:
+        return self._err.read_text("utf-8")
+
+    def wait(self, timeout_s: float = TIMEOUT_S) -> int:
+        """Its exit code."""
+        return self.process.wait(timeout_s)
+
+    def family(self) -> set[psutil.Process]:
+        """It and every process that came of it, as far as it still belongs to its session."""
+        found = set()
+        for process in psutil.process_iter():
+            with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
+                if os.getsid(process.pid) == self.process.pid:
+                    found.add(process)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found |= set(psutil.Process(self.process.pid).children(recursive=True))
+        return found
+
+    def end(self) -> None:
+        """Kill what is left of it."""
+        for process in self.family():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.process.wait()
+
+
+class Workplace:
+    """A folder with `own.py` in it. Results and mlflow.db come to lie there too."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._commands: list[Command] = []
+        # a driver that is killed leaves Ray's files there; the paths of its sockets must be short
+        self.temporary = Path(tempfile.mkdtemp(prefix="rs", dir="/tmp"))
+        shutil.copy(Path(__file__).with_name("own.py"), folder)
+
+    def write(self, name: str, text: str) -> None:
+        (self.folder / name).write_text(text, "utf-8")
+
+    def start(self, *words: str, **variables: str) -> Command:
+        """`raysuite WORDS`, or another command of this environment."""
+        left_out = ("RAY_ADDRESS", "MLFLOW_TRACKING_URI", "PYTHONPATH", "FORCE_COLOR")
+        environment = {name: value for name, value in os.environ.items() if name not in left_out}
+        program = Path(sys.executable).with_name(words[0])
+        environment |= {"TMPDIR": str(self.temporary), **variables}
+        command = Command([str(program), *words[1:]], self.folder, environment)
+        self._commands.append(command)
+        return command
+
+    def run(self, *words: str, code: int = 0, **variables: str) -> Command:
+        """The same, waited for."""
+        command = self.start(*words, **variables)
+        found = command.wait()
+        assert found == code, f"exit code {found}\n{command.stdout}\n{command.stderr}"
+        return command
+
+    def results(self) -> Results:
+        """The newest."""
+        return Results.open(self.folder / "results")
+
+    def query(self, question: str) -> list[tuple[Any, ...]]:
+        """Ask MLflow's database."""
+        with closing(sqlite3.connect(self.folder / "mlflow.db")) as connection:
+            return connection.execute(question).fetchall()
+
+    def held(self, command: Command) -> psutil.Process:
+        """Wait until a worker of `command` holds."""
+        file = self.folder / "held"
+        until(lambda: file.exists() or command.process.poll() is not None)
+        assert command.process.poll() is None, command.stdout + command.stderr
+        worker = psutil.Process(int(file.read_text()))
+        file.unlink()
+        assert worker.name().startswith("ray::RayTrainWorker")
+        return worker
+
+    def close(self) -> None:
+        for command in self._commands:
+            command.end()
+        shutil.rmtree(self.temporary, ignore_errors=True)
+
+
+def until(condition: Callable[[], bool], timeout_s: float = TIMEOUT_S) -> None:
+    """Wait for it; fail where it does not come true."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def alive(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """Those that still run; a zombie does not."""
+    found = []
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def has_checkpoint(results: Results, run_id: str) -> bool:
+    """Whether Ray Train knows of a checkpoint of this run, and will take it up."""
+    for snapshot in (results.folder / "checkpoints").glob("*/checkpoint_manager_snapshot.json"):
+        text = snapshot.read_text("utf-8")
+        for file in snapshot.parent.glob("*/loop.json"):
+            with contextlib.suppress(OSError, ValueError):  # removed or written just now
+                if file.parent.name in text and json.loads(file.read_text())["run_id"] == run_id:
+                    return True
+    return False
