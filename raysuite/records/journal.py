@@ -116,14 +116,6 @@ class Results:
         """All Records of a run so far."""
         return list(read_journal(self.journal_file(run_id)))
 
-    def since_last_end(self, run_id: str) -> list[Record]:
-        """The Records after the last RunFinished or RunFailed."""
-        records = self.records(run_id)
-        for place in range(len(records) - 1, -1, -1):
-            if isinstance(records[place], RunFinished | RunFailed):
-                return records[place + 1 :]
-        return records
-
     def end_of(self, run_id: str) -> RunFinished | RunFailed | None:
         """How a run ended; None while it has not, or while it is being retried."""
         records = self.records(run_id)
