@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from functools import cache
 from typing import Any, ClassVar, Literal, Protocol
@@ -97,6 +98,19 @@ def join_torch_group(rank: int, size: int, device: torch.device) -> bool:
     dist.init_process_group(group_backend(device), rank=rank, world_size=size, store=store)
     return True
 
+
+def leave_torch_group() -> None:
+    """Leave torch's default process group, so that the process may end right after.
+
+    torch can keep the group's threads alive behind this. A thread of Gloo that lets go of the
+    last collective's tensors asks for Python's lock, and where Python is ending already, it
+    aborts the process. So they are given the lock here.
+    """
+    dist.destroy_process_group()
+    time.sleep(_LET_GO_SECONDS)
+
+
+_LET_GO_SECONDS = 0.2
 
 _joins: Counter[str] = Counter()
 

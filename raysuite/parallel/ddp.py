@@ -14,7 +14,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.parallel import DistributedDataParallel
 
 from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, TorchEngine, World, set_lr
-from raysuite.parallel.comm import TorchComm, join_torch_group
+from raysuite.parallel.comm import TorchComm, join_torch_group, leave_torch_group
 from raysuite.spec.strategies import DdpOptions
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Ddp:
 
     def stop(self) -> None:
         if self._joined:
-            dist.destroy_process_group()
+            leave_torch_group()
             self._joined = False
 
 

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from raysuite.errors import MissingPartError
 from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, World, set_lr
-from raysuite.parallel.comm import TorchComm, join_torch_group
+from raysuite.parallel.comm import TorchComm, join_torch_group, leave_torch_group
 from raysuite.spec.strategies import DeepSpeedOptions
 from raysuite.units import MIB
 
@@ -75,7 +74,7 @@ class DeepSpeed:
 
     def stop(self) -> None:
         if self._joined:
-            dist.destroy_process_group()
+            leave_torch_group()
             self._joined = False
             _forget_groups()
 

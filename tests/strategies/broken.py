@@ -18,7 +18,7 @@ from raysuite.parallel.base import (
     World,
     set_lr,
 )
-from raysuite.parallel.comm import NoComm, TorchComm, join_torch_group
+from raysuite.parallel.comm import NoComm, TorchComm, join_torch_group, leave_torch_group
 
 FLAWS = {
     "no_sync": "the ranks hold different weights",
@@ -59,7 +59,7 @@ class Broken:
 
     def stop(self) -> None:
         if self._joined:
-            dist.destroy_process_group()
+            leave_torch_group()
             self._joined = False
 
 
