@@ -109,9 +109,10 @@ def test_an_overflow_is_skipped_by_all(variant: str, size: int) -> None:
 @pytest.mark.parametrize(("variant", "size"), EXACT_CASES)
 def test_a_checkpoint_continues_to_the_bit(variant: str, size: int) -> None:
     found = found_for(variant, size)
-    # DDP orders its buckets anew after the first step, and from three ranks on Gloo's sums
-    # depend on that order: what is taken up rounds its first step differently
-    rounding = 1e-6 if variant.startswith("ddp") and size > 2 else 0.0
+    # from three ranks on Gloo's sums depend on how gradients are grouped: DDP orders its buckets
+    # anew after the first step, and what Horovod fuses depends on when each gradient is ready
+    reordered = size > 2 and variant.startswith(("ddp", "horovod"))
+    rounding = 1e-6 if reordered else 0.0
     assert found["resumed_fp16"] <= rounding, "each rank has a folder of its own"
     assert found["resumed"] <= rounding, "all ranks share a folder"
 
