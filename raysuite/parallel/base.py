@@ -154,6 +154,13 @@ class TorchEngine(Engine):
             "scale": self.scale.state(),
         }
 
+    def take_step(self) -> None:
+        """Update the weights by the synchronised gradients, unless they overflowed on any rank."""
+        self.scale.decide()
+        self.clip()
+        self.optimizer.step()
+        self.scale.update()
+
     def clip(self) -> None:
         """Scale the synchronised gradients down to `clip_norm`."""
         if self.settings.clip_norm is not None:

@@ -87,10 +87,7 @@ class DdpEngine(TorchEngine):
                 loss, summed = self.loss(batch, self.wrapped(batch.images))
                 loss.backward()
             total += summed
-        self.scale.decide()
-        self.clip()
-        self.optimizer.step()
-        self.scale.update()
+        self.take_step()
         return total
 
 

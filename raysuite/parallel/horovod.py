@@ -166,9 +166,6 @@ class HorovodEngine(TorchEngine):
             total += summed
         optimizer: Any = self.optimizer
         optimizer.synchronize()
-        self.scale.decide()
-        self.clip()
         with optimizer.skip_synchronize():
-            optimizer.step()
-        self.scale.update()
+            self.take_step()
         return total

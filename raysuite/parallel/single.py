@@ -55,8 +55,5 @@ class SingleEngine(TorchEngine):
             loss, summed = self.loss(batch, self.autocast(batch.images))
             loss.backward()
             total += summed
-        self.scale.decide()
-        self.clip()
-        self.optimizer.step()
-        self.scale.update()
+        self.take_step()
         return total

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from raysuite.records.names import block_name, workers_name
 from raysuite.spec import ExperimentSpec
 from raysuite.spec.names import DatasetFacts
 
@@ -55,25 +56,13 @@ class RunPlan(BaseModel):
     def title(self) -> str:
         """Short name, such as `ddp · native · 2 workers`."""
         extra = [
-            f"{key.rpartition('.')[2]}={_short(value)}"
+            f"{key.rpartition('.')[2]}={block_name(value)}"
             for key, value in self.label.items()
             if key not in ("strategy", "loader", "resources.workers")
         ]
-        workers = f"{self.workers} worker" + ("s" if self.workers > 1 else "")
-        parts = [_block(self.label.get("strategy", self.spec.strategy.name))]
-        parts += [_block(self.label.get("loader", self.spec.loader.name)), workers, *extra]
+        parts = [block_name(self.label.get("strategy", self.spec.strategy.name))]
+        parts += [block_name(self.label.get("loader", self.spec.loader.name))]
+        parts += [workers_name(self.workers), *extra]
         if self.repeat:
             parts.append(f"repeat {self.repeat}")
         return " · ".join(parts)
-
-
-def _block(value: Any) -> str:
-    if not isinstance(value, dict):
-        return str(value)
-    options = [f"{key}={_short(item)}" for key, item in value.items() if key != "name"]
-    name = str(value.get("name", ""))
-    return f"{name}({', '.join(options)})" if options else name
-
-
-def _short(value: Any) -> str:
-    return _block(value) if isinstance(value, dict) else str(value)

@@ -33,12 +33,12 @@ def series_name(plan: Plan) -> str:
 
 def strategy_name(plan: Plan) -> str:
     """The strategy as the matrix names it, such as `ddp` or `deepspeed(zero_stage=2)`."""
-    return _block(plan["label"].get("strategy", plan["spec"]["strategy"]["name"]))
+    return block_name(plan["label"].get("strategy", plan["spec"]["strategy"]["name"]))
 
 
 def loader_name(plan: Plan) -> str:
     """The loader as the matrix names it, such as `native` or `dali(threads=2)`."""
-    return _block(plan["label"].get("loader", plan["spec"]["loader"]["name"]))
+    return block_name(plan["label"].get("loader", plan["spec"]["loader"]["name"]))
 
 
 def workers_name(workers: int) -> str:
@@ -49,7 +49,7 @@ def workers_name(workers: int) -> str:
 def extras(plan: Plan) -> list[str]:
     """The other matrix keys of a run, such as `bucket_mb=1`."""
     return [
-        f"{key.rpartition('.')[2]}={_block(value)}"
+        f"{key.rpartition('.')[2]}={block_name(value)}"
         for key, value in plan["label"].items()
         if key not in _SHOWN_FIRST and key != "seed"
     ]
@@ -87,9 +87,10 @@ def work_name(plan: Plan) -> str:
     return f"{plan['spec']['model']['name']} on {data['name']}{size}"
 
 
-def _block(value: Any) -> str:
+def block_name(value: Any) -> str:
+    """A value of the matrix in words: `ddp`, or `dali(threads=2)` for a block with options."""
     if not isinstance(value, dict):
         return str(value)
-    options = [f"{key}={_block(item)}" for key, item in value.items() if key != "name"]
+    options = [f"{key}={block_name(item)}" for key, item in value.items() if key != "name"]
     name = str(value.get("name", ""))
     return f"{name}({', '.join(options)})" if options else name
