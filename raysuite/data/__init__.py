@@ -4,7 +4,8 @@ from raysuite.data.base import Batch, Loader, Slice
 from raysuite.data.cache import cache_dir
 from raysuite.data.loaders import make_loader
 from raysuite.data.order import permutation, rank_slices
-from raysuite.data.prepared import Prepared, Split, prepare
+from raysuite.data.prepared import Prepared, Split
+from raysuite.data.sets import prepare
 
 __all__ = [
     "Batch",

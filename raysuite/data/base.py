@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from torch import Tensor
 
+Sample = bytes | NDArray[np.uint8]
+"""What a sample is before it is loaded: the bytes of a JPEG or PNG, or pixels [H, W, C]."""
+
 
 @dataclass(frozen=True)
 class Slice:
@@ -26,6 +29,9 @@ class Slice:
     """Samples that count, at the front of `ids`."""
     of_global: int
     """Samples that count in the whole global batch, over all ranks and micro-batches."""
+    draw: tuple[int, int] | None = None
+    """Seed and epoch from which the augmentation of each sample is drawn; None: as validation
+    sees it."""
 
 
 @dataclass(frozen=True)

@@ -29,21 +29,35 @@ def permutation(samples: int, seed: int, epoch: int) -> NDArray[np.int64]:
 
 
 def rank_slices(
-    order: NDArray[np.int64], global_batch: int, workers: int, rank: int, accumulate: int = 1
+    order: NDArray[np.int64],
+    global_batch: int,
+    workers: int,
+    rank: int,
+    accumulate: int = 1,
+    draw: tuple[int, int] | None = None,
+    skipped: NDArray[np.bool_] | None = None,
 ) -> Iterator[list[Slice]]:
     """For each optimiser step, `rank`'s micro-batches (a list of `accumulate` Slices).
 
     A micro-batch with fewer than two samples is padded to two with the step's first samples;
-    padding has weight 0 in the loss and does not count in any metric.
+    padding has weight 0 in the loss and does not count in any metric. `draw` is seed and epoch
+    of the augmentation. `skipped` [samples] marks what cannot be read: each global batch that
+    would hold such a sample is smaller by it, on all ranks alike.
     """
     for start in range(0, len(order), global_batch):
         ids = order[start : start + global_batch]
+        if skipped is not None:
+            ids = ids[~skipped[ids]]
+        spare = ids if len(ids) or skipped is None else np.flatnonzero(~skipped)[:1]
         parts = np.array_split(ids, workers * accumulate)
         own = parts[rank * accumulate : (rank + 1) * accumulate]
-        yield [_slice(part, ids) for part in own]
+        yield [_slice(part, spare, len(ids), draw) for part in own]
 
 
-def _slice(part: NDArray[np.int64], ids: NDArray[np.int64]) -> Slice:
+def _slice(
+    part: NDArray[np.int64], spare: NDArray[np.int64], of_global: int, draw: tuple[int, int] | None
+) -> Slice:
     lacking = max(0, _SMALLEST - len(part))
-    padded = np.concatenate([part, np.resize(ids, lacking)]) if lacking else part
-    return Slice(ids=padded, real=len(part), of_global=len(ids))
+    padded = np.concatenate([part, np.resize(spare, lacking)]) if lacking else part
+    # a step of bad samples alone has none that count; 1 keeps its sum of nothing at 0
+    return Slice(ids=padded, real=len(part), of_global=max(1, of_global), draw=draw)

@@ -1,43 +1,102 @@
-"""Encoded image -> pixels, with Pillow."""
+"""Encoded image -> pixels, with Pillow: the reference that other decoders are held against."""
 
 from __future__ import annotations
 
 import io
+import math
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from raysuite.data.prepared import Prepared
-from raysuite.data.source import Source
+from raysuite.data.base import Sample
+from raysuite.data.formats.header import Header, read_header
 from raysuite.errors import DataError
 
 _FORMATS = ("PNG", "JPEG")
 """What Pillow may take a file for; the others would only make it slower to refuse."""
+_MODES = {1: "L", 3: "RGB"}
 
 
-def decode(source: Source, sample: int, prepared: Prepared) -> tuple[NDArray[np.uint8], int]:
-    """A sample's pixels, [size, size, channels] uint8, grey or RGB, and its label.
+def size_of(sample: Sample, place: str) -> tuple[int, int]:
+    """Width and height in pixels, of which an encoded image needs its header alone.
 
-    Resized, where the set asks for it, without keeping the aspect: bilinear, antialiased.
-    Raises DataError, with the sample's place, for anything but a whole image of the right size.
+    Raises DataError that names `place` where it is neither JPEG nor PNG.
     """
-    size, channels = prepared.facts.image_size, prepared.facts.channels
-    data, label = source.read(sample)
+    if isinstance(sample, bytes):
+        header = header_of(sample, place)
+        return header.width, header.height
+    return sample.shape[1], sample.shape[0]
+
+
+def header_of(data: bytes, place: str) -> Header:
+    """The header of an encoded image. Raises DataError that names `place`."""
     try:
-        image = Image.open(io.BytesIO(data), formats=_FORMATS).convert(
-            "L" if channels == 1 else "RGB"
-        )
-    except Exception as error:  # Pillow's decoders raise whatever they meet
-        raise DataError(
-            f"{source.place(sample)}: not a readable image ({type(error).__name__}: {error}); "
-            "valid are whole PNG and JPEG files; replace or remove it"
-        ) from error
-    if image.size != (size, size):
-        if not prepared.resize:
-            raise DataError(
-                f"{source.place(sample)}: the image has {image.width} x {image.height} pixels; "
-                f"expected are {size} x {size}"
-            )
-        image = image.resize((size, size), Image.Resampling.BILINEAR)
-    return np.asarray(image).reshape(size, size, channels), label
+        return read_header(data)
+    except ValueError as error:
+        raise unreadable(place, error) from error
+
+
+def decode(sample: Sample, channels: int, place: str) -> NDArray[np.uint8]:
+    """All pixels of a sample: [H, W, channels], grey or RGB.
+
+    Grey becomes RGB by repetition, RGB becomes grey by ITU-R 601 luma; CMYK is converted by
+    Pillow, transparency is dropped, and of 16 bits the upper 8 are kept. EXIF orientation is not
+    followed. Raises DataError that names `place` for anything but a whole image.
+    """
+    if isinstance(sample, bytes):
+        try:
+            image: Image.Image = Image.open(io.BytesIO(sample), formats=_FORMATS)
+            image.load()
+            if image.mode.startswith("I"):  # 16 bits, grey
+                image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+            return _shaped(np.asarray(image.convert(_MODES[channels])))
+        except Exception as error:  # Pillow's decoders raise whatever they meet
+            raise unreadable(place, error) from error
+    if sample.shape[2] == channels:
+        return sample
+    image = Image.fromarray(sample[:, :, 0] if sample.shape[2] == 1 else sample)
+    return _shaped(np.asarray(image.convert(_MODES[channels])))
+
+
+def show(
+    pixels: NDArray[np.uint8], box: NDArray[np.float64], flip: bool, size: int
+) -> NDArray[np.uint8]:
+    """A view (see `raysuite.data.views`) of `pixels` [H, W, C] as [size, size, C].
+
+    Cut to the whole pixels that the box touches, then resized: bilinear, antialiased.
+    """
+    cut, part = cut_out(pixels, box)
+    if cut.shape[:2] != (size, size) or part != (0.0, 0.0, float(size), float(size)):
+        image = Image.fromarray(cut[:, :, 0] if cut.shape[2] == 1 else cut)
+        cut = _shaped(np.asarray(image.resize((size, size), Image.Resampling.BILINEAR, box=part)))
+    return cut[:, ::-1] if flip else cut
+
+
+def cut_out(
+    pixels: NDArray[np.uint8], box: NDArray[np.float64]
+) -> tuple[NDArray[np.uint8], tuple[float, float, float, float]]:
+    """The whole pixels that `box` touches, zeros where it leaves the image, and the box in them:
+    left, top, right, bottom."""
+    left, top, width, height = box.tolist()
+    x0, y0 = math.floor(left), math.floor(top)
+    x1, y1 = math.ceil(left + width), math.ceil(top + height)
+    inner = pixels[max(0, y0) : y1, max(0, x0) : x1]
+    if inner.shape[:2] != (y1 - y0, x1 - x0):
+        whole = np.zeros((y1 - y0, x1 - x0, pixels.shape[2]), np.uint8)
+        row, column = max(0, -y0), max(0, -x0)
+        whole[row : row + inner.shape[0], column : column + inner.shape[1]] = inner
+        inner = whole
+    return inner, (left - x0, top - y0, left - x0 + width, top - y0 + height)
+
+
+def unreadable(place: str, error: Exception) -> DataError:
+    """The error that names an image which cannot be read."""
+    return DataError(
+        f"{place}: not a readable image ({type(error).__name__}: {error}); valid are whole PNG "
+        "and JPEG files; replace or remove it, or set data.bad_samples to skip"
+    )
+
+
+def _shaped(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return pixels if pixels.ndim == 3 else pixels[:, :, None]

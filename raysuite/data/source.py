@@ -1,25 +1,26 @@
-"""Encoded images by sample number: the one way by which every loader gets at its bytes."""
+"""Images by sample number: the one way by which every loader gets at its bytes."""
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
-from raysuite.data.example import decode_example
-from raysuite.data.listing import Listing
+from raysuite.data.base import Sample
+from raysuite.data.formats.example import decode_example
+from raysuite.data.formats.listing import Listing
+from raysuite.data.formats.tfrecord import read_index, read_record
 from raysuite.data.prepared import Prepared, Split
-from raysuite.data.tfrecord import read_index, read_record
 from raysuite.errors import DataError
+from raysuite.lazy import load
 
 
 class Source(Protocol):
-    """One split's encoded images. Safe from several threads; not to be shared by processes."""
+    """One split's images. Safe from several threads; not to be shared by processes."""
 
-    def read(self, sample: int) -> tuple[bytes, int]:
-        """The encoded image and its label. Raises DataError that names file and offset."""
+    def read(self, sample: int) -> tuple[Sample, int]:
+        """The image and its label, from 0. Raises DataError that names file and offset."""
 
     def place(self, sample: int) -> str:
         """Where the sample lies, as an error names it."""
@@ -28,19 +29,25 @@ class Source(Protocol):
         """Close the files."""
 
 
+_SOURCES = {
+    "folder": "raysuite.data.source:FolderSource",
+    "tfrecord": "raysuite.data.source:RecordSource",
+}
+
+
 def open_source(prepared: Prepared, split: Split) -> Source:
     """The source of a split. Raises DataError where its files are missing or disagree."""
-    if prepared.form == "folder":
-        return FolderSource(prepared.files, Listing.read(prepared.listing, split))
-    return RecordSource(prepared.files, split, prepared.samples(split))
+    source: Source = load(_SOURCES[prepared.form])(prepared, split)
+    return source
 
 
 class FolderSource:
     """A file per image; the label comes from the listing."""
 
-    def __init__(self, root: Path, listing: Listing) -> None:
-        self._root = os.fsencode(root)
-        self._listing = listing
+    def __init__(self, prepared: Prepared, split: Split) -> None:
+        assert prepared.listing is not None
+        self._root = os.fsencode(prepared.files)
+        self._listing = Listing.read(prepared.listing, split)
 
     def read(self, sample: int) -> tuple[bytes, int]:
         try:
@@ -65,7 +72,8 @@ class FolderSource:
 class RecordSource:
     """TFRecord shards, read in any order by their index; the label comes from the record."""
 
-    def __init__(self, folder: Path, split: Split, samples: int) -> None:
+    def __init__(self, prepared: Prepared, split: Split) -> None:
+        folder, samples = prepared.files, prepared.samples(split)
         self._paths = sorted(folder.glob(f"{split}-*.tfrecord"))
         indices = [read_index(path.with_suffix(".idx")) for path in self._paths]
         # [n, 3]: shard, offset, size

@@ -8,10 +8,8 @@ from pathlib import Path
 
 from raysuite.errors import Mistake
 from raysuite.spec import ExperimentSpec
-from raysuite.spec.names import DIGITS, DatasetFacts
+from raysuite.spec.datasets import DIGITS, IMAGE_SUFFIXES, SPLITS, DatasetFacts
 
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg")
-SPLITS = ("train", "val")
 LAYOUT = "expected is PATH/train/CLASS/*.png and PATH/val/CLASS/*.png (or .jpg)"
 
 
@@ -39,7 +37,7 @@ class Folders:
 
 
 def _classes(split: Path) -> dict[str, int]:
-    """Class -> images in its folder, counted as `raysuite.data.folder` lists them."""
+    """Class -> images in its folder, counted as `raysuite.data.formats.folder` lists them."""
     return {
         entry.name: sum(
             file.name.lower().endswith(IMAGE_SUFFIXES) and file.is_file()

@@ -17,7 +17,7 @@ from raysuite.plan.feasible import accumulation, device_of, infeasible
 from raysuite.plan.matrix import Variant, expand
 from raysuite.plan.run_plan import RunPlan
 from raysuite.spec import Document, ExperimentSpec
-from raysuite.spec.names import DatasetFacts
+from raysuite.spec.datasets import DatasetFacts
 
 
 def make_plans(document: Document, gpus: int | None = None) -> list[RunPlan]:
@@ -92,8 +92,6 @@ def _resolve(
     global_batch = training.global_batch or (training.batch_per_worker or 0) * workers
     accumulate = accumulation(spec)
     steps = math.ceil(facts.train_samples / global_batch)
-    reference = spec.optimizer.lr_reference_batch
-    scale = global_batch / reference if reference else 1.0
     own = spec.model_copy(update={"matrix": {}, "repeats": 1, "seed": spec.seed + repeat})
     return RunPlan(
         run_id=_run_id(own, repeat, index),
@@ -110,7 +108,7 @@ def _resolve(
         accumulate=accumulate,
         steps_per_epoch=steps,
         total_steps=steps * training.epochs,
-        peak_lr=spec.optimizer.lr * scale,
+        peak_lr=spec.optimizer.peak_lr(global_batch),
     )
 
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from raysuite.records.names import block_name, workers_name
 from raysuite.spec import ExperimentSpec
-from raysuite.spec.names import DatasetFacts
+from raysuite.spec.datasets import DatasetFacts
 
 
 class RunPlan(BaseModel):
@@ -40,7 +40,7 @@ class RunPlan(BaseModel):
     """Optimiser steps, the last one with the samples that are left."""
     total_steps: int
     peak_lr: float
-    """Learning rate after warm-up and linear scaling."""
+    """Learning rate after warm-up and scaling."""
 
     @property
     def strategy_name(self) -> str:

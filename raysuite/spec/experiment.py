@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from raysuite.spec.base import IMPORT_PATH, Options, expand_shorthand
+from raysuite.spec.data import DataOptions
 from raysuite.spec.loaders import LoaderOptions, NativeOptions
 from raysuite.spec.names import MODELS
 from raysuite.spec.optimizers import (
@@ -22,7 +23,7 @@ from raysuite.spec.strategies import SingleOptions, StrategyOptions
 NOT_IN_A_MATRIX = ("matrix", "repeats", "name", "description")
 """Keys of the whole experiment, which no single run can have for itself."""
 
-FREE_FORM = ("model.options.", "strategy.options.")
+FREE_FORM = ("data.options.", "model.options.", "strategy.options.")
 """Below these, keys are the user's own."""
 
 
@@ -50,38 +51,6 @@ class ModelOptions(Options):
         )
 
 
-class DataOptions(Options):
-    """The data set, and the form in which it lies on disk."""
-
-    name: Literal["digits", "image_folder"]
-    """`digits`: scikit-learn's 1,797 handwritten digits. `image_folder`: your own images."""
-    format: Literal["folder", "tfrecord"] = "folder"
-    """Single image files, or TFRecord shards with an index. Your own sets: `folder`."""
-    path: str | None = None
-    """`image_folder` only: a folder with train/CLASS/*.png and val/CLASS/*.png (or .jpg)."""
-    image_size: int | None = Field(default=None, ge=1)
-    """Side of the square images that the network sees, in pixels; default: the set's own."""
-    channels: Literal[1, 3] | None = None
-    """1 grey, 3 RGB; default: the set's own."""
-
-    @model_validator(mode="after")
-    def _path_belongs_to_folders(self) -> DataOptions:
-        wrong = []
-        if self.name == "image_folder":
-            wrong += [
-                f"image_folder needs `{key}`"
-                for key in ("path", "image_size")
-                if getattr(self, key) is None
-            ]
-            if self.format != "folder":
-                wrong.append("image_folder is read as it lies: format must be 'folder'")
-        elif self.path is not None:
-            wrong.append(f"`path` is for image_folder; {self.name} is kept in raysuite's cache")
-        if wrong:
-            raise ValueError("; ".join(wrong))
-        return self
-
-
 class TrainingOptions(Options):
     """The recipe: the same work whatever the strategy."""
 
@@ -99,6 +68,9 @@ class TrainingOptions(Options):
     """Autocast of forward and backward; the weights stay fp32."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     """Weight of the uniform distribution in the target of the cross-entropy."""
+    ema_decay: float | None = Field(default=None, gt=0, lt=1)
+    """Also keep an exponential moving average of the weights, which is then what is validated:
+    each step keeps this share of it."""
     target_accuracy: float | None = Field(default=None, gt=0, le=1)
     """Validation accuracy whose time is reported as time to accuracy."""
     checkpoint_every: int = Field(default=1, ge=0)

@@ -1,11 +1,9 @@
-"""Names of models and data sets, known without importing torch.
+"""Names of models, known without importing torch.
 
 A test holds the table of torchvision's names equal to torchvision's own.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 CIFAR_RESNETS = ("resnet20", "resnet32", "resnet44", "resnet56", "resnet110")
 
@@ -27,22 +25,3 @@ TORCHVISION_CLASSIFIERS = tuple(
 )
 
 MODELS = CIFAR_RESNETS + TORCHVISION_CLASSIFIERS
-
-
-@dataclass(frozen=True)
-class DatasetFacts:
-    """What a plan must know of a data set: counts, classes and the shape of an image."""
-
-    train_samples: int
-    val_samples: int
-    classes: int
-    channels: int
-    image_size: int
-    """Side of the square images, in pixels."""
-
-
-DIGITS = DatasetFacts(train_samples=1437, val_samples=360, classes=10, channels=1, image_size=8)
-"""scikit-learn's 1,797 handwritten digits (UCI, E. Alpaydin and C. Kaynak, 1998), one in five
-held out for validation."""
-
-DATASETS = ("digits", "image_folder")

@@ -27,9 +27,9 @@ from raysuite.data import (
     rank_slices,
 )
 from raysuite.errors import DataError
-from raysuite.spec.experiment import DataOptions
+from raysuite.spec.data import DataOptions
+from raysuite.spec.datasets import DIGITS, DatasetFacts
 from raysuite.spec.loaders import DaliOptions, LoaderOptions, NativeOptions
-from raysuite.spec.names import DIGITS, DatasetFacts
 from tests.require import require
 
 CPU = torch.device("cpu")

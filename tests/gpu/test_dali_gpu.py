@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from raysuite.data import Slice, make_loader, permutation, prepare, rank_slices
-from raysuite.spec.experiment import DataOptions
+from raysuite.spec.data import DataOptions
+from raysuite.spec.datasets import DIGITS
 from raysuite.spec.loaders import DaliOptions, NativeOptions
-from raysuite.spec.names import DIGITS
 from tests.require import require
 
 pytestmark = pytest.mark.gpu

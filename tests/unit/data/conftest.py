@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from raysuite.data import Prepared, prepare
-from raysuite.spec.experiment import DataOptions
-from raysuite.spec.names import DIGITS
+from raysuite.spec.data import DataOptions
+from raysuite.spec.datasets import DIGITS
 
 
 @pytest.fixture(scope="session")

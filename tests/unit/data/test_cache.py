@@ -13,15 +13,15 @@ import pytest
 from raysuite.data import prepare
 from raysuite.data.cache import cache_dir, publish, verify
 from raysuite.errors import DataError
-from raysuite.spec.experiment import DataOptions
-from raysuite.spec.names import DIGITS
+from raysuite.spec.data import DataOptions
+from raysuite.spec.datasets import DIGITS
 
 PREPARE = """
 import sys
 from pathlib import Path
 from raysuite.data import prepare
-from raysuite.spec.experiment import DataOptions
-from raysuite.spec.names import DIGITS
+from raysuite.spec.data import DataOptions
+from raysuite.spec.datasets import DIGITS
 sys.stdin.readline()
 print(prepare(DataOptions(name="digits"), DIGITS, Path(sys.argv[1])).files)
 """
@@ -29,9 +29,10 @@ print(prepare(DataOptions(name="digits"), DIGITS, Path(sys.argv[1])).files)
 DIE = """
 import os, signal, sys
 from pathlib import Path
-from raysuite.data import digits, prepare
-from raysuite.spec.experiment import DataOptions
-from raysuite.spec.names import DIGITS
+from raysuite.data import prepare
+from raysuite.data.sets import digits
+from raysuite.spec.data import DataOptions
+from raysuite.spec.datasets import DIGITS
 digits._write_shards = lambda *rest: os.kill(os.getpid(), signal.SIGKILL)
 prepare(DataOptions(name="digits"), DIGITS, Path(sys.argv[1]))
 """

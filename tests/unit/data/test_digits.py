@@ -15,11 +15,11 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from raysuite.data import Prepared, prepare
-from raysuite.data import digits as module
+from raysuite.data.sets import digits as module
 from raysuite.data.source import open_source
 from raysuite.errors import DataError
-from raysuite.spec.experiment import DataOptions
-from raysuite.spec.names import DIGITS
+from raysuite.spec.data import DataOptions
+from raysuite.spec.datasets import DIGITS
 
 
 def arrays(prepared: Prepared, split: str) -> tuple[np.ndarray, np.ndarray]:

@@ -12,12 +12,11 @@ import torch
 from PIL import Image
 
 from raysuite.data import Prepared, Slice, make_loader, prepare
-from raysuite.data.prepared import IMAGENET_MEAN
 from raysuite.data.source import open_source
 from raysuite.errors import DataError
-from raysuite.spec.experiment import DataOptions
+from raysuite.spec.data import DataOptions
+from raysuite.spec.datasets import IMAGENET_MEAN, DatasetFacts
 from raysuite.spec.loaders import NativeOptions
-from raysuite.spec.names import DatasetFacts
 
 NAMES = {
     "train": {"cat": ["b.PNG", "a.jpg"], "Ähre": ["ö x.jpeg"]},

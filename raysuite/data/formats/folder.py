@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from raysuite.data.listing import Listing
+from raysuite.data.formats.listing import Listing
 from raysuite.errors import DataError
-
-SUFFIXES = (".png", ".jpg", ".jpeg")
-"""Files that count as images, in upper or lower case; others are passed over."""
+from raysuite.spec.datasets import IMAGE_SUFFIXES
 
 _LAYOUT = "expected is PATH/train/CLASS/*.png and PATH/val/CLASS/*.png (or .jpg)"
 
@@ -35,7 +33,7 @@ def scan(root: Path) -> tuple[tuple[str, ...], dict[str, Listing]]:
     if bare:
         raise DataError(
             f"{root}/train: no image of {', '.join(bare[:5])}; valid are files that end in "
-            f"{', '.join(SUFFIXES)}; add images or remove the class from train and val"
+            f"{', '.join(IMAGE_SUFFIXES)}; add images or remove the class from train and val"
         )
     if not len(listings["val"].labels):
         raise DataError(f"{root}/val: no images; {_LAYOUT}")
@@ -58,7 +56,7 @@ def _list(root: Path, split: str, classes: list[str]) -> Listing:
         images = sorted(
             entry.name
             for entry in os.scandir(root / split / name)
-            if entry.name.lower().endswith(SUFFIXES) and entry.is_file()
+            if entry.name.lower().endswith(IMAGE_SUFFIXES) and entry.is_file()
         )
         paths += [f"{split}/{name}/{image}" for image in images]
         labels += [label] * len(images)

@@ -7,15 +7,13 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from raysuite.data.base import Batch, Slice
-from raysuite.data.pixels import decode
 from raysuite.data.prepared import Prepared, Split
+from raysuite.data.reading import read, shown
 from raysuite.data.source import Source, open_source
 from raysuite.errors import DataError, RunError
 from raysuite.spec.loaders import NativeOptions
@@ -56,10 +54,10 @@ class NativeLoader:
         Raises DataError that names the file of an unreadable image, and RunError where a
         loading process died.
         """
-        self._order.ids = ids = [slice_.ids for slice_ in slices]
+        self._order.slices = asked = list(slices)
         loaded = iter(self._loader)
         for slice_ in slices:
-            if self._order.ids is not ids:
+            if self._order.slices is not asked:
                 raise RuntimeError("a later call of batches() has taken this loader over")
             try:
                 decoded = next(loaded)
@@ -88,17 +86,17 @@ class NativeLoader:
         return floats.sub_(self._shift).mul_(self._scale)
 
 
-class _Order(Sampler[NDArray[np.int64]]):
-    """The sample numbers of the batches to come."""
+class _Order(Sampler[Slice]):
+    """The batches to come."""
 
     def __init__(self) -> None:
-        self.ids: list[NDArray[np.int64]] = []
+        self.slices: list[Slice] = []
 
-    def __iter__(self) -> Iterator[NDArray[np.int64]]:
-        return iter(self.ids)
+    def __iter__(self) -> Iterator[Slice]:
+        return iter(self.slices)
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return len(self.slices)
 
 
 class _Images(Dataset[_Decoded | DataError]):
@@ -112,17 +110,14 @@ class _Images(Dataset[_Decoded | DataError]):
     def _source(self) -> Source:  # opened where it is first read: in each loading process
         return open_source(self._prepared, self._split)
 
-    def __getitem__(self, ids: NDArray[np.int64]) -> _Decoded | DataError:
-        facts = self._prepared.facts
-        images = np.empty((len(ids), facts.image_size, facts.image_size, facts.channels), np.uint8)
-        labels = np.empty(len(ids), np.int64)
+    def __getitem__(self, slice_: Slice) -> _Decoded | DataError:
         try:
-            for row, sample in enumerate(ids.tolist()):
-                images[row], labels[row] = decode(self._source, sample, self._prepared)
+            got = read(self._source, self._prepared, slice_)
+            images = shown(self._source, self._prepared, slice_, got)
         except DataError as error:
             # As a value: DataLoader wraps what a process raises into a second traceback.
             return error
-        return torch.from_numpy(images), torch.from_numpy(labels)
+        return torch.from_numpy(images), torch.from_numpy(got.labels)
 
     def close(self) -> None:
         source = self.__dict__.pop("_source", None)

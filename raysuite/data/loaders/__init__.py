@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     import torch
 
 _LOADERS = {
-    "native": "raysuite.data.native:NativeLoader",
-    "dali": "raysuite.data.dali:DaliLoader",
+    "native": "raysuite.data.loaders.native:NativeLoader",
+    "dali": "raysuite.data.loaders.dali:DaliLoader",
 }
 
 

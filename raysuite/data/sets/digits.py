@@ -6,15 +6,21 @@
 from __future__ import annotations
 
 import io
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from raysuite.data.example import encode_example
-from raysuite.data.listing import Listing
-from raysuite.data.tfrecord import write_records
+from raysuite.data.cache import publish, verify
+from raysuite.data.formats.example import encode_example
+from raysuite.data.formats.listing import Listing
+from raysuite.data.formats.tfrecord import write_records
+from raysuite.data.prepared import Prepared, counted
+from raysuite.data.sets import treatment
+from raysuite.spec.data import DataOptions
+from raysuite.spec.datasets import DatasetFacts
 
 VERSION = 1
 """Raised whenever the files would come out differently, so that old ones are not taken."""
@@ -26,6 +32,29 @@ CLASSES = tuple(str(digit) for digit in range(10))
 
 _SHARDS = 4
 """TFRecord files per split: enough that a reader of ours meets more than one."""
+
+
+def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
+    """Write the digits at the wanted size below `cache`, or check those that are there."""
+    root = cache / "data" / f"digits-{facts.image_size}-v{VERSION}"
+    publish(root, partial(write_digits, size=facts.image_size))
+    form = data.form or "folder"
+    verify(root, ("listing", form))
+    rule = treatment(data, facts.channels)
+    rule |= {"mean": MEAN * facts.channels, "std": STD * facts.channels}
+    prepared = Prepared(
+        data=data,
+        facts=facts,
+        classes=CLASSES,
+        form=form,
+        files=root / form,
+        listing=root / "listing",
+        exact=True,
+        **rule,
+    )
+    splits = ("train", "val")
+    found = {split: len(Listing.read(root / "listing", split).labels) for split in splits}
+    return counted(prepared, found)
 
 
 def write_digits(folder: Path, size: int) -> None:

@@ -15,14 +15,16 @@ from nvidia.dali.pipeline import Pipeline
 from torch.utils.dlpack import from_dlpack
 
 from raysuite.data.base import Batch, Slice
+from raysuite.data.loaders.dali_inputs import KINDS, cut, encoded, inputs_of
 from raysuite.data.pixels import decode
 from raysuite.data.prepared import Prepared, Split
+from raysuite.data.reading import read, shown
 from raysuite.data.source import open_source
 from raysuite.errors import DataError
 from raysuite.spec.loaders import DaliOptions
 
-_Encoded = tuple[list[NDArray[np.uint8]], list[int]]
-"""The bytes of each image of a batch, and the labels."""
+_Fed = tuple[list[Any], NDArray[np.int64]]
+"""The inputs of the pipeline for one batch, and the labels."""
 
 
 class DaliLoader:
@@ -42,10 +44,11 @@ class DaliLoader:
             )
         self._prepared, self._options, self._device = prepared, options, device
         self._source = open_source(prepared, split)
+        self._fed = inputs_of(prepared)
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="raysuite-dali-reader")
         self._pipeline: Pipeline | None = None
-        self._feed: Iterator[_Encoded] = iter(())
-        self._labels: deque[list[int]] = deque()
+        self._feed: Iterator[_Fed] = iter(())
+        self._labels: deque[NDArray[np.int64]] = deque()
 
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
         """One Batch per Slice, in order. The next call takes the loader over from this one.
@@ -67,7 +70,7 @@ class DaliLoader:
             except RuntimeError as error:
                 self._drop()
                 raise self._explained(slice_, error) from error
-            labels = torch.tensor(self._labels.popleft(), dtype=torch.int64)
+            labels = torch.from_numpy(self._labels.popleft())
             yield Batch(
                 # No copy: the tensor owns its memory, and the pipeline takes another.
                 images=from_dlpack(images.as_tensor()),
@@ -85,25 +88,34 @@ class DaliLoader:
     def _stream(self) -> torch.cuda.Stream | None:
         return torch.cuda.current_stream(self._device) if self._device.type == "cuda" else None
 
-    def _read_ahead(self, slices: Sequence[Slice]) -> Iterator[_Encoded]:
-        pending: deque[Future[_Encoded]] = deque()
+    def _read_ahead(self, slices: Sequence[Slice]) -> Iterator[_Fed]:
+        pending: deque[Future[_Fed]] = deque()
         for slice_ in slices:
-            pending.append(self._reader.submit(self._read, slice_.ids))
+            pending.append(self._reader.submit(self._read, slice_))
             if len(pending) > self._options.prefetch:
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
 
-    def _read(self, ids: NDArray[np.int64]) -> _Encoded:
-        samples = [self._source.read(sample) for sample in ids.tolist()]
-        images = [np.frombuffer(data, np.uint8) for data, _ in samples]
-        return images, [label for _, label in samples]
+    def _read(self, slice_: Slice) -> _Fed:
+        """What the pipeline takes for one batch, and its labels."""
+        got = read(self._source, self._prepared, slice_)
+        channels = self._prepared.facts.channels
+        places = map(self._source.place, slice_.ids.tolist())
+        images = [
+            encoded(sample, channels, place)
+            if isinstance(sample, bytes)
+            else decode(sample, channels, place)
+            for sample, place in zip(got.samples, places, strict=True)
+        ]
+        parts = cut(got)
+        return [images, *(parts[name] for name in self._fed)], got.labels
 
-    def _next(self) -> list[NDArray[np.uint8]]:
+    def _next(self) -> list[Any]:
         """What DALI calls for each batch; StopIteration ends its epoch."""
-        images, labels = next(self._feed)
+        inputs, labels = next(self._feed)
         self._labels.append(labels)
-        return images
+        return inputs
 
     def _rewound(self, largest: int) -> Pipeline:
         """A pipeline at the start of an epoch, for batches of up to `largest` samples."""
@@ -137,21 +149,14 @@ class DaliLoader:
             prefetch_queue_depth=options.prefetch,
         )
         with pipeline:
-            encoded = fn.external_source(
-                source=self._next, batch=True, ndim=1, dtype=types.DALIDataType.UINT8
-            )
-            images: Any = fn.decoders.image(
-                encoded,
-                device="mixed" if options.device == "gpu" else "cpu",
-                output_type=types.DALIImageType.GRAY if grey else types.DALIImageType.RGB,
-                adjust_orientation=False,  # as Pillow reads it
-                jpeg_fancy_upsampling=True,  # as libjpeg does, on the GPU too
-            )
-            if prepared.resize:
+            inputs = self._inputs()
+            images = self._decoded(inputs, grey)
+            if prepared.resizes:
                 images = fn.resize(
                     images,
-                    resize_x=size,
-                    resize_y=size,
+                    size=[size, size],
+                    roi_start=inputs["low"],
+                    roi_end=inputs["high"],
                     interp_type=types.DALIInterpType.INTERP_LINEAR,
                     antialias=True,
                 )
@@ -159,6 +164,7 @@ class DaliLoader:
                 images,
                 dtype=types.DALIDataType.FLOAT,
                 output_layout="CHW",
+                mirror=inputs.get("flip", 0),
                 mean=[255 * value for value in prepared.mean],
                 std=[255 * value for value in prepared.std],
             )
@@ -166,12 +172,48 @@ class DaliLoader:
         pipeline.build()
         return pipeline
 
+    def _inputs(self) -> dict[str, Any]:
+        """What the pipeline is fed with, by name: see `cut`."""
+        encoded = self._prepared.encoded
+        kinds = {name: KINDS[name] for name in self._fed}
+        nodes = fn.external_source(
+            source=self._next,
+            num_outputs=1 + len(kinds),
+            batch=True,
+            dtype=[types.DALIDataType.UINT8, *(dtype for dtype, _ in kinds.values())],
+            ndim=[1 if encoded else 3, *(ndim for _, ndim in kinds.values())],
+            layout=["" if encoded else "HWC", *("" for _ in kinds)],
+        )
+        return dict(zip(["image", *kinds], nodes, strict=True))
+
+    def _decoded(self, inputs: dict[str, Any], grey: bool) -> Any:
+        """Pixels, cut out. Of an image that is cut, no more is decoded than needed."""
+        gpu = self._options.device == "gpu"
+        image, corner, extent = inputs["image"], inputs.get("corner"), inputs.get("extent")
+        if not self._prepared.encoded:
+            pixels = image.gpu() if gpu else image
+        else:
+            decode_as: dict[str, Any] = {
+                "device": "mixed" if gpu else "cpu",
+                "output_type": types.DALIImageType.GRAY if grey else types.DALIImageType.RGB,
+                "adjust_orientation": False,  # as Pillow reads it
+                "jpeg_fancy_upsampling": True,  # as libjpeg does, on the GPU too
+            }
+            if corner is not None and self._prepared.augment != "pad_crop_flip":
+                return fn.decoders.image_slice(image, corner, extent, axes=[0, 1], **decode_as)
+            pixels = fn.decoders.image(image, **decode_as)
+        if corner is None:
+            return pixels
+        return fn.slice(
+            pixels, corner, extent, axes=[0, 1], out_of_bounds_policy="pad", fill_values=0
+        )
+
     def _explained(self, slice_: Slice, error: Exception) -> DataError:
         """The error that names the image: DALI names its place in the batch at best."""
-        for sample in slice_.ids.tolist():
-            try:
-                decode(self._source, sample, self._prepared)
-            except DataError as found:
-                return found
+        got = read(self._source, self._prepared, slice_)
+        try:
+            shown(self._source, self._prepared, slice_, got)
+        except DataError as found:
+            return found
         first = self._source.place(int(slice_.ids[0]))
         return DataError(f"DALI failed on the {len(slice_.ids)} images from {first} on: {error}")

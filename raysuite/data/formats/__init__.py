@@ -1,0 +1,1 @@
+"""Forms in which images lie on disk."""

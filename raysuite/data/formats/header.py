@@ -1,0 +1,78 @@
+"""What an encoded image is, read from its first bytes: nothing is decoded.
+
+JPEG: ITU-T T.81, B.2.2 (frame header). PNG: https://www.w3.org/TR/png-3/#11IHDR
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Literal
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+_PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+"""Markers that begin a frame; C4, C8 and CC among them mean something else."""
+_BARE = frozenset((0x01, *range(0xD0, 0xD8)))
+"""Markers without a length."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """width, height: pixels; channels as stored; bits of each channel."""
+
+    kind: Literal["jpeg", "png"]
+    width: int
+    height: int
+    channels: int
+    bits: int
+
+    @property
+    def plain(self) -> bool:
+        """8 bits, grey or RGB: what every decoder reads alike. Others are CMYK, 16 bits, with
+        transparency."""
+        return self.bits == 8 and self.channels in (1, 3)
+
+
+def read_header(data: bytes) -> Header:
+    """The header of a JPEG or PNG. Raises ValueError, with the reason, for anything else."""
+    if data.startswith(b"\xff\xd8"):
+        return _jpeg(data)
+    if data.startswith(_PNG):
+        return _png(data)
+    raise ValueError(f"neither JPEG nor PNG: it begins with {data[:8]!r}")
+
+
+def _png(data: bytes) -> Header:
+    if len(data) < 33 or data[12:16] != b"IHDR":
+        raise ValueError("a PNG without its header")
+    width, height, bits, colour = struct.unpack(">IIBB", data[16:26])
+    if colour not in _PNG_CHANNELS or not width or not height:
+        raise ValueError("a PNG with a damaged header")
+    # a palette's entries have 8 bits, however many its indices have; it is not plain
+    channels = 4 if colour == 3 else _PNG_CHANNELS[colour]
+    return Header("png", width, height, channels, bits)
+
+
+def _jpeg(data: bytes) -> Header:
+    at, end = 2, len(data)
+    while at + 4 <= end:
+        if data[at] != 0xFF:
+            raise ValueError(f"a JPEG with a damaged segment at byte {at}")
+        marker = data[at + 1]
+        if marker == 0xFF:  # fill bytes may stand before a marker
+            at += 1
+            continue
+        if marker in _BARE:
+            at += 2
+            continue
+        (length,) = struct.unpack_from(">H", data, at + 2)
+        if marker in _FRAMES and at + 10 <= end:
+            bits, height, width, channels = struct.unpack_from(">BHHB", data, at + 4)
+            if not width or not height or channels not in (1, 3, 4):
+                raise ValueError("a JPEG with a damaged frame header")
+            return Header("jpeg", width, height, channels, bits)
+        if marker in (0xD9, 0xDA) or length < 2:
+            break
+        at += 2 + length
+    raise ValueError("a JPEG without a frame header: cut short, or damaged")

@@ -1,0 +1,68 @@
+"""A Slice -> its samples, their labels and their views: where every loader begins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from raysuite.data.base import Sample, Slice
+from raysuite.data.pixels import decode, show, size_of
+from raysuite.data.prepared import Prepared
+from raysuite.data.source import Source
+from raysuite.data.views import Views, views
+from raysuite.errors import DataError
+
+
+@dataclass(frozen=True)
+class Read:
+    """One micro-batch before anything is decoded."""
+
+    samples: list[Sample]
+    labels: NDArray[np.int64]
+    """[b], from 0."""
+    sizes: NDArray[np.int64]
+    """[b, 2] width and height in pixels."""
+    views: Views
+
+
+def read(source: Source, prepared: Prepared, slice_: Slice) -> Read:
+    """Read what `slice_` asks for.
+
+    Raises DataError that names the file of a sample that is missing, is no image, or has another
+    size than the set's.
+    """
+    ids = slice_.ids.tolist()
+    pairs = [source.read(sample) for sample in ids]
+    samples = [sample for sample, _ in pairs]
+    sizes = [
+        size_of(sample, source.place(number)) for number, sample in zip(ids, samples, strict=True)
+    ]
+    if prepared.exact:
+        side = prepared.facts.image_size
+        for number, (width, height) in zip(ids, sizes, strict=True):
+            if (width, height) != (side, side):
+                raise DataError(
+                    f"{source.place(number)}: the image has {width} x {height} pixels; "
+                    f"expected are {side} x {side}"
+                )
+    all_sizes = np.array(sizes, np.int64).reshape(-1, 2)
+    return Read(
+        samples=samples,
+        labels=np.array([label for _, label in pairs], np.int64),
+        sizes=all_sizes,
+        views=views(prepared, slice_.ids, all_sizes, slice_.draw),
+    )
+
+
+def shown(source: Source, prepared: Prepared, slice_: Slice, got: Read) -> NDArray[np.uint8]:
+    """The views of what was read, by Pillow: [b, size, size, C]. Raises DataError as `decode`."""
+    facts = prepared.facts
+    size = facts.image_size
+    images = np.empty((len(got.samples), size, size, facts.channels), np.uint8)
+    for row, (number, sample) in enumerate(zip(slice_.ids.tolist(), got.samples, strict=True)):
+        pixels = decode(sample, facts.channels, source.place(number))
+        box, flip = got.views.boxes[row], bool(got.views.flips[row])
+        images[row] = show(pixels, box, flip, size)
+    return images

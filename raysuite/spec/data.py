@@ -1,0 +1,121 @@
+"""Which data set, in what form, and what is done to its images."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from raysuite.spec.base import IMPORT_PATH, Options
+from raysuite.spec.datasets import DATASETS, NAMED, RECORD_PATTERNS, Augment, Format
+
+
+class FeatureMap(Options):
+    """What the features of a TFRecord's Examples are called."""
+
+    image: str = "image/encoded"
+    """The feature that holds the encoded JPEG or PNG."""
+    label: str = "image/class/label"
+    """The feature that holds the class, an integer."""
+    first_label: int | None = None
+    """The number of the first class; default: 0, and 1 for ImageNet, as TensorFlow writes it."""
+    train: str = RECORD_PATTERNS["train"]
+    """The training files, as a pattern below `data.path`."""
+    val: str = RECORD_PATTERNS["val"]
+    """The validation files, as a pattern below `data.path`."""
+
+
+class DataOptions(Options):
+    """The data set, the form in which it lies on disk, and what is done to its images."""
+
+    name: str
+    """`digits` (scikit-learn's 1,797 handwritten digits), `mnist`, `cifar10`, `imagenet`,
+    `highres`, `image_folder` or `tfrecord` (your own images), or `module:attribute` of your own."""
+    format: Format | None = None
+    """`folder` of image files, `tfrecord` shards with an index, `idx` (MNIST's), `binary` or
+    `pickle` (CIFAR-10's); default: the set's own."""
+    path: str | None = None
+    """Where the set lies; default for named sets: below $RAYSUITE_DATA, where `raysuite data
+    make` writes. `image_folder` (train/CLASS/*.png and val/CLASS/*.png, or .jpg) and `tfrecord`
+    need it."""
+    image_size: int | None = Field(default=None, ge=1)
+    """Side of the square images that the network sees, in pixels; default: the set's own."""
+    channels: Literal[1, 3] | None = None
+    """1 grey, 3 RGB; default: the set's own."""
+    classes: int | None = Field(default=None, ge=1)
+    """Number of classes; `tfrecord` needs it."""
+    features: FeatureMap = FeatureMap()
+    """What a TFRecord's features and files are called."""
+    augment: Augment | Literal["auto"] = "auto"
+    """What is drawn anew for each training image in each epoch: `none`, `pad_crop_flip` (a shift
+    by up to an eighth, CIFAR's recipe), `resized_crop_flip` (a random part, ImageNet's recipe);
+    `auto`: the set's own."""
+    bad_samples: Literal["error", "skip"] = "error"
+    """Unreadable images: `error` names the first one and ends the run; `skip` looks through the
+    whole set before the first epoch, and leaves them out."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Passed to your own `module:attribute` as they are."""
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name in DATASETS or re.fullmatch(IMPORT_PATH, name):
+            return name
+        near = difflib.get_close_matches(name, DATASETS, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ValueError(
+            f"no data set is called {name!r}; {hint}valid are {', '.join(DATASETS)}, or "
+            "'module:attribute' of your own"
+        )
+
+    @model_validator(mode="after")
+    def _belongs_together(self) -> DataOptions:
+        wrong = [
+            f"{self.name} needs `{key}`" for key in self._needed() if getattr(self, key) is None
+        ]
+        formats = self.formats
+        if self.format is not None and self.format not in formats:
+            valid = " or ".join(formats) or "none: your own data set needs no format"
+            wrong.append(f"{self.name} cannot be read as {self.format!r}; valid: {valid}")
+        if self.path is not None and (self.name == "digits" or self.own):
+            wrong.append(
+                "`path` is for data sets on disk; digits is kept in raysuite's cache"
+                if self.name == "digits"
+                else "`path` is for raysuite's own formats; give yours in `options`"
+            )
+        if self.options and not self.own:
+            wrong.append("`options` are for your own 'module:attribute'")
+        if self.classes is not None and self.name not in ("tfrecord",) and not self.own:
+            wrong.append(f"`classes` is known from the files of {self.name}; leave it out")
+        if wrong:
+            raise ValueError("; ".join(wrong))
+        return self
+
+    def _needed(self) -> tuple[str, ...]:
+        if self.own:
+            return ("image_size",)
+        return {
+            "image_folder": ("path", "image_size"),
+            "tfrecord": ("path", "image_size", "classes"),
+        }.get(self.name, ())
+
+    @property
+    def own(self) -> bool:
+        """Whether it is the user's own `module:attribute`."""
+        return ":" in self.name
+
+    @property
+    def formats(self) -> tuple[Format, ...]:
+        """The forms in which this set may lie on disk; the first is the default."""
+        if self.name in NAMED:
+            return NAMED[self.name].formats
+        if self.name == "digits":
+            return ("folder", "tfrecord")
+        return {"image_folder": ("folder",), "tfrecord": ("tfrecord",)}.get(self.name, ())  # type: ignore[return-value]
+
+    @property
+    def form(self) -> Format | None:
+        """The form in which it lies on disk; None for the user's own."""
+        return self.format or next(iter(self.formats), None)

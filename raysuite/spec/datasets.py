@@ -1,0 +1,136 @@
+"""The data sets that raysuite knows by name: their counts, their layouts and their origin.
+
+Both `plan`, which counts what lies on disk, and `data`, which reads it, go by this table; neither
+torch nor NumPy is needed for it.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Format = Literal["folder", "tfrecord", "idx", "binary", "pickle"]
+Augment = Literal["none", "pad_crop_flip", "resized_crop_flip"]
+Fit = Literal["stretch", "center"]
+SPLITS = ("train", "val")
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg")
+"""Files that count as images, in upper or lower case; others are passed over."""
+
+
+@dataclass(frozen=True)
+class DatasetFacts:
+    """What a plan must know of a data set: counts, classes and the shape of an image."""
+
+    train_samples: int
+    val_samples: int
+    classes: int
+    channels: int
+    image_size: int
+    """Side of the square images that the network sees, in pixels."""
+
+
+DIGITS = DatasetFacts(train_samples=1437, val_samples=360, classes=10, channels=1, image_size=8)
+"""scikit-learn's 1,797 handwritten digits (UCI, E. Alpaydin and C. Kaynak, 1998), one in five
+held out for validation."""
+
+
+@dataclass(frozen=True)
+class NamedSet:
+    """A published data set, and how raysuite treats it unless a spec says otherwise."""
+
+    facts: DatasetFacts
+    """Its official counts, and the size at which networks see it."""
+    formats: tuple[Format, ...]
+    """How it may lie on disk; the first is the default."""
+    mean: tuple[float, ...]
+    """Per channel, of training pixels in 0..1."""
+    std: tuple[float, ...]
+    augment: Augment
+    fit: Fit
+    """How validation images of another size become square: stretched, or the centre of them."""
+    origin: str
+    """Where the official files come from, and what they are called."""
+    first_label: int = 0
+    """The number of the first class in its TFRecords."""
+
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Of ImageNet's training images, RGB in 0..1, as torchvision's pretrained models expect them:
+https://docs.pytorch.org/vision/stable/models.html"""
+
+NAMED: dict[str, NamedSet] = {
+    "mnist": NamedSet(
+        DatasetFacts(60_000, 10_000, 10, channels=1, image_size=28),
+        ("idx", "folder", "tfrecord"),
+        mean=(0.1307,),
+        std=(0.3081,),
+        augment="none",
+        fit="stretch",
+        origin="the four files train-images-idx3-ubyte, train-labels-idx1-ubyte, "
+        "t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte, plain or .gz, from "
+        "http://yann.lecun.com/exdb/mnist",
+    ),
+    "cifar10": NamedSet(
+        DatasetFacts(50_000, 10_000, 10, channels=3, image_size=32),
+        ("binary", "pickle", "folder", "tfrecord"),
+        mean=(0.4914, 0.4822, 0.4465),
+        std=(0.2470, 0.2435, 0.2616),
+        augment="pad_crop_flip",
+        fit="stretch",
+        origin="cifar-10-binary.tar.gz (or cifar-10-python.tar.gz), unpacked, from "
+        "https://www.cs.toronto.edu/~kriz/cifar.html",
+    ),
+    "imagenet": NamedSet(
+        DatasetFacts(1_281_167, 50_000, 1000, channels=3, image_size=224),
+        ("folder", "tfrecord"),
+        mean=IMAGENET_MEAN,
+        std=IMAGENET_STD,
+        augment="resized_crop_flip",
+        fit="center",
+        origin="ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar, unpacked into train/SYNSET "
+        "and val/SYNSET, from https://image-net.org (an account is needed)",
+        first_label=1,
+    ),
+    "highres": NamedSet(
+        DatasetFacts(50_000, 10_000, 1000, channels=3, image_size=512),
+        ("folder", "tfrecord"),
+        mean=IMAGENET_MEAN,
+        std=IMAGENET_STD,
+        augment="none",
+        fit="center",
+        origin="nowhere: DDLBench (Jansen et al. 2020) makes it of noise, and so it is made here",
+    ),
+}
+
+DATASETS = ("digits", *NAMED, "image_folder", "tfrecord")
+
+
+def datasets_dir() -> Path:
+    """Where named data sets lie unless a spec gives a path: $RAYSUITE_DATA, or the cache's
+    `datasets` folder."""
+    cache = os.environ.get("RAYSUITE_CACHE") or "~/.cache/raysuite"
+    return Path(os.environ.get("RAYSUITE_DATA") or f"{cache}/datasets").expanduser()
+
+
+def default_path(name: str, form: str) -> Path:
+    """Where `raysuite data make` writes a named set, and where a spec without a path looks."""
+    return datasets_dir() / f"{name}-{form}"
+
+
+IDX_FILES = {
+    "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
+    "val": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
+}
+"""MNIST's images and labels of each split; each may end in .gz."""
+
+CIFAR_FILES = {
+    "binary": {"train": [f"data_batch_{i}.bin" for i in range(1, 6)], "val": ["test_batch.bin"]},
+    "pickle": {"train": [f"data_batch_{i}" for i in range(1, 6)], "val": ["test_batch"]},
+}
+CIFAR_FOLDERS = {"binary": "cifar-10-batches-bin", "pickle": "cifar-10-batches-py"}
+"""The folder that CIFAR-10's archives unpack into; the files may also lie in PATH itself."""
+
+RECORD_PATTERNS = {"train": "train*-of-*", "val": "val*-of-*"}
+"""TFRecord shards of each split, as TensorFlow's and DALI's examples name them; *.idx beside."""
