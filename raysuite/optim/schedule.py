@@ -1,8 +1,9 @@
 """Learning-rate schedules as a pure function of the step.
 
-The three decays are those that Aach et al. 2023, "Large scale performance analysis of distributed
-deep learning frameworks for convolutional neural networks" (doi 10.1186/s40537-023-00765-w),
-compare after a linear warm-up.
+Aach et al. 2023, "Large scale performance analysis of distributed deep learning frameworks for
+convolutional neural networks" (doi 10.1186/s40537-023-00765-w), compare step, cosine and
+exponential decay after a linear warm-up. You et al. 2017, "Large Batch Training of Convolutional
+Networks" (arXiv:1708.03888), have the polynomial one.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from raysuite.spec.optimizers import (
     ConstantOptions,
     CosineOptions,
     ExponentialOptions,
+    PolynomialOptions,
     ScheduleOptions,
     StepOptions,
 )
@@ -29,8 +31,10 @@ def factor(options: ScheduleOptions, step: int, steps_per_epoch: int, total_step
         step             factor ^ (milestones m with s >= round(m * E))
                          milestones count from the start of the run, warm-up included
         cosine           min + (1 - min) / 2 * (1 + cos(pi * t / (total_steps - W)))
-                         changes every step; `min_factor` would be reached one step after the last
         exponential      gamma ^ floor(t / E)                 changes once an epoch
+        polynomial       min + (1 - min) * (1 - t / (total_steps - W)) ^ power
+
+    Cosine and polynomial change every step, and would reach `min_factor` one step after the last.
 
     Steps past the end keep the value that they would have at `total_steps`.
     """
@@ -39,6 +43,7 @@ def factor(options: ScheduleOptions, step: int, steps_per_epoch: int, total_step
     if step < warmup:
         return (step + 1) / warmup
     since = step - warmup
+    progress = since / max(1, total_steps - warmup)
     match options:
         case ConstantOptions():
             return 1.0
@@ -46,11 +51,13 @@ def factor(options: ScheduleOptions, step: int, steps_per_epoch: int, total_step
             passed = sum(step >= round(m * steps_per_epoch) for m in options.milestones)
             return float(options.factor**passed)
         case CosineOptions():
-            progress = since / max(1, total_steps - warmup)
             low = options.min_factor
             return low + (1 - low) / 2 * (1 + math.cos(math.pi * progress))
         case ExponentialOptions():
             return float(options.gamma ** (since // steps_per_epoch))
+        case PolynomialOptions():
+            low = options.min_factor
+            return float(low + (1 - low) * (1 - progress) ** options.power)
 
 
 def warmup_steps(options: ScheduleOptions, steps_per_epoch: int) -> int:

@@ -34,6 +34,7 @@ def infeasible(spec: ExperimentSpec, gpus: int) -> list[Mistake]:
         mistakes.append(Mistake(message, key=key))
 
     _check_strategy(spec, wrong)
+    _check_recipe(spec, wrong)
     _check_batch(spec, wrong)
     _check_devices(spec, gpus, wrong)
     _check_channels(spec, wrong)
@@ -70,6 +71,23 @@ def _check_strategy(spec: ExperimentSpec, wrong: _Wrong) -> None:
                 f"offloading the {strategy.offload} needs zero_stage {needed} or more; "
                 f"given was {strategy.zero_stage}",
             )
+
+
+def _check_recipe(spec: ExperimentSpec, wrong: _Wrong) -> None:
+    stage = spec.strategy.zero_stage if spec.strategy.name == "deepspeed" else 0
+    if spec.optimizer.name in ("lars", "lamb") and stage >= 1:
+        wrong(
+            "optimizer.name",
+            f"{spec.optimizer.name} needs the norm of each whole weight tensor, and ZeRO's stage "
+            f"{stage} flattens and shards them; set strategy.zero_stage to 0, another strategy, or "
+            "optimizer to sgd or adamw",
+        )
+    if spec.training.ema_decay is not None and stage == 3:
+        wrong(
+            "training.ema_decay",
+            "the average needs whole weights on every rank, and ZeRO's stage 3 shards them; "
+            "set strategy.zero_stage to 2 or less, or leave ema_decay out",
+        )
 
 
 def _check_batch(spec: ExperimentSpec, wrong: _Wrong) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from raysuite.spec.base import IMPORT_PATH
 from raysuite.spec.experiment import FREE_FORM, NOT_IN_A_MATRIX, ExperimentSpec
 from raysuite.spec.names import MODELS
+from raysuite.spec.optimizers import UNNAMED_OPTIMIZER
 
 Schema = dict[str, Any]
 
@@ -54,7 +55,8 @@ def _with_shorthand(prop: Schema, choices: list[Schema]) -> Schema:
     """A block chosen by its name, or the name alone where the block needs nothing else."""
     if len(choices) > 1:
         for block in choices:  # the name says which block it is, so it cannot be left out
-            block["required"] = ["name", *block.get("required", [])]
+            if block["properties"]["name"].get("const") != UNNAMED_OPTIMIZER:
+                block["required"] = ["name", *block.get("required", [])]
     alone = [block for block in choices if set(block.get("required", [])) <= {"name"}]
     names = [block["properties"]["name"] for block in alone]
     shorthand = [

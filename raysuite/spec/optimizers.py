@@ -2,36 +2,128 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import math
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from raysuite.spec.base import Options, expand_shorthand
 
 
-class SgdOptions(Options):
+class _Optimizer(Options):
+    lr: float = Field(gt=0)
+    """Learning rate after the warm-up, before scaling."""
+    lr_reference_batch: int | None = Field(default=None, ge=1)
+    """The global batch for which `lr` is meant; none: `lr` is used as it is."""
+    lr_scaling: Literal["linear", "sqrt", "none"] = "linear"
+    """How the rate grows with global batch / `lr_reference_batch`: with it, with its square
+    root, or not at all."""
+    weight_decay: float = Field(ge=0)
+    """How strongly weights are drawn to zero."""
+    decay_bias_and_norm: bool
+    """Also decay biases and normalisation layers: all parameters of one dimension."""
+
+    @model_validator(mode="after")
+    def _sqrt_needs_a_reference(self) -> Self:
+        if self.lr_scaling == "sqrt" and self.lr_reference_batch is None:
+            raise ValueError("lr_scaling sqrt needs lr_reference_batch: from where it scales")
+        return self
+
+    def peak_lr(self, global_batch: int) -> float:
+        """The rate after the warm-up, scaled to `global_batch` samples a step."""
+        if self.lr_reference_batch is None or self.lr_scaling == "none":
+            return self.lr
+        growth = global_batch / self.lr_reference_batch
+        return self.lr * (growth if self.lr_scaling == "linear" else math.sqrt(growth))
+
+
+class SgdOptions(_Optimizer):
     """Stochastic gradient descent with momentum."""
 
     name: Literal["sgd"] = "sgd"
     lr: float = Field(default=0.1, gt=0)
     """Learning rate after the warm-up, before scaling."""
-    lr_reference_batch: int | None = Field(default=None, ge=1)
-    """Linear scaling: the rate used is `lr * global_batch / lr_reference_batch`."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
     """Share of the last update that is added to the next."""
     weight_decay: float = Field(default=0.0, ge=0)
     """L2 penalty: this times the weight is added to each gradient."""
+    decay_bias_and_norm: bool = True
+    """Also decay biases and normalisation layers: all parameters of one dimension."""
     nesterov: bool = False
     """Nesterov's momentum."""
 
     @model_validator(mode="after")
-    def _nesterov_needs_momentum(self) -> SgdOptions:
+    def _nesterov_needs_momentum(self) -> Self:
         if self.nesterov and self.momentum == 0:
             raise ValueError("nesterov needs a momentum above 0")
         return self
 
 
-OptimizerOptions = Annotated[SgdOptions, BeforeValidator(expand_shorthand)]
+class LarsOptions(_Optimizer):
+    """Layer-wise adaptive rate scaling: SGD for large batches."""
+
+    name: Literal["lars"] = "lars"
+    lr: float = Field(default=1.0, gt=0)
+    """Learning rate after the warm-up, before scaling."""
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    """Share of the last update that is added to the next."""
+    weight_decay: float = Field(default=5e-4, ge=0)
+    """This times the weight is added to each gradient (default: You et al. 2017)."""
+    decay_bias_and_norm: bool = False
+    """Also decay, and scale by their own norms, all parameters of one dimension."""
+    trust_coefficient: float = Field(default=0.001, gt=0)
+    """How far a layer may move relative to its norm (default: You et al. 2017)."""
+
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
+class LambOptions(_Optimizer):
+    """Layer-wise adaptive moments: Adam for large batches."""
+
+    name: Literal["lamb"] = "lamb"
+    lr: float = Field(default=1e-3, gt=0)
+    """Learning rate after the warm-up, before scaling."""
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
+    """Decay of the gradient's running mean, and of that of its square."""
+    eps: float = Field(default=1e-6, gt=0)
+    """Added to the root of the mean square."""
+    weight_decay: float = Field(default=0.01, ge=0)
+    """This times the weight is added to each update (default: You et al. 2020)."""
+    decay_bias_and_norm: bool = False
+    """Also decay, and scale by their own norms, all parameters of one dimension."""
+
+
+class AdamWOptions(_Optimizer):
+    """Adam with decoupled weight decay."""
+
+    name: Literal["adamw"] = "adamw"
+    lr: float = Field(default=1e-3, gt=0)
+    """Learning rate after the warm-up, before scaling."""
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
+    """Decay of the gradient's running mean, and of that of its square."""
+    eps: float = Field(default=1e-8, gt=0)
+    """Added to the root of the mean square."""
+    weight_decay: float = Field(default=0.01, ge=0)
+    """Each step takes this share, times the rate, off each weight."""
+    decay_bias_and_norm: bool = True
+    """Also decay biases and normalisation layers: all parameters of one dimension."""
+
+
+UNNAMED_OPTIMIZER = "sgd"
+"""What a block of optimiser options without a name is for: `optimizer: {lr: 0.2}`."""
+
+
+def _with_name(value: Any) -> Any:
+    value = expand_shorthand(value)
+    return {"name": UNNAMED_OPTIMIZER, **value} if isinstance(value, dict) else value
+
+
+OptimizerOptions = Annotated[
+    SgdOptions | LarsOptions | LambOptions | AdamWOptions,
+    Field(discriminator="name"),
+    BeforeValidator(_with_name),
+]
 
 
 class _Schedule(Options):
@@ -71,8 +163,18 @@ class ExponentialOptions(_Schedule):
     """Decay per epoch (default: Aach et al. 2023)."""
 
 
+class PolynomialOptions(_Schedule):
+    """The rate falls to `min_factor` of it as a power of the steps that are left."""
+
+    name: Literal["polynomial"] = "polynomial"
+    power: float = Field(default=2.0, gt=0)
+    """1 is a straight line (default: You et al. 2017)."""
+    min_factor: float = Field(default=0.0, ge=0, le=1)
+    """The lowest rate, relative to the full rate."""
+
+
 ScheduleOptions = Annotated[
-    ConstantOptions | StepOptions | CosineOptions | ExponentialOptions,
+    ConstantOptions | StepOptions | CosineOptions | ExponentialOptions | PolynomialOptions,
     Field(discriminator="name"),
     BeforeValidator(expand_shorthand),
 ]

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from torch.optim import SGD
 from torch.optim import lr_scheduler as theirs
 
-from raysuite.optim import build_optimizer, factor
+from raysuite.optim import factor
 from raysuite.spec.optimizers import (
     ConstantOptions,
     CosineOptions,
     ExponentialOptions,
+    PolynomialOptions,
     ScheduleOptions,
-    SgdOptions,
     StepOptions,
 )
 
@@ -31,6 +31,7 @@ DECAYS: list[tuple[type[Any], dict[str, Any]]] = [
     (StepOptions, {"milestones": (3, 5.4, 7), "factor": 0.3}),
     (CosineOptions, {"min_factor": 0.1}),
     (ExponentialOptions, {"gamma": 0.8}),
+    (PolynomialOptions, {"power": 1.7}),
 ]
 options_of_any_kind = st.one_of(
     st.builds(ConstantOptions, warmup_epochs=st.floats(0, 5)),
@@ -42,6 +43,12 @@ options_of_any_kind = st.one_of(
     ),
     st.builds(CosineOptions, warmup_epochs=st.floats(0, 5), min_factor=st.floats(0, 1)),
     st.builds(ExponentialOptions, warmup_epochs=st.floats(0, 5), gamma=st.floats(0.01, 1)),
+    st.builds(
+        PolynomialOptions,
+        warmup_epochs=st.floats(0, 5),
+        power=st.floats(0.1, 5),
+        min_factor=st.floats(0, 1),
+    ),
 )
 steps_per_epoch = st.integers(1, 50)
 epochs = st.integers(1, 20)
@@ -62,6 +69,8 @@ def torchs_rates(kind: type[Any], values: dict[str, Any], warmup: int) -> list[f
         after = theirs.MultiStepLR(optimizer, drops, gamma=values["factor"])
     elif kind is ExponentialOptions:
         after = theirs.StepLR(optimizer, STEPS_PER_EPOCH, gamma=values["gamma"])
+    elif kind is PolynomialOptions:
+        after = theirs.PolynomialLR(optimizer, TOTAL - warmup, power=values["power"])
     else:
         after = theirs.ConstantLR(optimizer, factor=1.0)
     scheduler = after
@@ -93,6 +102,24 @@ def test_every_step_is_torchs(
 @pytest.mark.parametrize("epoch", [0, 1, 30, 89])
 def test_the_paper_s_exponential(epoch: int) -> None:
     assert factor(ExponentialOptions(), epoch * 7, 7, 90 * 7) == pytest.approx(0.95**epoch)
+
+
+def test_the_exponential_is_torchs_stepped_once_an_epoch() -> None:
+    optimizer = SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    scheduler = theirs.ExponentialLR(optimizer, gamma=0.95)
+    for epoch in range(90):
+        expected = optimizer.param_groups[0]["lr"]
+        for step in (7 * epoch, 7 * epoch + 6):
+            assert factor(ExponentialOptions(), step, 7, 630) == pytest.approx(expected, rel=1e-12)
+        optimizer.step()
+        scheduler.step()
+
+
+@pytest.mark.parametrize("t", [0, 100, 315, 629])
+def test_the_polynomial_of_you_et_al(t: int) -> None:
+    """Poly decay with power 2, here down to a fifth."""
+    options = PolynomialOptions(min_factor=0.2)
+    assert factor(options, t, 7, 630) == pytest.approx(0.2 + 0.8 * (1 - t / 630) ** 2)
 
 
 def test_the_paper_s_steps() -> None:
@@ -142,16 +169,3 @@ def test_past_the_end_it_stays(
     total = per_epoch * count
     end = factor(options, total, per_epoch, total)
     assert factor(options, total + more, per_epoch, total) == end
-
-
-def test_the_optimizer_has_the_options() -> None:
-    options = SgdOptions(momentum=0.8, weight_decay=1e-3, nesterov=True)
-    weight = torch.zeros(1, requires_grad=True)
-    groups = [{"params": [weight], "weight_decay": 0.0}]
-    optimizer = build_optimizer(options, groups, lr=0.3)
-    assert isinstance(optimizer, SGD)
-    assert optimizer.defaults["weight_decay"] == 1e-3
-    (group,) = optimizer.param_groups
-    assert (group["lr"], group["momentum"], group["nesterov"]) == (0.3, 0.8, True)
-    assert group["weight_decay"] == 0.0
-    assert isinstance(build_optimizer(options, iter([weight]), lr=0.1), SGD)

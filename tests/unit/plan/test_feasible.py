@@ -70,6 +70,24 @@ def mistakes(
             "zero_stage 3 or more",
         ),
         (
+            "optimizer: lars\nstrategy: {name: deepspeed, zero_stage: 1}",
+            "",
+            "optimizer.name",
+            "lars needs the norm of each whole weight tensor",
+        ),
+        (
+            "optimizer: lamb\nstrategy: {name: deepspeed, zero_stage: 3}",
+            "",
+            "optimizer.name",
+            "set strategy.zero_stage to 0, another strategy, or optimizer to sgd or adamw",
+        ),
+        (
+            "strategy: {name: deepspeed, zero_stage: 3}",
+            "{epochs: 1, global_batch: 8, ema_decay: 0.99}",
+            "training.ema_decay",
+            "set strategy.zero_stage to 2 or less",
+        ),
+        (
             "loader: {name: dali, device: gpu}\nresources: {device: cpu}",
             "",
             "loader.device",
@@ -95,6 +113,8 @@ def test_one_reason(text: str, training: str, key: str, words: str) -> None:
     [
         "strategy: {name: horovod, backward_passes_per_step: 4}",
         "strategy: {name: deepspeed, zero_stage: 3, offload: parameters}",
+        "strategy: {name: deepspeed, zero_stage: 0}\noptimizer: lamb",
+        "strategy: {name: deepspeed, zero_stage: 3}\noptimizer: adamw",
         "loader: {name: dali, device: gpu}",
         "loader: {name: dali, device: cpu}\nresources: {device: cpu}",
     ],

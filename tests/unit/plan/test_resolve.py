@@ -47,6 +47,26 @@ def test_weak_scaling_grows_the_batch_and_the_rate() -> None:
     assert [plan.peak_lr for plan in found] == pytest.approx([0.1, 0.4])
 
 
+@pytest.mark.parametrize(
+    ("scaling", "rates"),
+    [
+        ("", [0.025, 0.1, 0.4]),
+        (", lr_scaling: linear", [0.025, 0.1, 0.4]),
+        (", lr_scaling: sqrt", [0.025, 0.05, 0.1]),
+        (", lr_scaling: none", [0.025, 0.025, 0.025]),
+    ],
+)
+@pytest.mark.parametrize("name", ["sgd", "lars", "lamb", "adamw"])
+def test_0025_per_64_images(name: str, scaling: str, rates: list[float]) -> None:
+    """Aach et al. 2023: 64 images a worker, 0.025 times the number of workers."""
+    found = plans(
+        "training: {epochs: 1, batch_per_worker: 64}\nstrategy: ddp\n"
+        f"optimizer: {{name: {name}, lr: 0.025, lr_reference_batch: 64{scaling}}}\n"
+        "matrix: {resources.workers: [1, 4, 16]}\n"
+    )
+    assert [plan.peak_lr for plan in found] == pytest.approx(rates, rel=1e-12)
+
+
 def test_horovods_own_name_for_accumulation() -> None:
     (plan,) = plans(BATCH + "strategy: {name: horovod, backward_passes_per_step: 4}\n")
     assert (plan.accumulate, plan.micro_batch) == (4, 16)

@@ -37,6 +37,7 @@ def test_our_experiments_fit(file: Path) -> None:
         "schedule: {name: step, milestones: [1, 2.5]}\n",
         "strategy: {name: custom, target: 'a.b:C', options: {x: [1]}}\n",
         "optimizer: {lr: 1e-3}\n",
+        "optimizer: {name: lamb, betas: [0.9, 0.99], lr_scaling: sqrt, lr_reference_batch: 256}\n",
     ],
 )
 def test_valid_specs_fit(text: str) -> None:
@@ -71,6 +72,7 @@ def test_a_required_block_may_stand_in_the_matrix() -> None:
         "strategy: {name: ddp, zero_stage: 1}\n",
         "workers: 2\n",
         "optimizer: {lr: -1}\n",
+        "optimizer: {trust_coefficient: 0.1}\n",
         "optimizer: {lr: fast}\n",
         "matrix: {strategyy: [ddp]}\n",
         "matrix: {strategy: []}\n",

@@ -1,0 +1,151 @@
+"""LARS and LAMB: each weight tensor moves by a step that is in proportion to its own norm.
+
+LARS: You, Gitman, Ginsburg 2017, "Large Batch Training of Convolutional Networks",
+arXiv:1708.03888, algorithm 1. LAMB: You et al. 2020, "Large Batch Optimization for Deep Learning:
+Training BERT in 76 minutes", arXiv:1904.00962, algorithm 2, with the identity for phi.
+
+Both need the norms of whole tensors: a strategy that shards or flattens them gives other results.
+All that a step needs is kept in the parameter groups, from which Horovod makes its own optimiser.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+_Tensors = list[Tensor] | tuple[Tensor, ...]
+
+
+class Lars(Optimizer):
+    """LARS with momentum.
+
+    With eta = trust_coefficient, beta = weight_decay, for each tensor w with gradient g:
+
+        v <- momentum * v + lr * eta * |w| / (|g| + beta * |w|) * (g + beta * w)
+        w <- w - v
+
+    The rate stands inside v, as in the paper; torch's SGD multiplies v by it. The ratio is 1 where
+    |w| or |g| is 0, and in groups with `adapt` False.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor] | Iterable[dict[str, Any]],
+        lr: float = 1.0,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        trust_coefficient: float = 0.001,
+        adapt: bool = True,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "momentum": momentum,
+            "weight_decay": weight_decay,
+            "trust_coefficient": trust_coefficient,
+            "adapt": adapt,
+        }
+        super().__init__(params, defaults)
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update all weights that have a gradient."""
+        for group in self.param_groups:
+            weights, gradients = _with_gradient(group)
+            if not weights:
+                continue
+            updates = torch._foreach_add(gradients, weights, alpha=group["weight_decay"])
+            if group["adapt"]:
+                own, slope = _norms(weights), _norms(gradients)
+                decayed = slope + group["weight_decay"] * own
+                _scale(updates, group["trust_coefficient"] * own, decayed, (own > 0) & (slope > 0))
+            speeds = _state_of(self, weights, "momentum_buffer")
+            torch._foreach_mul_(speeds, group["momentum"])
+            torch._foreach_add_(speeds, updates, alpha=group["lr"])
+            torch._foreach_sub_(weights, speeds)
+
+
+class Lamb(Optimizer):
+    """LAMB.
+
+    For each tensor w with gradient g, in step t = 1, 2, ..., elementwise but for the norms:
+
+        m <- beta1 * m + (1 - beta1) * g
+        v <- beta2 * v + (1 - beta2) * g ^ 2
+        u <- m / (1 - beta1 ^ t) / (sqrt(v / (1 - beta2 ^ t)) + eps) + weight_decay * w
+        w <- w - lr * |w| / |u| * u
+
+    The ratio is 1 where |w| or |u| is 0, and in groups with `adapt` False.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor] | Iterable[dict[str, Any]],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+        adapt: bool = True,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "adapt": adapt,
+            "steps": 0,
+        }
+        super().__init__(params, defaults)
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update all weights that have a gradient."""
+        for group in self.param_groups:
+            group["steps"] += 1
+            weights, gradients = _with_gradient(group)
+            if not weights:
+                continue
+            beta1, beta2 = group["betas"]
+            means = _state_of(self, weights, "exp_avg")
+            squares = _state_of(self, weights, "exp_avg_sq")
+            torch._foreach_lerp_(means, gradients, 1 - beta1)
+            torch._foreach_mul_(squares, beta2)
+            torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
+
+            roots = torch._foreach_sqrt(squares)
+            torch._foreach_div_(roots, (1 - beta2 ** group["steps"]) ** 0.5)
+            torch._foreach_add_(roots, group["eps"])
+            updates = torch._foreach_div(means, roots)
+            torch._foreach_div_(updates, 1 - beta1 ** group["steps"])
+            torch._foreach_add_(updates, weights, alpha=group["weight_decay"])
+            if group["adapt"]:
+                own, step = _norms(weights), _norms(updates)
+                _scale(updates, own, step, (own > 0) & (step > 0))
+            torch._foreach_add_(weights, updates, alpha=-group["lr"])
+
+
+def _with_gradient(group: dict[str, Any]) -> tuple[list[Tensor], list[Tensor]]:
+    weights = [weight for weight in group["params"] if weight.grad is not None]
+    return weights, [weight.grad for weight in weights]
+
+
+def _state_of(optimizer: Optimizer, weights: list[Tensor], name: str) -> list[Tensor]:
+    """The state `name` of each weight; zeros before its first step."""
+    for weight in weights:
+        if name not in optimizer.state[weight]:
+            optimizer.state[weight][name] = torch.zeros_like(weight)
+    return [optimizer.state[weight][name] for weight in weights]
+
+
+def _norms(tensors: _Tensors) -> Tensor:
+    """[tensors] the L2 norm of each."""
+    return torch.stack(list(torch._foreach_norm(tensors)))
+
+
+def _scale(tensors: _Tensors, above: Tensor, below: Tensor, defined: Tensor) -> None:
+    """Multiply each tensor by above / below [tensors], where that is `defined`."""
+    ratios = torch.where(defined, above / below, 1.0)
+    torch._foreach_mul_(tensors, list(ratios.unbind()))
