@@ -14,25 +14,30 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from raysuite.data.base import Batch, Slice
 from raysuite.data.order import permutation, rank_slices
+from raysuite.optim import build_optimizer
 from raysuite.parallel.base import Engine, StepSettings, Strategy, World
 from raysuite.parallel.comm import Comm
 from raysuite.parallel.single import Single
+from raysuite.spec.optimizers import OptimizerOptions, SgdOptions
+from raysuite.train.small_network import SEED, SmallNet, batch_of, make_samples
 
 RATES = (0.1, 0.05, 0.2, 0.1)
 """The learning rate of each step."""
 _RATE_AT_START = 0.7
 """What the optimiser is made with: an engine that ignores a step's rate is found out."""
-_SEED, _MICRO_BATCH, _CHANNELS, _SIZE, _CLASSES = 2023, 4, 8, 8, 10
+PLAIN = SgdOptions(momentum=0.9, weight_decay=1e-4)
+"""The optimiser with which every strategy is examined."""
+_MICRO_BATCH = 4
+_LOOKED_AT = 10
+"""Samples whose logits are compared after the training."""
 
 
 @dataclass(frozen=True)
@@ -62,29 +67,37 @@ class Comparison:
 
 
 def compare(
-    strategy: Strategy, world: World, settings: StepSettings, batch_norm: bool = False
+    strategy: Strategy,
+    world: World,
+    settings: StepSettings,
+    batch_norm: bool = False,
+    optimizer: OptimizerOptions = PLAIN,
 ) -> Comparison:
     """Train by `strategy` on all ranks and by one process on each, and compare.
 
-    `settings.micro_batch` is replaced by the small network's own. All ranks must call it.
+    `settings.micro_batch` and the optimiser's rates are replaced by the small network's own. All
+    ranks must call it.
     """
     slices = world.size * settings.accumulate
     global_batch = slices * _MICRO_BATCH
-    data = _data((len(RATES) - 1) * global_batch + 1, world.device)
+    data = make_samples((len(RATES) - 1) * global_batch + 1, world.device)
     # without BatchNorm the whole global batch in one pass; with it, slice after slice
     passes = slices if batch_norm else 1
     alone = World(0, 1, 0, world.device)
     single = Single()
     single.start(alone)
     with _without_tf32():
-        engine = make_engine(strategy, world, settings, batch_norm)
+        engine = make_engine(strategy, world, settings, batch_norm, optimizer)
         try:
             fault = comm_fault(engine.comm, world)
             if fault:
                 return Comparison(fault=fault)
-            found = _train(engine, data, global_batch, world, settings.accumulate)
-            reference = make_engine(single, alone, settings, batch_norm, global_batch, passes)
-            expected = _train(reference, data, global_batch, alone, passes)
+            rates = [rate * _pace(optimizer) for rate in RATES]
+            found = _train(engine, data, rates, global_batch, world, settings.accumulate)
+            reference = make_engine(
+                single, alone, settings, batch_norm, optimizer, global_batch, passes
+            )
+            expected = _train(reference, data, rates, global_batch, alone, passes)
             if batch_norm:  # the running statistics are each rank's own
                 found.logits = expected.logits
             return _judge(engine.comm, found, expected)
@@ -125,18 +138,17 @@ def make_engine(
     world: World,
     settings: StepSettings,
     batch_norm: bool = False,
+    optimizer: OptimizerOptions = PLAIN,
     micro_batch: int = _MICRO_BATCH,
     accumulate: int | None = None,
 ) -> Engine:
     """An engine for the small network, whose first weights are the same everywhere."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(_SEED)
-        net = _Net(batch_norm).to(world.device)
+        torch.manual_seed(SEED)
+        net = SmallNet(batch_norm).to(world.device)
     return strategy.prepare(
         net,
-        lambda parameters: torch.optim.SGD(
-            parameters, lr=_RATE_AT_START, momentum=0.9, weight_decay=1e-4
-        ),
+        lambda parameters: build_optimizer(optimizer, parameters, _RATE_AT_START),
         StepSettings(
             micro_batch=micro_batch,
             accumulate=accumulate or settings.accumulate,
@@ -145,6 +157,13 @@ def make_engine(
             label_smoothing=settings.label_smoothing,
         ),
     )
+
+
+def _pace(optimizer: OptimizerOptions) -> float:
+    """What the rates are multiplied by, so that each optimiser moves the weights about as far."""
+    if optimizer.name == "lars":
+        return 0.1 / optimizer.trust_coefficient
+    return {"sgd": 1.0, "lamb": 0.1, "adamw": 0.01}[optimizer.name]
 
 
 @dataclass
@@ -156,19 +175,24 @@ class _Outcome:
 
 
 def _train(
-    engine: Engine, data: tuple[Tensor, Tensor], global_batch: int, world: World, accumulate: int
+    engine: Engine,
+    data: tuple[Tensor, Tensor],
+    rates: Sequence[float],
+    global_batch: int,
+    world: World,
+    accumulate: int,
 ) -> _Outcome:
     images, _ = data
-    order = permutation(len(images), _SEED, 0)
+    order = permutation(len(images), SEED, 0)
     steps = rank_slices(order, global_batch, world.size, world.rank, accumulate)
     engine.model.train()
     losses = [
-        engine.step([_batch(data, part) for part in step], rate)
-        for step, rate in zip(steps, RATES, strict=True)
+        engine.step([batch_of(data, part) for part in step], rate)
+        for step, rate in zip(steps, rates, strict=True)
     ]
     engine.model.eval()
     with torch.no_grad():
-        logits = engine.forward(images[:_CLASSES])
+        logits = engine.forward(images[:_LOOKED_AT])
     return _Outcome(engine.weights(), logits.float().cpu(), torch.stack(losses).double().cpu())
 
 
@@ -197,39 +221,6 @@ def _distance(value: Tensor, reference: Tensor) -> float:
         return math.inf
     distance = ((value.double() - reference.double()).norm() / reference.double().norm()).item()
     return distance if math.isfinite(distance) else math.inf
-
-
-class _Net(nn.Module):
-    """Convolution, optional BatchNorm, and a classifier: enough for every kind of gradient."""
-
-    def __init__(self, batch_norm: bool) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(1, _CHANNELS, 3, padding=1, bias=not batch_norm)
-        self.norm = nn.BatchNorm2d(_CHANNELS) if batch_norm else nn.Identity()
-        self.second = nn.Conv2d(_CHANNELS, _CHANNELS, 3, stride=2, padding=1)
-        self.classify = nn.Linear(_CHANNELS * (_SIZE // 2) ** 2, _CLASSES)
-        if batch_norm:  # a bias of zero has no relative error
-            nn.init.uniform_(self.norm.bias, 0.1, 0.5)  # type: ignore[arg-type]
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Logits [b, 10] for images [b, 1, 8, 8]."""
-        hidden = torch.relu(self.norm(self.first(images)))
-        logits: Tensor = self.classify(torch.relu(self.second(hidden)).flatten(1))
-        return logits
-
-
-def _data(samples: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Images [samples, 1, 8, 8] and labels [samples], the same on every rank."""
-    generator = np.random.Generator(np.random.Philox(key=_SEED))
-    images = generator.standard_normal((samples, 1, _SIZE, _SIZE), dtype=np.float32)
-    labels = generator.integers(0, _CLASSES, samples)
-    return torch.from_numpy(images).to(device), torch.from_numpy(labels).to(device)
-
-
-def _batch(data: tuple[Tensor, Tensor], part: Slice) -> Batch:
-    images, labels = data
-    ids = torch.from_numpy(part.ids).to(images.device)
-    return Batch(images[ids], labels[ids], part.real, part.of_global)
 
 
 @contextmanager

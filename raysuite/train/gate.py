@@ -7,39 +7,34 @@ accumulation and label smoothing, in fp32 and without clipping. Afterwards
 2. weights, logits and losses must equal those of one process that trained on the same global
    batches, to a relative error of 1e-5.
 
-Where the run clips, this is done once more with a norm that clips every step. Where it uses 16
-bits, or options that change the arithmetic on purpose (compression, Adasum), it is done once more
-as the run does it: rule 1 holds, and how far that leads away is reported, not judged.
+That is done with SGD, and where the run has another optimiser, or spares some parameters its weight
+decay, once more with the run's own. Where the run clips, it is done once more with a norm that
+clips every step. Where it uses 16 bits, or options that change the arithmetic on purpose
+(compression, Adasum), it is done once more as the run does it: rule 1 holds, and how far that leads
+away is reported, not judged.
 
 See docs/gate.md for what this finds and what it cannot.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import os
-import socket
 import time
-import zlib
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from raysuite import parallel
-from raysuite.data import cache_dir, order
-from raysuite.measure.environment import fingerprint
 from raysuite.parallel import make_strategy
 from raysuite.parallel.base import StepSettings, Strategy, World
 from raysuite.parallel.comm import Comm
 from raysuite.plan import RunPlan
 from raysuite.records import GateVerdict
+from raysuite.spec.optimizers import OptimizerOptions
 from raysuite.spec.strategies import StrategyOptions
-from raysuite.train import examination
 from raysuite.train.examination import RATES, Comparison, comm_fault, compare, make_engine
+from raysuite.train.verdicts import cache_file, known_pass, places
 
 TOLERANCE = 1e-5
 """Largest relative error: some 100 roundings of fp32."""
@@ -63,21 +58,22 @@ def check(plan: RunPlan, world: World, strategy: Strategy, facts: dict[str, Any]
         training.precision,
         training.label_smoothing,
     )
+    own = _own(plan.spec.optimizer)
     if options.name == "custom":
-        return examine(options, world, strategy, settings, plan.run_id)
+        return examine(options, world, strategy, settings, plan.run_id, own)
     engine = make_engine(strategy, world, settings)
     comm = engine.comm
     reachable = not comm_fault(comm, world)
-    file = cache_file(options, world, settings, places(comm, facts) if reachable else [])
-    known = _known(file) if reachable and world.rank == 0 else None
+    file = cache_file(options, world, settings, places(comm, facts) if reachable else [], own)
+    known = known_pass(file) if reachable and world.rank == 0 else None
     found = reachable and _told_by_rank_0(comm, known is not None)
     engine.close()
     if found:
-        verdict = known or _known(file) or _unread(options, world)
+        verdict = known or known_pass(file) or _unread(options, world)
         return verdict.model_copy(
             update={"run_id": plan.run_id, "cached": True, "time": time.time()}
         )
-    verdict = examine(options, world, strategy, settings, plan.run_id)
+    verdict = examine(options, world, strategy, settings, plan.run_id, own)
     if verdict.passed and world.rank == 0:
         file.parent.mkdir(parents=True, exist_ok=True)
         partial = file.with_suffix(f".{os.getpid()}.partial")
@@ -92,10 +88,12 @@ def examine(
     strategy: Strategy,
     settings: StepSettings | None = None,
     run_id: str = "",
+    optimizer: OptimizerOptions | None = None,
 ) -> GateVerdict:
     """Train the small networks and judge. All ranks must call it, and get the same verdict.
 
-    Of `settings`, the size of the micro-batch has no influence.
+    Of `settings`, the size of the micro-batch has no influence. With `optimizer`, the strategy is
+    examined by that one too.
     """
     settings = settings or StepSettings(1)
     exact, judged = strategy, True
@@ -111,9 +109,13 @@ def examine(
         return _verdict(options, world, run_id, message=plain[0].fault)
     if settings.clip_norm is not None:
         plain.append(compare(exact, world, replace(pure, clip_norm=_BITING_CLIP)))
+    if optimizer is not None:
+        plain.append(compare(exact, world, pure, optimizer=optimizer))
     batch_norm = compare(exact, world, pure, batch_norm=True)
     all_of_them = [*plain, batch_norm]
     rule = "ranks bit-equal; equal to one process on the same global batch"
+    if optimizer is not None:
+        rule += f", by {optimizer.name} too"
     remarks = []
     if (strategy.lossy and judged) or settings.precision != "fp32":
         own = compare(strategy, world, settings)
@@ -138,6 +140,15 @@ def examine(
         tolerance=TOLERANCE if judged else None,
         rule=rule,
         message="; ".join([*faults, *remarks]),
+    )
+
+
+def _own(optimizer: OptimizerOptions) -> OptimizerOptions | None:
+    """A run's optimiser, without its rates; None where it is as the one of every examination."""
+    if optimizer.name == "sgd" and optimizer.decay_bias_and_norm:
+        return None
+    return optimizer.model_copy(
+        update={"lr": 1.0, "lr_reference_batch": None, "lr_scaling": "linear"}
     )
 
 
@@ -184,47 +195,8 @@ def without_loss(options: StrategyOptions) -> StrategyOptions | None:
     return None
 
 
-def places(comm: Comm, facts: dict[str, Any]) -> list[list[int]]:
-    """[ranks, 2]: host and fingerprint of every rank, as numbers. All ranks must call it."""
-    own = [zlib.crc32(socket.gethostname().encode()), int(fingerprint(facts), 16) >> 1]
-    gathered: list[list[int]] = comm.all_gather(torch.tensor(own)).tolist()
-    return gathered
-
-
-def cache_file(
-    options: StrategyOptions, world: World, settings: StepSettings, places: list[list[int]]
-) -> Path:
-    """Where a pass is kept: another file for other options, versions, machines or code.
-
-    Which hosts they are does not matter; over how many the ranks are spread does.
-    """
-    ours = [*Path(parallel.__file__).parent.glob("*.py"), *map(Path, _JUDGES)]
-    content = [
-        options.model_dump(mode="json"),
-        world.size,
-        world.device.type,
-        asdict(replace(settings, micro_batch=1)),
-        len({host for host, _ in places}),
-        sorted({machine for _, machine in places}),
-        [hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(ours)],
-    ]
-    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
-    return cache_dir() / "gate" / f"{options.name}-w{world.size}-{digest}.json"
-
-
-_JUDGES = (__file__, str(examination.__file__), str(order.__file__))
-
-
 def _told_by_rank_0(comm: Comm, known: bool) -> bool:
     return comm.all_reduce(torch.tensor([float(known)]), "max").item() > 0
-
-
-def _known(file: Path) -> GateVerdict | None:
-    try:
-        verdict = GateVerdict.model_validate_json(file.read_text("utf-8"))
-    except (OSError, ValueError):
-        return None
-    return verdict if verdict.passed else None
 
 
 def _unread(options: StrategyOptions, world: World) -> GateVerdict:

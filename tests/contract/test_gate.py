@@ -13,8 +13,9 @@ import torch
 from raysuite.orchestrate.verify import Request, verify
 from raysuite.parallel.base import StepSettings, World
 from raysuite.records import EpochFinished, Results, RunFailed, RunFinished
+from raysuite.spec.optimizers import LarsOptions, OptimizerOptions
 from raysuite.spec.strategies import CustomOptions, DdpOptions, HorovodOptions, StrategyOptions
-from raysuite.train import gate
+from raysuite.train import gate, verdicts
 from tests.contract.gate_worker import TARGET
 from tests.strategies.broken import FLAWS
 from tests.torchrun import torchrun
@@ -86,9 +87,10 @@ def test_the_cache_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         size: int = 2,
         settings: StepSettings = SETTINGS,
         places: list[list[int]] = PLACES,
+        optimizer: OptimizerOptions | None = None,
     ) -> Path:
         world = World(0, size, 0, torch.device("cpu"))
-        return gate.cache_file(options, world, settings, places)
+        return verdicts.cache_file(options, world, settings, places, optimizer)
 
     same = [
         file(),
@@ -104,6 +106,8 @@ def test_the_cache_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         file(settings=replace(SETTINGS, clip_norm=1.0)),
         file(settings=replace(SETTINGS, precision="bf16")),
         file(settings=replace(SETTINGS, label_smoothing=0.1)),
+        file(optimizer=LarsOptions()),
+        file(optimizer=LarsOptions(momentum=0.5)),
         file(places=[[1, 1], [2, 1]]),  # two hosts
         file(places=[[1, 1], [1, 2]]),  # of two kinds
         file(places=[[1, 2], [1, 2]]),  # of another kind, or with other versions
@@ -113,14 +117,14 @@ def test_the_cache_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_a_damaged_or_failing_entry_is_unknown(tmp_path: Path) -> None:
     file = tmp_path / "x.json"
-    assert gate._known(file) is None
+    assert verdicts.known_pass(file) is None
     file.write_text("{")
-    assert gate._known(file) is None
+    assert verdicts.known_pass(file) is None
     world = World(0, 2, 0, torch.device("cpu"))
     file.write_text(gate._verdict(DdpOptions(), world, "", passed=False).model_dump_json())
-    assert gate._known(file) is None
+    assert verdicts.known_pass(file) is None
     file.write_text(gate._verdict(DdpOptions(), world, "", passed=True).model_dump_json())
-    assert gate._known(file) is not None
+    assert verdicts.known_pass(file) is not None
 
 
 SPEC = f"""

@@ -1,0 +1,46 @@
+"""The small network on which the gate examines a strategy, and its samples."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from raysuite.data.base import Batch, Slice
+
+SEED = 2023
+_CHANNELS, _SIZE, _CLASSES = 8, 8, 10
+
+
+class SmallNet(nn.Module):
+    """Convolution, optional BatchNorm, and a classifier: enough for every kind of gradient."""
+
+    def __init__(self, batch_norm: bool) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(1, _CHANNELS, 3, padding=1, bias=not batch_norm)
+        self.norm = nn.BatchNorm2d(_CHANNELS) if batch_norm else nn.Identity()
+        self.second = nn.Conv2d(_CHANNELS, _CHANNELS, 3, stride=2, padding=1)
+        self.classify = nn.Linear(_CHANNELS * (_SIZE // 2) ** 2, _CLASSES)
+        if batch_norm:  # a bias of zero has no relative error
+            nn.init.uniform_(self.norm.bias, 0.1, 0.5)  # type: ignore[arg-type]
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits [b, 10] for images [b, 1, 8, 8]."""
+        hidden = torch.relu(self.norm(self.first(images)))
+        logits: Tensor = self.classify(torch.relu(self.second(hidden)).flatten(1))
+        return logits
+
+
+def make_samples(count: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Images [count, 1, 8, 8] and labels [count], the same on every rank."""
+    generator = np.random.Generator(np.random.Philox(key=SEED))
+    images = generator.standard_normal((count, 1, _SIZE, _SIZE), dtype=np.float32)
+    labels = generator.integers(0, _CLASSES, count)
+    return torch.from_numpy(images).to(device), torch.from_numpy(labels).to(device)
+
+
+def batch_of(data: tuple[Tensor, Tensor], part: Slice) -> Batch:
+    """The samples of `data` that `part` names."""
+    images, labels = data
+    ids = torch.from_numpy(part.ids).to(images.device)
+    return Batch(images[ids], labels[ids], part.real, part.of_global)
