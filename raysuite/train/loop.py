@@ -14,9 +14,11 @@ from raysuite import models, optim
 from raysuite.data import make_loader, prepare
 from raysuite.data.order import permutation, rank_slices
 from raysuite.measure.clock import now
+from raysuite.optim.average import WeightAverage
 from raysuite.optim.schedule import factor
 from raysuite.parallel.base import StepSettings, Strategy, World
 from raysuite.parallel.comm import average_buffers
+from raysuite.parallel.precision import Autocast
 from raysuite.plan import RunPlan
 from raysuite.records import EpochFinished
 
@@ -38,6 +40,8 @@ class TrainingLoop:
         training = plan.spec.training
         torch.manual_seed(plan.seed)  # the same weights on all ranks
         model = models.build(plan.spec.model, plan.dataset).to(world.device)
+        # a copy of the bare model: frameworks replace weights, or put hooks on them
+        self.average = WeightAverage(model, training.ema_decay) if training.ema_decay else None
         self.engine = strategy.prepare(
             model,
             lambda parameters: optim.build_optimizer(plan.spec.optimizer, parameters, plan.peak_lr),
@@ -58,7 +62,14 @@ class TrainingLoop:
         plan, device, first_step = self.plan, self.world.device, self.step
         order = permutation(plan.dataset.train_samples, plan.seed, self.epoch)
         steps = list(
-            rank_slices(order, plan.global_batch, plan.workers, self.world.rank, plan.accumulate)
+            rank_slices(
+                order,
+                plan.global_batch,
+                plan.workers,
+                self.world.rank,
+                plan.accumulate,
+                draw=(plan.seed, self.epoch),
+            )
         )
         rates = [self._learning_rate(first_step + index) for index in range(len(steps))]
         sizes = [micro_batches[0].of_global for micro_batches in steps]
@@ -80,6 +91,8 @@ class TrainingLoop:
             micro_batches = [next(batches) for _ in step]
             waited += time.perf_counter() - asked
             losses.append(self.engine.step(micro_batches, rate))
+            if self.average is not None:
+                self.average.update(self.engine.model)
             self.step += 1
             self._steps_here += 1
             if self.first_step_at is None:
@@ -132,6 +145,11 @@ class TrainingLoop:
         plan, engine = self.plan, self.engine
         average_buffers(engine.model, engine.comm)
         engine.model.eval()
+        forward = engine.forward
+        if self.average is not None:
+            model = self.average.model
+            average_buffers(model, engine.comm)
+            forward = Autocast(model, engine.settings.precision, self.world.device, engine.scale)
         samples = np.arange(plan.dataset.val_samples)
         slices = [
             part
@@ -143,7 +161,7 @@ class TrainingLoop:
         sums = torch.zeros(2, dtype=torch.float64)
         with torch.no_grad():
             for batch in self._val.batches(slices):
-                logits = engine.forward(batch.images)[: batch.real].float()
+                logits = forward(batch.images)[: batch.real].float()
                 labels = batch.labels[: batch.real]
                 loss = torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
                 correct = (logits.argmax(1) == labels).sum()
@@ -170,6 +188,8 @@ class TrainingLoop:
         """Write a checkpoint; every rank calls it, with a folder of all of them or its own."""
         self.engine.save(folder)
         if self.world.rank == 0:
+            if self.average is not None:
+                self.average.save(folder / "average.pt")
             state = {
                 "run_id": self.plan.run_id,
                 "epoch": self.epoch,
@@ -182,14 +202,19 @@ class TrainingLoop:
     def load(self, folder: Path) -> None:
         """Take up a checkpoint."""
         self.engine.load(folder)
+        if self.average is not None:
+            self.average.load(folder / "average.pt")
         state = json.loads((folder / "loop.json").read_text())
         self.epoch, self.step = state["epoch"], state["step"]
         self._elapsed_before = state["elapsed_seconds"]
         self.time_to_accuracy = state["time_to_accuracy"]
 
     def save_model(self, file: Path, weights: dict[str, Tensor]) -> None:
-        """Write the trained model's whole state: its weights and its buffers."""
-        buffers = {name: value.cpu() for name, value in self.engine.model.named_buffers()}
+        """Write the whole state of the model that was validated: its weights and its buffers."""
+        model = self.engine.model
+        if self.average is not None:
+            model, weights = self.average.model, self.average.weights()
+        buffers = {name: value.cpu() for name, value in model.named_buffers()}
         torch.save({**weights, **buffers}, file)
 
     def close(self) -> None:

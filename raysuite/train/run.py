@@ -83,7 +83,8 @@ def execute(
         )
         # only now are sharded weights gathered: that takes memory which training does not
         weights = loop.engine.weights()
-        if not same_on_all_ranks(loop.engine.comm, weights):
+        held = [weights] if loop.average is None else [weights, loop.average.weights()]
+        if not all(same_on_all_ranks(loop.engine.comm, each) for each in held):
             yield RunFailed(run_id=plan.run_id, reason="gate", message=_DRIFTED)
             return
         if model_file is not None and world.rank == 0:
