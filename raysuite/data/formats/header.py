@@ -1,4 +1,4 @@
-"""What an encoded image is, read from its first bytes: nothing is decoded.
+"""What an encoded image is, read from its header and its last bytes: nothing is decoded.
 
 JPEG: ITU-T T.81, B.2.2 (frame header). PNG: https://www.w3.org/TR/png-3/#11IHDR
 """
@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 _PNG = b"\x89PNG\r\n\x1a\n"
+_PNG_END = b"IEND\xae\x42\x60\x82"
+_JPEG_END = b"\xff\xd9"
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """Markers that begin a frame; C4, C8 and CC among them mean something else."""
@@ -35,7 +37,11 @@ class Header:
 
 
 def read_header(data: bytes) -> Header:
-    """The header of a JPEG or PNG. Raises ValueError, with the reason, for anything else."""
+    """The header of a whole JPEG or PNG. Raises ValueError, with the reason, for anything else.
+
+    The end is looked for here, as decoders disagree about an image without one: Pillow refuses
+    such a JPEG and reads such a PNG, and one that decodes a part of a JPEG need not reach its end.
+    """
     if data.startswith(b"\xff\xd8"):
         return _jpeg(data)
     if data.startswith(_PNG):
@@ -49,6 +55,8 @@ def _png(data: bytes) -> Header:
     width, height, bits, colour = struct.unpack(">IIBB", data[16:26])
     if colour not in _PNG_CHANNELS or not width or not height:
         raise ValueError("a PNG with a damaged header")
+    if data.rfind(_PNG_END) < 0:
+        raise ValueError("a PNG cut short: it has no end")
     # a palette's entries have 8 bits, however many its indices have; it is not plain
     channels = 4 if colour == 3 else _PNG_CHANNELS[colour]
     return Header("png", width, height, channels, bits)
@@ -71,6 +79,9 @@ def _jpeg(data: bytes) -> Header:
             bits, height, width, channels = struct.unpack_from(">BHHB", data, at + 4)
             if not width or not height or channels not in (1, 3, 4):
                 raise ValueError("a JPEG with a damaged frame header")
+            # behind the frame header, as a thumbnail before it has an end of its own
+            if data.rfind(_JPEG_END, at) < 0:
+                raise ValueError("a JPEG cut short: it has no end")
             return Header("jpeg", width, height, channels, bits)
         if marker in (0xD9, 0xDA) or length < 2:
             break
