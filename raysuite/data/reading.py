@@ -30,8 +30,8 @@ class Read:
 def read(source: Source, prepared: Prepared, slice_: Slice) -> Read:
     """Read what `slice_` asks for.
 
-    Raises DataError that names the file of a sample that is missing, is no image, or has another
-    size than the set's.
+    Raises DataError that names the file of a sample that is missing, is no image, has a label
+    beyond the set's classes, or another size than the set's.
     """
     ids = slice_.ids.tolist()
     pairs = [source.read(sample) for sample in ids]
@@ -39,6 +39,13 @@ def read(source: Source, prepared: Prepared, slice_: Slice) -> Read:
     sizes = [
         size_of(sample, source.place(number)) for number, sample in zip(ids, samples, strict=True)
     ]
+    classes = prepared.facts.classes
+    for number, (_, label) in zip(ids, pairs, strict=True):
+        if not 0 <= label < classes:  # a network's loss would end the process without a word
+            raise DataError(
+                f"{source.place(number)}: its class is number {label}, counted from 0; the set has "
+                f"{classes} classes"
+            )
     if prepared.exact:
         side = prepared.facts.image_size
         for number, (width, height) in zip(ids, sizes, strict=True):

@@ -25,6 +25,9 @@ class Source(Protocol):
     def place(self, sample: int) -> str:
         """Where the sample lies, as an error names it."""
 
+    def file(self, sample: int) -> str | None:
+        """The file that the sample lies in; None where no file tells when it changed."""
+
     def close(self) -> None:
         """Close the files."""
 
@@ -62,6 +65,9 @@ class FolderSource:
     def place(self, sample: int) -> str:
         return os.fsdecode(self._path(sample))
 
+    def file(self, sample: int) -> str:
+        return self.place(sample)
+
     def close(self) -> None:
         pass
 
@@ -96,6 +102,9 @@ class RecordSource:
     def place(self, sample: int) -> str:
         shard, offset, _ = self._records[sample]
         return f"{self._paths[shard]} at byte {offset}"
+
+    def file(self, sample: int) -> str:
+        return str(self._paths[self._records[sample, 0]])
 
     def close(self) -> None:
         for descriptor in self._descriptors:
