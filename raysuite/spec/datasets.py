@@ -134,3 +134,6 @@ CIFAR_FOLDERS = {"binary": "cifar-10-batches-bin", "pickle": "cifar-10-batches-p
 
 RECORD_PATTERNS = {"train": "train*-of-*", "val": "val*-of-*"}
 """TFRecord shards of each split, as TensorFlow's and DALI's examples name them; *.idx beside."""
+
+CLASSES_FILE = "classes.txt"
+"""Beside TFRecord shards: the names of the classes, one a line, in the order of their labels."""

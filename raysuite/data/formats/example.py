@@ -19,7 +19,7 @@ from raysuite.errors import DataError
 
 IMAGE = "image/encoded"
 LABEL = "image/class/label"
-"""Here counted from 0; TensorFlow's ImageNet files count from 1."""
+"""Counted from 0 here; from 1 in TensorFlow's ImageNet files."""
 
 _PACKAGE = "raysuite.tfexample"  # not "tensorflow", which TensorFlow registers itself
 _Field = descriptor_pb2.FieldDescriptorProto
@@ -65,16 +65,20 @@ def _example_class() -> Any:
 _Example = _example_class()
 
 
-def encode_example(image: bytes, label: int) -> bytes:
-    """An Example with an encoded image and its label."""
+def encode_example(
+    image: bytes, label: int, image_name: str = IMAGE, label_name: str = LABEL
+) -> bytes:
+    """An Example with an encoded image and its label, under the names of these features."""
     example = _Example()
-    example.features.feature[IMAGE].bytes_list.value.append(image)
-    example.features.feature[LABEL].int64_list.value.append(label)
+    example.features.feature[image_name].bytes_list.value.append(image)
+    example.features.feature[label_name].int64_list.value.append(label)
     return bytes(example.SerializeToString(deterministic=True))
 
 
-def decode_example(data: bytes, place: str) -> tuple[bytes, int]:
-    """The encoded image and the label of an Example.
+def decode_example(
+    data: bytes, place: str, image_name: str = IMAGE, label_name: str = LABEL
+) -> tuple[bytes, int]:
+    """The encoded image and the label of an Example, from the features of these names.
 
     Raises DataError, naming `place`, where `data` is no Example or lacks one of the two.
     """
@@ -84,6 +88,11 @@ def decode_example(data: bytes, place: str) -> tuple[bytes, int]:
     except DecodeError as error:
         raise DataError(f"{place}: not a tf.train.Example ({error})") from error
     feature = example.features.feature
-    if not feature[IMAGE].bytes_list.value or not feature[LABEL].int64_list.value:
-        raise DataError(f"{place}: the Example lacks {IMAGE} or {LABEL}; it has {sorted(feature)}")
-    return feature[IMAGE].bytes_list.value[0], feature[LABEL].int64_list.value[0]
+    present = sorted(feature)
+    images, labels = feature[image_name].bytes_list.value, feature[label_name].int64_list.value
+    if len(images) != 1 or len(labels) != 1:
+        raise DataError(
+            f"{place}: the Example lacks {image_name} (one image) or {label_name} (one integer); "
+            f"it has {', '.join(present) or 'no features'}; name its features in data.features"
+        )
+    return images[0], labels[0]

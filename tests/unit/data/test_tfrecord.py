@@ -117,7 +117,7 @@ def test_examples_come_back(image, label):
 def test_examples_of_another_kind_are_refused():
     with pytest.raises(DataError, match=r"here: not a tf\.train\.Example"):
         decode_example(b"\xff\xff", "here")
-    with pytest.raises(DataError, match="lacks image/encoded or image/class/label"):
+    with pytest.raises(DataError, match=r"lacks image/encoded \(one image\) or image/class/label"):
         decode_example(b"", "here")
 
 
