@@ -6,6 +6,8 @@ needed: https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/exa
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from google.protobuf import (  # type: ignore[import-untyped]
@@ -66,12 +68,20 @@ _Example = _example_class()
 
 
 def encode_example(
-    image: bytes, label: int, image_name: str = IMAGE, label_name: str = LABEL
+    image: bytes,
+    label: int,
+    image_name: str = IMAGE,
+    label_name: str = LABEL,
+    more: Mapping[str, bytes | int] = MappingProxyType({}),
 ) -> bytes:
-    """An Example with an encoded image and its label, under the names of these features."""
+    """An Example with an encoded image and its label, under the names of these features, and
+    `more` features."""
     example = _Example()
     example.features.feature[image_name].bytes_list.value.append(image)
     example.features.feature[label_name].int64_list.value.append(label)
+    for name, value in more.items():
+        feature = example.features.feature[name]
+        (feature.int64_list if isinstance(value, int) else feature.bytes_list).value.append(value)
     return bytes(example.SerializeToString(deterministic=True))
 
 
