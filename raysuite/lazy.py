@@ -11,6 +11,7 @@ _EXTRAS = {
     "horovod": "horovod",
     "deepspeed": "deepspeed",
     "nvidia": "dali",
+    "timm": "timm",
 }
 
 

@@ -1,20 +1,26 @@
-"""The network that a spec names, freshly initialised."""
+"""The network that a spec names, freshly initialised, and what it costs."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from raysuite import lazy
 from raysuite.errors import UserError
+from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.experiment import ModelOptions
-from raysuite.spec.names import CIFAR_RESNETS, DatasetFacts
+from raysuite.spec.names import CIFAR_RESNETS
+from raysuite.spec.stems import MOBILENETS, RESNETS, VGGS, misfit
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["build"]
+    from raysuite.models.base import Constructor
+    from raysuite.models.costs import ModelCost
+
+__all__ = ["build", "check", "cost", "cost_of"]
 
 
 def build(model: ModelOptions, facts: DatasetFacts) -> nn.Module:
@@ -24,10 +30,14 @@ def build(model: ModelOptions, facts: DatasetFacts) -> nn.Module:
     `module:attribute` is called with those of `num_classes`, `in_channels` and `image_size` that
     its signature names, and with the spec's options, which come first.
 
-    Raises UserError where the model cannot be imported or made, or is not an nn.Module.
+    Raises UserError where the model cannot be imported or made, does not take such images, or is
+    not an nn.Module.
     """
     from torch import nn
 
+    reason = misfit(model.name, model.options, facts.channels, facts.image_size)
+    if reason is not None:
+        raise UserError(": ".join(reason))
     constructor, given = _constructor(model.name, facts)
     arguments = {**given, **model.options}
     try:
@@ -46,30 +56,70 @@ def build(model: ModelOptions, facts: DatasetFacts) -> nn.Module:
     return built
 
 
-def _constructor(name: str, facts: DatasetFacts) -> tuple[Callable[..., Any], dict[str, Any]]:
+def check(name: str) -> None:
+    """Raise UserError where `timm:NAME` or `module:attribute` is not there; others always are."""
+    if name.startswith("timm:"):
+        from raysuite.models import timm_models
+
+        timm_models.check(name)
+    elif ":" in name:
+        lazy.load(name)
+
+
+def cost(model: nn.Module, facts: DatasetFacts) -> ModelCost:
+    """Parameters, forward FLOPs and activation bytes of a model for these images."""
+    from raysuite.models.costs import cost
+
+    return cost(model, facts)
+
+
+def cost_of(model: ModelOptions, facts: DatasetFacts) -> ModelCost:
+    """`cost` of the model that a spec names; where it can be, without memory for its weights.
+
+    Raises UserError as `build` does, and where the model cannot process such images.
+    """
+    import torch
+
+    try:
+        with torch.device("meta"):
+            return cost(build(model, facts), facts)
+    except UserError:  # some constructors read what they have written, which needs memory
+        with torch.random.fork_rng(devices=[]):
+            return cost(build(model, facts), facts)
+
+
+def _constructor(name: str, facts: DatasetFacts) -> Constructor:
     """What to call, and what the data set says about its arguments."""
+    shape = {"num_classes": facts.classes, "in_channels": facts.channels}
+    sized = {**shape, "image_size": facts.image_size}
     if name in CIFAR_RESNETS:
         from raysuite.models.cifar_resnet import CifarResNet
 
-        depth = int(name.removeprefix("resnet"))
-        return CifarResNet, {
-            "depth": depth,
-            "num_classes": facts.classes,
-            "in_channels": facts.channels,
-        }
-    if ":" not in name:
-        from raysuite.models.torchvision_models import constructor
+        return CifarResNet, {"depth": int(name.removeprefix("resnet")), **shape}
+    if name in RESNETS:
+        from raysuite.models.resnet import resnet
 
-        return constructor(name, facts)
+        return partial(resnet, name), sized
+    if name in VGGS:
+        from raysuite.models.vgg import vgg
+
+        return partial(vgg, name), sized
+    if name in MOBILENETS:
+        from raysuite.models.mobilenet import mobilenet_v2
+
+        return mobilenet_v2, sized
+    if name.startswith("timm:"):
+        from raysuite.models import timm_models
+
+        return timm_models.constructor(name, facts)
+    if ":" not in name:
+        from raysuite.models import torchvision_models
+
+        return torchvision_models.constructor(name, facts)
     own = lazy.load(name)
     if not callable(own):
         raise UserError(f"model {name!r} is {type(own).__name__}; it should be something to call")
-    offered = {
-        "num_classes": facts.classes,
-        "in_channels": facts.channels,
-        "image_size": facts.image_size,
-    }
-    return own, {key: value for key, value in offered.items() if key in _named(own)}
+    return own, {key: value for key, value in sized.items() if key in _named(own)}
 
 
 def _named(call: Callable[..., Any]) -> set[str]:

@@ -1,30 +1,21 @@
-"""torchvision's classifiers by their name there, untrained."""
+"""torchvision's other classifiers by their name there, untrained and as they are."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torchvision
 
-from raysuite.errors import UserError
-from raysuite.spec.names import DatasetFacts
+from raysuite.models.base import Constructor
+from raysuite.spec.datasets import DatasetFacts
 
 _WITHOUT_HEADS = {"aux_logits": False, "init_weights": True}
 """Auxiliary heads would return more than logits; the second is a default that is to change."""
 
 
-def constructor(name: str, facts: DatasetFacts) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """torchvision's builder of the model, and the arguments that this data set asks for.
-
-    Raises UserError for images that are not RGB.
-    """
-    if facts.channels != 3:
-        raise UserError(
-            f"torchvision's {name} takes RGB images, and these have {facts.channels} channel; "
-            "set data.channels to 3"
-        )
+def constructor(name: str, facts: DatasetFacts) -> Constructor:
+    """torchvision's builder of the model, and the arguments that this data set asks for."""
     arguments: dict[str, Any] = {"weights": None, "num_classes": facts.classes}
     if name in ("googlenet", "inception_v3"):
         arguments |= _WITHOUT_HEADS

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
 
-from raysuite import lazy
+from raysuite import lazy, models
 from raysuite.errors import Mistake, UserError
 from raysuite.orchestrate.cluster import Capacity
 from raysuite.plan import RunPlan
@@ -16,12 +17,9 @@ _PARTS = {"horovod": "horovod", "deepspeed": "deepspeed", "dali": "nvidia.dali"}
 def lacking(plan: RunPlan) -> list[Mistake]:
     """What the plan names and cannot be imported: models, strategies, optional parts."""
     spec = plan.spec
-    wanted = {}
-    if ":" in spec.model.name:
-        wanted["model.name"] = spec.model.name
+    found = {"model.name": _error(models.check, spec.model.name)}
     if spec.strategy.name == "custom":
-        wanted["strategy.target"] = spec.strategy.target
-    found = {key: _import_error(target) for key, target in wanted.items()}
+        found["strategy.target"] = _error(lazy.load, spec.strategy.target)
     for key, name in (("strategy", spec.strategy.name), ("loader", spec.loader.name)):
         if name in _PARTS and not _installed(_PARTS[name]):
             message = f"{name} is not installed; `make setup` installs it, or says what it lacks"
@@ -39,9 +37,9 @@ def _installed(module: str) -> bool:
 
 
 @cache
-def _import_error(target: str) -> str:
+def _error(look: Callable[[str], object], name: str) -> str:
     try:
-        lazy.load(target)
+        look(name)
     except UserError as error:
         return str(error)
     return ""

@@ -7,7 +7,8 @@ from typing import Literal
 
 from raysuite.errors import Mistake
 from raysuite.spec import ExperimentSpec
-from raysuite.spec.names import TORCHVISION_CLASSIFIERS
+from raysuite.spec.datasets import DIGITS, NAMED
+from raysuite.spec.stems import misfit
 
 _Wrong = Callable[[str, str], None]
 
@@ -37,7 +38,7 @@ def infeasible(spec: ExperimentSpec, gpus: int) -> list[Mistake]:
     _check_recipe(spec, wrong)
     _check_batch(spec, wrong)
     _check_devices(spec, gpus, wrong)
-    _check_channels(spec, wrong)
+    _check_model(spec, wrong)
     return mistakes
 
 
@@ -123,11 +124,11 @@ def _check_devices(spec: ExperimentSpec, gpus: int, wrong: _Wrong) -> None:
         wrong("loader.device", f"DALI's gpu pipeline needs workers on GPUs, and {reason}; set cpu")
 
 
-def _check_channels(spec: ExperimentSpec, wrong: _Wrong) -> None:
-    channels = spec.data.channels or (1 if spec.data.name == "digits" else 3)
-    if spec.model.name in TORCHVISION_CLASSIFIERS and channels != 3:
-        wrong(
-            "data.channels",
-            f"torchvision's {spec.model.name} takes RGB images, and {spec.data.name} has "
-            f"{channels} channel; set data.channels to 3",
-        )
+def _check_model(spec: ExperimentSpec, wrong: _Wrong) -> None:
+    known = {"digits": DIGITS} | {name: each.facts for name, each in NAMED.items()}
+    facts, data = known.get(spec.data.name), spec.data
+    channels = data.channels or (facts.channels if facts else None if data.own else 3)
+    size = data.image_size or (facts.image_size if facts else None)
+    reason = misfit(spec.model.name, spec.model.options, channels, size)
+    if reason is not None:
+        wrong(*reason)

@@ -31,10 +31,11 @@ class ModelOptions(Options):
     """The network."""
 
     name: str
-    """A CIFAR ResNet (resnet20, 32, 44, 56, 110), a classifier of torchvision by its name there,
-    or `module:attribute` of your own."""
+    """A classifier of torchvision by its name there (resnet50, vgg16, mobilenet_v2, ...), a CIFAR
+    ResNet (resnet20, 32, 44, 56, 110), `timm:NAME`, or `module:attribute` of your own."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Passed to the model's constructor as they are."""
+    """Passed to the model's constructor as they are. `stem: small` or `large`, for torchvision's
+    ResNets, VGGs and mobilenet_v2; default: small for images of up to 64 pixels."""
 
     @field_validator("name")
     @classmethod
@@ -47,7 +48,7 @@ class ModelOptions(Options):
         hint = f"did you mean {' or '.join(near)}? " if near else ""
         raise ValueError(
             f"no model is called {name!r}; {hint}valid are the CIFAR ResNets (resnet20, 32, 44, "
-            "56, 110), torchvision's classifiers, or 'module:attribute' of your own"
+            "56, 110), torchvision's classifiers, 'timm:NAME', or 'module:attribute' of your own"
         )
 
 

@@ -9,11 +9,14 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
+import raysuite.models
 from raysuite.errors import UserError
 from raysuite.models import build
 from raysuite.models.cifar_resnet import BasicBlock, CifarResNet
+from raysuite.spec.datasets import DIGITS, DatasetFacts
 from raysuite.spec.experiment import ModelOptions
-from raysuite.spec.names import CIFAR_RESNETS, DIGITS, TORCHVISION_CLASSIFIERS, DatasetFacts
+from raysuite.spec.names import CIFAR_RESNETS, TORCHVISION_CLASSIFIERS
+from raysuite.spec.stems import ADAPTING, misfit
 
 HERE = "tests.unit.models.test_models"
 
@@ -119,9 +122,71 @@ def test_torchvisions_models_return_logits_in_training_too(name: str, size: int)
     assert logits.shape == (2, 7)
 
 
-def test_torchvisions_models_take_rgb() -> None:
+def test_torchvisions_other_models_take_rgb() -> None:
     with pytest.raises(UserError, match=r"set data\.channels to 3"):
-        build(ModelOptions(name="resnet18"), DIGITS)
+        build(ModelOptions(name="densenet121"), DIGITS)
+
+
+@pytest.mark.parametrize("name", CIFAR_RESNETS + ADAPTING)
+def test_these_take_any_image(name: str) -> None:
+    assert misfit(name, {}, 1, 1) is None
+    assert misfit(name, {}, 3, 999) is None
+
+
+def _takes(name: str, size: int) -> bool:
+    with torch.device("meta"):
+        try:
+            model = build(ModelOptions(name=name), facts(size=size))
+            model(torch.zeros(2, 3, size, size))
+        except (RuntimeError, UserError, AssertionError, ValueError):
+            return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [
+        ("alexnet", 63),
+        ("convnext_tiny", 32),
+        ("densenet121", 29),
+        ("googlenet", 15),
+        ("inception_v3", 75),
+        ("maxvit_t", 224),
+        ("squeezenet1_0", 21),
+        ("squeezenet1_1", 17),
+        ("swin_t", 4),
+        ("vit_b_16", 16),
+        ("vit_b_32", 32),
+        ("vit_h_14", 14),
+        ("vit_l_16", 16),
+        ("vit_l_32", 32),
+    ],
+)
+def test_what_is_said_of_sizes_is_so(
+    name: str, least: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    below = least - 4 if name == "maxvit_t" else least - 1  # it pads up to three missing pixels
+    for size, fits in ((below, False), (least, True)):
+        said = misfit(name, {}, 3, size)
+        assert (said is None) == fits
+        assert said is None or (said[0] == "data.image_size" and f"{least}" in said[1])
+    monkeypatch.setattr(raysuite.models, "misfit", lambda *_: None)
+    assert _takes(name, least)
+    assert not _takes(name, below)
+
+
+@pytest.mark.parametrize("name", [*ADAPTING, "densenet121"])
+def test_stems_that_are_none(name: str) -> None:
+    said = misfit(name, {"stem": "smal"}, 3, 32)
+    assert said is not None
+    assert said[0] == "model.options.stem"
+
+
+def test_vggs_large_head_needs_pixels() -> None:
+    options = {"stem": "large"}
+    assert misfit("vgg11", options, 3, 32) is None
+    with pytest.raises(UserError, match=r"model\.options\.stem: 5 poolings leave nothing of 31"):
+        build(ModelOptions(name="vgg11", options=options), facts(size=31))
 
 
 class Own(nn.Linear):

@@ -123,12 +123,30 @@ def test_what_is_feasible(text: str) -> None:
     assert mistakes(text, gpus=1) == []
 
 
-def test_torchvision_takes_rgb() -> None:
-    (found,) = mistakes("", model="resnet18")
-    assert found.key == "data.channels"
-    assert "takes RGB images, and digits has 1 channel; set data.channels to 3" in found.message
-    assert mistakes("", model="resnet18", data="{name: digits, channels: 3}") == []
-    assert mistakes("", model="'my.own:Net'") == []
+@pytest.mark.parametrize(
+    ("model", "data", "key", "words"),
+    [
+        ("alexnet", "{name: digits, image_size: 64}", "data.channels", "set data.channels to 3"),
+        ("alexnet", "{name: digits, channels: 3}", "data.image_size", "63 pixels or more"),
+        ("vit_b_16", "{name: digits, channels: 3, image_size: 30}", "data.image_size", "32 would"),
+        ("{name: vgg11, options: {stem: large}}", "digits", "model.options.stem", "stem to small"),
+        ("{name: resnet18, options: {stem: tall}}", "digits", "model.options.stem", "'tall'"),
+        ("{name: resnet20, options: {stem: small}}", "digits", "model.options.stem", "leave stem"),
+    ],
+)
+def test_images_that_a_model_does_not_take(model: str, data: str, key: str, words: str) -> None:
+    (found,) = mistakes("", model=model, data=data)
+    assert found.key == key
+    assert words in found.message
+    assert found.line is not None
+
+
+@pytest.mark.parametrize(
+    "model", ["resnet18", "vgg16", "mobilenet_v2", "'my.own:Net'", "'timm:vit_tiny_patch16_224'"]
+)
+def test_images_that_a_model_takes_or_about_which_nothing_is_known(model: str) -> None:
+    assert mistakes("", model=model) == []
+    assert mistakes("", model="densenet121", data="{name: 'my.own:Set', image_size: 32}") == []
 
 
 def test_all_reasons_of_all_runs_each_once_and_at_the_line_of_the_value() -> None:

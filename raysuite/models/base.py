@@ -1,0 +1,47 @@
+"""What the families of models share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torchvision
+from torch import nn
+
+Constructor = tuple[Callable[..., Any], dict[str, Any]]
+"""What to call, and the arguments that the data set gives it."""
+
+
+def torchvision_model(name: str, num_classes: int, options: dict[str, Any]) -> Any:
+    """torchvision's model of that name, untrained unless the options say otherwise."""
+    return torchvision.models.get_model(
+        name, **{"weights": None, "num_classes": num_classes, **options}
+    )
+
+
+def first_convolution(
+    theirs: nn.Conv2d,
+    in_channels: int,
+    *,
+    kernel_size: int | None = None,
+    stride: int | None = None,
+) -> nn.Conv2d:
+    """A first convolution like theirs but for what is given; padding keeps the side for stride 1.
+
+    Weights are drawn as torchvision draws those of ResNets, VGGs and MobileNetV2: normal, with
+    variance 2 / fan-out (He et al. 2015, arXiv:1502.01852, eq. 14), which does not depend on the
+    number of channels that come in.
+    """
+    size = kernel_size or theirs.kernel_size[0]
+    ours = nn.Conv2d(
+        in_channels,
+        theirs.out_channels,
+        size,
+        stride=stride or theirs.stride[0],
+        padding=size // 2,
+        bias=theirs.bias is not None,
+    )
+    nn.init.kaiming_normal_(ours.weight, mode="fan_out", nonlinearity="relu")
+    if ours.bias is not None:
+        nn.init.zeros_(ours.bias)
+    return ours

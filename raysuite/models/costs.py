@@ -1,0 +1,120 @@
+"""What a model costs: parameters, forward FLOPs, bytes of activations and of gradients.
+
+Counted by running the model on torch's meta device, which knows shapes and holds no numbers.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils.flop_counter import FlopCounterMode
+
+from raysuite.errors import UserError
+from raysuite.spec.datasets import DatasetFacts
+
+_FEW, _MORE = 2, 4
+"""Images of the two forward passes. What an image costs is half their difference, so that what
+does not grow with the batch (weights, BatchNorm's statistics) drops out. One image alone would not
+do: BatchNorm refuses to train on a single value per channel."""
+
+
+@dataclass(frozen=True)
+class ModelCost:
+    """What a model costs in training with fp32."""
+
+    parameters: int
+    """Numbers that are trained or frozen; BatchNorm's running statistics are not counted."""
+    forward_flops: int
+    """Multiply-adds of one image's forward pass, each counted once, as He et al. 2015 and Aach et
+    al. 2023 count: a device whose peak rate counts additions and multiplications apart does two
+    operations for each. Convolutions, matrix products and attention; nothing for norms, poolings
+    and element-wise work."""
+    activation_bytes: int
+    """What autograd keeps of one image's forward pass for the backward pass, the image included:
+    each storage once, weights left out. A framework's work space is not in it."""
+    gradient_bytes: int
+    """Gradients of the trained parameters: what an all-reduce moves."""
+
+
+def cost(model: nn.Module, facts: DatasetFacts) -> ModelCost:
+    """What `model` costs on images [channels, size, size] of this data set. `model` stays as it is.
+
+    A model that the meta device cannot run is copied and run where its weights are.
+
+    Raises UserError where it cannot process such images.
+    """
+    parameters = list(model.parameters())
+    try:
+        few, more = _measured(_without_numbers(model), facts)
+    except Exception as error:  # whatever the user's own forward raises on the meta device
+        if any(parameter.is_meta for parameter in parameters):
+            raise _unfit(error, facts) from error
+        try:
+            few, more = _measured(copy.deepcopy(model), facts)
+        except Exception as real:
+            raise _unfit(real, facts) from real
+    images = _MORE - _FEW
+    return ModelCost(
+        parameters=sum(parameter.numel() for parameter in parameters),
+        forward_flops=(more[0] - few[0]) // images // 2,  # torch counts two per multiply-add
+        activation_bytes=(more[1] - few[1]) // images,
+        gradient_bytes=sum(
+            each.numel() * each.element_size() for each in parameters if each.requires_grad
+        ),
+    )
+
+
+def _unfit(error: Exception, facts: DatasetFacts) -> UserError:
+    shape = f"{facts.channels} x {facts.image_size} x {facts.image_size}"
+    return UserError(
+        f"the model cannot process images of {shape}: {type(error).__name__}: {error}; "
+        "choose another size or number of channels"
+    )
+
+
+def _without_numbers(model: nn.Module) -> nn.Module:
+    """A copy whose weights and buffers lie on the meta device: it takes no memory."""
+    memo: dict[int, object] = {}
+    for weight in model.parameters():
+        empty = torch.empty_like(weight, device="meta")
+        memo[id(weight)] = nn.Parameter(empty, requires_grad=weight.requires_grad)
+    for buffer in model.buffers():
+        memo[id(buffer)] = torch.empty_like(buffer, device="meta")
+    return copy.deepcopy(model, memo)
+
+
+def _measured(model: nn.Module, facts: DatasetFacts) -> tuple[tuple[int, int], tuple[int, int]]:
+    """FLOPs as torch counts them and saved bytes, of the smaller batch and of the larger one."""
+    first = next(model.parameters(), None)
+    device = torch.device("cpu") if first is None else first.device
+    shape = (facts.channels, facts.image_size, facts.image_size)
+    model.train()
+    with torch.random.fork_rng(devices=[]):  # dropout draws on a real device
+        few, more = (
+            _forward(model, torch.zeros(images, *shape, device=device)) for images in (_FEW, _MORE)
+        )
+    return few, more
+
+
+def _forward(model: nn.Module, images: Tensor) -> tuple[int, int]:
+    """FLOPs and saved bytes of one forward pass in training mode."""
+    saved: dict[StorageWeakRef, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        saved[StorageWeakRef(storage)] = storage.nbytes()
+        return tensor
+
+    with (
+        FlopCounterMode(display=False) as flops,
+        torch.enable_grad(),
+        saved_tensors_hooks(keep, lambda tensor: tensor),
+    ):
+        logits = model(images)
+    del logits  # until here: a storage that is freed may be handed out again
+    return int(flops.get_total_flops()), sum(saved.values())

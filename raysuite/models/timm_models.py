@@ -1,0 +1,53 @@
+"""timm's models by their name there (`timm:NAME`), untrained."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from raysuite import lazy
+from raysuite.errors import UserError
+from raysuite.models.base import Constructor
+from raysuite.spec.datasets import DatasetFacts
+
+PREFIX = "timm:"
+
+
+def constructor(name: str, facts: DatasetFacts) -> Constructor:
+    """timm's `create_model`, and the arguments that this data set asks for.
+
+    Raises MissingPartError without timm, and UserError for a name that it does not know.
+    """
+    wanted = name.removeprefix(PREFIX)
+    create = lazy.load("timm:create_model")
+    configuration = _configuration(wanted)
+    arguments: dict[str, Any] = {
+        "model_name": wanted,
+        "pretrained": False,
+        "num_classes": facts.classes,
+        "in_chans": facts.channels,
+    }
+    if configuration is not None and configuration.fixed_input_size:  # all of these know img_size
+        arguments["img_size"] = facts.image_size
+    return create, arguments
+
+
+def check(name: str) -> None:
+    """Raise MissingPartError or UserError where `timm:NAME` cannot be made."""
+    _configuration(name.removeprefix(PREFIX))
+
+
+def _configuration(name: str) -> Any:
+    """What timm knows of a model's input, or None."""
+    if not lazy.load("timm:is_model")(name):
+        near = difflib.get_close_matches(name, lazy.load("timm:list_models")(), n=3)
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        raise UserError(
+            f"timm has no model {name!r}; {hint}"
+            "`python -c 'import timm; print(timm.list_models())'` lists them"
+        )
+    try:
+        return lazy.load("timm.models:get_pretrained_cfg")(name)
+    except RuntimeError as error:  # a tag, behind a dot, that the model does not have
+        plain = name.partition(".")[0]
+        raise UserError(f"timm: {error} Leave the tag out: timm:{plain}") from error

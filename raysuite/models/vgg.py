@@ -1,0 +1,68 @@
+"""torchvision's VGGs, with a head for the size of the image.
+
+Large: torchvision's own, three layers on 7 x 7 pixels. Small, as DDLBench has it on MNIST and
+CIFAR-10: one layer from 512 channels to the classes. On 28 x 28 pixels DDLBench leaves the fifth
+pooling out, since four leave one pixel; here, each pooling that would find one pixel is left
+out, so that images of any side can be classified. Of more than 32 pixels, the mean over what the
+poolings leave is classified.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from torchvision.models.vgg import VGG, cfgs, make_layers
+
+from raysuite.models.base import first_convolution, torchvision_model
+from raysuite.spec.stems import stem_of
+
+_CONFIGURATIONS = {"vgg11": "A", "vgg13": "B", "vgg16": "D", "vgg19": "E"}
+"""torchvision's letters, which are those of Simonyan and Zisserman 2014 (arXiv:1409.1556)."""
+
+
+def vgg(
+    name: str,
+    *,
+    num_classes: int,
+    in_channels: int,
+    image_size: int,
+    stem: str | None = None,
+    **options: Any,
+) -> nn.Module:
+    """[b, in_channels, size, size] -> [b, num_classes] logits.
+
+    `options` are those of torchvision's VGG (dropout, init_weights) and belong to the large head.
+    """
+    if stem_of(name, image_size, stem) == "small":
+        return SmallVGG(name, num_classes, in_channels, image_size, **options)
+    model = torchvision_model(name, num_classes, options)
+    if in_channels != model.features[0].in_channels:
+        model.features[0] = first_convolution(model.features[0], in_channels)
+    built: nn.Module = model
+    return built
+
+
+class SmallVGG(VGG):
+    """torchvision's features, their mean, and one linear layer; weights drawn as torchvision does.
+
+    Names below `features` are torchvision's: a pooling that is left out is an Identity.
+    """
+
+    def __init__(self, name: str, num_classes: int, in_channels: int, image_size: int) -> None:
+        nn.Module.__init__(self)  # VGG's own would draw half a gigabyte of classifier
+        base, _, norm = name.partition("_")
+        self.features = make_layers(cfgs[_CONFIGURATIONS[base]], batch_norm=norm == "bn")
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.classifier = nn.Linear(512, num_classes)
+        side = image_size
+        for index, layer in enumerate(self.features):
+            if isinstance(layer, nn.Conv2d):
+                channels = layer.in_channels if index else in_channels
+                self.features[index] = first_convolution(layer, channels)
+            elif isinstance(layer, nn.MaxPool2d):
+                if side == 1:
+                    self.features[index] = nn.Identity()
+                side = max(1, side // 2)
+        nn.init.normal_(self.classifier.weight, 0, 0.01)
+        nn.init.zeros_(self.classifier.bias)

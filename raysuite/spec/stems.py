@@ -1,0 +1,139 @@
+"""Which images a named model takes, known without importing torch.
+
+torchvision's ResNets, VGGs and MobileNetV2 adapt to the image: for small ones they get the stem and
+the head that DDLBench (Jansen et al. 2020) gives them on MNIST and CIFAR-10, for large ones they
+are torchvision's own. The other classifiers of torchvision stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from raysuite.spec.names import CIFAR_RESNETS, TORCHVISION_CLASSIFIERS
+
+Stem = Literal["small", "large"]
+STEMS: tuple[Stem, ...] = ("small", "large")
+
+SMALL_UP_TO = 64
+"""Sides up to this many pixels get the small stem: torchvision's would leave a ResNet 2 x 2 of 64
+pixels, and 1 x 1 of MNIST's and CIFAR-10's."""
+
+RESNETS = tuple(
+    name
+    for name in TORCHVISION_CLASSIFIERS
+    if name.startswith(("resnet", "resnext", "wide_resnet"))
+)
+VGGS = tuple(name for name in TORCHVISION_CLASSIFIERS if name.startswith("vgg"))
+MOBILENETS = ("mobilenet_v2",)
+ADAPTING = RESNETS + VGGS + MOBILENETS
+
+_VGG_POOLINGS = 5
+_AT_LEAST = {
+    "alexnet": 63,
+    "convnext": 32,
+    "densenet": 29,
+    "googlenet": 15,
+    "inception": 75,
+    "squeezenet1_0": 21,
+    "squeezenet1_1": 17,
+    "swin": 4,
+}
+"""Side in pixels, by the beginning of the name; found by running them. A test runs them again."""
+
+_MULTIPLES = {"vit_b_16": 16, "vit_l_16": 16, "vit_b_32": 32, "vit_l_32": 32, "vit_h_14": 14} | {
+    "maxvit_t": 224  # windows of 7 after 32 x downsampling; it would pad up to three pixels
+}
+
+
+PAPERS_MODELS = (
+    "resnet18",
+    "resnet34",
+    "resnet50",
+    "resnet101",
+    "resnet152",
+    "vgg11",
+    "vgg11_bn",
+    "vgg16",
+    "vgg16_bn",
+    "mobilenet_v2",
+    *CIFAR_RESNETS,
+)
+"""What Aach et al. 2023, Mahon et al. 2020 and DDLBench train, and their nearest relatives."""
+
+
+def family(name: str) -> str:
+    """What a model is of, for a table."""
+    if ":" in name:
+        return "timm" if name.startswith("timm:") else "own"
+    families = {
+        "CIFAR ResNet": CIFAR_RESNETS,
+        "ResNet": RESNETS,
+        "VGG": VGGS,
+        "MobileNet": MOBILENETS,
+    }
+    return next((words for words, names in families.items() if name in names), "torchvision")
+
+
+def stem_of(name: str, image_size: int, wanted: str | None = None) -> Stem | None:
+    """The stem of an adapting model: what is wanted, or what the side in pixels suggests.
+
+    None for a model that has but one.
+    """
+    if name not in ADAPTING:
+        return None
+    small = image_size <= SMALL_UP_TO if wanted is None else wanted == "small"
+    return "small" if small else "large"
+
+
+def misfit(
+    name: str, options: Mapping[str, Any], channels: int | None, image_size: int | None
+) -> tuple[str, str] | None:
+    """Why a named model does not take such images: the spec's key to change, and a message.
+
+    None where it does, or where that is not known here (your own models, timm's, and what is None).
+    """
+    if ":" in name:
+        return None
+    stem = options.get("stem")
+    if name in ADAPTING:
+        if "stem" in options and stem not in STEMS:
+            return "model.options.stem", f"given was {stem!r}; it should be small or large"
+        least = 2**_VGG_POOLINGS
+        if name in VGGS and stem == "large" and image_size is not None and image_size < least:
+            return (
+                "model.options.stem",
+                f"{_VGG_POOLINGS} poolings leave nothing of {image_size} pixels; set stem to "
+                f"small, or data.image_size to {least} or more",
+            )
+        return None
+    if "stem" in options:
+        return "model.options.stem", f"{name} has one stem for all images; leave stem out"
+    if name in CIFAR_RESNETS:
+        return None
+    if channels not in (3, None):
+        return (
+            "data.channels",
+            f"torchvision's {name} takes RGB images, and these have {channels} channel; "
+            "set data.channels to 3",
+        )
+    return None if image_size is None else _size_misfit(name, image_size)
+
+
+def _size_misfit(name: str, image_size: int) -> tuple[str, str] | None:
+    step = _MULTIPLES.get(name)
+    if step is not None and image_size % step:
+        near = max(1, round(image_size / step)) * step
+        return (
+            "data.image_size",
+            f"torchvision's {name} takes multiples of {step} pixels; given was {image_size}; "
+            f"{near} would do",
+        )
+    for beginning, least in _AT_LEAST.items():
+        if name.startswith(beginning) and image_size < least:
+            return (
+                "data.image_size",
+                f"torchvision's {name} takes images of {least} pixels or more; "
+                f"given was {image_size}",
+            )
+    return None
