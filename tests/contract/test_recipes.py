@@ -1,0 +1,82 @@
+"""Each optimiser, and the average of the weights, means under a strategy what one process means.
+
+Parameters without weight decay stand in a group of their own throughout.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.require import require
+from tests.torchrun import torchrun
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+TOLERANCE = 1e-5
+ZERO: dict[str, Any] = {"name": "deepspeed"}
+STRATEGIES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "ddp": ({"name": "ddp"}, ("sgd", "lars", "lamb", "adamw")),
+    "horovod": ({"name": "horovod"}, ("sgd", "lars", "lamb", "adamw")),
+    "deepspeed-0": ({**ZERO, "zero_stage": 0}, ("lars", "lamb")),
+    "deepspeed-1": ({**ZERO, "zero_stage": 1}, ("sgd", "adamw")),
+    "deepspeed-2": ({**ZERO, "zero_stage": 2, "offload": "optimizer"}, ("adamw",)),
+    "deepspeed-3": ({**ZERO, "zero_stage": 3}, ("sgd", "adamw")),
+}
+VARIANTS = {
+    f"{name}-{optimizer}": (strategy, optimizer)
+    for name, (strategy, optimizers) in STRATEGIES.items()
+    for optimizer in optimizers
+}
+
+
+@functools.cache
+def launched(framework: str) -> dict[str, Any]:
+    request = {name: value for name, value in VARIANTS.items() if value[0]["name"] == framework}
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "found"
+        torchrun(2, "tests.contract.recipe_worker", json.dumps(request), file)
+        found: dict[str, Any] = json.loads(file.read_text())
+        return found
+
+
+def found_for(variant: str) -> dict[str, Any]:
+    framework = VARIANTS[variant][0]["name"]
+    if framework in ("horovod", "deepspeed"):
+        require(framework)
+    found: dict[str, Any] = launched(framework)[variant]
+    return found
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_equal_to_one_process(variant: str) -> None:
+    found = found_for(variant)
+    assert found["ranks_equal"]
+    assert found["weights"] <= TOLERANCE
+    assert found["validation"] <= TOLERANCE
+    assert found["averaged"] == ("deepspeed-3" not in variant)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_rates_told_are_the_rates_used(variant: str) -> None:
+    found = found_for(variant)
+    assert found["rates_used"] == found["rates_told"]
+    assert len(found["rates_told"]) >= 11
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_checkpoint_continues_to_the_bit(variant: str) -> None:
+    found = found_for(variant)
+    assert found["resumed"] == 0.0
+    assert found["resumed_validation"] == 0.0
+
+
+def test_norms_of_shards_are_not_norms_of_tensors() -> None:
+    """Why the plan refuses LARS and LAMB there, and that the gate would find it."""
+    require("deepspeed")
+    assert all(error > 100 * TOLERANCE for error in launched("deepspeed")["by shards"].values())
