@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 
 from raysuite import __version__
 from raysuite.cli.doctor import doctor
+from raysuite.cli.models import models
 from raysuite.cli.plan import plan
 from raysuite.cli.report import report
 from raysuite.cli.run import run
@@ -78,7 +79,7 @@ def _root(
     """Train and benchmark deep networks on a Ray cluster, with figures that can be trusted."""
 
 
-for _verb in (plan, run, report, doctor, verify, sync, schema):
+for _verb in (plan, run, report, models, doctor, verify, sync, schema):
     app.command(_verb.__name__)(_verb)
 
 

@@ -1,0 +1,130 @@
+"""`raysuite models`: what each network costs, for images of a given size."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from raysuite.cli.console import print_text, stderr, stdout
+from raysuite.errors import UserError
+from raysuite.units import MIB
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from raysuite.models.costs import ModelCost
+    from raysuite.spec.datasets import DatasetFacts
+    from raysuite.spec.stems import Stem
+
+CONVENTIONS = """\
+GFLOP: 10^9 multiply-adds of one image's forward pass, each counted once, as the papers count.
+activations: what one image's forward pass keeps for the backward pass. Both of training in fp32."""
+
+
+@dataclass(frozen=True)
+class _Row:
+    name: str
+    family: str
+    stem: Stem | None
+    cost: ModelCost
+
+
+def models(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME", help="Models as a spec names them; default: the papers'."),
+    ] = None,
+    size: Annotated[int, typer.Option(min=1, help="Side of the square images, in pixels.")] = 224,
+    channels: Annotated[int, typer.Option(min=1, help="1 grey, 3 RGB.")] = 3,
+    classes: Annotated[int, typer.Option(min=1, help="Classes to tell apart.")] = 1000,
+    stem: Annotated[
+        str | None,
+        typer.Option(help="small or large, where models have both; default: by the size."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Print parameters, forward FLOPs and activation bytes of networks. Nothing is trained.
+
+    \b
+    Examples:
+      raysuite models
+      raysuite models --size 28 --channels 1 --classes 10
+      raysuite models resnet50 timm:convnext_tiny my_models:TinyNet --size 64
+      raysuite models resnet18 --size 64 --stem large
+      raysuite models --json | jq '.models[] | {name, parameters}'
+    """
+    from raysuite.spec.datasets import DatasetFacts
+    from raysuite.spec.stems import PAPERS_MODELS, STEMS
+
+    if stem is not None and stem not in STEMS:
+        raise UserError(f"--stem: given was {stem!r}; it should be small or large")
+    facts = DatasetFacts(0, 0, classes, channels, size)
+    rows = _measured(names or PAPERS_MODELS, facts, stem)
+    if as_json:
+        print_text(json.dumps(_as_data(rows, facts), indent=2))
+        return
+    out = stdout()
+    out.print(f"images of {channels} x {size} x {size}, {classes} classes")
+    out.print(_table(rows))
+    out.print(CONVENTIONS)
+
+
+def _measured(names: Sequence[str], facts: DatasetFacts, wanted: str | None) -> list[_Row]:
+    from pydantic import ValidationError
+
+    rows = []
+    with stderr().status("counting") as status:
+        from raysuite.models import cost_of  # here: it takes seconds
+        from raysuite.spec.experiment import ModelOptions
+        from raysuite.spec.stems import family, stem_of
+
+        for name in names:
+            status.update(f"counting {name}")
+            stem = stem_of(name, facts.image_size, wanted)
+            options = {"stem": stem} if stem and wanted else {}
+            try:
+                model = ModelOptions(name=name, options=options)
+            except ValidationError as error:
+                raise UserError(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
+            try:
+                cost = cost_of(model, facts)
+            except UserError as error:
+                raise UserError(f"{name}: {error}") from error
+            rows.append(_Row(name, family(name), stem, cost))
+    return rows
+
+
+def _as_data(rows: Sequence[_Row], facts: DatasetFacts) -> dict[str, Any]:
+    """The figures as JSON holds them; those of one image where they grow with the batch."""
+    models = [
+        {"name": row.name, "family": row.family, "stem": row.stem, **asdict(row.cost)}
+        for row in rows
+    ]
+    shape = {"image_size": facts.image_size, "channels": facts.channels, "classes": facts.classes}
+    return {**shape, "models": models}
+
+
+def _table(rows: Sequence[_Row]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("model", "family", "stem"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("parameters", "GFLOP", "activations, MiB", "gradients, MiB"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(
+            row.name,
+            row.family,
+            row.stem or "-",
+            f"{row.cost.parameters:,}",
+            f"{row.cost.forward_flops / 1e9:.3f}",
+            f"{row.cost.activation_bytes / MIB:.1f}",
+            f"{row.cost.gradient_bytes / MIB:.1f}",
+        )
+    return table
