@@ -29,6 +29,7 @@ PACKAGES = (
     "nvidia-dali-cuda120",
     "nvidia-nccl-cu12",
     "nvidia-nccl-cu13",
+    "timm",
     "mlflow",
     "numpy",
     "pillow",

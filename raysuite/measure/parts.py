@@ -78,6 +78,7 @@ TRIED = (
     Part("horovod all-reduce", _SETUP, "horovod", "horovod", required=False),
     Part("deepspeed ZeRO step", _SETUP, "deepspeed", "deepspeed", required=False),
     Part("DALI pipeline", _SETUP, "nvidia-dali-cuda120", "dali", required=False),
+    Part("timm model", _SETUP, "timm", "timm", required=False),
     Part("mlflow", _SETUP, "mlflow", "mlflow"),
     Part("GPU", _DRIVER, "", "gpu", required=False),
 )

@@ -80,6 +80,17 @@ def dali() -> str:
     return "CPU pipeline"
 
 
+def timm() -> str:
+    """A model of its table, untrained."""
+    import timm as models
+    import torch as t
+
+    with t.device("meta"):
+        model = models.create_model("resnet18", pretrained=False, num_classes=5)
+        expect(tuple(model(t.zeros(2, 3, 64, 64)).shape), (2, 5))
+    return f"{len(models.list_models())} models"
+
+
 def _twice(number: int) -> int:
     return 2 * number
 
@@ -125,6 +136,7 @@ TRIALS: dict[str, Callable[[], str]] = {
     "horovod": horovod,
     "deepspeed": deepspeed,
     "dali": dali,
+    "timm": timm,
     "mlflow": mlflow,
     "gpu": gpu,
 }

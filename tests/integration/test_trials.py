@@ -7,13 +7,13 @@ import pytest
 from raysuite.measure.parts import TRIED, Part, State, try_part
 from tests.require import require
 
-NEEDS = {"horovod": "horovod", "deepspeed": "deepspeed", "dali": "dali", "gpu": "gpu"}
+OPTIONAL = ("horovod", "deepspeed", "dali", "timm", "gpu")
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("part", TRIED, ids=lambda part: part.trial)
 def test_part_works(part: Part) -> None:
-    if part.trial in NEEDS:
-        require(NEEDS[part.trial])
+    if part.trial in OPTIONAL:
+        require(part.trial)
     finding = try_part(part)
     assert finding.state is State.WORKS, finding.note
