@@ -1,0 +1,17 @@
+"""`raysuite data`: a group of verbs, one a file."""
+
+from __future__ import annotations
+
+import typer
+
+from raysuite.cli.data.convert import convert
+
+data = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Make, convert and check data sets.",
+)
+
+for _verb in (convert,):
+    data.command(_verb.__name__)(_verb)

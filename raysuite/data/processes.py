@@ -1,0 +1,107 @@
+"""Many tasks by several processes, none of which outlives the one that asked for the work."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+from typing import Any, TypeVar
+
+from raysuite.errors import RunError
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+Count = Callable[[int], None]
+"""Told how much more was done, in whatever unit the work has."""
+
+_TELL_EVERY_S = 0.1
+
+
+def each(
+    work: Callable[[Task, Count], Result], tasks: Sequence[Task], workers: int, count: Count
+) -> Iterator[Result]:
+    """`work(task, count)` for each task, in up to `workers` processes; results as they come.
+
+    One worker, or one task, means this process. `work` must be importable; what it raises is
+    raised here, and ends the other processes. They end too when this process is killed.
+
+    Raises RunError where a process was killed.
+    """
+    workers = min(workers, len(tasks))
+    if workers <= 1:
+        for task in tasks:
+            yield work(task, count)
+        return
+    # Threads of ours may hold locks that a forked child would find locked for ever.
+    context = multiprocessing.get_context("forkserver")
+    pipes: dict[Connection, Any] = {}
+    try:
+        for _ in range(workers):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(work, theirs), daemon=True)
+            process.start()
+            theirs.close()
+            pipes[ours] = process
+        yield from _hand_out(pipes, tasks, count)
+    finally:
+        for pipe, process in pipes.items():
+            process.kill()
+            process.join()
+            pipe.close()
+
+
+def _hand_out(pipes: dict[Connection, Any], tasks: Sequence[Task], count: Count) -> Iterator[Any]:
+    pending = iter(tasks)
+    busy: set[Connection] = set()
+
+    def give(pipe: Connection) -> None:
+        busy.discard(pipe)
+        for task in pending:
+            busy.add(pipe)
+            pipe.send(task)
+            break
+
+    try:
+        for pipe in pipes:
+            give(pipe)
+        while busy:
+            ready = wait(list(busy))
+            for pipe in [one for one in pipes if one in ready]:
+                kind, value = pipe.recv()
+                if kind == "count":
+                    count(value)
+                elif kind == "done":
+                    give(pipe)
+                    yield value
+                else:
+                    raise value
+    except (EOFError, ConnectionError) as error:
+        raise RunError(
+            "a process was killed while it worked (by hand, or for want of memory); run the same "
+            "command again, with fewer --workers if memory was short"
+        ) from error
+
+
+def _serve(work: Callable[[Any, Count], Any], pipe: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one that asked hears it, and ends us
+    done, told = 0, time.monotonic()
+
+    def count(more: int) -> None:
+        nonlocal done, told
+        done += more
+        if time.monotonic() - told > _TELL_EVERY_S:
+            pipe.send(("count", done))
+            done, told = 0, time.monotonic()
+
+    try:
+        while True:
+            result = work(pipe.recv(), count)
+            pipe.send(("count", done))
+            done = 0
+            pipe.send(("done", result))
+    except (EOFError, ConnectionError):
+        return  # the one that asked is gone
+    except Exception as error:
+        pipe.send(("failed", error))
