@@ -26,6 +26,7 @@ from raysuite.records import (
     RunFailed,
     RunFinished,
     RunStarted,
+    SamplesSkipped,
 )
 from raysuite.units import human_seconds
 
@@ -107,7 +108,9 @@ class Progress:
             return
         if self._quiet and not isinstance(record, RunFailed):
             return
-        if self._live is not None and not isinstance(record, RunFinished | RunFailed):
+        if self._live is not None and not isinstance(
+            record, RunFinished | RunFailed | SamplesSkipped
+        ):
             return  # the live part shows it
         text = event(run, record)
         if text is None:
@@ -170,6 +173,8 @@ def event(run: RunState, record: Record) -> str | None:
             return f"taken up again at epoch {record.first_epoch + 1}" if again else "started"
         case GateVerdict():
             return gate_words(record)
+        case SamplesSkipped():
+            return skipped_words(record) if record.skipped else None
         case EpochFinished():
             if record.seconds + record.validation_seconds < LONG_EPOCH_SECONDS:
                 return None
@@ -189,6 +194,12 @@ def event(run: RunState, record: Record) -> str | None:
             reasons = {"gate": "by the gate", "lost": "workers lost", "interrupted": "interrupted"}
             why = f" ({reasons[record.reason]})" if record.reason in reasons else ""
             return f"failed{why}: {record.message}"
+
+
+def skipped_words(record: SamplesSkipped) -> str:
+    """What is left out of a split, in one line."""
+    first = f"; the first: {record.places[0]}" if record.places else ""
+    return f"leaves out {record.skipped:,} of {record.samples:,} {record.split} samples{first}"
 
 
 def gate_words(verdict: GateVerdict) -> str:

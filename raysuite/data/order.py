@@ -54,6 +54,14 @@ def rank_slices(
         yield [_slice(part, spare, len(ids), draw) for part in own]
 
 
+def step_sizes(
+    order: NDArray[np.int64], global_batch: int, skipped: NDArray[np.bool_] | None = None
+) -> list[int]:
+    """Samples that count in each of an epoch's steps, over all ranks."""
+    counts = np.ones(len(order), np.int64) if skipped is None else ~skipped[order]
+    return [int(counts[at : at + global_batch].sum()) for at in range(0, len(order), global_batch)]
+
+
 def _slice(
     part: NDArray[np.int64], spare: NDArray[np.int64], of_global: int, draw: tuple[int, int] | None
 ) -> Slice:

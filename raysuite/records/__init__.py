@@ -10,6 +10,7 @@ from raysuite.records.schema import (
     RunFailed,
     RunFinished,
     RunStarted,
+    SamplesSkipped,
 )
 from raysuite.records.statistics import Ratio, Stat, ratio_of_means, summarize
 
@@ -25,6 +26,7 @@ __all__ = [
     "RunFigures",
     "RunFinished",
     "RunStarted",
+    "SamplesSkipped",
     "Sink",
     "Stat",
     "make_rows",

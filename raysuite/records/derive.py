@@ -17,6 +17,7 @@ from raysuite.records.schema import (
     RunFailed,
     RunFinished,
     RunStarted,
+    SamplesSkipped,
 )
 
 Value = TypeVar("Value")
@@ -39,6 +40,8 @@ class RunFigures:
     verdict: GateVerdict | None
     started: RunStarted | None
     end: RunFinished | RunFailed | None
+    skipped: tuple[SamplesSkipped, ...]
+    """What was left out of each split; empty where a bad sample ends the run."""
     epochs: tuple[EpochFinished, ...]
     """The record of each epoch that counts, in order."""
     throughput: float | None
@@ -83,6 +86,11 @@ class RunFigures:
         return int(self.plan["workers"])
 
     @property
+    def skipped_samples(self) -> int | None:
+        """Samples of both splits that were left out; None where a bad sample ends the run."""
+        return sum(record.skipped for record in self.skipped) if self.skipped else None
+
+    @property
     def target_accuracy(self) -> float | None:
         """The validation accuracy that the spec set as its target."""
         target: float | None = self.plan["spec"]["training"].get("target_accuracy")
@@ -116,6 +124,7 @@ def run_figures(plan: Plan, records: Sequence[Record]) -> RunFigures:
         verdict=verdict,
         started=started,
         end=end,
+        skipped=tuple(record for record in counted if isinstance(record, SamplesSkipped)),
         epochs=epochs,
         throughput=_throughput(epochs) if may_tell_speed else None,
         epoch_seconds=_mean(e.seconds for e in steady) if may_tell_speed else None,
@@ -138,8 +147,8 @@ def run_figures(plan: Plan, records: Sequence[Record]) -> RunFigures:
 def current(records: Iterable[Record]) -> list[Record]:
     """The Records that count, in order, where a run was taken up again.
 
-    A RunStarted from epoch k sets aside the epochs from k on, and the end, of the attempt before
-    it; of an epoch that was recorded twice the latest counts.
+    A RunStarted from epoch k sets aside the epochs from k on, the end, and what was left out, of
+    the attempt before it; of an epoch that was recorded twice the latest counts.
     """
     counted: list[Record] = []
     for record in records:
@@ -148,7 +157,7 @@ def current(records: Iterable[Record]) -> list[Record]:
             counted = [
                 r
                 for r in counted
-                if not isinstance(r, RunFinished | RunFailed)
+                if not isinstance(r, RunFinished | RunFailed | SamplesSkipped)
                 and not (isinstance(r, EpochFinished) and r.epoch >= first)
             ]
         elif isinstance(record, EpochFinished):

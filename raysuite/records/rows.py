@@ -52,6 +52,8 @@ class Row:
     grown_process_bytes: Stat | None
     peak_device_bytes: Stat | None
     mean_device_bytes: Stat | None
+    skipped_samples: Stat | None
+    """Samples left out as unreadable; None where a bad sample ends the run."""
     baseline: str | None = None
     """The row that speed-up and efficiency are against."""
     speed_up: Ratio | None = None
@@ -151,6 +153,7 @@ def _row(runs: Sequence[RunFigures]) -> Row:
         grown_process_bytes=stat(lambda run: run.grown_process_bytes),
         peak_device_bytes=stat(lambda run: run.peak_device_bytes),
         mean_device_bytes=stat(lambda run: run.mean_device_bytes),
+        skipped_samples=stat(lambda run: run.skipped_samples),
     )
 
 

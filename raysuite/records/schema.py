@@ -58,6 +58,23 @@ class GateVerdict(_Record):
     message: str = ""
 
 
+class SamplesSkipped(_Record):
+    """What was looked for before the first epoch, and is left out of every epoch of this run."""
+
+    kind: Literal["samples_skipped"] = "samples_skipped"
+    split: Literal["train", "val"]
+    samples: int
+    """Samples of the split, the bad ones among them."""
+    skipped: int
+    """Those that cannot be read, and are left out on all ranks alike."""
+    places: list[str]
+    """Where the first of them lie, and why they cannot be read."""
+    known: int
+    """Samples that had been looked at by an earlier run, and had not changed since."""
+    seconds: float
+    """Time this took; it is in no epoch's."""
+
+
 class EpochFinished(_Record):
     """One epoch of training and the validation after it."""
 
@@ -71,7 +88,7 @@ class EpochFinished(_Record):
     learning_rates: list[float]
     """Learning rate used, one per optimiser step."""
     images: int
-    """Training images of this epoch over all workers."""
+    """Training images of this epoch over all workers; samples that are left out do not count."""
     seconds: float
     """Training time of this epoch, without validation, of the slowest worker."""
     steady_images: int
@@ -123,6 +140,6 @@ class RunFailed(_Record):
 
 
 Record = Annotated[
-    RunStarted | GateVerdict | EpochFinished | RunFinished | RunFailed,
+    RunStarted | GateVerdict | SamplesSkipped | EpochFinished | RunFinished | RunFailed,
     Field(discriminator="kind"),
 ]

@@ -62,6 +62,7 @@ def row_data(row: Row) -> dict[str, Any]:
         "grown_process_bytes": _stat(row.grown_process_bytes),
         "peak_device_bytes": _stat(row.peak_device_bytes),
         "mean_device_bytes": _stat(row.mean_device_bytes),
+        "skipped_samples": _stat(row.skipped_samples),
     }
 
 
@@ -78,6 +79,10 @@ def run_data(run: RunFigures) -> dict[str, Any]:
         "reason": run.reason,
         "gate": run.gate,
         "verdict": verdict and verdict.model_dump(mode="json", exclude={"run_id", "kind"}),
+        "skipped": {
+            record.split: record.model_dump(include={"samples", "skipped", "places"})
+            for record in run.skipped
+        },
         "throughput_images_per_s": run.throughput,
         "epoch_s": run.epoch_seconds,
         "final_accuracy": run.final_accuracy,

@@ -130,6 +130,7 @@ def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
             f"Checked without a bound on the error, as their options are lossy by intent: "
             f"{text.listed(sorted(lossy))}."
         )
+    said += _left_out(runs)
     places = {run.started.environment.get("fingerprint") for run in runs if run.started}
     if len(places) > 1:
         said.append(
@@ -137,6 +138,26 @@ def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
             "their figures may not compare."
         )
     return [Sentence("caveat", sentence) for sentence in said]
+
+
+def _left_out(runs: Sequence[RunFigures]) -> list[str]:
+    """What runs left out of their data sets: one sentence for each such set."""
+    variants: dict[str, list[str]] = {}
+    for run in runs:
+        parts = [
+            f"{record.skipped:,} of {record.samples:,} {record.split} samples"
+            for record in run.skipped
+            if record.skipped
+        ]
+        if parts:
+            name = run.plan["spec"]["data"]["name"]
+            said = f"Left out of {name}, as they cannot be read: {' and '.join(parts)}"
+            variants.setdefault(said, []).append(run.variant)
+    return [
+        f"{said} (by {text.listed(list(dict.fromkeys(names)))}). Accuracies and images are of the "
+        "others."
+        for said, names in variants.items()
+    ]
 
 
 def _problems(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:

@@ -92,6 +92,7 @@ def run_points(run: RunFigures) -> Iterator[Point]:
         "time_to_accuracy_seconds": run.time_to_accuracy,
         "peak_process_bytes": run.peak_process_bytes,
         "peak_device_bytes": run.peak_device_bytes,
+        "skipped_samples": run.skipped_samples,
     }
     for name, value in figures.items():
         if value is not None:

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from raysuite import models, optim
 from raysuite.data import make_loader, prepare
-from raysuite.data.order import permutation, rank_slices
+from raysuite.data.order import permutation, rank_slices, step_sizes
 from raysuite.measure.clock import now
 from raysuite.optim.average import WeightAverage
 from raysuite.optim.schedule import factor
 from raysuite.parallel.base import StepSettings, Strategy, World
-from raysuite.parallel.comm import average_buffers
-from raysuite.parallel.precision import Autocast
 from raysuite.plan import RunPlan
 from raysuite.records import EpochFinished
+from raysuite.train.validation import validate
 
 
 class TrainingLoop:
@@ -53,14 +53,17 @@ class TrainingLoop:
                 label_smoothing=training.label_smoothing,
             ),
         )
-        prepared = prepare(plan.spec.data, plan.dataset)
-        self._train = make_loader(prepared, "train", plan.spec.loader, world.device)
-        self._val = make_loader(prepared, "val", plan.spec.loader, world.device)
+        self.prepared = prepare(plan.spec.data, plan.dataset)
+        self.skipped: dict[str, NDArray[np.bool_]] = {}
+        """Split -> [samples], True for what is left out on all ranks; set before the first epoch"""
+        self._train = make_loader(self.prepared, "train", plan.spec.loader, world.device)
+        self._val = make_loader(self.prepared, "val", plan.spec.loader, world.device)
 
     def run_epoch(self) -> EpochFinished:
         """Train one epoch and validate. The Record is the same on all ranks."""
         plan, device, first_step = self.plan, self.world.device, self.step
         order = permutation(plan.dataset.train_samples, plan.seed, self.epoch)
+        skipped = self.skipped.get("train")
         steps = list(
             rank_slices(
                 order,
@@ -69,10 +72,11 @@ class TrainingLoop:
                 self.world.rank,
                 plan.accumulate,
                 draw=(plan.seed, self.epoch),
+                skipped=skipped,
             )
         )
         rates = [self._learning_rate(first_step + index) for index in range(len(steps))]
-        sizes = [micro_batches[0].of_global for micro_batches in steps]
+        sizes = step_sizes(order, plan.global_batch, skipped)
         steady_from = max(0, plan.spec.measure.warmup_steps - self._steps_here)
 
         # dropout: other draws on each rank, and the same ones after a checkpoint is taken up
@@ -104,8 +108,10 @@ class TrainingLoop:
             [ended - began, ended - steady_began if steady else 0.0]
         )
         sums = self.engine.comm.all_reduce(torch.stack(losses).double().cpu(), "sum")
-        means = (sums / torch.tensor(sizes)).tolist()
-        val_loss, val_accuracy = self._validate()
+        means = (sums / torch.tensor(sizes)).tolist()  # not a number where none counts
+        val_loss, val_accuracy = validate(
+            plan, self.world, self.engine, self._val, self.average, self.skipped.get("val")
+        )
         validated = now(device)
         elapsed = self._slowest([self._elapsed_before + self._elapsed()])[0]
         target = plan.spec.training.target_accuracy
@@ -124,7 +130,7 @@ class TrainingLoop:
             steady_seconds=steady_seconds,
             data_wait_seconds=self.per_worker(waited),
             validation_seconds=self._slowest([validated - ended])[0],
-            train_loss=float(np.average(means, weights=sizes)),
+            train_loss=float(sums.sum() / sum(sizes)),
             val_loss=val_loss,
             val_accuracy=val_accuracy,
             elapsed_seconds=elapsed,
@@ -139,35 +145,6 @@ class TrainingLoop:
         return plan.peak_lr * factor(
             plan.spec.schedule, step, plan.steps_per_epoch, plan.total_steps
         )
-
-    def _validate(self) -> tuple[float, float]:
-        """(mean loss, top-1 accuracy) over the whole validation set, summed over all ranks."""
-        plan, engine = self.plan, self.engine
-        average_buffers(engine.model, engine.comm)
-        engine.model.eval()
-        forward = engine.forward
-        if self.average is not None:
-            model = self.average.model
-            average_buffers(model, engine.comm)
-            forward = Autocast(model, engine.settings.precision, self.world.device, engine.scale)
-        samples = np.arange(plan.dataset.val_samples)
-        slices = [
-            part
-            for step in rank_slices(
-                samples, plan.micro_batch * plan.workers, plan.workers, self.world.rank
-            )
-            for part in step
-        ]
-        sums = torch.zeros(2, dtype=torch.float64)
-        with torch.no_grad():
-            for batch in self._val.batches(slices):
-                logits = forward(batch.images)[: batch.real].float()
-                labels = batch.labels[: batch.real]
-                loss = torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
-                correct = (logits.argmax(1) == labels).sum()
-                sums += torch.stack([loss.double(), correct.double()]).cpu()
-        loss_mean, accuracy = (engine.comm.all_reduce(sums, "sum") / len(samples)).tolist()
-        return loss_mean, accuracy
 
     def _slowest(self, seconds: list[float]) -> list[float]:
         largest: list[float] = self.engine.comm.all_reduce(

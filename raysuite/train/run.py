@@ -17,6 +17,7 @@ from raysuite.records import Record, RunFailed, RunFinished, RunStarted
 from raysuite.train import gate
 from raysuite.train.examination import same_on_all_ranks
 from raysuite.train.loop import TrainingLoop
+from raysuite.train.skipping import bad_samples
 
 _DRIFTED = (
     "the strategy passed the gate, and yet the ranks hold different weights at the end of this "
@@ -64,6 +65,9 @@ def execute(
         if loop is None:
             yield RunFailed(run_id=plan.run_id, reason="gate", message=verdict.message)
             return
+        for found in bad_samples(plan, loop.prepared, world, loop.engine.comm):
+            loop.skipped[found.record.split] = found.mask
+            yield found.record
         training = plan.spec.training
         while loop.epoch < training.epochs:
             yield loop.run_epoch()

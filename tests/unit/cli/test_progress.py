@@ -15,7 +15,15 @@ from raysuite.cli.progress import Progress
 from raysuite.cli.run_state import RunState, TimeLeft
 from raysuite.cli.tail import Tail
 from raysuite.plan import RunPlan, make_plans
-from raysuite.records import EpochFinished, Journal, Record, Results, RunFailed, RunStarted
+from raysuite.records import (
+    EpochFinished,
+    Journal,
+    Record,
+    Results,
+    RunFailed,
+    RunStarted,
+    SamplesSkipped,
+)
 from raysuite.spec import parse_document
 from tests.fake_results import epoch, run_records, verdict
 
@@ -161,6 +169,23 @@ def test_the_live_part(tmp_path: Path) -> None:
     # one epoch of six took 10 s, so five take 50 s, of which 2 s have gone
     assert lines[3] == "0 finished · 0 failed · 1 to go · about 48 s left"
     assert "started" not in stage.screen.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_samples_that_are_left_out_are_told_where_there_are_any(
+    tmp_path: Path, terminal: bool
+) -> None:
+    stage = Stage(tmp_path, terminal=terminal)
+    plan = stage.plans[0]
+    some = SamplesSkipped(
+        run_id="", split="train", samples=1437, skipped=2, places=["a.jpg: cut"], known=0, seconds=1
+    )
+    with stage.progress:
+        stage.poll()
+        stage.write(plan, some, some.model_copy(update={"split": "val", "skipped": 0}))
+        said = " ".join(stage.poll().split())
+    assert "leaves out 2 of 1,437 train samples; the first: a.jpg: cut" in said
+    assert "val" not in said
 
 
 def test_time_left_counts_from_where_it_began() -> None:

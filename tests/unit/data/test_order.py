@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raysuite.data import Slice, permutation, rank_slices
+from raysuite.data.order import step_sizes
 
 samples = st.integers(1, 300)
 batches = st.integers(1, 70)
@@ -57,6 +58,28 @@ def test_only_slices_below_two_samples_are_padded_and_from_their_own_step(
             assert set(slice_.ids.tolist()) <= of_step
             assert slice_.of_global == len(of_step)
             assert slice_.ids.dtype == np.int64
+
+
+@given(samples, batches, workers, accumulations, st.sets(st.integers(0, 299)))
+def test_skipped_samples_leave_their_batches_smaller_and_nothing_else(
+    n, batch, workers, accumulate, bad
+):
+    order = permutation(n, 0, 0)
+    skipped = np.isin(np.arange(n), list(bad - {n // 2}))  # some sample is always good
+    by_rank = [
+        list(rank_slices(order, batch, workers, rank, accumulate, skipped=skipped))
+        for rank in range(workers)
+    ]
+    taken = [list(itertools.chain(*parts)) for parts in zip(*by_rank, strict=True)]
+    batches = [order[start : start + batch] for start in range(0, n, batch)]
+    assert [counted(step) for step in taken] == [ids[~skipped[ids]].tolist() for ids in batches]
+    sizes = step_sizes(order, batch, skipped)
+    assert sizes == [len(counted(step)) for step in taken]
+    for step, size in zip(taken, sizes, strict=True):
+        for slice_ in step:
+            assert not skipped[slice_.ids].any(), "padding is shown to the network too"
+            assert slice_.of_global == max(1, size)
+    assert step_sizes(order, batch) == [len(ids) for ids in batches]
 
 
 def test_the_order_never_changes_from_one_release_to_the_next():

@@ -13,6 +13,7 @@ from raysuite.records import (
     RunFailed,
     RunFinished,
     RunStarted,
+    SamplesSkipped,
     read_journal,
     run_figures,
 )
@@ -164,3 +165,26 @@ def test_a_line_cut_inside_a_character_is_passed_over(tmp_path):
     whole = verdict(PLAN).model_dump_json().encode()
     file.write_bytes(whole + b"\n" + whole[:40] + "é".encode()[:1] + b"\n" + whole + b"\n")
     assert len(list(read_journal(file))) == 2
+
+
+def skipped(split: str, count: int) -> SamplesSkipped:
+    return SamplesSkipped(
+        run_id=PLAN.run_id,
+        split=split,
+        samples=100,
+        skipped=count,
+        places=[f"{number}.jpg: cut short" for number in range(count)],
+        known=0,
+        seconds=1.0,
+    )
+
+
+def test_what_was_left_out_is_that_of_the_last_attempt():
+    started, gate, *rest = run_records(PLAN)
+    assert figures([started, gate, *rest]).skipped_samples is None
+    first, val, again = skipped("train", 3), skipped("val", 0), skipped("train", 2)
+    again_started = started.model_copy(update={"first_epoch": 3})
+    found = figures([started, gate, first, val, *rest[:3], again_started, again, val, *rest[3:]])
+    assert found.skipped == (again, val)
+    assert found.skipped_samples == 2
+    assert len(found.epochs) == 6

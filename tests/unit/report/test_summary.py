@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raysuite.records import RunFailed
+from raysuite.records import Journal, RunFailed, SamplesSkipped
 from raysuite.report import collect
 from tests.fake_results import ENVIRONMENT, PACE, TWELVE_ROWS, write_results
 
@@ -71,3 +71,35 @@ def test_different_environments_are_pointed_out(tmp_path, monkeypatch):
 def test_the_note_says_where_intervals_come_from(tmp_path, repeats):
     note = collect(write_results(tmp_path, repeats=repeats)).note
     assert note.startswith("One run per variant" if repeats == 1 else "Means over 3 repeats")
+
+
+def test_samples_that_were_left_out_are_a_caveat_and_stand_in_the_data(tmp_path):
+    results = write_results(tmp_path)
+    for number, plan in enumerate(results.plans()):
+        for split, count in (("train", 3), ("val", 0)):
+            Journal(results.journal_file(plan["run_id"])).write(
+                SamplesSkipped(
+                    run_id=plan["run_id"],
+                    split=split,
+                    samples=1437,
+                    skipped=0 if number else count,
+                    places=["a.jpg: cut short"] * count,
+                    known=0,
+                    seconds=1,
+                )
+            )
+    report = collect(results)
+    [said] = [s for s in report.summary if "Left out" in s.text]
+    assert said.kind == "caveat"
+    assert said.text.startswith(
+        "Left out of digits, as they cannot be read: 3 of 1,437 train samples "
+        "(by ddp · native · 1 worker)."
+    )
+    data = report.data()
+    assert data["runs"][0]["skipped"]["train"] == {
+        "samples": 1437,
+        "skipped": 3,
+        "places": ["a.jpg: cut short"] * 3,
+    }
+    assert data["rows"][0]["skipped_samples"]["mean"] == 3
+    assert data["rows"][1]["skipped_samples"]["mean"] == 0

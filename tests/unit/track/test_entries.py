@@ -7,7 +7,7 @@ import re
 import pytest
 
 from raysuite.plan import make_plans
-from raysuite.records import RunFailed, run_figures
+from raysuite.records import RunFailed, SamplesSkipped, run_figures
 from raysuite.spec import parse_document
 from raysuite.track.entries import (
     MOST_KEY,
@@ -50,6 +50,19 @@ def test_no_speed_before_the_gate_has_passed():
     told = {"images_per_second", "seconds", "data_wait_share", "epoch_seconds"}
     assert not {key for key in keys if key.partition("/")[2] in told}
     assert "epoch/val_accuracy" in keys
+
+
+def test_skipped_samples_are_a_metric_of_runs_that_may_skip():
+    records = run_records(PLAN)
+    assert "run/skipped_samples" not in {p.key for p in run_points(run_figures(DATA, records))}
+    said = [
+        SamplesSkipped(
+            run_id="", split=split, samples=9, skipped=count, places=[], known=9, seconds=0
+        )
+        for split, count in (("train", 2), ("val", 1))
+    ]
+    points = run_points(run_figures(DATA, [*records[:2], *said, *records[2:]]))
+    assert [p.value for p in points if p.key == "run/skipped_samples"] == [3]
 
 
 def test_an_epoch_recorded_twice_is_written_once():

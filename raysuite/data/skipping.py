@@ -1,0 +1,102 @@
+"""Which samples of a set cannot be read, found out before the first epoch.
+
+A set is looked through in chunks. What is found in one is kept in the cache under the content of
+its files, so that the next run, and a run that was broken off, need not look again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from concurrent.futures import Executor
+from pathlib import Path
+
+import numpy as np
+import PIL
+
+from raysuite.data.base import Slice
+from raysuite.data.cache import cache_dir
+from raysuite.data.pixels import decode
+from raysuite.data.prepared import Prepared
+from raysuite.data.reading import read
+from raysuite.data.source import Source
+from raysuite.errors import DataError
+
+CHUNK = 512
+"""Samples that are looked through, and remembered, together: some seconds of one core's work."""
+
+_VERSION = 1
+"""Raised whenever another sample would count as bad, so that what was found before is not taken."""
+
+Faults = dict[int, str]
+"""Sample -> why it cannot be read. The others can."""
+
+
+def look(
+    prepared: Prepared, source: Source, ids: range, threads: Executor, cache: Path | None = None
+) -> tuple[Faults, bool]:
+    """What is wrong with the samples `ids` of `source`, and whether it was known.
+
+    Every image is read and decoded whole, checksums and labels included, by the reference decoder.
+    What is found is kept below `cache` (default: `cache_dir()`).
+    """
+    key = _key(prepared, source, ids)
+    folder = (cache_dir() if cache is None else cache) / "looks"
+    file = None if key is None else folder / key[:2] / f"{key}.json"
+    known = None if file is None else _kept(file)
+    if known is not None:
+        return {ids.start + place: reason for place, reason in known.items()}, True
+    reasons = threads.map(lambda sample: _fault(prepared, source, sample), ids)
+    faults = {sample: reason for sample, reason in zip(ids, reasons, strict=True) if reason}
+    if file is not None:
+        _keep(file, {sample - ids.start: reason for sample, reason in faults.items()})
+    return faults, False
+
+
+def _fault(prepared: Prepared, source: Source, sample: int) -> str:
+    """Why a sample cannot be read; empty if it can."""
+    try:
+        (got,) = read(source, prepared, Slice(np.array([sample]), 1, 1)).samples
+        decode(got, prepared.facts.channels, source.place(sample))
+    except DataError as error:
+        return str(error)
+    return ""
+
+
+def _key(prepared: Prepared, source: Source, ids: range) -> str | None:
+    """A digest of all that the answer depends on; None where no file tells what changed."""
+    facts, features = prepared.facts, prepared.data.features.model_dump_json()
+    rule = (facts.classes, facts.channels, facts.image_size, prepared.exact, prepared.form)
+    digest = hashlib.sha256(repr((_VERSION, PIL.__version__, *rule, features)).encode())
+    files: dict[str, None] = {}
+    for sample in ids:
+        file = source.file(sample)
+        if file is None:
+            return None
+        files[file] = None
+        digest.update(os.fsencode(source.place(sample)) + b"\0")
+    for file in files:
+        with contextlib.suppress(OSError):  # one that is missing has a fault, and no state
+            state = os.stat(file)
+            digest.update(f"{state.st_size} {state.st_mtime_ns}".encode())
+        digest.update(b"\0")
+    return digest.hexdigest()
+
+
+def _kept(file: Path) -> Faults | None:
+    try:
+        return {int(place): str(reason) for place, reason in json.loads(file.read_text()).items()}
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _keep(file: Path, faults: Faults) -> None:
+    with contextlib.suppress(OSError):  # without it the next run looks again, and finds the same
+        file.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, partial = tempfile.mkstemp(dir=file.parent, suffix=".partial")
+        with os.fdopen(descriptor, "w") as stream:
+            json.dump(faults, stream)
+        os.replace(partial, file)

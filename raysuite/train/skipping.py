@@ -1,0 +1,118 @@
+"""Before the first epoch: which samples are left out, found by all ranks together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from raysuite.data import Prepared, Split
+from raysuite.data.skipping import CHUNK, Faults, look
+from raysuite.data.source import open_source
+from raysuite.errors import DataError
+from raysuite.parallel.base import World
+from raysuite.parallel.comm import Comm
+from raysuite.plan import RunPlan
+from raysuite.records import SamplesSkipped
+
+SPLITS: tuple[Split, ...] = ("train", "val")
+MOST_BAD = 0.1
+"""The largest share of a split that may be left out: with more, another set would be trained on
+than the spec names."""
+MOST_TOLD = 20
+"""Bad samples whose place and reason are told; the others are counted."""
+_LONGEST = 400
+"""Bytes of a place and its reason, as they are told to the other ranks."""
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """What is left out of a split, and the Record that tells it; the same on all ranks."""
+
+    mask: NDArray[np.bool_]
+    """[samples], True for what is left out."""
+    record: SamplesSkipped
+
+
+def bad_samples(plan: RunPlan, prepared: Prepared, world: World, comm: Comm) -> Iterator[Skipped]:
+    """What a run leaves out of each split; nothing where its policy is that bad samples end it.
+
+    All ranks must call it. Raises as `look_through`.
+    """
+    if plan.spec.data.bad_samples == "skip":
+        threads = plan.spec.resources.cpus_per_worker
+        for split in SPLITS:
+            yield look_through(prepared, split, plan.run_id, world, comm, threads)
+
+
+def look_through(
+    prepared: Prepared, split: Split, run_id: str, world: World, comm: Comm, threads: int
+) -> Skipped:
+    """Look at every sample of a split, each rank at its share of them, on `threads` threads.
+
+    All ranks must call it. They meet after each chunk: none waits long for another, and too many
+    bad samples end it early.
+
+    Raises DataError, on all ranks alike, where more than MOST_BAD of the samples are bad.
+    """
+    began = time.perf_counter()
+    samples = prepared.samples(split)
+    faults: Faults = {}
+    bad = known = 0
+    with (
+        closing(open_source(prepared, split)) as source,
+        ThreadPoolExecutor(threads, thread_name_prefix="raysuite-look") as pool,
+    ):
+        for first in range(0, samples, CHUNK * world.size):
+            start = first + CHUNK * world.rank
+            ids = range(min(start, samples), min(start + CHUNK, samples))
+            found, was_known = look(prepared, source, ids, pool) if ids else ({}, True)
+            faults |= found
+            told = torch.tensor([len(found), len(ids) if was_known else 0])
+            more, knew = comm.all_reduce(told, "sum").tolist()
+            bad, known = bad + more, known + knew
+            if bad > MOST_BAD * samples:
+                break
+    mask = _shared_mask(comm, samples, faults)
+    reasons = _shared_reasons(comm, np.flatnonzero(mask)[:MOST_TOLD], faults)
+    if bad > MOST_BAD * samples:
+        raise DataError(
+            f"{prepared.files}: more than {MOST_BAD:.0%} of the {samples} samples of {split} "
+            f"cannot be read, and data.bad_samples=skip leaves out no more; repair the set. "
+            "The first of them:\n" + "\n".join(reasons[:3])
+        )
+    record = SamplesSkipped(
+        run_id=run_id,
+        split=split,
+        samples=samples,
+        skipped=int(mask.sum()),
+        places=reasons,
+        known=known,
+        seconds=time.perf_counter() - began,
+    )
+    return Skipped(mask, record)
+
+
+def _shared_mask(comm: Comm, samples: int, faults: Faults) -> NDArray[np.bool_]:
+    mask = np.zeros(samples, np.uint8)
+    mask[list(faults)] = 1
+    return comm.all_reduce(torch.from_numpy(mask), "max").numpy().astype(np.bool_)
+
+
+def _shared_reasons(comm: Comm, ids: NDArray[np.int64], faults: Faults) -> list[str]:
+    """What the ranks know of the samples `ids`, in their order, on all ranks."""
+    texts = torch.zeros(len(ids), _LONGEST, dtype=torch.uint8)
+    for row, sample in enumerate(ids.tolist()):
+        if sample in faults:
+            text = faults[sample].encode(errors="replace")[:_LONGEST]
+            texts[row, : len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+    if not len(ids):
+        return []
+    rows = comm.all_reduce(texts, "max").numpy()
+    return [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in rows]

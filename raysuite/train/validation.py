@@ -1,0 +1,48 @@
+"""One exact pass over the validation set, shared among all ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from raysuite.data import Loader
+from raysuite.data.order import rank_slices, step_sizes
+from raysuite.optim.average import WeightAverage
+from raysuite.parallel.base import Engine, World
+from raysuite.parallel.comm import average_buffers
+from raysuite.parallel.precision import Autocast
+from raysuite.plan import RunPlan
+
+
+def validate(
+    plan: RunPlan,
+    world: World,
+    engine: Engine,
+    loader: Loader,
+    average: WeightAverage | None,
+    skipped: NDArray[np.bool_] | None,
+) -> tuple[float, float]:
+    """(mean loss, top-1 accuracy) over every validation sample but `skipped`, from all ranks.
+
+    Of the averaged weights where there is an `average`. All ranks must call it.
+    """
+    average_buffers(engine.model, engine.comm)
+    engine.model.eval()
+    forward = engine.forward
+    if average is not None:
+        average_buffers(average.model, engine.comm)
+        forward = Autocast(average.model, engine.settings.precision, world.device, engine.scale)
+    order, global_batch = np.arange(plan.dataset.val_samples), plan.micro_batch * plan.workers
+    steps = rank_slices(order, global_batch, plan.workers, world.rank, skipped=skipped)
+    sums = torch.zeros(2, dtype=torch.float64)
+    with torch.no_grad():
+        for batch in loader.batches([part for step in steps for part in step]):
+            logits = forward(batch.images)[: batch.real].float()
+            labels = batch.labels[: batch.real]
+            loss = torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
+            correct = (logits.argmax(1) == labels).sum()
+            sums += torch.stack([loss.double(), correct.double()]).cpu()
+    samples = sum(step_sizes(order, global_batch, skipped))
+    loss_mean, accuracy = (engine.comm.all_reduce(sums, "sum") / samples).tolist()
+    return loss_mean, accuracy

@@ -1,0 +1,129 @@
+"""What counts as bad, and what is remembered of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from raysuite.data import Prepared, prepare
+from raysuite.data.skipping import Faults, look
+from raysuite.data.source import open_source
+from raysuite.spec.data import DataOptions
+from raysuite.spec.datasets import DIGITS
+from tests.small_sets import COUNTS, SmallSet, write
+
+
+@pytest.fixture(scope="module")
+def threads() -> Iterator[Executor]:
+    with ThreadPoolExecutor(2) as pool:
+        yield pool
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> SmallSet:
+    return write("image_folder-folder", tmp_path / "set")
+
+
+@pytest.fixture
+def prepared(small: SmallSet, tmp_path: Path) -> Prepared:
+    return prepare(small.data, small.facts, tmp_path / "cache")
+
+
+def looked(prepared: Prepared, threads: Executor, cache: Path) -> tuple[Faults, bool]:
+    with closing(open_source(prepared, "train")) as source:
+        return look(prepared, source, range(COUNTS["train"]), threads, cache)
+
+
+def files(small: SmallSet) -> list[Path]:
+    """In the order of samples."""
+    return sorted(Path(small.data.path or "").glob("train/*/*"))
+
+
+def test_each_bad_sample_is_named_with_its_reason(small, prepared, threads, tmp_path):
+    whole = files(small)
+    whole[3].write_bytes(whole[3].read_bytes()[:-500])
+    whole[7].write_text("no image")
+    whole[8].write_bytes(b"")
+    whole[9].unlink()
+    faults, known = looked(prepared, threads, tmp_path)
+    assert not known
+    assert list(faults) == [3, 7, 8, 9]
+    for sample, reason in zip(
+        faults,
+        ["cut short: it has no end", "neither JPEG", "neither", "cannot be read"],
+        strict=True,
+    ):
+        assert faults[sample].startswith(f"{whole[sample]}: ")
+        assert reason in faults[sample]
+
+
+def test_what_was_found_is_known_until_a_file_changes(small, prepared, threads, tmp_path):
+    whole = files(small)
+    content = whole[3].read_bytes()
+    assert looked(prepared, threads, tmp_path) == ({}, False)
+    assert looked(prepared, threads, tmp_path) == ({}, True)
+    whole[3].write_bytes(b"x" * len(content))  # the same size
+    faults, known = looked(prepared, threads, tmp_path)
+    assert (list(faults), known) == ([3], False)
+    assert looked(prepared, threads, tmp_path) == (faults, True)
+    whole[3].write_bytes(content)
+    assert looked(prepared, threads, tmp_path)[0] == {}
+    whole[4].rename(whole[4].with_suffix(".away"))
+    assert list(looked(prepared, threads, tmp_path)[0]) == [4]
+    whole[4].with_suffix(".away").rename(whole[4])
+    assert looked(prepared, threads, tmp_path)[0] == {}
+
+
+def test_the_same_images_elsewhere_are_looked_at_anew(small, prepared, threads, tmp_path):
+    looked(prepared, threads, tmp_path)
+    other = tmp_path / "other"
+    shutil.copytree(small.data.path, other)
+    data = small.data.model_copy(update={"path": str(other)})
+    assert not looked(prepare(data, small.facts, tmp_path / "cache"), threads, tmp_path)[1]
+
+
+def test_a_damaged_note_and_a_cache_that_cannot_be_written_do_no_harm(
+    small, prepared, threads, tmp_path
+):
+    files(small)[3].write_text("no image")
+    found = looked(prepared, threads, tmp_path)
+    [note] = (tmp_path / "looks").rglob("*.json")
+    for damaged in ("", "[]", "{", '{"a": 1}'):
+        note.write_text(damaged)
+        assert looked(prepared, threads, tmp_path) == found
+    blocked = tmp_path / "a-file"
+    blocked.touch()
+    for _ in range(2):
+        assert looked(prepared, threads, blocked) == found
+    assert not list(tmp_path.rglob("*.partial"))
+
+
+def test_records_are_looked_at_with_their_checksums(tmp_path, threads):
+    prepared = prepare(DataOptions(name="digits", format="tfrecord"), DIGITS, tmp_path / "cache")
+    assert looked(prepared, threads, tmp_path) == ({}, False)
+    assert looked(prepared, threads, tmp_path) == ({}, True)
+    with closing(open_source(prepared, "train")) as source:
+        shard, _, offset = source.place(4).rpartition(" at byte ")
+    content = bytearray(Path(shard).read_bytes())
+    content[int(offset) + 40] ^= 1
+    Path(shard).write_bytes(content)
+    faults, known = looked(prepared, threads, tmp_path)
+    assert not known
+    assert list(faults) == [4]
+    assert "the checksum of the record's data differs" in faults[4]
+
+
+def test_a_chunk_that_is_written_at_once_by_two_is_whole(small, prepared, tmp_path):
+    """Two ranks of one node may look at the same samples where the world size changed."""
+    files(small)[3].write_text("no image")
+    with ThreadPoolExecutor(4) as two:
+        found = list(two.map(lambda _: looked(prepared, two, tmp_path)[0], range(2)))
+    assert found[0] == found[1]
+    assert looked(prepared, two, tmp_path) == (found[0], True)
+    assert len(os.listdir(tmp_path / "looks")) == 1
