@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from raysuite.spec.base import IMPORT_PATH
+from raysuite.spec.datasets import DATASETS
 from raysuite.spec.experiment import FREE_FORM, NOT_IN_A_MATRIX, ExperimentSpec
 from raysuite.spec.names import MODELS
 from raysuite.spec.optimizers import UNNAMED_OPTIMIZER
@@ -22,9 +23,10 @@ def spec_schema() -> Schema:
     for block in [schema, *blocks.values()]:
         for prop in block["properties"].values():
             prop.pop("title", None)
-    model = blocks["ModelOptions"]["properties"]["name"]
-    del model["type"]
-    model["anyOf"] = [{"enum": list(MODELS)}, {"type": "string", "pattern": IMPORT_PATH}]
+    for block, known in (("ModelOptions", MODELS), ("DataOptions", DATASETS)):
+        name = blocks[block]["properties"]["name"]
+        del name["type"]
+        name["anyOf"] = [{"enum": list(known)}, {"type": "string", "pattern": IMPORT_PATH}]
 
     for key, prop in keys.items():
         choices = blocks_under(schema, key)

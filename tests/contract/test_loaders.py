@@ -29,7 +29,7 @@ from raysuite.data import (
 from raysuite.errors import DataError
 from raysuite.spec.data import DataOptions
 from raysuite.spec.datasets import DIGITS, DatasetFacts
-from raysuite.spec.loaders import DaliOptions, LoaderOptions, NativeOptions
+from raysuite.spec.loaders import DaliOptions, LoaderOptions, MemoryOptions, NativeOptions
 from tests.require import require
 
 CPU = torch.device("cpu")
@@ -39,6 +39,8 @@ OPTIONS: dict[str, LoaderOptions] = {
     "dali": DaliOptions(),
     "dali-shallow": DaliOptions(prefetch=1),
     "dali-deep": DaliOptions(threads=2, prefetch=4),
+    "memory": MemoryOptions(),
+    "memory-threads": MemoryOptions(threads=3, prefetch=4),
 }
 RANKS = (1, 2, 3, 4)
 BATCHES = (7, 64, 100)
@@ -231,12 +233,12 @@ def test_an_unreadable_image_is_named_and_the_loader_goes_on(tmp_path, options):
 
 def test_a_damaged_record_is_named_with_its_offset(tmp_path, options):
     prepared = prepare(DataOptions(name="digits", format="tfrecord"), DIGITS, tmp_path)
-    loader = make_loader(prepared, "val", options, CPU)
     shard = prepared.files / "val-00001-of-00004.tfrecord"
     offset, size = map(int, shard.with_suffix(".idx").read_text().split()[2:4])
     content = bytearray(shard.read_bytes())
     content[offset + size - 20] ^= 1
     shard.write_bytes(content)
+    loader = make_loader(prepared, "val", options, CPU)
     slices = [Slice(ids, len(ids), len(ids)) for ids in (np.arange(9), np.arange(120))]
     with pytest.raises(DataError, match=rf"^{shard} at byte {offset}: the checksum"):
         list(loader.batches(slices))

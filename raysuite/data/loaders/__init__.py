@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 _LOADERS = {
     "native": "raysuite.data.loaders.native:NativeLoader",
     "dali": "raysuite.data.loaders.dali:DaliLoader",
+    "memory": "raysuite.data.loaders.memory:MemoryLoader",
+    "synthetic": "raysuite.data.loaders.synthetic:SyntheticLoader",
+    "ray_data": "raysuite.data.loaders.ray_data:RayDataLoader",
 }
 
 

@@ -1,0 +1,136 @@
+"""The whole set decoded once, in memory that all workers of a node share."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import sys
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from raysuite.data.base import Batch, Slice
+from raysuite.data.decoded import Decoded, Decoding
+from raysuite.data.node_share import NodeShare
+from raysuite.data.normalise import Normalise
+from raysuite.data.pixels import show
+from raysuite.data.prepared import Prepared, Split
+from raysuite.data.reading import read, shown
+from raysuite.data.source import Source, open_source
+from raysuite.data.views import Views, views
+from raysuite.spec.loaders import MemoryOptions
+
+_Cut = tuple[NDArray[np.uint8], NDArray[np.int64]]
+"""Images [b, size, size, C] and labels [b]."""
+
+
+class MemoryLoader:
+    """Cuts batches out of decoded images, in threads that run ahead.
+
+    The first worker of a node to come decodes the split, on all its cores, while the others wait.
+    Images keep their own size, so that views are cut from them as `native` cuts them. What
+    cannot be decoded is left out, and read again when it is asked for: the error comes then.
+    """
+
+    def __init__(
+        self, prepared: Prepared, split: Split, options: MemoryOptions, device: torch.device
+    ) -> None:
+        self._prepared = prepared
+        self._normalise = Normalise(prepared, device)
+        self._source = open_source(prepared, split)
+        samples = prepared.samples(split)
+        decoding = Decoding(self._source, prepared, samples)
+        key = _key(self._source, prepared, split)
+        self._share = NodeShare(key, decoding.size, decoding.write)
+        self._images = Decoded(self._share.path, prepared.facts.channels)
+        self._stack = None if prepared.resizes else self._images.stacked()
+        self._pool = ThreadPoolExecutor(options.threads, thread_name_prefix="raysuite-memory")
+        self._ahead = max(options.prefetch, options.threads)
+        self._asked: Sequence[Slice] = ()
+
+    def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
+        """One Batch per Slice, in order. The next call takes the loader over from this one.
+
+        Raises DataError that names the file of an unreadable image.
+        """
+        self._asked = asked = list(slices)
+        pending: deque[Future[_Cut]] = deque()
+        coming = iter(asked)
+        try:
+            for slice_ in asked:
+                if self._asked is not asked:
+                    raise RuntimeError("a later call of batches() has taken this loader over")
+                for next_ in itertools.islice(coming, 1 + self._ahead - len(pending)):
+                    pending.append(self._pool.submit(self._cut, next_))
+                images, labels = map(torch.from_numpy, pending.popleft().result())
+                yield Batch(
+                    self._normalise(images),
+                    self._normalise.moved(labels),
+                    slice_.real,
+                    slice_.of_global,
+                )
+        finally:
+            for future in pending:
+                future.cancel()
+
+    def close(self) -> None:
+        """End the threads, and leave the memory to the other workers of the node."""
+        self._pool.shutdown(cancel_futures=True)
+        self._share.close()
+        self._source.close()
+
+    def _cut(self, slice_: Slice) -> _Cut:
+        ids, images = slice_.ids, self._images
+        if (images.offsets[ids] < 0).any():
+            got = read(self._source, self._prepared, slice_)
+            return shown(self._source, self._prepared, slice_, got), got.labels
+        seen = views(self._prepared, ids, images.sizes[ids], slice_.draw)
+        labels = images.labels[ids]
+        if self._stack is not None:
+            return shifted(self._stack[ids], seen), labels
+        size = self._prepared.facts.image_size
+        cut = np.empty((len(ids), size, size, images.channels), np.uint8)
+        for row, sample in enumerate(ids.tolist()):
+            cut[row] = show(images[sample], seen.boxes[row], bool(seen.flips[row]), size)
+        return cut, labels
+
+
+def shifted(images: NDArray[np.uint8], seen: Views) -> NDArray[np.uint8]:
+    """Views of whole size of images [b, H, W, C], shifted by whole pixels and mirrored; zeros
+    come in from beyond. What `show` does, for all at once."""
+    corners = seen.boxes[:, :2].astype(np.int64)
+    reach = int(np.abs(corners).max(initial=0))
+    if reach:
+        count, height, width, _ = images.shape
+        padded = np.pad(images, ((0, 0), (reach, reach), (reach, reach), (0, 0)))
+        rows = corners[:, 1, None] + reach + np.arange(height)
+        columns = corners[:, 0, None] + reach + np.arange(width)
+        images = padded[np.arange(count)[:, None, None], rows[:, :, None], columns[:, None, :]]
+    if seen.flips.any():
+        images[seen.flips] = images[seen.flips, :, ::-1]
+    return images
+
+
+def _key(source: Source, prepared: Prepared, split: Split) -> str:
+    """What tells one split's pixels from another's: its files, their sizes and their times."""
+    told = hashlib.sha256()
+
+    def tell(*what: object) -> None:
+        told.update(repr(what).encode("utf-8", "surrogateescape"))
+
+    tell(split, prepared.form, prepared.facts, prepared.data.model_dump())
+    files = dict.fromkeys(source.file(sample) for sample in range(prepared.samples(split)))
+    for file in files:
+        if file is None:  # one's own set: by the module that makes it
+            file = getattr(sys.modules.get(prepared.data.name.partition(":")[0]), "__file__", None)
+        try:
+            found = os.stat(file) if file else None
+        except OSError:  # missing: told when it is asked for
+            found = None
+        tell(file, found and (found.st_size, found.st_mtime_ns))
+    return f"{split}-{told.hexdigest()[:24]}"

@@ -1,0 +1,141 @@
+"""Ray Data, streaming in our order."""
+
+from __future__ import annotations
+
+import logging
+import math
+import uuid
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import ray
+import ray.data
+import torch
+from ray.data.exceptions import SystemException
+
+from raysuite.data.base import Batch, Slice
+from raysuite.data.loaders.ray_tasks import decode_slices, table_of
+from raysuite.data.normalise import Normalise
+from raysuite.data.prepared import Prepared, Split
+from raysuite.data.source import open_source
+from raysuite.errors import DataError, RunError, UserError
+from raysuite.spec.loaders import RayDataOptions
+
+_Rows = Generator[dict[str, Any]]
+
+_BLOCKS_PER_TASK = 4
+"""Blocks of the object store that each block at work or ready may take, inputs included."""
+
+
+class RayDataLoader:
+    """Decodes in tasks of Ray Data on this worker's node, and takes their batches as they come.
+
+    Ray Data's own splits hand rows to whichever worker is free; here each worker streams a
+    dataset of its own slices, whose blocks come out in the order in which they go in.
+
+    Raises UserError where no Ray runs.
+    """
+
+    def __init__(
+        self, prepared: Prepared, split: Split, options: RayDataOptions, device: torch.device
+    ) -> None:
+        if not ray.is_initialized():
+            raise UserError(
+                "the loader ray_data needs a running Ray, and there is none in this process; "
+                "start the run by `raysuite run`, or call ray.init() first"
+            )
+        open_source(prepared, split).close()  # what it raises should come now
+        self._prepared, self._split, self._options = prepared, split, options
+        self._name = uuid.uuid4().hex
+        facts = prepared.facts
+        self._shape = (facts.image_size, facts.image_size, facts.channels)
+        self._normalise = Normalise(prepared, device)
+        self._rows: _Rows | None = None
+        # a line or two per epoch and worker otherwise; its own log file has them
+        logging.getLogger("ray.data").setLevel(logging.WARNING)
+
+    def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
+        """One Batch per Slice, in order. The next call takes the loader over from this one.
+
+        Raises DataError that names the file of an unreadable image, and RunError where Ray's
+        tasks failed.
+        """
+        if not slices:
+            return
+        self._stop()
+        self._rows = rows = self._stream(slices)
+        for slice_ in slices:
+            if self._rows is not rows:
+                raise RuntimeError("a later call of batches() has taken this loader over")
+            row = next(rows)
+            if row["error"].is_valid:
+                rows.close()
+                raise DataError(row["error"].as_py())
+            shape = (len(slice_.ids), *self._shape)
+            images = np.frombuffer(row["images"].as_buffer(), np.uint8).reshape(shape)
+            labels = np.frombuffer(row["labels"].as_buffer(), np.int64)
+            yield Batch(
+                # copies: the buffers are Ray's, and not to be written to
+                self._normalise(torch.tensor(images)),
+                self._normalise.moved(torch.tensor(labels)),
+                slice_.real,
+                slice_.of_global,
+            )
+
+    def close(self) -> None:
+        """End the tasks."""
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._rows is not None:
+            self._rows.close()
+            self._rows = None
+
+    def _stream(self, slices: Sequence[Slice]) -> _Rows:
+        """A row of `ray_tasks.decode_slices` per slice, as Arrow scalars, in order."""
+        dataset, ahead = self._dataset(slices)
+        blocks: Any = iter(
+            dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=ahead)
+        )
+        try:
+            with closing(blocks):  # Ray Data stops its threads and its tasks then
+                for block in blocks:
+                    names = block.column_names
+                    for row in zip(*block.columns, strict=True):
+                        yield dict(zip(names, row, strict=True))
+        except (ray.exceptions.RayError, SystemException) as error:
+            raise RunError(f"Ray Data failed: {error}") from error
+
+    def _dataset(self, slices: Sequence[Slice]) -> tuple[ray.data.Dataset, int]:
+        """The dataset of `slices`, a block per task, and how many blocks are to be held ready."""
+        options, size = self._options, max(len(slice_.ids) for slice_ in slices)
+        per_task = max(1, options.images_per_task // size)
+        ahead = math.ceil(options.prefetch / per_task)
+        parts = [slices[start : start + per_task] for start in range(0, len(slices), per_task)]
+        dataset = ray.data.from_arrow([table_of(part) for part in parts])
+        # Changed in this dataset's own copy of the context.
+        dataset.context.enable_progress_bars = False
+        dataset.context.print_on_execution_start = False
+        execution = dataset.context.execution_options
+        execution.preserve_order = True
+        # By default each dataset takes half the node's object store, and a node has many workers.
+        block_bytes = per_task * size * math.prod(self._shape)
+        execution.resource_limits = ray.data.ExecutionResources.for_limits(
+            object_store_memory=_BLOCKS_PER_TASK * (options.tasks + ahead) * block_bytes
+        )
+        decode: Any = decode_slices
+        decoded = dataset.map_batches(
+            decode,
+            fn_kwargs={"loader": self._name, "prepared": self._prepared, "split": self._split},
+            batch_size=None,
+            batch_format="pyarrow",
+            compute=ray.data.TaskPoolStrategy(size=options.tasks),
+            # The workers hold their CPUs while they wait for these tasks: a task that asked for
+            # one would wait for them, for ever on a full cluster.
+            num_cpus=0,
+            # where the files are
+            label_selector={"ray.io/node-id": ray.get_runtime_context().get_node_id()},
+        )
+        return decoded, ahead

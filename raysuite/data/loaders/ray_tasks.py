@@ -1,0 +1,61 @@
+"""What runs in Ray Data's tasks: slices in, decoded batches out.
+
+Loads no torch: the process of each task would pay for it.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from raysuite.data.base import Slice
+from raysuite.data.prepared import Prepared, Split
+from raysuite.data.reading import read, shown
+from raysuite.data.source import Source, open_source
+from raysuite.errors import DataError
+
+_DECODED = pa.schema(
+    [("images", pa.large_binary()), ("labels", pa.large_binary()), ("error", pa.string())]
+)
+"""A row per batch: uint8 [b, size, size, C] and int64 [b], or what is wrong with it."""
+
+_MOST_OPEN = 8
+_open: dict[str, Source] = {}
+"""Sources by loader; a process of Ray's serves many loaders, one after the other or in turn."""
+
+
+def table_of(slices: Sequence[Slice]) -> pa.Table:
+    """What one task is given."""
+    return pa.table({"slice": [pickle.dumps(slice_) for slice_ in slices]})
+
+
+def decode_slices(table: pa.Table, loader: str, prepared: Prepared, split: Split) -> pa.Table:
+    """A row of decoded pixels for each of `table_of`'s rows. Errors travel as text: what a task
+    raises, Ray wraps into tracebacks of its own."""
+    rows = [
+        _decoded(pickle.loads(data), loader, prepared, split)
+        for data in table.column("slice").to_pylist()
+    ]
+    return pa.Table.from_pylist(rows, schema=_DECODED)
+
+
+def _decoded(
+    slice_: Slice, loader: str, prepared: Prepared, split: Split
+) -> dict[str, bytes | str | None]:
+    try:
+        source = _source(loader, prepared, split)
+        got = read(source, prepared, slice_)
+        images = shown(source, prepared, slice_, got)
+    except DataError as error:
+        return {"images": None, "labels": None, "error": str(error)}
+    return {"images": images.tobytes(), "labels": got.labels.tobytes(), "error": None}
+
+
+def _source(loader: str, prepared: Prepared, split: Split) -> Source:
+    if loader not in _open:
+        while len(_open) >= _MOST_OPEN:
+            _open.pop(next(iter(_open))).close()
+        _open[loader] = open_source(prepared, split)
+    return _open[loader]

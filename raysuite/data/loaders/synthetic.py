@@ -1,0 +1,53 @@
+"""Random tensors that lie on the device already: the limit without any loading."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from raysuite.data.base import Batch, Slice
+from raysuite.data.prepared import Prepared, Split
+from raysuite.spec.loaders import SyntheticOptions
+
+
+class SyntheticLoader:
+    """Gives the front of one random batch again and again; reads nothing.
+
+    Batches have the sizes that are asked for. Images are standard normal, as normalised images
+    roughly are, and labels uniform: losses and accuracies mean nothing.
+    """
+
+    def __init__(
+        self, prepared: Prepared, split: Split, options: SyntheticOptions, device: torch.device
+    ) -> None:
+        self._facts, self._device = prepared.facts, device
+        self._images = self._labels = torch.empty(0)
+        self._asked: Sequence[Slice] = ()
+
+    def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
+        """One Batch per Slice, in order, all sharing memory: not to be written to."""
+        self._asked = asked = list(slices)
+        largest = max((len(slice_.ids) for slice_ in asked), default=0)
+        if len(self._images) < largest:
+            self._images, self._labels = self._drawn(largest)
+        for slice_ in asked:
+            if self._asked is not asked:
+                raise RuntimeError("a later call of batches() has taken this loader over")
+            count = len(slice_.ids)
+            images, labels = self._images[:count], self._labels[:count]
+            yield Batch(images, labels, slice_.real, slice_.of_global)
+
+    def close(self) -> None:
+        """Free the tensors."""
+        self._images = self._labels = torch.empty(0)
+
+    def _drawn(self, count: int) -> tuple[Tensor, Tensor]:
+        # a generator of its own: the default one belongs to the model
+        draws = torch.Generator(self._device).manual_seed(0)
+        facts = self._facts
+        shape = (count, facts.channels, facts.image_size, facts.image_size)
+        images = torch.randn(shape, generator=draws, device=self._device)
+        labels = torch.randint(facts.classes, (count,), generator=draws, device=self._device)
+        return images, labels

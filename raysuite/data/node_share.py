@@ -1,0 +1,213 @@
+"""A folder that all processes of a node map, made by the first of them and removed by the last.
+
+It lies in memory (/dev/shm), or below the cache where memory is short. Who may make or remove it
+is settled by two locks per folder, which the kernel frees when a process ends, however it ends:
+
+    KEY.making   held, alone, while the folder is looked for, made or removed
+    KEY.users    held, together, by all that use it; it names the folder
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import socket
+import tempfile
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from raysuite.data.cache import cache_dir
+from raysuite.errors import DataError
+from raysuite.units import human_bytes
+
+LARGEST_SHARE = 0.8
+"""Of the memory that is free: training needs the rest."""
+
+
+class NodeShare:
+    """One node's copy of what `write` writes; `path` is its folder, until `close`.
+
+    `write(folder)` writes `size()` bytes. It is called by one process of the node at a time, and
+    only where no other process has the folder in use; the others wait for it.
+
+    Raises DataError where neither memory nor disk has room, and whatever `write` raises.
+    """
+
+    def __init__(self, key: str, size: Callable[[], int], write: Callable[[Path], None]) -> None:
+        locks = _locks()
+        making = _lock(locks / f"{key}.making", fcntl.LOCK_EX)
+        try:
+            _remove_unused(locks)
+            users = _lock(locks / f"{key}.users", fcntl.LOCK_SH)
+            try:
+                named = _named(users)
+                if named is None or not named.is_dir():
+                    named = _make(locks, key, users, size(), write)
+                self.path = named
+            except BaseException:
+                os.close(users)
+                _remove_if_unused(locks, key)
+                raise
+        finally:
+            os.close(making)
+        # also when the interpreter ends, or the loader is forgotten
+        self._leave = weakref.finalize(self, _leave, locks, key, users)
+
+    def close(self) -> None:
+        """Leave the folder; the last to leave removes it. Mapped arrays stay valid."""
+        self._leave()
+
+
+def memory_root() -> Path:
+    """The node's folder in memory, of this user alone."""
+    shm = Path("/dev/shm")
+    root = shm if shm.is_dir() else Path(tempfile.gettempdir())
+    return root / f"raysuite-{os.getuid()}"
+
+
+def _locks() -> Path:
+    root = memory_root()
+    root.mkdir(mode=0o700, exist_ok=True)
+    if root.stat().st_uid != os.getuid():
+        raise DataError(f"{root} belongs to another user; have it removed")
+    return root
+
+
+def _lock(path: Path, how: int) -> int:
+    """An open descriptor of the file at `path`, locked. Raises BlockingIOError with LOCK_NB."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, how)
+            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                return descriptor
+        except FileNotFoundError:
+            pass  # removed by the one who held the lock before: the name is free again
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _named(users: int) -> Path | None:
+    """The folder that the open file names."""
+    name = os.pread(users, 4096, 0)
+    return Path(os.fsdecode(name)) if name else None
+
+
+def _make(locks: Path, key: str, users: int, size: int, write: Callable[[Path], None]) -> Path:
+    _clear(key, users)
+    path = _place(locks, key, size)
+    # named before it is written: what a killed maker leaves is found and removed by the next
+    os.ftruncate(users, 0)
+    os.pwrite(users, os.fsencode(path), 0)
+    partial = _partial(path)
+    try:
+        partial.mkdir(parents=True)
+        write(partial)
+        partial.rename(path)
+    except OSError as error:
+        raise DataError(
+            f"{human_bytes(size)} of decoded images cannot be kept in {path.parent} ({error}); "
+            "choose another loader"
+        ) from error
+    return path
+
+
+def _place(locks: Path, key: str, size: int) -> Path:
+    """Where a folder of `size` bytes is put. Raises DataError where there is no room."""
+    memory = min(shutil.disk_usage(locks).free, int(LARGEST_SHARE * free_memory()))
+    if size <= memory:
+        return locks / key
+    path = _on_disk(key)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    disk = shutil.disk_usage(path.parent).free
+    if size <= disk:
+        return path
+    raise DataError(
+        f"the decoded images need {human_bytes(size)}; there are {human_bytes(memory)} of memory "
+        f"({locks.parent}; {LARGEST_SHARE:.0%} of what is free) and {human_bytes(disk)} of disk "
+        f"({path.parent}); choose another loader, or set RAYSUITE_CACHE to a disk with room"
+    )
+
+
+def free_memory() -> int:
+    """Bytes that may still be taken without swapping: of the machine, and of its control groups."""
+    free: int = psutil.virtual_memory().available
+    top = Path("/sys/fs/cgroup")
+    try:
+        groups = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:  # not on Linux
+        groups = []
+    own = next((line[3:] for line in groups if line.startswith("0::")), "/")
+    folder = top / own.strip("/")
+    for each in (folder, *(above for above in folder.parents if above.is_relative_to(top))):
+        try:
+            limit = int((each / "memory.max").read_text())
+            used = int((each / "memory.current").read_text())
+            stat = (each / "memory.stat").read_text().splitlines()
+            dropped_first = int(dict(line.split() for line in stat)["inactive_file"])
+        except (OSError, ValueError, KeyError):  # no limit here
+            continue
+        free = min(free, limit - used + dropped_first)
+    return max(0, free)
+
+
+def _leave(locks: Path, key: str, users: int) -> None:
+    os.close(users)
+    with contextlib.suppress(OSError):  # the whole root was removed
+        making = _lock(locks / f"{key}.making", fcntl.LOCK_EX)
+        _remove_if_unused(locks, key)
+        os.close(making)
+
+
+def _remove_unused(locks: Path) -> None:
+    """Remove what processes that were killed have left, also before the machine last started."""
+    prefix = _on_disk("").name
+    keys = {path.stem for path in locks.glob("*.making")}
+    keys |= {
+        path.name.lstrip(".").removeprefix(prefix)
+        for path in _on_disk("").parent.glob(f"*{prefix}*")
+    }
+    for key in keys:
+        try:
+            making = _lock(locks / f"{key}.making", fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # at work
+            continue
+        _remove_if_unused(locks, key)
+        os.close(making)
+
+
+def _remove_if_unused(locks: Path, key: str) -> None:
+    """Remove a folder and its locks, if nobody uses it. `making` must be held."""
+    name = locks / f"{key}.users"
+    try:
+        users = _lock(name, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return
+    _clear(key, users)
+    name.unlink()
+    (locks / f"{key}.making").unlink()
+    os.close(users)
+
+
+def _clear(key: str, users: int) -> None:
+    for path in (_named(users), _on_disk(key)):
+        if path is None:
+            continue
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.rmtree(_partial(path), ignore_errors=True)
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(f".{path.name}")
+
+
+def _on_disk(key: str) -> Path:
+    # the cache may be seen by several nodes
+    return cache_dir() / "memory" / f"{socket.gethostname()}-{key}"
