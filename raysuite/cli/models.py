@@ -123,8 +123,12 @@ def _table(rows: Sequence[_Row]) -> Table:
             row.family,
             row.stem or "-",
             f"{row.cost.parameters:,}",
-            f"{row.cost.forward_flops / 1e9:.3f}",
+            _gflop(row.cost.forward_flops),
             f"{row.cost.activation_bytes / MIB:.1f}",
             f"{row.cost.gradient_bytes / MIB:.1f}",
         )
     return table
+
+
+def _gflop(flops: int) -> str:
+    return f"{flops / 1e9:.3f}" if flops >= 1e6 else f"{flops / 1e9:.1e}"
