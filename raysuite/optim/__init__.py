@@ -50,8 +50,8 @@ def parameter_groups(
     """One group, or one with and one without weight decay.
 
     Without decay are parameters of at most one dimension: biases, and what normalisation layers
-    scale and shift by. LARS and LAMB take no ratio of norms there either, as their authors' code
-    does by default (`exclude_from_layer_adaptation`).
+    scale and shift by. LARS and LAMB take no ratio of norms there either, as Google's
+    implementations of both do by default (`exclude_from_layer_adaptation`).
     """
     everything = list(parameters)
     if options.decay_bias_and_norm:
