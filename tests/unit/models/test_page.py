@@ -1,0 +1,29 @@
+"""The figures of docs/models.md, counted anew."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from raysuite.cli import app
+
+PAGE = (Path(__file__).parents[3] / "docs" / "models.md").read_text("utf-8")
+EXAMPLES = re.findall(r"^\$ raysuite (models.*)\n((?:.*\n)*?)```", PAGE, re.M)
+
+
+def words(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize(("command", "shown"), EXAMPLES, ids=[each[0] for each in EXAMPLES])
+def test_the_page_shows_what_the_verb_prints(command: str, shown: str) -> None:
+    result = CliRunner().invoke(app, command.split())
+    assert result.exit_code == 0, result.output
+    assert words(result.stdout) == words(shown)
+
+
+def test_the_page_has_examples() -> None:
+    assert len(EXAMPLES) == 3
