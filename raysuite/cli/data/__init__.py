@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from raysuite.cli.data.convert import convert
+from raysuite.cli.data.make import make
 
 data = typer.Typer(
     no_args_is_help=True,
@@ -13,5 +14,5 @@ data = typer.Typer(
     help="Make, convert and check data sets.",
 )
 
-for _verb in (convert,):
+for _verb in (make, convert,):
     data.command(_verb.__name__)(_verb)

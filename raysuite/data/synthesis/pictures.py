@@ -1,0 +1,161 @@
+"""Pictures of a stand-in: sample i of a split depends on the seed, the split and i alone."""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from raysuite.data.synthesis.fields import FIELDS, field_side, fields
+from raysuite.data.synthesis.stand_in import Split, StandIn
+
+Pixels = NDArray[np.uint8]
+
+VERSION = 1
+"""Raised whenever pictures come out differently."""
+
+_LABELS, _PICTURES, _PATTERNS = range(3)
+"""First words of the seeds, so that no two purposes share their random numbers."""
+
+_CONTRAST = (30.0, 55.0)
+"""Standard deviation of the two fields together, in levels of 255."""
+_BRIGHTNESS = (95.0, 150.0)
+_PATTERN = (0.1, 0.6)
+"""How strongly a class's pattern shows in one of its pictures."""
+_PATTERN_SIDE = 32
+_WAVES = 3
+_UPRIGHT_SHARE = 0.25
+
+
+class Painter:
+    """Draws the samples of a stand-in. Not to be shared by threads: it draws into one buffer."""
+
+    def __init__(self, stand_in: StandIn) -> None:
+        self._of = stand_in
+        self._buffers: dict[tuple[int, int], tuple[NDArray[np.float32], NDArray[np.float32]]] = {}
+
+    def label(self, split: Split, sample: int) -> int:
+        """From 0. Each run of `classes` samples has every class once, in a random order."""
+        block, place = divmod(sample, self._of.classes)
+        return int(_order(self._of.seed, split == "val", block, self._of.classes)[place])
+
+    def picture(self, split: Split, sample: int) -> tuple[Pixels, int]:
+        """[height, width, channels] and the label."""
+        of = self._of
+        label = self.label(split, sample)
+        generator = np.random.default_rng([_PICTURES, of.seed, split == "val", sample])
+        upright = of.upright and generator.random() < _UPRIGHT_SHARE
+        height, width = (of.width, of.height) if upright else (of.height, of.width)
+        if of.content == "noise":
+            noise = np.frombuffer(generator.bytes(height * width * of.channels), np.uint8)
+            return noise.reshape(height, width, of.channels), label
+        if of.name == "mnist":
+            return _digit(generator, label, split, width), label
+        return self._natural(generator, label, height, width), label
+
+    def _natural(self, draw: np.random.Generator, label: int, height: int, width: int) -> Pixels:
+        """Two cuts from 1/f fields, and the pattern of the class."""
+        picture, part = self._buffer(height, width)
+        side = field_side(max(self._of.width, self._of.height))
+        contrast = draw.uniform(*_CONTRAST)
+        share = draw.uniform(0.2, 0.8)  # of the variance
+        weights = (contrast * np.sqrt(share), contrast * np.sqrt(1 - share))
+        chosen = draw.choice(FIELDS, 2, replace=False)
+        for out, field, weight in zip((picture, part), chosen, weights, strict=True):
+            top, left = draw.integers(0, side - height), draw.integers(0, side - width)
+            cut = fields(side)[field][top : top + height, left : left + width]
+            rows, columns = draw.choice((1, -1), 2)
+            np.multiply(cut[::rows, ::columns], np.float32(weight), out=out)
+        np.add(picture, part, out=picture)
+        strength = draw.uniform(*_PATTERN)
+        pattern = Image.fromarray(_pattern(label)).resize(
+            (width, height), Image.Resampling.BILINEAR
+        )
+        np.multiply(np.asarray(pattern), np.float32(strength), out=part)
+        np.add(picture, part, out=picture)
+        # a pattern's values lie around 128
+        np.add(picture, np.float32(draw.uniform(*_BRIGHTNESS) - 128 * strength), out=picture)
+        np.clip(picture, 0, 255, out=picture)
+        return picture.astype(np.uint8)
+
+    def _buffer(self, height: int, width: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        if (height, width) not in self._buffers:
+            shape = (height, width, self._of.channels)
+            self._buffers[height, width] = (
+                np.empty(shape, np.float32),
+                np.empty(shape, np.float32),
+            )
+        return self._buffers[height, width]
+
+
+@lru_cache(maxsize=4)
+def _order(seed: int, val: bool, block: int, classes: int) -> NDArray[np.int64]:
+    order: NDArray[np.int64] = np.random.default_rng([_LABELS, seed, val, block]).permutation(
+        classes
+    )
+    return order
+
+
+@lru_cache(maxsize=1000)
+def _pattern(label: int) -> Pixels:
+    """The pattern of a class, [32, 32, 3] around 128: a tint, and waves of one to four cycles.
+
+    It is the same for every seed. A linear model finds the waves where they stand; a
+    convolutional one finds their direction, length and colour in any part of the picture too.
+    """
+    draw = np.random.default_rng([_PATTERNS, label])
+    place = (np.arange(_PATTERN_SIDE) + 0.5) / _PATTERN_SIDE
+    pattern = np.full((_PATTERN_SIDE, _PATTERN_SIDE, 3), 128.0)
+    pattern += 14 * _direction(draw)
+    for _ in range(_WAVES):
+        cycles, angle, phase = draw.uniform(1, 4), draw.uniform(0, np.pi), draw.uniform(0, 1)
+        rows, columns = place[:, None] * np.sin(angle), place[None, :] * np.cos(angle)
+        wave = np.cos(2 * np.pi * (cycles * (rows + columns) + phase))
+        pattern += 26 * wave[..., None] * _direction(draw)
+    rounded: Pixels = np.clip(np.round(pattern), 0, 255).astype(np.uint8)
+    return rounded
+
+
+def _direction(draw: np.random.Generator) -> NDArray[np.float64]:
+    """A colour: a random vector of length 1."""
+    vector = draw.standard_normal(3)
+    unit: NDArray[np.float64] = vector / np.linalg.norm(vector)
+    return unit
+
+
+def _digit(draw: np.random.Generator, label: int, split: Split, side: int) -> Pixels:
+    """One of scikit-learn's scans of the digit, bent a little: [side, side, 1].
+
+    It fills 20 of 28 pixels, as MNIST's do. The scans of train and val are different ones.
+    """
+    scans = _scans()[label]
+    kept = scans[::5] if split == "val" else [scan for i, scan in enumerate(scans) if i % 5]
+    scan = kept[draw.integers(len(kept))]
+    angle, shear = draw.uniform(-0.2, 0.2), draw.uniform(-0.2, 0.2)
+    zoom = scan.width / (side * 20 / 28 * draw.uniform(0.9, 1.1))
+    cos, sin = zoom * np.cos(angle), zoom * np.sin(angle)
+    shift = draw.uniform(-0.05, 0.05, 2) * scan.width
+    centre, middle = side / 2, scan.width / 2
+    rows = [(cos, -sin + shear * zoom), (sin, cos)]  # from the picture's place to the scan's
+    matrix: list[float] = []
+    for (a, b), moved in zip(rows, shift, strict=True):
+        matrix += [a, b, middle + moved - (a + b) * centre]
+    drawn = scan.transform(
+        (side, side), Image.Transform.AFFINE, tuple(matrix), Image.Resampling.BICUBIC
+    )
+    return np.asarray(drawn)[..., None]
+
+
+@cache
+def _scans() -> list[list[Image.Image]]:
+    """scikit-learn's digits by class, each 8 x 8 scan within a margin, in levels of 255."""
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    # thin strokes on black, as MNIST's: the paler half of a stroke's edge becomes black
+    levels = np.clip((digits.images - 4) * (255 / 12), 0, 255).astype(np.uint8)
+    return [
+        [Image.fromarray(scan) for scan in levels[digits.target == label]] for label in range(10)
+    ]

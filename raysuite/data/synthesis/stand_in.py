@@ -1,0 +1,238 @@
+"""StandIn: what a synthetic set consists of, decided before a pixel is drawn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+from raysuite.errors import UserError
+from raysuite.spec.datasets import CIFAR_FILES, NAMED, SPLITS, Format, NamedSet
+
+Split = Literal["train", "val"]
+Content = Literal["natural", "noise"]
+Size = tuple[int, int]
+
+SIZES: dict[str, Size] = {
+    "mnist": (28, 28),
+    "cifar10": (32, 32),
+    "imagenet": (500, 375),
+    "highres": (512, 512),
+}
+"""Width and height in pixels. ImageNet's most common size; the others are exact."""
+
+_SIDES = (8, 2048)
+_QUALITY = {"natural": 88, "noise": 75}
+"""JPEG quality: 88 makes 500 x 375 pixels about 100 KB; DDLBench's images are saved with
+Pillow's default, 75: https://github.com/sara-nl/DDLBench benchmark/generate_synthetic_data.py"""
+_PER_SHARD = {"train": 1251, "val": 391}
+"""Images of a TFRecord shard; ImageNet's 1024 and 128 shards hold as many."""
+_PER_FOLDER_CHUNK = 256
+_PER_CLASS = 10
+"""Training images that a class has at least, where a part of a set with many classes is made."""
+_CIFAR_CLASSES = "airplane automobile bird cat deer dog frog horse ship truck"
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """The part of a set that one process writes in one go; lost work is at most one of it each."""
+
+    split: Split
+    number: int
+    of: int
+    """Chunks of the split."""
+    first: int
+    """The split's sample with which it begins."""
+    images: int
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """Everything that the files depend on; equal ones have equal bytes, however made."""
+
+    name: str
+    form: Format
+    train: int
+    """Images."""
+    val: int
+    """Images."""
+    classes: int
+    width: int
+    """Pixels."""
+    height: int
+    """Pixels."""
+    channels: int
+    upright: bool
+    """One image in four stands upright, height x width, so that sizes differ as ImageNet's do."""
+    content: Content
+    seed: int
+    quality: int | None
+    """Of JPEGs; None: PNG, or bare pixels."""
+    shards: tuple[int, int]
+    """TFRecord files of train and val; 0 in other forms."""
+
+    def samples(self, split: Split) -> int:
+        """Images of a split."""
+        return self.train if split == "train" else self.val
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Every chunk, training images first."""
+        splits: tuple[Split, ...] = ("train", "val")
+        for split, shards in zip(splits, self.shards, strict=True):
+            images = self.samples(split)
+            of = {
+                "folder": math.ceil(images / _PER_FOLDER_CHUNK),
+                "tfrecord": shards,
+                "idx": 1,
+            }.get(self.form) or len(CIFAR_FILES[self.form][split])
+            edges = [number * images // of for number in range(of + 1)]
+            for number in range(of):
+                first, last = edges[number], edges[number + 1]
+                yield Chunk(split, number, of, first, last - first)
+
+    @cached_property
+    def class_names(self) -> tuple[str, ...]:
+        """Names by label, in sorted order; ImageNet's look like synsets, and are none."""
+        if self.name == "cifar10":
+            return tuple(_CIFAR_CLASSES.split()[: self.classes])
+        pattern = {"mnist": "{0}", "imagenet": "n{1:08d}"}.get(self.name, "{0:04d}")
+        return tuple(pattern.format(label, label + 1) for label in range(self.classes))
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """As JSON holds them."""
+        return {**asdict(self), "shards": list(self.shards)}
+
+    def told(self) -> str:
+        """In words: `20,000 training and 1,000 validation images of 1,000 classes`."""
+        return (
+            f"{self.train:,} training and {self.val:,} validation images of {self.classes:,} "
+            f"classes, {self.width} x {self.height} {'RGB' if self.channels == 3 else 'grey'}"
+        )
+
+
+def plan_stand_in(
+    name: str,
+    form: str | None = None,
+    *,
+    fraction: float | None = None,
+    images: int | None = None,
+    classes: int | None = None,
+    size: Size | None = None,
+    content: str = "natural",
+    seed: int = 0,
+    quality: int | None = None,
+    shards: int | None = None,
+) -> StandIn:
+    """Decide what the stand-in of a named set consists of; what is None is as in the paper.
+
+    `images` are training images; validation images keep the paper's proportion, but for one of
+    each class at least. Where fewer training images than ten a class would come of it, sets with
+    more than ten classes get fewer of them, unless `classes` says how many.
+
+    Raises UserError with what is valid instead.
+    """
+    known = _known(name)
+    chosen = _form(name, known, form)
+    if content not in get_args(Content):
+        raise UserError(f"content {content!r}; valid are {' and '.join(get_args(Content))}")
+    if seed < 0:
+        raise UserError(f"seed {seed}; valid are numbers from 0")
+    facts = known.facts
+    train = _train_images(name, known, fraction, images)
+    classes = _classes(name, facts.classes, train, classes)
+    val = max(round(train * facts.val_samples / facts.train_samples), classes)
+    if chosen in CIFAR_FILES and train < len(CIFAR_FILES[chosen]["train"]):
+        raise UserError(f"{train} images for CIFAR-10's five training files; give five or more")
+    jpeg = chosen in ("folder", "tfrecord") and facts.image_size > 32
+    if quality is not None and not (jpeg and 1 <= quality <= 95):
+        raise UserError(
+            f"quality {quality}; valid are 1 to 95"
+            if jpeg
+            else f"quality {quality}: {name} as {chosen} holds no JPEGs; leave it out"
+        )
+    width, height = _size(name, chosen, size)
+    return StandIn(
+        name=name,
+        form=chosen,
+        train=train,
+        val=val,
+        classes=classes,
+        width=width,
+        height=height,
+        channels=facts.channels,
+        upright=name == "imagenet" and size is None,
+        content="noise" if content == "noise" else "natural",
+        seed=seed,
+        quality=(quality or _QUALITY[content]) if jpeg else None,
+        shards=_shards(chosen, train, val, shards),
+    )
+
+
+def _known(name: str) -> NamedSet:
+    if name not in NAMED:
+        hint = "; digits needs none: it comes with scikit-learn" if name == "digits" else ""
+        raise UserError(f"no stand-in for {name!r}; valid are {', '.join(NAMED)}{hint}")
+    return NAMED[name]
+
+
+def _form(name: str, known: NamedSet, form: str | None) -> Format:
+    for valid in known.formats:
+        if form in (None, valid):
+            return valid
+    raise UserError(f"{name} cannot lie as {form!r}; valid: {' or '.join(known.formats)}")
+
+
+def _train_images(name: str, known: NamedSet, fraction: float | None, images: int | None) -> int:
+    official = known.facts.train_samples
+    if fraction is not None and images is not None:
+        raise UserError("both a fraction and a number of images are given; give one of them")
+    if fraction is not None:
+        if not 0 < fraction <= 1:
+            raise UserError(f"fraction {fraction:g}; valid is above 0, up to 1")
+        images = round(official * fraction)
+    images = official if images is None else images
+    if images < 2:
+        raise UserError(f"{images} training images of {name}; valid are two or more")
+    return images
+
+
+def _classes(name: str, official: int, train: int, wanted: int | None) -> int:
+    if wanted is None:
+        few = min(official, train)
+        return few if official <= 10 else min(official, max(2, train // _PER_CLASS))
+    if not 1 <= wanted <= min(official, train):
+        raise UserError(
+            f"{wanted} classes; {name} has {official}, and {train} training images are enough for "
+            f"as many; give 1 to {min(official, train)}"
+        )
+    return wanted
+
+
+def _size(name: str, form: str, size: Size | None) -> Size:
+    if size is None:
+        return SIZES[name]
+    least, most = _SIDES
+    if not all(least <= side <= most for side in size):
+        raise UserError(f"size {size[0]}x{size[1]}; valid are sides of {least} to {most} pixels")
+    if form in CIFAR_FILES and size != SIZES[name]:
+        raise UserError(f"CIFAR-10's {form} files hold 32 x 32 pixels; use folder or tfrecord")
+    if name == "mnist" and size[0] != size[1]:
+        raise UserError(f"size {size[0]}x{size[1]}; digits are square")
+    return size
+
+
+def _shards(form: str, train: int, val: int, wanted: int | None) -> tuple[int, int]:
+    if form != "tfrecord":
+        if wanted is not None:
+            raise UserError(f"shards are files of TFRecords; {form} has none, leave them out")
+        return (0, 0)
+    if wanted is None:
+        found = (round(n / _PER_SHARD[s]) for s, n in zip(SPLITS, (train, val), strict=True))
+        train_shards, val_shards = (max(1, each) for each in found)
+        return train_shards, val_shards
+    if not 1 <= wanted <= min(train, 99_999):
+        raise UserError(f"{wanted} shards for {train} training images; give 1 to {train}")
+    return wanted, min(val, max(1, wanted // 8))
