@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 from raysuite.data.synthesis import Made, StandIn, make
 from raysuite.errors import RaysuiteError
@@ -53,7 +54,7 @@ def make_on_nodes(
 
     nodes = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
     task = ray.remote(num_cpus=0, max_retries=0, num_returns="streaming")(_make_here)
-    pending = {
+    pending: dict[Any, str] = {
         task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(
             stand_in, folder, workers, force
         ): node
@@ -61,11 +62,11 @@ def make_on_nodes(
     }
     ends: dict[str, NodeEnd] = {}
     while pending:
-        (told,), _ = ray.wait(list(pending), num_returns=1)
+        told: Any = ray.wait(list(pending), num_returns=1)[0][0]  # a generator of references
         node = pending[told]
         name = f"{nodes[node]['NodeManagerHostname']} ({nodes[node]['NodeManagerAddress']})"
         try:
-            found = ray.get(next(told))
+            found: Any = ray.get(next(told))
         except StopIteration:
             del pending[told]
         except ray.exceptions.RayError as error:
