@@ -133,6 +133,13 @@ def test_these_take_any_image(name: str) -> None:
     assert misfit(name, {}, 3, 999) is None
 
 
+def test_what_is_not_known_is_not_judged() -> None:
+    assert misfit("densenet121", {}, None, None) is None
+    assert misfit("vgg11", {"stem": "large"}, None, None) is None
+    assert misfit("my.own:Net", {"stem": "any"}, 1, 1) is None
+    assert misfit("timm:vgg11", {}, 1, 1) is None
+
+
 def _takes(name: str, size: int) -> bool:
     with torch.device("meta"):
         try:
