@@ -29,7 +29,7 @@ ROOMS = {
 FLOORS = {room: floor for floor, rooms in ROOMS.items() for room in rooms.split()}
 ENTRY = "__main__"
 HEAVY = {"torch", "torchvision", "ray", "mlflow", "horovod", "deepspeed", "nvidia", "timm"}
-LIGHT_ROOMS = FLOOR_0 | {"plan", "cluster", "cli"}
+LIGHT_ROOMS = {*ROOMS[0].split(), "plan", "cluster", "cli"}
 """What `raysuite --help` and `raysuite plan` load: on a login node, in well under a second."""
 FLOOR_0_PACKAGES = {"pydantic", "yaml"}
 

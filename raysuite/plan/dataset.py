@@ -1,90 +1,62 @@
-"""What a plan must know of a data set, from the table or from a look into the folder."""
+"""What a plan must know of a data set, from the table or from a look at its files."""
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
-from pathlib import Path
-
-from raysuite.errors import Mistake
+from raysuite import layouts
+from raysuite.errors import Mistake, UserError
 from raysuite.spec import ExperimentSpec
-from raysuite.spec.datasets import DIGITS, IMAGE_SUFFIXES, SPLITS, DatasetFacts
-
-LAYOUT = "expected is PATH/train/CLASS/*.png and PATH/val/CLASS/*.png (or .jpg)"
-
-
-@dataclass(frozen=True)
-class Folder:
-    """A folder of images as it lies on disk: images of each class, for each split that exists."""
-
-    root: Path
-    splits: dict[str, dict[str, int]]
+from raysuite.spec.data import DataOptions
+from raysuite.spec.datasets import DIGITS, NAMED, DatasetFacts
 
 
-class Folders:
-    """Image folders, each looked into once: a large one takes seconds to list."""
+class Datasets:
+    """Data sets on disk, each looked at once: a large one takes seconds to list."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, Folder] = {}
+        self._seen: dict[str, layouts.Counts | str] = {}
 
-    def look(self, path: str) -> Folder:
-        """The listing of the folder at `path`."""
-        if path not in self._seen:
-            root = Path(path).expanduser()
-            present = [split for split in SPLITS if (root / split).is_dir()]
-            self._seen[path] = Folder(root, {split: _classes(root / split) for split in present})
-        return self._seen[path]
-
-
-def _classes(split: Path) -> dict[str, int]:
-    """Class -> images in its folder, counted as `raysuite.data.formats.folder` lists them."""
-    return {
-        entry.name: sum(
-            file.name.lower().endswith(IMAGE_SUFFIXES) and file.is_file()
-            for file in os.scandir(entry.path)
-        )
-        for entry in os.scandir(split)
-        if entry.is_dir()
-    }
+    def look(self, data: DataOptions) -> layouts.Counts | str:
+        """What lies there; or why it cannot be read."""
+        key = data.model_dump_json(include=_FILES)
+        if key not in self._seen:
+            try:
+                self._seen[key] = layouts.count(data)
+            except UserError as error:
+                self._seen[key] = str(error)
+        return self._seen[key]
 
 
-def dataset_facts(spec: ExperimentSpec, folders: Folders) -> DatasetFacts:
-    """Counts and shapes of the spec's data set."""
+_FILES = {"name", "format", "path", "classes", "features", "bad_samples", "options"}
+"""What of a `data` block the counts depend on."""
+
+
+def dataset_facts(spec: ExperimentSpec, seen: Datasets) -> DatasetFacts:
+    """Counts and shapes of the spec's data set, which `dataset_mistakes` has found in order."""
     data = spec.data
-    base = DIGITS
-    if data.path is not None:
-        train, val = (folders.look(data.path).splits[split] for split in SPLITS)
-        base = DatasetFacts(sum(train.values()), sum(val.values()), len(train), 3, 0)
+    if data.name == "digits":
+        return _facts(data, DIGITS, (DIGITS.train_samples, DIGITS.val_samples, DIGITS.classes))
+    counts = seen.look(data)
+    assert not isinstance(counts, str)
+    base = NAMED[data.name].facts if data.name in NAMED else _OTHERS
+    return _facts(data, base, (counts.train, counts.val, len(counts.classes)))
+
+
+_OTHERS = DatasetFacts(0, 0, 0, channels=3, image_size=0)
+"""A spec says the size of images that are in no table."""
+
+
+def _facts(data: DataOptions, base: DatasetFacts, counts: tuple[int, int, int]) -> DatasetFacts:
     return DatasetFacts(
-        train_samples=base.train_samples,
-        val_samples=base.val_samples,
-        classes=base.classes,
+        *counts,
         channels=data.channels or base.channels,
         image_size=data.image_size or base.image_size,
     )
 
 
-def dataset_mistakes(spec: ExperimentSpec, folders: Folders) -> list[Mistake]:
-    """Why the spec's data set cannot be read, as far as a listing tells."""
-    if spec.data.path is None:
+def dataset_mistakes(spec: ExperimentSpec, seen: Datasets) -> list[Mistake]:
+    """Why the spec's data set cannot be read, as far as a look at its files tells."""
+    data = spec.data
+    found = "" if data.name == "digits" else seen.look(data)
+    if not isinstance(found, str) or not found:
         return []
-    folder = folders.look(spec.data.path)
-    missing = [str(folder.root / split) for split in SPLITS if split not in folder.splits]
-    if len(missing) == len(SPLITS) and not folder.root.is_dir():
-        missing = [str(folder.root)]
-    if missing:
-        text = f"no folder {' and no folder '.join(missing)}; {LAYOUT}"
-        return [Mistake(text, key="data.path")]
-    empty = [split for split in SPLITS if not any(folder.splits[split].values())]
-    if empty:
-        text = f"no images in {' and '.join(empty)} of {folder.root}; {LAYOUT}"
-        return [Mistake(text, key="data.path")]
-    train, val = (folder.splits[split] for split in SPLITS)
-    bare = sorted((set(train) ^ set(val)) | {name for name, images in train.items() if not images})
-    if bare:
-        text = (
-            f"each class needs a folder in train and in val, and images in train; in {folder.root} "
-            f"that fails for {', '.join(bare[:5])}"
-        )
-        return [Mistake(text, key="data.path")]
-    return []
+    return [Mistake(found, key="data.name" if data.own or data.path is None else "data.path")]

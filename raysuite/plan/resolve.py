@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from raysuite.errors import Mistake, SpecError
-from raysuite.plan.dataset import Folders, dataset_facts, dataset_mistakes
+from raysuite.plan.dataset import Datasets, dataset_facts, dataset_mistakes
 from raysuite.plan.feasible import accumulation, device_of, infeasible
 from raysuite.plan.matrix import Variant, expand
 from raysuite.plan.run_plan import RunPlan
@@ -31,17 +31,17 @@ def make_plans(document: Document, gpus: int | None = None) -> list[RunPlan]:
     """
     gpus = local_gpus() if gpus is None else gpus
     variants = sorted(expand(document), key=_sharing)
-    folders = Folders()
+    seen = Datasets()
     mistakes: list[Mistake] = []
     for label, spec in variants:
-        found = [*infeasible(spec, gpus), *dataset_mistakes(spec, folders)]
+        found = [*infeasible(spec, gpus), *dataset_mistakes(spec, seen)]
         mistakes += [placed(document, mistake, label) for mistake in found]
     if mistakes:
         raise SpecError(mistakes)
     plans: list[RunPlan] = []
     for repeat in range(variants[0][1].repeats):
         for label, spec in variants:
-            facts = dataset_facts(spec, folders)
+            facts = dataset_facts(spec, seen)
             plans.append(_resolve(spec, label, facts, repeat, len(plans), gpus))
     return plans
 

@@ -99,8 +99,8 @@ NAMED: dict[str, NamedSet] = {
         mean=IMAGENET_MEAN,
         std=IMAGENET_STD,
         augment="none",
-        fit="center",
-        origin="nowhere: DDLBench (Jansen et al. 2020) makes it of noise, and so it is made here",
+        fit="stretch",
+        origin="none, as DDLBench (Jansen et al. 2020) makes it of noise",
     ),
 }
 

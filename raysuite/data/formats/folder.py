@@ -1,63 +1,55 @@
-"""Image folders: ROOT/train/CLASS/* and ROOT/val/CLASS/*."""
+"""Image folders -> listings: which file is which sample, and its label."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from raysuite.data.formats.listing import Listing
+from raysuite.data.formats.synsets import synsets_of
 from raysuite.errors import DataError
-from raysuite.spec.datasets import IMAGE_SUFFIXES
+from raysuite.layouts import folders
+from raysuite.spec.datasets import SPLITS
 
-_LAYOUT = "expected is PATH/train/CLASS/*.png and PATH/val/CLASS/*.png (or .jpg)"
 
+def scan(
+    root: Path, val_may_lack: bool = False, skip: bool = False
+) -> tuple[tuple[str, ...], dict[str, Listing]]:
+    """The class names, sorted, and for each split its images in order of class and file name,
+    relative to `root`.
 
-def scan(root: Path) -> tuple[tuple[str, ...], dict[str, Listing]]:
-    """The class names, sorted, and for each split its images in order of class and file name.
-
-    Raises DataError where the splits have different classes, or a class has no training image.
+    See `raysuite.layouts.folders.listed` for what raises DataError.
     """
-    classes = {split: _class_names(root / split) for split in ("train", "val")}
-    if classes["train"] != classes["val"]:
-        odd = sorted(set(classes["train"]) ^ set(classes["val"]))
-        place = {name: "train" if name in classes["train"] else "val" for name in odd}
-        shown = ", ".join(f"{place[name]}/{name}" for name in odd[:5])
+    return listings(folders.listed(root, val_may_lack, skip))
+
+
+def listings(images: folders.Images) -> tuple[tuple[str, ...], dict[str, Listing]]:
+    """The class names and the listing of each split."""
+    labels = {name: label for label, name in enumerate(images.classes)}
+    flat = _flat(images, labels)
+    found = {}
+    for split in SPLITS:
+        pairs = [
+            (f"{images.top}{split}/{name}/{file}", labels[name])
+            for name, files in images.splits[split].items()
+            for file in files
+        ]
+        if split == "val":
+            pairs += [(f"{images.top}{split}/{file}", label) for label, file in flat]
+        found[split] = Listing.of([path for path, _ in pairs], [label for _, label in pairs])
+    return images.classes, found
+
+
+def _flat(images: folders.Images, labels: dict[str, int]) -> list[tuple[int, str]]:
+    """Label and name of the images that lie in one folder, sorted."""
+    if not images.flat:
+        return []
+    assert images.labels is not None
+    synsets = synsets_of(images.flat, images.labels)
+    unknown = sorted(set(synsets) - set(labels))
+    if unknown:
         raise DataError(
-            f"{root}: train and val must have the same class folders, and "
-            f"{len(odd)} stand on one side only: {shown}; add or remove the missing ones"
+            f"{images.labels}: validation images of {len(unknown)} classes that have no folder in "
+            f"{images.root / images.top}train: {', '.join(unknown[:5])}; add them, or take those "
+            "images out"
         )
-    names = classes["train"]
-    listings = {split: _list(root, split, names) for split in ("train", "val")}
-    filled = set(listings["train"].labels.tolist())
-    bare = [name for label, name in enumerate(names) if label not in filled]
-    if bare:
-        raise DataError(
-            f"{root}/train: no image of {', '.join(bare[:5])}; valid are files that end in "
-            f"{', '.join(IMAGE_SUFFIXES)}; add images or remove the class from train and val"
-        )
-    if not len(listings["val"].labels):
-        raise DataError(f"{root}/val: no images; {_LAYOUT}")
-    return tuple(names), listings
-
-
-def _class_names(folder: Path) -> list[str]:
-    if not folder.is_dir():
-        raise DataError(f"no folder {folder}; {_LAYOUT}")
-    names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
-    if not names:
-        raise DataError(f"no class folders in {folder}; {_LAYOUT}")
-    return names
-
-
-def _list(root: Path, split: str, classes: list[str]) -> Listing:
-    paths: list[str] = []
-    labels: list[int] = []
-    for label, name in enumerate(classes):
-        images = sorted(
-            entry.name
-            for entry in os.scandir(root / split / name)
-            if entry.name.lower().endswith(IMAGE_SUFFIXES) and entry.is_file()
-        )
-        paths += [f"{split}/{name}/{image}" for image in images]
-        labels += [label] * len(images)
-    return Listing.of(paths, labels)
+    return sorted((labels[synset], name) for synset, name in zip(synsets, images.flat, strict=True))

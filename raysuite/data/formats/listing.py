@@ -1,4 +1,4 @@
-"""The images of a split kept as single files: NumPy arrays that all processes map, none copies."""
+"""Which sample lies where: NumPy arrays in the cache that all processes map, and none copies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Listing:
-    """paths: [n] bytes, relative to the set's folder; labels: [n] int64, from 0."""
+    """Samples that are single files.
+
+    paths: [n] bytes, relative to the set's folder; labels: [n] int64, from 0.
+    """
 
     paths: NDArray[np.bytes_]
     labels: NDArray[np.int64]
@@ -36,4 +39,37 @@ class Listing:
         return Listing(
             np.load(folder / f"{split}-paths.npy", mmap_mode="r"),
             np.load(folder / f"{split}-labels.npy", mmap_mode="r"),
+        )
+
+
+@dataclass(frozen=True)
+class RecordListing:
+    """Samples that are records of TFRecord shards.
+
+    shards: [s] bytes, relative to the set's folder; records: [n, 3] int64: number of the shard,
+    offset and size in bytes.
+    """
+
+    shards: NDArray[np.bytes_]
+    records: NDArray[np.int64]
+
+    def write(self, folder: Path, split: str) -> None:
+        """Write SPLIT-shards.npy and SPLIT-records.npy."""
+        folder.mkdir(parents=True, exist_ok=True)
+        np.save(folder / f"{split}-shards.npy", self.shards)
+        np.save(folder / f"{split}-records.npy", self.records)
+
+    @staticmethod
+    def of(shards: Sequence[str], indices: Sequence[NDArray[np.int64]]) -> RecordListing:
+        """A listing of `shards` and the index of each: [n, 2] offsets and sizes."""
+        paths = np.array([os.fsencode(path) for path in shards], dtype=np.bytes_)
+        numbered = [np.insert(index, 0, shard, axis=1) for shard, index in enumerate(indices)]
+        return RecordListing(paths, np.concatenate(numbered))
+
+    @staticmethod
+    def read(folder: Path, split: str) -> RecordListing:
+        """Map the arrays that `write` wrote."""
+        return RecordListing(
+            np.load(folder / f"{split}-shards.npy", mmap_mode="r"),
+            np.load(folder / f"{split}-records.npy", mmap_mode="r"),
         )

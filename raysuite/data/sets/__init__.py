@@ -14,6 +14,11 @@ from raysuite.spec.datasets import IMAGENET_MEAN, IMAGENET_STD, NAMED, Augment, 
 _DIGITS = "raysuite.data.sets.digits:prepare"
 _BY_FORM = {
     "folder": "raysuite.data.sets.folder:prepare",
+    "tfrecord": "raysuite.data.sets.records:prepare",
+    "idx": "raysuite.data.sets.idx:prepare",
+    "binary": "raysuite.data.sets.cifar:prepare",
+    "pickle": "raysuite.data.sets.cifar:prepare",
+    "own": "raysuite.data.sets.own:prepare",
 }
 
 

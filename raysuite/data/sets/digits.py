@@ -18,9 +18,10 @@ from raysuite.data.formats.example import encode_example
 from raysuite.data.formats.listing import Listing
 from raysuite.data.formats.tfrecord import write_records
 from raysuite.data.prepared import Prepared, counted
-from raysuite.data.sets import treatment
+from raysuite.data.sets import records, treatment
+from raysuite.layouts.records import Shard
 from raysuite.spec.data import DataOptions
-from raysuite.spec.datasets import DatasetFacts
+from raysuite.spec.datasets import SPLITS, DatasetFacts
 
 VERSION = 1
 """Raised whenever the files would come out differently, so that old ones are not taken."""
@@ -48,13 +49,21 @@ def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
         classes=CLASSES,
         form=form,
         files=root / form,
-        listing=root / "listing",
+        listing=root / "listing" if form == "folder" else _records(root / form, cache),
         exact=True,
         **rule,
     )
-    splits = ("train", "val")
-    found = {split: len(Listing.read(root / "listing", split).labels) for split in splits}
+    found = {split: len(Listing.read(root / "listing", split).labels) for split in SPLITS}
     return counted(prepared, found)
+
+
+def _records(folder: Path, cache: Path) -> Path:
+    shards = {split: sorted(folder.glob(f"{split}-*.tfrecord")) for split in SPLITS}
+    found = {
+        split: [Shard(path, path.with_suffix(".idx")) for path in paths]
+        for split, paths in shards.items()
+    }
+    return records.listed(folder, found, cache)
 
 
 def write_digits(folder: Path, size: int) -> None:

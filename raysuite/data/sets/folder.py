@@ -6,25 +6,25 @@ import hashlib
 from pathlib import Path
 
 from raysuite.data.cache import publish, verify
-from raysuite.data.formats.folder import scan
+from raysuite.data.formats.folder import listings
 from raysuite.data.prepared import Prepared, counted
 from raysuite.data.sets import treatment
+from raysuite.layouts import folders
 from raysuite.spec.data import DataOptions
-from raysuite.spec.datasets import DatasetFacts, default_path
+from raysuite.spec.datasets import DatasetFacts
 
 
 def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
     """List the images where they lie; the listing is kept below `cache`."""
-    path = Path(data.path) if data.path else default_path(data.name, "folder")
-    root = path.expanduser().resolve()
-    classes, listings = scan(root)
+    images = folders.find(data)
+    classes, found = listings(images)
     content = hashlib.sha256()
-    for listing in listings.values():
+    for listing in found.values():
         content.update(listing.paths.tobytes() + listing.labels.tobytes())
     folder = cache / "data" / f"image-folder-{content.hexdigest()[:16]}"
 
     def write(target: Path) -> None:
-        for split, listing in listings.items():
+        for split, listing in found.items():
             listing.write(target / "listing", split)
 
     publish(folder, write)
@@ -34,9 +34,9 @@ def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
         facts=facts,
         classes=classes,
         form="folder",
-        files=root,
+        files=images.root.resolve(),
         listing=folder / "listing",
         exact=False,
         **treatment(data, facts.channels),
     )
-    return counted(prepared, {split: len(each.labels) for split, each in listings.items()})
+    return counted(prepared, {split: len(each.labels) for split, each in found.items()})

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from raysuite.errors import Mistake, SpecError
-from raysuite.plan import dataset, make_plans
+from raysuite.plan import make_plans
 from raysuite.spec import parse_document
 
 BASE = """\
@@ -166,54 +164,3 @@ matrix:
         ("resources.workers", 9),
         ("resources.workers", 10),
     ]
-
-
-def image_folder(root: Path, images: dict[str, int]) -> Path:
-    for place, count in images.items():
-        (root / place).mkdir(parents=True)
-        for number in range(count):
-            (root / place / f"{number}.{'PNG' if number % 2 else 'jpeg'}").touch()
-        (root / place / "notes.txt").touch()
-    return root
-
-
-def look(root: Path) -> list[Mistake]:
-    return mistakes("", data=f"{{name: image_folder, path: '{root}', image_size: 8}}")
-
-
-@pytest.mark.parametrize(
-    ("images", "words"),
-    [
-        ({}, "no folder ROOT; expected is PATH/train/CLASS"),
-        ({"train/a": 1}, "no folder ROOT/val; expected"),
-        ({"other/a": 1}, "no folder ROOT/train and no folder ROOT/val; expected"),
-        ({"train/a": 0, "val/a": 0}, "no images in train and val of ROOT"),
-        ({"train/a": 1, "val/a": 0}, "no images in val of ROOT"),
-        ({"train/a": 1, "val/a": 1, "val/b": 1}, "in ROOT that fails for b"),
-        ({"train/a": 1, "train/b": 0, "val/a": 1, "val/b": 1}, "in ROOT that fails for b"),
-    ],
-)
-def test_folders_that_are_no_data_set(tmp_path: Path, images: dict[str, int], words: str) -> None:
-    (found,) = look(image_folder(tmp_path / "set", images))
-    assert found.key == "data.path"
-    assert found.line == 3
-    assert words.replace("ROOT", str(tmp_path / "set")) in found.message
-
-
-def test_a_folder_is_looked_into_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = image_folder(tmp_path / "s", {"train/a": 5, "train/b": 4, "val/a": 2, "val/b": 1})
-    seen: list[Path] = []
-    count = dataset._classes
-    monkeypatch.setattr(dataset, "_classes", lambda split: (seen.append(split), count(split))[1])
-    text = BASE.format(
-        MODEL="resnet20",
-        DATA=f"{{name: image_folder, path: '{root}', image_size: 16}}",
-        TRAINING="{epochs: 1, global_batch: 2}",
-    )
-    plans = make_plans(parse_document(text + "repeats: 3\nmatrix: {seed: [0, 9]}", "x"), 0)
-    assert len(plans) == 6
-    assert len(seen) == 2
-    facts = plans[0].dataset
-    assert (facts.train_samples, facts.val_samples, facts.classes) == (9, 3, 2)
-    assert (facts.channels, facts.image_size) == (3, 16)
-    assert plans[0].steps_per_epoch == 5

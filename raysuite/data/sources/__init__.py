@@ -1,0 +1,1 @@
+"""One form on disk a file, behind `raysuite.data.source.Source`."""

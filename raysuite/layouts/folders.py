@@ -1,0 +1,161 @@
+"""Folders of image files: PATH/train/CLASS/* and PATH/val/CLASS/*, and ImageNet's own layouts.
+
+ImageNet's archives unpack its validation images into one flat folder. Their classes then stand in
+a file: the devkit's, Kaggle's, or TensorFlow's (`LABEL_FILES`). Kaggle's archive keeps both splits
+below ILSVRC/Data/CLS-LOC.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from raysuite.errors import DataError
+from raysuite.layouts.base import Counts, absent, named, root_of
+from raysuite.spec.data import DataOptions
+from raysuite.spec.datasets import IMAGE_SUFFIXES, NAMED, SPLITS
+
+LAYOUT = "expected is PATH/train/CLASS/*.png and PATH/val/CLASS/*.png (or .jpg)"
+_TOPS = ("", "ILSVRC/Data/CLS-LOC/")
+"""Where train and val may lie below the set's folder."""
+LABEL_FILES = (
+    "imagenet_2012_validation_synset_labels.txt",
+    "LOC_val_solution.csv",
+    "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt",
+    "data/ILSVRC2012_validation_ground_truth.txt",
+    "ILSVRC2012_validation_ground_truth.txt",
+)
+"""What tells the classes of validation images that lie in one folder."""
+_THREADS = 8
+"""Folders that are listed at once: a network file system answers slowly, and many at a time."""
+
+
+@dataclass(frozen=True)
+class Images:
+    """The images of a set, in order of class and file name."""
+
+    root: Path
+    top: str
+    """The folder of train and val, relative to `root`, empty or with a slash at its end."""
+    classes: tuple[str, ...]
+    splits: dict[str, dict[str, list[str]]]
+    """Per split the file names of each class; `flat` has none of val."""
+    flat: list[str]
+    """Validation images that lie in one folder, sorted."""
+    labels: Path | None
+    """The file that tells the classes of `flat`."""
+
+
+def find(data: DataOptions) -> Images:
+    """The images of a set. Raises DataError that says what is missing and what does not fit."""
+    root = root_of(data)
+    official = data.name in NAMED
+    if official:
+        if not root.is_dir():
+            raise absent(data, ())
+        top = _top(root)
+        missing = [f"{top}{split}" for split in SPLITS if not (root / f"{top}{split}").is_dir()]
+        if missing:
+            raise absent(data, missing)
+    return listed(root, val_may_lack=official, skip=data.bad_samples == "skip")
+
+
+def count(data: DataOptions) -> Counts:
+    """Images of both splits. Raises DataError as `find`."""
+    images = find(data)
+    train, val = (sum(map(len, images.splits[split].values())) for split in SPLITS)
+    return Counts(train, val + len(images.flat), images.classes)
+
+
+def listed(root: Path, val_may_lack: bool = False, skip: bool = False) -> Images:
+    """List the images below `root`.
+
+    Both splits have the same class folders; `val_may_lack` some. With `skip`, either may, and a
+    class needs no training image. Raises DataError where anything is otherwise.
+    """
+    top = _top(root)
+    folders = {split: root / f"{top}{split}" for split in SPLITS}
+    missing = [str(folder) for folder in folders.values() if not folder.is_dir()]
+    if missing:
+        missing = missing if root.is_dir() else [str(root)]
+        raise DataError(f"no folder {' and no folder '.join(missing)}; {LAYOUT}")
+    names = {split: _class_names(folder) for split, folder in folders.items()}
+    if not names["train"]:
+        raise DataError(f"no class folders in {folders['train']}; {LAYOUT}")
+    flat: list[str] = []
+    labels: Path | None = None
+    if not names["val"]:
+        flat = images_in(folders["val"])
+        labels = _labels_file(root, top) if flat else None
+    else:
+        _same_classes(root, names, lacking=val_may_lack or skip)
+    classes = names["train"]
+    splits = {"train": _images(folders["train"], classes), "val": {}}
+    splits["val"] = _images(folders["val"], names["val"])
+    empty = [
+        split
+        for split in SPLITS
+        if not any(splits[split].values()) and not (split == "val" and flat)
+    ]
+    if empty:
+        raise DataError(f"no images in {' and '.join(empty)} of {root}; {LAYOUT}")
+    bare = [name for name in classes if not splits["train"][name]]
+    if bare and not skip:
+        raise DataError(
+            f"{folders['train']}: no image of {named(bare)}; valid are files that end in "
+            f"{', '.join(IMAGE_SUFFIXES)}; add images, remove the class from train and val, or "
+            "set data.bad_samples to skip"
+        )
+    return Images(root, top, tuple(classes), splits, flat, labels)
+
+
+def images_in(folder: Path) -> list[str]:
+    """The names of the image files in a folder, sorted."""
+    with os.scandir(folder) as entries:
+        return sorted(
+            entry.name
+            for entry in entries
+            if entry.name.lower().endswith(IMAGE_SUFFIXES) and entry.is_file()
+        )
+
+
+def _top(root: Path) -> str:
+    return next((top for top in _TOPS if (root / f"{top}train").is_dir()), "")
+
+
+def _class_names(folder: Path) -> list[str]:
+    with os.scandir(folder) as entries:
+        return sorted(entry.name for entry in entries if entry.is_dir())
+
+
+def _images(folder: Path, classes: Sequence[str]) -> dict[str, list[str]]:
+    with ThreadPoolExecutor(_THREADS) as threads:
+        lists = threads.map(lambda name: images_in(folder / name), classes)
+        return dict(zip(classes, lists, strict=True))
+
+
+def _same_classes(root: Path, names: dict[str, list[str]], lacking: bool) -> None:
+    odd = {"train": set() if lacking else set(names["train"]) - set(names["val"])}
+    odd["val"] = set(names["val"]) - set(names["train"])
+    apart = sorted(f"{split}/{name}" for split in SPLITS for name in odd[split])
+    if apart:
+        raise DataError(
+            f"{root}: train and val must have the same class folders, and {len(apart)} stand on "
+            f"one side only: {named(apart)}; add or remove the missing ones"
+        )
+
+
+def _labels_file(root: Path, top: str) -> Path:
+    """The file of the flat folder's classes. Raises DataError where there is none."""
+    places = [root / folder / name for name in LABEL_FILES for folder in ("", top, f"{top}val")]
+    for path in places:
+        if path.is_file():
+            return path
+    raise DataError(
+        f"{root / top / 'val'}: the images lie in one folder, and nothing tells their classes; put "
+        f"{LABEL_FILES[2]} (with meta.mat beside it, both from ILSVRC2012_devkit_t12.tar.gz), "
+        f"{LABEL_FILES[1]} or {LABEL_FILES[0]} into {root}, or move the images into val/CLASS"
+    )

@@ -1,0 +1,193 @@
+"""What a plan finds on disk: the counts of every set and form, and what it says is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raysuite import layouts
+from raysuite.errors import Mistake, SpecError
+from raysuite.plan import RunPlan, make_plans
+from raysuite.spec import Document
+from raysuite.spec.data import DataOptions
+from tests import small_sets
+
+
+def plans_of(data: DataOptions, **more: Any) -> list[RunPlan]:
+    block = data.model_dump(mode="json", exclude_defaults=True)
+    spec = {
+        "name": "a",
+        "model": "my:Net",
+        "data": block,
+        "training": {"epochs": 1, "global_batch": 2},
+        **more,
+    }
+    return make_plans(Document(spec, "x.yaml"), 0)
+
+
+def mistakes(**data: Any) -> list[Mistake]:
+    with pytest.raises(SpecError) as raised:
+        plans_of(DataOptions(**data))
+    return list(raised.value.mistakes)
+
+
+@pytest.mark.parametrize("kind", small_sets.KINDS)
+def test_every_set_is_counted(kind: str, tmp_path: Path) -> None:
+    small = small_sets.write(kind, tmp_path)
+    (plan,) = plans_of(small.data)
+    assert plan.dataset == small.facts
+    assert plan.steps_per_epoch == 12
+
+
+def test_size_and_channels_may_be_overruled(tmp_path: Path) -> None:
+    small = small_sets.write("cifar10-binary", tmp_path)
+    data = small.data.model_copy(update={"image_size": 64, "channels": 1})
+    (plan,) = plans_of(data)
+    assert (plan.dataset.image_size, plan.dataset.channels) == (64, 1)
+
+
+def test_a_set_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = small_sets.write("image_folder-folder", tmp_path)
+    seen: list[DataOptions] = []
+    count = layouts.count
+    monkeypatch.setattr(layouts, "count", lambda data: (seen.append(data), count(data))[1])
+    matrix = {"seed": [0, 9], "data.image_size": [16, 32]}
+    plans = plans_of(small.data, repeats=3, matrix=matrix)
+    assert len(plans) == 12
+    assert len(seen) == 1
+    assert {plan.dataset.image_size for plan in plans} == {16, 32}
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "words"),
+    [
+        ("mnist", "idx", ["no folder ROOT", "train-images-idx3-ubyte", "yann.lecun.com"]),
+        ("cifar10", "binary", ["no folder ROOT", "cifar-10-binary.tar.gz", "cs.toronto.edu"]),
+        ("cifar10", "pickle", ["no folder ROOT", "cifar-10-python.tar.gz", "cs.toronto.edu"]),
+        ("imagenet", "folder", ["no folder ROOT", "ILSVRC2012_img_train.tar", "image-net.org"]),
+        ("imagenet", "tfrecord", ["no folder ROOT", "raysuite data convert"]),
+        ("highres", "folder", ["no folder ROOT", "official files: none"]),
+    ],
+)
+def test_a_missing_set_says_whence_whereto_and_how(
+    name: str, form: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAYSUITE_DATA", str(tmp_path))
+    (found,) = mistakes(name=name, format=form)
+    assert found.key == "data.name"
+    for word in [*words, f"`raysuite data make {name} --format {form}`"]:
+        assert word.replace("ROOT", str(tmp_path / f"{name}-{form}")) in found.message
+    other = tmp_path / "elsewhere"
+    (found,) = mistakes(name=name, format=form, path=str(other))
+    assert found.key == "data.path"
+    assert f"raysuite data make {name} --format {form} --out {other}`" in found.message
+
+
+@pytest.mark.parametrize(
+    ("kind", "gone", "named"),
+    [
+        ("mnist-idx", ["t10k-labels-idx1-ubyte", "train-images-idx3-ubyte"], "[.gz]"),
+        ("cifar10-binary", ["data_batch_2.bin", "test_batch.bin"], ""),
+        ("cifar10-pickle", ["data_batch_5"], ""),
+        ("imagenet-tfrecord", ["train-00001-of-00003", "validation-00002-of-00003"], ""),
+        ("mnist-tfrecord", ["train-00000-of-00003.tfrecord"], ""),
+    ],
+)
+def test_all_missing_files_are_named(
+    kind: str, gone: list[str], named: str, tmp_path: Path
+) -> None:
+    small = small_sets.write(kind, tmp_path)
+    for path in [path for path in tmp_path.rglob("*") if path.name in gone]:
+        path.unlink()
+    (found,) = mistakes(**small.data.model_dump())
+    for name in gone:
+        assert f"{name}{named}" in found.message
+    assert f" missing in {tmp_path}; " in found.message
+
+
+def test_a_part_of_the_shards_is_taken_where_a_pattern_says_so(tmp_path: Path) -> None:
+    small = small_sets.write("imagenet-tfrecord", tmp_path)
+    (tmp_path / "train-00002-of-00003").unlink()
+    features = small.data.features.model_copy(update={"train": "train-0000[01]-of-*"})
+    (plan,) = plans_of(small.data.model_copy(update={"features": features}))
+    assert plan.dataset.train_samples == 16
+
+
+def test_a_missing_index_names_shard_and_remedy_or_is_done_without(tmp_path: Path) -> None:
+    small = small_sets.write("imagenet-tfrecord", tmp_path)
+    (tmp_path / "idx_files" / "validation-00001-of-00003.idx").unlink()
+    (found,) = mistakes(**small.data.model_dump())
+    assert f"no index of {tmp_path}/validation-00001-of-00003;" in found.message
+    assert f"`raysuite data check {tmp_path} --write-index`" in found.message
+    (plan,) = plans_of(small.data.model_copy(update={"bad_samples": "skip"}))
+    assert plan.dataset == small.facts
+
+
+def image_folder(root: Path, images: dict[str, int]) -> Path:
+    for place, count in images.items():
+        (root / place).mkdir(parents=True)
+        for number in range(count):
+            (root / place / f"{number}.{'PNG' if number % 2 else 'jpeg'}").touch()
+        (root / place / "notes.txt").touch()
+    return root
+
+
+@pytest.mark.parametrize(
+    ("images", "words"),
+    [
+        ({}, "no folder ROOT; expected is PATH/train/CLASS"),
+        ({"train/a": 1}, "no folder ROOT/val; expected"),
+        ({"other/a": 1}, "no folder ROOT/train and no folder ROOT/val; expected"),
+        ({"train": 1, "val": 0}, "no class folders in ROOT/train; expected"),
+        ({"train/a": 0, "val/a": 0}, "no images in train and val of ROOT"),
+        ({"train/a": 1, "val/a": 0}, "no images in val of ROOT"),
+        ({"train/a": 1, "val/a": 1, "val/b": 1}, "on one side only: val/b;"),
+        ({"train/a": 1, "train/b": 1, "val/a": 1}, "on one side only: train/b;"),
+        ({"train/a": 1, "train/b": 0, "val/a": 1, "val/b": 1}, "ROOT/train: no image of b;"),
+        ({"train/a": 1, "val": 1}, "ROOT/val: the images lie in one folder"),
+    ],
+)
+def test_folders_that_are_no_data_set(tmp_path: Path, images: dict[str, int], words: str) -> None:
+    root = image_folder(tmp_path / "set", images)
+    (found,) = mistakes(name="image_folder", path=str(root), image_size=8)
+    assert found.key == "data.path"
+    assert words.replace("ROOT", str(root)) in found.message
+
+
+def test_bad_samples_may_be_whole_classes(tmp_path: Path) -> None:
+    images = {"train/a": 2, "train/b": 0, "train/c": 1, "val/a": 1, "val/b": 0}
+    root = image_folder(tmp_path, images)
+    data = DataOptions(name="image_folder", path=str(root), image_size=8, bad_samples="skip")
+    (plan,) = plans_of(data)
+    assert (plan.dataset.train_samples, plan.dataset.val_samples) == (3, 1)
+    assert plan.dataset.classes == 3
+
+
+OWN = {"name": "tests.small_sets:OwnSet", "image_size": 8}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"name": "tests.small_sets:NoSuchSet"}, "has no 'NoSuchSet'"),
+        ({"options": {"sizes": 3}}, "raised TypeError"),
+        ({"options": {"counts": {"train": 0, "val": 3}}}, "no samples in train"),
+        ({"name": "builtins:dict", "options": {"a": 1}}, "classes is not known"),
+        ({"name": "tests.small_sets:labels_of"}, "raised TypeError"),
+        ({"name": "types:SimpleNamespace"}, "returned a SimpleNamespace; expected is a map-style"),
+        ({"classes": 7}, "has 4 classes, and data.classes is 7"),
+    ],
+)
+def test_what_is_told_of_ones_own_set(change: dict[str, Any], words: str) -> None:
+    (found,) = mistakes(**OWN | change)
+    assert found.key == "data.name"
+    assert words in found.message
+
+
+def test_classes_beside_shards(tmp_path: Path) -> None:
+    small = small_sets.write("tfrecord-tfrecord", tmp_path)
+    (tmp_path / "classes.txt").write_text("a\nb\n")
+    (found,) = mistakes(**small.data.model_dump())
+    assert "classes.txt names 2 classes, and data.classes is 4" in found.message
