@@ -25,6 +25,7 @@ from raysuite.spec.datasets import DatasetFacts
 
 Pixels = NDArray[np.uint8]
 SYNSETS = ("n01440764", "n02084071", "n03445777")
+DEVKIT = "ILSVRC2012_devkit_t12/data"
 DEVKIT_IDS = (2, 3, 1)
 """The devkit numbers synsets in an order of its own: the ILSVRC2012_ID of each of SYNSETS."""
 COUNTS = {"train": 23, "val": 9}
@@ -246,9 +247,9 @@ def class_name(name: str, label: int) -> str:
 
 
 def write_devkit(root: Path, labels: list[int]) -> None:
-    """ILSVRC2012_devkit_t12/data: the numbers of the validation images' classes, by file name, and
+    """The numbers of the validation images' classes, by file name, and
     the synset of each number; inner nodes of WordNet stand in the same table."""
-    folder = root / "ILSVRC2012_devkit_t12" / "data"
+    folder = root / DEVKIT
     folder.mkdir(parents=True)
     numbers = "".join(f"{DEVKIT_IDS[label]}\n" for label in labels)
     (folder / "ILSVRC2012_validation_ground_truth.txt").write_text(numbers)
