@@ -29,7 +29,13 @@ from raysuite.data import (
 from raysuite.errors import DataError
 from raysuite.spec.data import DataOptions
 from raysuite.spec.datasets import DIGITS, DatasetFacts
-from raysuite.spec.loaders import DaliOptions, LoaderOptions, MemoryOptions, NativeOptions
+from raysuite.spec.loaders import (
+    DaliOptions,
+    LoaderOptions,
+    MemoryOptions,
+    NativeOptions,
+    RayDataOptions,
+)
 from tests.require import require
 
 CPU = torch.device("cpu")
@@ -41,6 +47,7 @@ OPTIONS: dict[str, LoaderOptions] = {
     "dali-deep": DaliOptions(threads=2, prefetch=4),
     "memory": MemoryOptions(),
     "memory-threads": MemoryOptions(threads=3, prefetch=4),
+    "ray_data": RayDataOptions(),
 }
 RANKS = (1, 2, 3, 4)
 BATCHES = (7, 64, 100)
@@ -57,10 +64,18 @@ def digits(request: pytest.FixtureRequest, cache: Path) -> Prepared:
     return prepare(DataOptions(name="digits", format=request.param), DIGITS, cache)
 
 
-@pytest.fixture(scope="module", params=OPTIONS)
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=[pytest.mark.integration] if name.startswith("ray") else [])
+        for name in OPTIONS
+    ],
+)
 def options(request: pytest.FixtureRequest) -> LoaderOptions:
     if request.param.startswith("dali"):
         require("dali")
+    if request.param.startswith("ray_data"):
+        request.getfixturevalue("running_ray")
     return OPTIONS[request.param]
 
 
@@ -95,15 +110,20 @@ def slices_of(order: np.ndarray, batch: int, ranks: int, rank: int, accumulate=1
 
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("batch", BATCHES)
-def test_every_sample_once_an_epoch_and_in_our_order(loaders, truth, ranks, batch):
+def test_every_sample_once_an_epoch_and_in_our_order(loaders, truth, options, ranks, batch):
     images, labels = truth
     whole = Counter((image.tobytes(), label) for image, label in zip(images, labels, strict=True))
-    for epoch in range(3):
-        order = permutation(len(labels), seed=1, epoch=epoch)
-        seen: Counter[tuple[bytes, int]] = Counter()
-        for rank in range(ranks):
-            slices = slices_of(order, batch, ranks, rank, accumulate=2)
-            kept = list(loaders[rank].batches(slices))  # kept: buffers must not be used again
+    orders = [permutation(len(labels), seed=1, epoch=epoch) for epoch in range(3)]
+    seen: list[Counter[tuple[bytes, int]]] = [Counter() for _ in orders]
+    for rank in range(ranks):
+        epochs = [slices_of(order, batch, ranks, rank, accumulate=2) for order in orders]
+        if options.name == "ray_data":  # to start Ray Data takes longer than these few images
+            got = loaders[rank].batches(list(itertools.chain(*epochs)))
+        else:
+            got = itertools.chain.from_iterable(map(loaders[rank].batches, epochs))
+        for slices, counter in zip(epochs, seen, strict=True):
+            # kept: buffers must not be used again
+            kept = list(itertools.islice(got, len(slices)))
             assert len(kept) == len(slices)
             for slice_, loaded in zip(slices, kept, strict=True):
                 assert (loaded.real, loaded.of_global) == (slice_.real, slice_.of_global)
@@ -111,11 +131,12 @@ def test_every_sample_once_an_epoch_and_in_our_order(loaders, truth, ranks, batc
                 assert np.array_equal(pixels(loaded), images[slice_.ids])
                 assert np.array_equal(loaded.labels.numpy(), labels[slice_.ids])
                 real = pixels(loaded)[: loaded.real]
-                seen += Counter(
+                counter.update(
                     (image.tobytes(), int(label))
                     for image, label in zip(real, loaded.labels, strict=False)
                 )
-        assert seen == whole
+        assert next(got, None) is None
+    assert seen == [whole] * 3
 
 
 def test_an_epoch_can_start_in_the_middle(loaders, truth):

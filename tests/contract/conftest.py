@@ -1,0 +1,34 @@
+"""A Ray for the loader that needs one."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def running_ray() -> Iterator[None]:
+    """A local Ray with one CPU, for all tests that use ray_data: it takes seconds to start."""
+    import ray
+    from ray.data import DataContext
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of fields that Ray deprecates, and sets here itself
+        DataContext.get_current()
+    temporary = tempfile.mkdtemp(prefix="rs", dir="/tmp")  # short: sockets lie below it
+    ray.init(
+        num_cpus=1,
+        include_dashboard=False,
+        log_to_driver=False,
+        object_store_memory=200 * 2**20,
+        _temp_dir=temporary,
+        runtime_env={"env_vars": {"PYTHONPATH": str(Path(__file__).parents[2])}},
+    )
+    yield
+    ray.shutdown()
+    shutil.rmtree(temporary, ignore_errors=True)
