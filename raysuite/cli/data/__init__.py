@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from raysuite.cli.data.check import check
 from raysuite.cli.data.convert import convert
 from raysuite.cli.data.make import make
 
@@ -14,5 +15,5 @@ data = typer.Typer(
     help="Make, convert and check data sets.",
 )
 
-for _verb in (make, convert,):
+for _verb in (make, convert, check):
     data.command(_verb.__name__)(_verb)

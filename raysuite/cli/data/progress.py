@@ -23,12 +23,14 @@ def progress(title: str, total: int, unit: str, hidden: bool) -> Iterator[Callab
         return
     from rich.progress import (
         BarColumn,
+        DownloadColumn,
         MofNCompleteColumn,
         Progress,
         ProgressColumn,
         Task,
         TextColumn,
         TimeRemainingColumn,
+        TransferSpeedColumn,
     )
     from rich.text import Text
 
@@ -36,11 +38,11 @@ def progress(title: str, total: int, unit: str, hidden: bool) -> Iterator[Callab
         def render(self, task: Task) -> Text:
             return Text(f"{task.speed:,.0f} {unit}/s" if task.speed else "")
 
+    counted = (MofNCompleteColumn(), Rate())
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
-        Rate(),
+        *((DownloadColumn(), TransferSpeedColumn()) if unit == "bytes" else counted),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, transient=True) as bar:

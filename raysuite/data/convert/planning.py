@@ -20,7 +20,7 @@ from raysuite.data.order import permutation
 from raysuite.data.prepared import Split
 from raysuite.errors import DataError
 
-PLAN, JOURNAL, MANIFEST, CLASSES = "convert.json", "shards.jsonl", "manifest.json", "classes.txt"
+PLAN, JOURNAL, MANIFEST = "convert.json", "shards.jsonl", "manifest.json"
 VERSION = 1
 """Raised whenever shards would come out differently, so that old ones are not gone on with."""
 MB = 1_000_000

@@ -10,10 +10,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from raysuite.data.convert.planning import CLASSES, JOURNAL, MANIFEST, PLAN, Conversion, Shard
+from raysuite.data.convert.planning import JOURNAL, MANIFEST, PLAN, Conversion, Shard
 from raysuite.data.convert.shard import Bad, Policy, Task, Written, write_shard
 from raysuite.data.processes import Count, each
 from raysuite.errors import DataError
+from raysuite.spec.datasets import CLASSES_FILE
 
 _TEMPORARY = (".*-of-*.part", ".*-of-*.idx", ".*.json.*", ".classes.txt.*")
 """What a killed conversion leaves, hidden from whoever looks for shards."""
@@ -96,14 +97,14 @@ def _begin(conversion: Conversion, force: bool) -> dict[str, Written]:
     target.mkdir(parents=True, exist_ok=True)
     _clean(target)
     if force:
-        for pattern in ("train-*-of-*", "val-*-of-*", JOURNAL, MANIFEST, PLAN, CLASSES):
+        for pattern in ("train-*-of-*", "val-*-of-*", JOURNAL, MANIFEST, PLAN, CLASSES_FILE):
             for path in target.glob(pattern):
                 path.unlink()
     if not (target / PLAN).is_file():
         _write(target / PLAN, json.dumps(conversion.document, indent=1))
-    if not (target / CLASSES).is_file():
-        names = b"".join(os.fsencode(name) + b"\n" for name in conversion.classes)
-        _write(target / CLASSES, names)
+    if not (target / CLASSES_FILE).is_file():
+        names = "".join(f"{name}\n" for name in conversion.classes)
+        _write(target / CLASSES_FILE, names.encode("utf-8", "backslashreplace"))
     state: dict[str, Written] = {}
     journal = target / JOURNAL
     if journal.is_file():
