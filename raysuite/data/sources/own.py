@@ -49,12 +49,11 @@ class OwnSource:
             return decode(bytes(image), self._channels, place)
         if isinstance(image, Image.Image):
             image = np.asarray(image.convert("L" if self._channels == 1 else "RGB"))
-        pixels = np.asarray(image)
-        if pixels.ndim == 2:
-            pixels = pixels[:, :, None]
+        given = np.asarray(image)
+        pixels = given[:, :, None] if given.ndim == 2 else given
         if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] not in (1, 3):
             raise DataError(
-                f"{place}: the image is {pixels.dtype} of shape {list(pixels.shape)}; valid are a "
+                f"{place}: the image is {given.dtype} of shape {list(given.shape)}; valid are a "
                 "PIL image, uint8 pixels [H, W], [H, W, 1] or [H, W, 3], and the bytes of a JPEG "
                 "or PNG"
             )

@@ -1,0 +1,146 @@
+"""One's own data set: the example of docs/your-own-data.md as it stands there, and its mistakes."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+from raysuite.cli import app
+from raysuite.data import prepare
+from raysuite.data.source import Source, open_source
+from raysuite.errors import DataError
+from raysuite.parallel.base import World
+from raysuite.plan import make_plans
+from raysuite.records import EpochFinished
+from raysuite.spec import read_document
+from raysuite.spec.data import DataOptions
+from raysuite.spec.datasets import DatasetFacts
+from raysuite.train.run import execute
+
+PAGE = (Path(__file__).parents[3] / "docs" / "your-own-data.md").read_text("utf-8")
+
+
+def block(language: str) -> str:
+    """The first block of code in that language."""
+    found = re.search(rf"^```{language}\n(.*?)^```", PAGE, re.M | re.S)
+    assert found is not None, f"no block of {language}"
+    return found.group(1)
+
+
+@pytest.fixture
+def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    (tmp_path / "my_data.py").write_text(block("python"))
+    (tmp_path / "my_experiment.yaml").write_text(block("yaml"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+    threads = torch.get_num_threads()
+    yield tmp_path
+    sys.modules.pop("my_data", None)
+    torch.set_num_threads(threads)
+
+
+def test_the_example_is_planned(example):
+    result = CliRunner().invoke(app, ["plan", "my_experiment.yaml"])
+    assert result.exit_code == 0, result.output
+    assert "2 runs" in result.output
+
+
+def test_the_example_learns(example):
+    plan = make_plans(read_document(example / "my_experiment.yaml"), gpus=0)[0]
+    assert (plan.dataset.train_samples, plan.dataset.val_samples) == (300, 60)
+    assert plan.dataset.classes == 3
+    with torch.random.fork_rng(devices=[]):
+        records = list(execute(plan, World(0, 1, 0, torch.device("cpu"))))
+    last = [record for record in records if isinstance(record, EpochFinished)][-1]
+    assert last.val_accuracy is not None
+    assert last.val_accuracy > 0.5, "one in three by chance"
+
+
+class Odd:
+    """Gives whatever the test has put here."""
+
+    given: Any = None
+
+    def __init__(self, split: str) -> None:
+        pass
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, sample: int) -> Any:
+        if isinstance(self.given, Exception):
+            raise self.given
+        return self.given
+
+
+def source(channels: int = 3) -> Source:
+    name = f"{Odd.__module__}:Odd"
+    data = DataOptions(name=name, image_size=4, classes=2, channels=channels)
+    return open_source(prepare(data, DatasetFacts(1, 1, 2, channels, 4)), "val")
+
+
+def png(pixels: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+GREY = np.arange(20, dtype=np.uint8).reshape(5, 4)
+COLOUR = np.arange(60, dtype=np.uint8).reshape(5, 4, 3)
+
+
+@pytest.mark.parametrize(
+    ("image", "pixels"),
+    [
+        (GREY, GREY[:, :, None]),
+        (GREY[:, :, None], GREY[:, :, None]),
+        (COLOUR[:, ::-1], COLOUR[:, ::-1]),
+        (COLOUR.tolist(), None),
+        (Image.fromarray(COLOUR), COLOUR),
+        (Image.fromarray(GREY), np.repeat(GREY[:, :, None], 3, axis=2)),
+        (png(COLOUR), COLOUR),
+        (torch.from_numpy(COLOUR), COLOUR),
+    ],
+)
+@pytest.mark.parametrize("label", [1, np.int64(1), torch.tensor(1)])
+def test_images_and_labels_of_many_kinds(image, pixels, label, monkeypatch):
+    monkeypatch.setattr(sys.modules[Odd.__module__].Odd, "given", (image, label))
+    if pixels is None:
+        with pytest.raises(DataError, match="the image is int64"):
+            source().read(0)
+        return
+    read, number = source().read(0)
+    assert np.array_equal(read, pixels)
+    assert read.flags.c_contiguous
+    assert number == 1
+    assert type(number) is int
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ((GREY.astype(np.float32), 0), r"the image is float32 of shape \[5, 4\]; valid are a PIL"),
+        ((COLOUR.transpose(2, 0, 1), 0), r"the image is uint8 of shape \[3, 5, 4\]"),
+        ((GREY[:0], 0), "the image has no pixels"),
+        ((b"no image", 0), "not a readable image"),
+        ((COLOUR, "cat"), "raised ValueError: .*'cat'"),
+        (COLOUR, "raised ValueError: too many values"),
+        (KeyError("x"), "raised KeyError: 'x'; expected are an image and its label"),
+    ],
+)
+def test_what_does_not_fit_names_the_sample(given, said, monkeypatch):
+    monkeypatch.setattr(sys.modules[Odd.__module__].Odd, "given", given)
+    with pytest.raises(DataError, match=rf"test_own:Odd\(split='val'\)\[0\].*{said}"):
+        source().read(0)
