@@ -1,0 +1,238 @@
+"""One folder for all processes of a node: made once, removed by the last, also after a kill."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import signal
+import socket
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raysuite.data import node_share
+from raysuite.data.node_share import NodeShare, free_memory
+from raysuite.errors import DataError
+
+CONTEXT = multiprocessing.get_context("spawn")
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """In place of /dev/shm's folder, which other runs of this machine may use."""
+    monkeypatch.setattr(node_share, "memory_root", partial(_root, tmp_path))
+    monkeypatch.setenv("RAYSUITE_CACHE", str(tmp_path / "cache"))
+    return _root(tmp_path)
+
+
+def _root(folder: Path) -> Path:
+    return folder / "memory"
+
+
+def write(text: str, folder: Path) -> None:
+    (folder / "it").write_text(text)
+
+
+def share(text: str = "x", key: str = "key", size: int = 10) -> NodeShare:
+    return NodeShare(key, lambda: size, partial(write, text))
+
+
+def test_the_first_makes_it_and_the_last_removes_it(root):
+    first, second = share("first"), share("second")
+    assert first.path == second.path == root / "key"
+    assert (second.path / "it").read_text() == "first"
+    first.close()
+    first.close()
+    assert (second.path / "it").read_text() == "first"
+    second.close()
+    assert list(root.iterdir()) == []
+    third = share("third")
+    assert (third.path / "it").read_text() == "third"
+    third.close()
+
+
+def test_keys_do_not_meet(root):
+    one, other = share("one", "a"), share("other", "b")
+    assert [(each.path / "it").read_text() for each in (one, other)] == ["one", "other"]
+    one.close()
+    assert (other.path / "it").read_text() == "other"
+    other.close()
+    assert list(root.iterdir()) == []
+
+
+def test_what_is_forgotten_is_removed(root):
+    share()
+    assert list(root.iterdir()) == []
+
+
+def test_an_error_while_writing_leaves_nothing(root):
+    def fail(folder: Path) -> None:
+        write("half", folder)
+        raise DataError("no")
+
+    with pytest.raises(DataError, match=r"^no$"):
+        NodeShare("key", lambda: 1, fail)
+    assert list(root.iterdir()) == []
+
+    def full(folder: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(DataError, match=r"cannot be kept in .* No space left"):
+        NodeShare("key", lambda: 1, full)
+    assert list(root.iterdir()) == []
+
+
+def _worker(folder: Path, pipe: Connection, dies: str) -> None:
+    node_share.memory_root = partial(_root, folder)
+    os.environ["RAYSUITE_CACHE"] = str(folder / "cache")
+
+    def slowly(target: Path) -> None:
+        pipe.send("writing")
+        if dies == "writing":
+            write("half", target)
+            pipe.recv()
+            os.kill(os.getpid(), signal.SIGKILL)
+        pipe.recv()
+        write("whole", target)
+
+    made = NodeShare("key", lambda: 10, slowly)
+    pipe.send((made.path / "it").read_text())
+    pipe.recv()
+    if dies == "using":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if dies == "":
+        made.close()  # otherwise when the interpreter ends
+
+
+class Workers:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.processes: list[tuple[Any, Connection]] = []
+
+    def start(self, dies: str = "") -> Connection:
+        ours, theirs = CONTEXT.Pipe()
+        process = CONTEXT.Process(target=_worker, args=(self.folder, theirs, dies))
+        process.start()
+        theirs.close()
+        self.processes.append((process, ours))
+        return ours
+
+    def join(self, index: int) -> int | None:
+        self.processes[index][0].join(100)
+        return self.processes[index][0].exitcode
+
+
+@pytest.fixture
+def workers(tmp_path: Path) -> Any:
+    made = Workers(tmp_path)
+    yield made
+    for process, pipe in made.processes:
+        process.kill()
+        process.join()
+        pipe.close()
+
+
+def told(pipe: Connection) -> Any:
+    assert pipe.poll(100)
+    return pipe.recv()
+
+
+@pytest.mark.integration
+def test_processes_wait_for_the_one_that_makes_it(root, workers):
+    first = workers.start()
+    assert told(first) == "writing"
+    second = workers.start("")
+    assert not second.poll(1)
+    first.send("go on")
+    assert told(first) == told(second) == "whole"
+    first.send("end")
+    assert workers.join(0) == 0
+    assert (root / "key" / "it").read_text() == "whole"
+    second.send("end")
+    assert workers.join(1) == 0
+    assert list(root.iterdir()) == []
+
+
+@pytest.mark.integration
+def test_a_killed_maker_is_followed_by_another(root, workers):
+    first = workers.start("writing")
+    assert told(first) == "writing"
+    second = workers.start("never")
+    assert not second.poll(1)
+    first.send("die")
+    assert workers.join(0) == -signal.SIGKILL
+    assert told(second) == "writing"
+    second.send("go on")
+    assert told(second) == "whole"
+    second.send("end")
+    assert workers.join(1) == 0
+    assert list(root.iterdir()) == []
+
+
+@pytest.mark.integration
+def test_what_a_killed_user_left_is_removed_at_the_next_start(root, workers):
+    first = workers.start("using")
+    told(first)
+    first.send("go on")
+    told(first)
+    first.send("die")
+    assert workers.join(0) == -signal.SIGKILL
+    assert (root / "key").is_dir()
+    other = share(key="other")
+    assert not (root / "key").exists()
+    other.close()
+    assert list(root.iterdir()) == []
+
+
+def short(monkeypatch: pytest.MonkeyPatch, memory: int, disk: int) -> None:
+    usage = shutil.disk_usage("/")
+
+    def disk_usage(path: Path) -> Any:
+        free = 10**9 if path.name == "memory" and "cache" not in path.parts else disk
+        return usage._replace(free=free)
+
+    monkeypatch.setattr(node_share, "free_memory", lambda: memory)
+    monkeypatch.setattr(shutil, "disk_usage", disk_usage)
+
+
+def test_the_cache_serves_where_memory_is_short(root, tmp_path, monkeypatch):
+    short(monkeypatch, memory=124, disk=1000)
+    assert share(size=99).path.parent == root
+    big = share(size=100)
+    folder = tmp_path / "cache" / "memory"
+    assert big.path == folder / f"{socket.gethostname()}-key"
+    assert share(size=100).path == big.path
+    big.close()
+    assert list(folder.iterdir()) == []
+
+
+def test_no_room_anywhere_is_told_in_bytes(root, monkeypatch):
+    short(monkeypatch, memory=2048, disk=3 * 2**20)
+    with pytest.raises(
+        DataError, match=r"need 1\.0 GiB; there are 1\.6 KiB of memory .* and 3\.0 MiB of disk"
+    ):
+        share(size=2**30)
+    assert list(root.iterdir()) == []
+
+
+def test_what_lay_in_the_cache_before_the_machine_last_started_is_removed(root, tmp_path):
+    folder = tmp_path / "cache" / "memory"
+    for name in (f"{socket.gethostname()}-old", f".{socket.gethostname()}-half", "elsewhere-old"):
+        (folder / name).mkdir(parents=True)
+        write("x", folder / name)
+    share().close()
+    assert [path.name for path in folder.iterdir()] == ["elsewhere-old"]
+
+
+def test_free_memory_is_at_most_what_the_machine_has():
+    assert 0 < free_memory() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_another_users_folder_is_not_used(root, monkeypatch):
+    monkeypatch.setattr(os, "getuid", lambda: os.geteuid() + 1)
+    with pytest.raises(DataError, match="belongs to another user"):
+        share()
