@@ -57,12 +57,14 @@ def look(
 
 
 def _fault(prepared: Prepared, source: Source, sample: int) -> str:
-    """Why a sample cannot be read; empty if it can."""
+    """Where a sample lies and why it cannot be read, without the remedy; empty if it can."""
+    place = source.place(sample)
     try:
         (got,) = read(source, prepared, Slice(np.array([sample]), 1, 1)).samples
-        decode(got, prepared.facts.channels, source.place(sample))
+        decode(got, prepared.facts.channels, place)
     except DataError as error:
-        return str(error)
+        reason = str(error).removeprefix(f"{place}: ").partition(";")[0]
+        return f"{place}: {reason}"
     return ""
 
 

@@ -18,6 +18,7 @@ from raysuite.parallel.base import World
 from raysuite.plan import RunPlan
 from raysuite.records import Journal, Results
 from raysuite.train.loop import TrainingLoop, checkpoint_run_id
+from raysuite.train.peers import is_peer_loss
 from raysuite.train.run import Checkpoint, execute
 from raysuite.train.world import torch_device
 
@@ -85,22 +86,3 @@ def _write_all(
     for record in execute(plan, world, resume, checkpoint, file.with_name("model.pt")):
         if journal is not None:
             journal.write(record)
-
-
-_PEER_LOSS = ("DistError", "HorovodInternalError")
-"""torch.distributed's base of NCCL, network and store errors, and Horovod's one error."""
-
-
-def is_peer_loss(error: BaseException) -> bool:
-    """Whether it began with a failed collective, which another rank's death brings about.
-
-    Gloo has no exception class of its own; its RuntimeErrors begin with a place in its source,
-    `[.../gloo/transport/tcp/pair.cc:547] Connection closed by peer`.
-    """
-    while (cause := error.__cause__ or error.__context__) is not None:
-        if str(cause) == str(error):  # Horovod raises a RuntimeError anew, in its own class
-            break
-        error = cause
-    kinds = {kind.__name__ for kind in type(error).__mro__}
-    gloo = isinstance(error, RuntimeError) and "gloo/" in str(error).partition("]")[0]
-    return gloo or not kinds.isdisjoint(_PEER_LOSS)

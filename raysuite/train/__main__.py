@@ -8,13 +8,24 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 import traceback
 from pathlib import Path
 
-from raysuite.errors import UserError
+from raysuite.errors import RunError, UserError
+from raysuite.parallel.base import World
 from raysuite.plan import RunPlan, make_plans
-from raysuite.records import EpochFinished, Journal, Results, RunFailed, RunFinished
+from raysuite.records import (
+    EpochFinished,
+    Journal,
+    Record,
+    Results,
+    RunFailed,
+    RunFinished,
+    SamplesSkipped,
+)
 from raysuite.spec import read_document
+from raysuite.train.peers import is_peer_loss
 from raysuite.train.run import execute
 from raysuite.train.world import world_from_environment
 
@@ -46,6 +57,9 @@ def main(arguments: list[str] | None = None) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except RunError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     return 1 if failed else 0
 
 
@@ -54,35 +68,76 @@ def _run(plan: RunPlan, results: Results) -> bool:
     if world.rank == 0:
         results.add_plan(plan.model_dump(mode="json"))
     journal = Journal(results.journal_file(plan.run_id)) if world.rank == 0 else None
-    done = False
+    done, began = False, time.time()
     try:
         for record in execute(plan, world):
             if journal is not None:
                 journal.write(record)
-                if isinstance(record, EpochFinished):
-                    print(
-                        f"{plan.title}: epoch {record.epoch + 1}/{plan.spec.training.epochs}, "
-                        f"loss {record.train_loss:.4f}, accuracy {record.val_accuracy:.4f}, "
-                        f"{record.images / record.seconds:.0f} images/s",
-                        flush=True,
-                    )
-                elif isinstance(record, RunFailed):
-                    print(f"{plan.title}: failed: {record.message}", file=sys.stderr)
+                _tell(plan, record)
             done = isinstance(record, RunFinished)
-    except UserError:
-        raise
     except Exception as error:
-        if journal is not None:
-            journal.write(
-                RunFailed(
-                    run_id=plan.run_id,
-                    reason="error",
-                    message=f"{type(error).__name__}: {error}",
-                    detail=traceback.format_exc(),
-                )
-            )
+        message = _end(plan, results, world, error, began)
+        if is_peer_loss(error):
+            raise RunError(f"rank {world.rank} lost another; the run ended: {message}") from error
         raise
     return done
+
+
+def _tell(plan: RunPlan, record: Record) -> None:
+    match record:
+        case SamplesSkipped(skipped=skipped) if skipped:
+            print(
+                f"{plan.title}: leaves out {skipped} of {record.samples} {record.split} samples; "
+                f"the first: {record.places[0]}",
+                flush=True,
+            )
+        case EpochFinished():
+            print(
+                f"{plan.title}: epoch {record.epoch + 1}/{plan.spec.training.epochs}, "
+                f"loss {record.train_loss:.4f}, accuracy {record.val_accuracy:.4f}, "
+                f"{record.images / record.seconds:.0f} images/s",
+                flush=True,
+            )
+        case RunFailed():
+            print(f"{plan.title}: failed: {record.message}", file=sys.stderr)
+
+
+_LAST_WORDS_SECONDS = 10.0
+"""A rank that errs leaves its group first, and then says why."""
+
+
+def _end(plan: RunPlan, results: Results, world: World, error: Exception, began: float) -> str:
+    """Write down why the run that `began` then ended, and return it: what a rank erred in, not what
+    the others met thereby.
+
+    Each rank writes for itself, as those that wait in a collective hear of nothing; they see one
+    journal where they share a file system. No rank that lost another ends before the reason is
+    written: torchrun kills the others when the first one ends.
+    """
+
+    def known() -> RunFailed | None:
+        failed = [each for each in results.records(plan.run_id) if isinstance(each, RunFailed)]
+        return failed[-1] if failed and failed[-1].time >= began else None
+
+    message = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+    failed = RunFailed(
+        run_id=plan.run_id,
+        reason="error",
+        message=message if world.size == 1 else f"rank {world.rank}: {message}",
+        detail=traceback.format_exc(),
+    )
+    if is_peer_loss(error):
+        deadline = time.monotonic() + _LAST_WORDS_SECONDS
+        while known() is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+        failed = known() or failed
+        if world.rank:
+            return failed.message
+    # all ranks may meet one error; one that failed before rank 0 wrote anything is not at the end
+    end = results.end_of(plan.run_id)
+    if end is None or end.time < began:
+        Journal(results.journal_file(plan.run_id)).write(failed)
+    return failed.message
 
 
 if __name__ == "__main__":

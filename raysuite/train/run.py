@@ -65,6 +65,8 @@ def execute(
         if loop is None:
             yield RunFailed(run_id=plan.run_id, reason="gate", message=verdict.message)
             return
+        # what was yielded is on record before any rank can fail in an epoch
+        loop.engine.comm.all_reduce(torch.zeros(1), "max")
         for found in bad_samples(plan, loop.prepared, world, loop.engine.comm):
             loop.skipped[found.record.split] = found.mask
             yield found.record

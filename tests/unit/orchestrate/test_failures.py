@@ -9,9 +9,9 @@ import pytest
 import torch.distributed as dist
 
 from raysuite.orchestrate.failures import BrokenRunError, FailureRecorder
-from raysuite.orchestrate.worker import is_peer_loss
 from raysuite.plan import RunPlan
 from raysuite.records import Journal, Results, RunFailed, RunFinished
+from raysuite.train.peers import is_peer_loss
 from tests.fake_results import write_results
 
 OWN = BrokenRunError("ValueError: the sun went down", "Traceback ...", peer_lost=False)
