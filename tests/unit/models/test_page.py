@@ -18,6 +18,7 @@ def words(text: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines() if line.strip()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "shown"), EXAMPLES, ids=[each[0] for each in EXAMPLES])
 def test_the_page_shows_what_the_verb_prints(command: str, shown: str) -> None:
     result = CliRunner().invoke(app, command.split())
