@@ -17,6 +17,9 @@ _FORMATS = ("PNG", "JPEG")
 """What Pillow may take a file for; the others would only make it slower to refuse."""
 _MODES = {1: "L", 3: "RGB"}
 
+Part = tuple[float, float, float, float]
+"""Left, top, right and bottom in pixels."""
+
 
 def size_of(sample: Sample, place: str) -> tuple[int, int]:
     """Width and height in pixels, of which an encoded image needs its header alone.
@@ -66,27 +69,34 @@ def show(
 
     Cut to the whole pixels that the box touches, then resized: bilinear, antialiased.
     """
-    cut, part = cut_out(pixels, box)
-    if cut.shape[:2] != (size, size) or part != (0.0, 0.0, float(size), float(size)):
-        image = Image.fromarray(cut[:, :, 0] if cut.shape[2] == 1 else cut)
-        cut = _shaped(np.asarray(image.resize((size, size), Image.Resampling.BILINEAR, box=part)))
-    return cut[:, ::-1] if flip else cut
+    fitted = fit(*cut_out(pixels, box), size)
+    return fitted[:, ::-1] if flip else fitted
 
 
-def cut_out(
-    pixels: NDArray[np.uint8], box: NDArray[np.float64]
-) -> tuple[NDArray[np.uint8], tuple[float, float, float, float]]:
-    """The whole pixels that `box` touches, zeros where it leaves the image, and the box in them:
-    left, top, right, bottom."""
+def fit(cut: NDArray[np.uint8], part: Part, size: int) -> NDArray[np.uint8]:
+    """The `part` of `cut` [H, W, C], resized to [size, size, C]."""
+    if cut.shape[:2] == (size, size) and part == whole(cut):
+        return cut
+    image = Image.fromarray(cut[:, :, 0] if cut.shape[2] == 1 else cut)
+    return _shaped(np.asarray(image.resize((size, size), Image.Resampling.BILINEAR, box=part)))
+
+
+def whole(pixels: NDArray[np.uint8]) -> Part:
+    """All of `pixels` [H, W, C]."""
+    return (0.0, 0.0, float(pixels.shape[1]), float(pixels.shape[0]))
+
+
+def cut_out(pixels: NDArray[np.uint8], box: NDArray[np.float64]) -> tuple[NDArray[np.uint8], Part]:
+    """The whole pixels that `box` touches, zeros where it leaves the image, and the box in them."""
     left, top, width, height = box.tolist()
     x0, y0 = math.floor(left), math.floor(top)
     x1, y1 = math.ceil(left + width), math.ceil(top + height)
     inner = pixels[max(0, y0) : y1, max(0, x0) : x1]
     if inner.shape[:2] != (y1 - y0, x1 - x0):
-        whole = np.zeros((y1 - y0, x1 - x0, pixels.shape[2]), np.uint8)
+        padded = np.zeros((y1 - y0, x1 - x0, pixels.shape[2]), np.uint8)
         row, column = max(0, -y0), max(0, -x0)
-        whole[row : row + inner.shape[0], column : column + inner.shape[1]] = inner
-        inner = whole
+        padded[row : row + inner.shape[0], column : column + inner.shape[1]] = inner
+        inner = padded
     return inner, (left - x0, top - y0, left - x0 + width, top - y0 + height)
 
 

@@ -4,19 +4,39 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from raysuite.spec.base import Options, expand_shorthand
 
+Decode = Literal["exact", "scaled"]
+"""`exact`: the pixels that Pillow gives; `scaled`: from large JPEGs others, in less time."""
+
 
 class NativeOptions(Options):
-    """PyTorch's DataLoader."""
+    """Threads of the worker, or processes of PyTorch's DataLoader, that decode on the CPU."""
 
     name: Literal["native"] = "native"
+    threads: int = Field(default=0, ge=0)
+    """Threads per worker that load ahead; the decoder leaves Python's lock alone."""
     processes: int = Field(default=0, ge=0)
-    """Loading processes per worker; 0 loads in the worker itself."""
+    """Loading processes per worker, in place of threads. With neither, the worker itself loads."""
     prefetch: int = Field(default=2, ge=1)
-    """Batches that each loading process holds ready."""
+    """Batches that each loading process, or all threads together, hold ready."""
+    decode: Decode = "exact"
+    """`exact`: the same pixels as every other loader; `scaled`: an image that is shown at half its
+    size or less is decoded at a half to an eighth of it, and its pixels differ."""
+    transport: Literal["auto", "uint8", "float32"] = "auto"
+    """What is loaded ahead: pixels, which the device normalises, or normalised values; `auto`:
+    float32 from threads where the worker has no GPU, else uint8."""
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> NativeOptions:
+        if self.threads and self.processes:
+            raise ValueError(
+                f"threads is {self.threads} and processes is {self.processes}; valid is one of "
+                "them; leave the other out"
+            )
+        return self
 
 
 class DaliOptions(Options):

@@ -28,6 +28,8 @@ class Header:
     height: int
     channels: int
     bits: int
+    frame: int = 0
+    """Where a JPEG's frame header begins, in bytes."""
 
     @property
     def plain(self) -> bool:
@@ -82,7 +84,7 @@ def _jpeg(data: bytes) -> Header:
             # behind the frame header, as a thumbnail before it has an end of its own
             if data.rfind(_JPEG_END, at) < 0:
                 raise ValueError("a JPEG cut short: it has no end")
-            return Header("jpeg", width, height, channels, bits)
+            return Header("jpeg", width, height, channels, bits, frame=at)
         if marker in (0xD9, 0xDA) or length < 2:
             break
         at += 2 + length

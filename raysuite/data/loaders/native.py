@@ -1,52 +1,38 @@
-"""PyTorch's DataLoader, with our order in the place of its sampler."""
+"""Decoding on the CPU, by threads of the worker or by processes of PyTorch's DataLoader."""
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Iterator, Sequence
-from functools import cached_property
-from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
 
 from raysuite.data.base import Batch, Slice
+from raysuite.data.buffers import Buffers
+from raysuite.data.loaders.native_ahead import InProcesses, InThreads
 from raysuite.data.prepared import Prepared, Split
-from raysuite.data.reading import read, shown
-from raysuite.data.source import Source, open_source
-from raysuite.errors import DataError, RunError
+from raysuite.data.rendering import Rendering
 from raysuite.spec.loaders import NativeOptions
-
-_Decoded = tuple[Tensor, Tensor]
-"""Images [b, H, W, C] uint8 and labels [b] int64."""
 
 
 class NativeLoader:
-    """Decodes with Pillow, in this process or in processes that live as long as the loader."""
+    """Decodes by libjpeg-turbo, or Pillow; resizes by torch; normalises where that is cheapest."""
 
     def __init__(
         self, prepared: Prepared, split: Split, options: NativeOptions, device: torch.device
     ) -> None:
-        self._device = device
-        self._order = _Order()
-        self._images = _Images(prepared, split)
-        self._shift = _per_channel(prepared.mean, device)
-        self._scale = _per_channel(prepared.std, device).reciprocal()
-        several = options.processes > 0
-        self._loader: DataLoader[_Decoded | DataError] = DataLoader(
-            self._images,
-            sampler=self._order,
-            batch_size=None,  # a "sample" of the sampler is a whole Slice
-            num_workers=options.processes,
-            prefetch_factor=options.prefetch if several else None,
-            persistent_workers=several,
-            multiprocessing_context=_context() if several else None,
-            pin_memory=device.type == "cuda",
-            # The default generator belongs to the model: a loader that drew from it would
-            # change dropout, and so would the choice of the loader.
-            generator=torch.Generator(),
+        self._device, self._on_gpu = device, device.type == "cuda"
+        self._rendering = rendering = Rendering(prepared, options.decode)
+        self._dtype = _transport(options, self._on_gpu)
+        self._pixels, self._values = Buffers(np.uint8), Buffers(np.float32)
+        self._constants = tuple(torch.from_numpy(each).to(device) for each in rendering.constants)
+        self._ahead = (
+            InProcesses(rendering, split, options, self._dtype, self._on_gpu)
+            if options.processes
+            else InThreads(rendering, split, options, self._room)
         )
+        self._asked: object = None
 
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
         """One Batch per Slice, in order. The next call takes the loader over from this one.
@@ -54,85 +40,45 @@ class NativeLoader:
         Raises DataError that names the file of an unreadable image, and RunError where a
         loading process died.
         """
-        self._order.slices = asked = list(slices)
-        loaded = iter(self._loader)
+        self._asked = asked = object()
+        loaded = self._ahead.load(slices)
         for slice_ in slices:
-            if self._order.slices is not asked:
+            if self._asked is not asked:
                 raise RuntimeError("a later call of batches() has taken this loader over")
-            try:
-                decoded = next(loaded)
-            except (RuntimeError, OSError, EOFError) as error:
-                raise RunError(
-                    f"a loading process of the native loader died ({error}); often memory or "
-                    "/dev/shm ran out: lower loader.processes or loader.prefetch"
-                ) from error
-            if isinstance(decoded, DataError):
-                raise decoded
-            images, labels = (part.to(self._device, non_blocking=True) for part in decoded)
-            yield Batch(self._normalised(images), labels, slice_.real, slice_.of_global)
+            images, labels = next(loaded)
+            yield Batch(
+                self._normalised(images),
+                labels.to(self._device, non_blocking=True),
+                slice_.real,
+                slice_.of_global,
+            )
 
     def close(self) -> None:
-        """End the loading processes and close the files."""
-        # DataLoader has no close: its processes end when its iterator is collected, which an
-        # exception's traceback can put off, and with it a wait of seconds to a bad moment.
-        iterator: Any = self._loader._iterator
-        if iterator is not None:
-            iterator._shutdown_workers()
-        self._loader._iterator = None
-        self._images.close()
+        """End threads or processes, and close the files."""
+        self._ahead.close()
+
+    def _room(self, count: int) -> Tensor:
+        """Memory for the images of a batch that is being loaded."""
+        shape = self._rendering.shape(count, self._dtype)
+        if self._on_gpu:  # torch keeps pinned memory for use again
+            return torch.empty(shape, dtype=self._dtype, pin_memory=True)
+        buffers = self._pixels if self._dtype == torch.uint8 else self._values
+        return torch.from_numpy(buffers.take(shape))
 
     def _normalised(self, images: Tensor) -> Tensor:
-        floats = images.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format)
-        return floats.sub_(self._shift).mul_(self._scale)
+        if images.dtype == torch.float32:
+            return images.to(self._device, non_blocking=True)
+        if not self._on_gpu:
+            values = self._values.take(self._rendering.shape(len(images), torch.float32))
+            self._rendering.normalise(images.numpy(), values)
+            return torch.from_numpy(values)
+        mean, scale = self._constants
+        moved = images.to(self._device, non_blocking=True).permute(0, 3, 1, 2)
+        floats = moved.to(torch.float32, memory_format=torch.contiguous_format)
+        return floats.sub_(mean).mul_(scale)
 
 
-class _Order(Sampler[Slice]):
-    """The batches to come."""
-
-    def __init__(self) -> None:
-        self.slices: list[Slice] = []
-
-    def __iter__(self) -> Iterator[Slice]:
-        return iter(self.slices)
-
-    def __len__(self) -> int:
-        return len(self.slices)
-
-
-class _Images(Dataset[_Decoded | DataError]):
-    """Whole batches by sample numbers."""
-
-    def __init__(self, prepared: Prepared, split: Split) -> None:
-        self._prepared = prepared
-        self._split = split
-
-    @cached_property
-    def _source(self) -> Source:  # opened where it is first read: in each loading process
-        return open_source(self._prepared, self._split)
-
-    def __getitem__(self, slice_: Slice) -> _Decoded | DataError:
-        try:
-            got = read(self._source, self._prepared, slice_)
-            images = shown(self._source, self._prepared, slice_, got)
-        except DataError as error:
-            # As a value: DataLoader wraps what a process raises into a second traceback.
-            return error
-        return torch.from_numpy(images), torch.from_numpy(got.labels)
-
-    def close(self) -> None:
-        source = self.__dict__.pop("_source", None)
-        if source is not None:
-            source.close()
-
-
-def _per_channel(values: tuple[float, ...], device: torch.device) -> Tensor:
-    """[C, 1, 1] fp32, in the scale of pixels, 0 to 255."""
-    return (torch.tensor(values) * 255).view(-1, 1, 1).to(device)
-
-
-def _context() -> multiprocessing.context.ForkServerContext:
-    # A training process has threads (CUDA, NCCL, Gloo, Ray) and a fork of it may hang. The
-    # server imports this module once, and its children start in milliseconds.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    return context
+def _transport(options: NativeOptions, on_gpu: bool) -> torch.dtype:
+    if options.transport == "auto":
+        return torch.float32 if options.threads and not on_gpu else torch.uint8
+    return torch.uint8 if options.transport == "uint8" else torch.float32

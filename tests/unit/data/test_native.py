@@ -1,16 +1,20 @@
-"""The native loader's manners: processes that end, and a generator that it leaves alone."""
+"""The native loader's manners: how it uses threads, processes, memory and random numbers."""
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
+import threading
 
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 
 from raysuite.data import Slice, make_loader
+from raysuite.data.buffers import Buffers
 from raysuite.errors import RunError
 from raysuite.spec.loaders import DaliOptions, NativeOptions
 from tests.require import require
@@ -57,3 +61,73 @@ def test_the_models_random_numbers_do_not_depend_on_the_loader(digits, name):
     list(loader.batches(SLICES))
     assert torch.equal(torch.get_rng_state(), state)
     loader.close()
+
+
+WAYS = [
+    NativeOptions(threads=threads, transport=transport, prefetch=prefetch)
+    for threads, prefetch in [(0, 1), (1, 1), (3, 2)]
+    for transport in ("uint8", "float32")
+]
+
+
+@pytest.mark.parametrize("options", WAYS, ids=str)
+def test_neither_threads_nor_transport_change_a_value(digits, options):
+    slices = [Slice(ids, len(ids), len(ids)) for ids in np.array_split(np.arange(300), 7)]
+    plain, other = (make_loader(digits, "train", each, CPU) for each in (NativeOptions(), options))
+    for left, right in zip(plain.batches(slices), other.batches(slices), strict=True):
+        assert torch.equal(left.images, right.images)
+        assert torch.equal(left.labels, right.labels)
+        assert right.images.is_contiguous()
+    plain.close()
+    other.close()
+
+
+def test_values_are_pixels_less_the_mean_over_the_deviation(digits):
+    loader = make_loader(digits, "train", NativeOptions(threads=1), CPU)
+    (batch,) = loader.batches(SLICES[:1])
+    loader.close()
+    (mean,), (std,) = digits.mean, digits.std
+    levels = (batch.images.double() * std + mean) * 255
+    assert (levels - levels.round()).abs().max() < 1e-4
+    assert levels.round().max() > 200
+
+
+def test_threads_end_with_the_loader(digits):
+    before = set(threading.enumerate())
+    loader = make_loader(digits, "train", NativeOptions(threads=2), CPU)
+    batches = loader.batches(SLICES)
+    next(batches)
+    assert len(set(threading.enumerate()) - before) == 2
+    loader.close()
+    assert set(threading.enumerate()) == before
+
+
+def test_memory_is_used_again_once_no_view_of_it_is_left():
+    buffers = Buffers(np.float32)
+    first = buffers.take((4, 3))
+    address = first.ctypes.data
+    tensor = torch.from_numpy(first)
+    del first
+    view = tensor[1:].t()
+    del tensor
+    assert buffers.take((2, 3)).ctypes.data != address  # `view` is left
+    view.fill_(1)
+    del view
+    gc.collect()
+    assert buffers.take((3, 4)).ctypes.data == address
+
+
+def test_kept_batches_are_not_written_to_again():
+    buffers = Buffers(np.uint8)
+    kept = [buffers.take((5,)) for _ in range(40)]
+    for number, array in enumerate(kept):
+        array[:] = number
+    assert [int(array[0]) for array in kept] == list(range(40))
+    larger = buffers.take((50,))
+    larger[:] = 99
+    assert [int(array[-1]) for array in kept] == list(range(40))
+
+
+def test_threads_and_processes_are_not_for_the_same_loader():
+    with pytest.raises(ValidationError, match="threads is 2 and processes is 1; valid is one"):
+        NativeOptions(threads=2, processes=1)

@@ -1,0 +1,147 @@
+"""The part of an image that a view shows, by libjpeg-turbo: the reference's pixels, sooner.
+
+A JPEG is decoded from its top to the last row that is shown, straight into memory that is used
+again. Whatever libjpeg-turbo stumbles over is left to the reference decoder, which may name it.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from functools import cache
+from types import ModuleType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from raysuite.data.base import Sample
+from raysuite.data.formats.header import Header
+from raysuite.data.pixels import Part, cut_out, decode, header_of
+
+_SEQUENTIAL = (0xC0, 0xC1)
+"""Frames whose rows come from top to bottom (ITU-T T.81, table B.1), unless they have several
+scans; a progressive one needs its last byte for its first row."""
+_START_OF_SCAN = 0xDA
+_BLOCK = 8
+"""Rows and columns of a DCT block."""
+_LEAST_SHRINKING = 2
+"""Smaller factors cost libjpeg-turbo as much as they save: its DCTs of 5 to 7 rows are slow."""
+
+_scratch = threading.local()
+
+
+def cut_from(
+    sample: Sample, channels: int, box: NDArray[np.float64], place: str
+) -> tuple[NDArray[np.uint8], Part]:
+    """`cut_out(decode(sample, channels, place), box)`, to the last bit, decoding no more than that.
+
+    The pixels may lie in memory that this thread's next call writes to. Raises DataError as
+    `decode`.
+    """
+    return cut_out(_rows(sample, channels, math.ceil(box[1] + box[3]), place), box)
+
+
+def shrunk_from(
+    sample: Sample, channels: int, box: NDArray[np.float64], size: int, place: str
+) -> tuple[NDArray[np.uint8], Part]:
+    """As `cut_from`, at a half to an eighth of the resolution where `box` still has `size` pixels
+    a side then: a JPEG's DCT gives small images for less work. Other pixels than the reference's.
+    """
+    times = min(box[2], box[3]) / size
+    turbo, header = _turbo(), _simple(sample, channels, place)
+    if times < _LEAST_SHRINKING or turbo is None or header is None:
+        return cut_from(sample, channels, box, place)
+    try:
+        pixels = turbo.decode_jpeg(
+            sample,
+            _COLOURS[channels],
+            min_height=math.ceil(header.height / times),
+            min_width=math.ceil(header.width / times),
+            min_factor=_LEAST_SHRINKING,
+        )
+    except ValueError:
+        return cut_from(sample, channels, box, place)
+    scale = round(_BLOCK * pixels.shape[1] / header.width) / _BLOCK
+    return cut_out(pixels, box * scale)
+
+
+_COLOURS = {1: "GRAY", 3: "RGB"}
+
+
+def _rows(sample: Sample, channels: int, bottom: int, place: str) -> NDArray[np.uint8]:
+    """The pixels of at least the rows above `bottom`."""
+    turbo, header = _turbo(), _simple(sample, channels, place)
+    if turbo is None or header is None:
+        return decode(sample, channels, place)
+    assert isinstance(sample, bytes)
+    height = _height_needed(sample, header, bottom)
+    shortened = height < header.height
+    try:
+        pixels: NDArray[np.uint8] = turbo.decode_jpeg(
+            _shortened(sample, header, height) if shortened else sample,
+            _COLOURS[channels],
+            buffer=_buffer(height * header.width * channels),
+            # what is left out looks like a surplus of data
+            strict=not shortened,
+        )
+    except ValueError:
+        return decode(sample, channels, place)
+    return pixels
+
+
+def _simple(sample: Sample, channels: int, place: str) -> Header | None:
+    """The header of a JPEG whose pixels all decoders agree about; None for anything else.
+
+    Of colour images made grey they do not: Pillow weighs RGB, libjpeg-turbo takes the luma.
+    """
+    if not isinstance(sample, bytes):
+        return None
+    header = header_of(sample, place)
+    agreed = header.kind == "jpeg" and header.plain and header.channels <= channels
+    return header if agreed else None
+
+
+def _height_needed(data: bytes, header: Header, bottom: int) -> int:
+    """Rows that have to be decoded so that those above `bottom` are right."""
+    frame = header.frame
+    if data[frame + 1] not in _SEQUENTIAL or not _one_scan(data, header):
+        return header.height
+    sampling = data[frame + 11 : frame + 10 + 3 * header.channels : 3]
+    unit = _BLOCK * max(vertical & 15 for vertical in sampling)
+    # one unit more: chroma that is interpolated looks at the row below
+    return min(header.height, (math.ceil(bottom / unit) + 1) * unit)
+
+
+def _one_scan(data: bytes, header: Header) -> bool:
+    """Whether the first scan holds all channels."""
+    at = header.frame
+    while at + 4 < len(data) and data[at] == 0xFF:
+        if data[at + 1] == _START_OF_SCAN:
+            return data[at + 4] == header.channels
+        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    return False
+
+
+def _shortened(data: bytes, header: Header, height: int) -> bytes:
+    """The same file, said to be `height` rows high: decoders stop there."""
+    at = header.frame + 5
+    return b"".join((data[:at], height.to_bytes(2, "big"), data[at + 2 :]))
+
+
+def _buffer(size: int) -> NDArray[np.uint8]:
+    """This thread's memory for pixels: fresh memory for each image costs a tenth of the time."""
+    held: NDArray[np.uint8] | None = getattr(_scratch, "pixels", None)
+    if held is None or held.size < size:
+        _scratch.pixels = held = np.empty(size, np.uint8)
+    return held
+
+
+@cache
+def _turbo() -> ModuleType | None:
+    """simplejpeg; without it, the reference decoder gives the same pixels more slowly."""
+    try:
+        import simplejpeg
+    except ImportError:
+        return None
+    module: ModuleType = simplejpeg
+    return module

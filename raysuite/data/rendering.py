@@ -1,0 +1,85 @@
+"""A Slice -> its pixels or its normalised values, written to where they are wanted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from raysuite.data.base import Slice
+from raysuite.data.decoders import cut_from, shrunk_from
+from raysuite.data.prepared import Prepared
+from raysuite.data.reading import read
+from raysuite.data.resizing import fit_into
+from raysuite.data.source import Source
+from raysuite.spec.loaders import Decode
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """How views are shown; small, and can be pickled. Safe from several threads at once."""
+
+    prepared: Prepared
+    decode: Decode
+
+    def shape(self, count: int, dtype: torch.dtype) -> tuple[int, int, int, int]:
+        """The shape of `count` views: [b, size, size, C] uint8, or [b, C, size, size] fp32."""
+        channels, size = self.prepared.facts.channels, self.prepared.facts.image_size
+        if dtype == torch.uint8:
+            return (count, size, size, channels)
+        return (count, channels, size, size)
+
+    def write(
+        self, source: Source, slice_: Slice, out: NDArray[np.uint8] | NDArray[np.float32]
+    ) -> NDArray[np.int64]:
+        """Write the views that `slice_` asks for to `out`, and return their labels [b].
+
+        out: [b, size, size, C] uint8, or [b, C, size, size] fp32, normalised.
+        Raises DataError as `read` and `decode`.
+        """
+        got = read(source, self.prepared, slice_)
+        channels, size = self.prepared.facts.channels, self.prepared.facts.image_size
+        fitted = np.empty((size, size, channels), np.uint8)
+        mirrored = np.empty_like(fitted)
+        for row, (number, sample) in enumerate(zip(slice_.ids.tolist(), got.samples, strict=True)):
+            box, place = got.views.boxes[row], source.place(number)
+            if self.decode == "scaled":
+                cut, part = shrunk_from(sample, channels, box, size, place)
+            else:
+                cut, part = cut_from(sample, channels, box, place)
+            fit_into(cut, part, fitted)
+            shown = fitted
+            if got.views.flips[row]:
+                mirrored[...] = fitted[:, ::-1]
+                shown = mirrored
+            if out.dtype == np.uint8:
+                out[row] = shown
+            else:
+                self._normalise(shown, out[row])
+        return got.labels
+
+    def normalise(self, pixels: NDArray[np.uint8], out: NDArray[np.float32]) -> None:
+        """[b, H, W, C] -> `out` [b, C, H, W], `(x - 255 mean) * (1 / (255 std))`.
+
+        Image by image: what is written stays in the processor's cache until it is done.
+        """
+        for image, values in zip(pixels, out, strict=True):
+            self._normalise(image, values)
+
+    def _normalise(self, image: NDArray[np.uint8], values: NDArray[np.float32]) -> None:
+        shift, scale = self.constants
+        np.copyto(values, image.transpose(2, 0, 1))
+        values -= shift
+        values *= scale
+
+    @cached_property
+    def constants(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """255 mean and 1 / (255 std): [C, 1, 1] each."""
+        mean, std = (
+            np.array(values, np.float32).reshape(-1, 1, 1) * np.float32(255)
+            for values in (self.prepared.mean, self.prepared.std)
+        )
+        return mean, np.float32(1) / std
