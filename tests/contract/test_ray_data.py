@@ -1,0 +1,105 @@
+"""What only Ray Data can get wrong: a full cluster, Ray's own errors, threads that stay."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from raysuite.data import Slice, make_loader, prepare
+from raysuite.data.prepared import Prepared
+from raysuite.errors import DataError
+from raysuite.spec.data import DataOptions
+from raysuite.spec.datasets import DIGITS
+from raysuite.spec.loaders import RayDataOptions
+
+pytestmark = pytest.mark.integration
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    return prepare(DataOptions(name="digits"), DIGITS, tmp_path_factory.mktemp("cache"))
+
+
+def slices(count: int, size: int = 6) -> list[Slice]:
+    return [Slice(np.arange(size) + number, size, size) for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        RayDataOptions(images_per_task=1, prefetch=1),
+        RayDataOptions(tasks=3, images_per_task=12, prefetch=5),
+        RayDataOptions(images_per_task=10_000),
+    ],
+    ids=["shallow", "deep", "one-task"],
+)
+def test_batches_come_in_order_whatever_the_options(running_ray, digits, options):
+    labels = np.load(digits.files.parent / "arrays" / "train-labels.npy")
+    loader = make_loader(digits, "train", options, CPU)
+    asked = slices(25)
+    for slice_, batch in zip(asked, loader.batches(asked), strict=True):
+        assert np.array_equal(batch.labels.numpy(), labels[slice_.ids])
+    loader.close()
+
+
+def test_it_needs_no_cpu_of_the_cluster(running_ray, digits):
+    """The worker holds the only CPU while it waits for Ray Data's tasks, as training workers do."""
+    import ray
+
+    @ray.remote(num_cpus=1)
+    def work() -> int:
+        loader = make_loader(digits, "train", RayDataOptions(images_per_task=6), CPU)
+        count = sum(batch.real for batch in loader.batches(slices(5)))
+        loader.close()
+        return count
+
+    assert ray.get(work.remote(), timeout=200) == 30
+
+
+def test_an_abandoned_epoch_leaves_no_task_and_no_thread_at_work(running_ray, digits):
+    loader = make_loader(digits, "train", RayDataOptions(images_per_task=6), CPU)
+    next(loader.batches(slices(200)))
+    names = [thread.name for thread in threading.enumerate()]
+    assert any(name.startswith("StreamingExecutor") for name in names)
+    loader.close()
+    names = [thread.name for thread in threading.enumerate() if thread.is_alive()]
+    assert not any(name.startswith("StreamingExecutor") for name in names)
+
+
+def test_a_bad_image_deep_in_the_epoch_is_named_once_what_was_before_it_came(
+    running_ray, tmp_path: Path
+):
+    prepared = prepare(DataOptions(name="digits"), DIGITS, tmp_path)
+    loader = make_loader(prepared, "train", RayDataOptions(images_per_task=12), CPU)
+    bad = sorted((prepared.files / "train" / "0").iterdir())[20]
+    bad.write_text("no image")
+    got: list[int] = []
+    asked = [Slice(np.arange(2) + 2 * number, 2, 2) for number in range(40)]
+    with pytest.raises(DataError, match=rf"^{bad}: not a readable image"):
+        got.extend(batch.real for batch in loader.batches(asked))
+    assert len(got) == 10
+    assert len(list(loader.batches(slices(2)))) == 2
+    loader.close()
+
+
+def test_without_a_running_ray_it_says_what_to_do(digits, tmp_path):
+    (tmp_path / "digits").write_bytes(pickle.dumps(digits))
+    program = """
+import pickle, sys, torch
+from raysuite.data import make_loader
+from raysuite.spec.loaders import RayDataOptions
+prepared = pickle.load(open(sys.argv[1], "rb"))
+make_loader(prepared, "train", RayDataOptions(), torch.device("cpu"))
+"""
+    words = [sys.executable, "-c", program, str(tmp_path / "digits")]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=200)
+    assert "UserError: the loader ray_data needs a running Ray" in ended.stderr
+    assert "raysuite run" in ended.stderr
