@@ -11,6 +11,7 @@ from raysuite.records.schema import (
     RunFinished,
     RunStarted,
     SamplesSkipped,
+    TimeShares,
 )
 from raysuite.records.statistics import Ratio, Stat, ratio_of_means, summarize
 
@@ -29,6 +30,7 @@ __all__ = [
     "SamplesSkipped",
     "Sink",
     "Stat",
+    "TimeShares",
     "make_rows",
     "ratio_of_means",
     "read_journal",

@@ -18,7 +18,9 @@ from raysuite.records.schema import (
     RunFinished,
     RunStarted,
     SamplesSkipped,
+    TimeShares,
 )
+from raysuite.records.shares import Shares, run_shares
 
 Value = TypeVar("Value")
 Kind = TypeVar("Kind", bound=BaseModel)
@@ -64,6 +66,8 @@ class RunFigures:
     peak_device_bytes: int | None
     """Largest device memory of the worker that had most; None on a CPU."""
     mean_device_bytes: float | None
+    shares: Shares | None = None
+    """Where the time of the profiled steps went. None unless profiled, and the gate was passed."""
 
     @property
     def run_id(self) -> str:
@@ -141,14 +145,15 @@ def run_figures(plan: Plan, records: Sequence[Record]) -> RunFigures:
         mean_device_bytes=_of(finished, lambda end: _mean(end.peak_device_bytes))
         if on_device
         else None,
+        shares=run_shares(_last(counted, TimeShares)) if may_tell_speed else None,
     )
 
 
 def current(records: Iterable[Record]) -> list[Record]:
     """The Records that count, in order, where a run was taken up again.
 
-    A RunStarted from epoch k sets aside the epochs from k on, the end, and what was left out, of
-    the attempt before it; of an epoch that was recorded twice the latest counts.
+    A RunStarted from epoch k sets aside the epochs from k on, the end, the profile, and what was
+    left out, of the attempt before it; of an epoch that was recorded twice the latest counts.
     """
     counted: list[Record] = []
     for record in records:
@@ -157,7 +162,7 @@ def current(records: Iterable[Record]) -> list[Record]:
             counted = [
                 r
                 for r in counted
-                if not isinstance(r, RunFinished | RunFailed | SamplesSkipped)
+                if not isinstance(r, RunFinished | RunFailed | SamplesSkipped | TimeShares)
                 and not (isinstance(r, EpochFinished) and r.epoch >= first)
             ]
         elif isinstance(record, EpochFinished):

@@ -17,6 +17,7 @@ from raysuite.records.names import (
     work_key,
     work_name,
 )
+from raysuite.records.shares import RowShares, row_shares
 from raysuite.records.statistics import Ratio, Stat, ratio_of_means, summarize
 
 
@@ -54,6 +55,8 @@ class Row:
     mean_device_bytes: Stat | None
     skipped_samples: Stat | None
     """Samples left out as unreadable; None where a bad sample ends the run."""
+    shares: RowShares | None = None
+    """Where the time of profiled steps went; None where no repeat was profiled."""
     baseline: str | None = None
     """The row that speed-up and efficiency are against."""
     speed_up: Ratio | None = None
@@ -154,6 +157,7 @@ def _row(runs: Sequence[RunFigures]) -> Row:
         peak_device_bytes=stat(lambda run: run.peak_device_bytes),
         mean_device_bytes=stat(lambda run: run.mean_device_bytes),
         skipped_samples=stat(lambda run: run.skipped_samples),
+        shares=row_shares(run.shares for run in counted),
     )
 
 

@@ -69,6 +69,9 @@ class SamplesSkipped(_Record):
     """Those that cannot be read, and are left out on all ranks alike."""
     places: list[str]
     """Where the first of them lie, and why they cannot be read."""
+    lacking: tuple[str, ...] = ()
+    """What is not even counted: classes without an image, records behind a damage where no index
+    tells how many."""
     known: int
     """Samples that had been looked at by an earlier run, and had not changed since."""
     seconds: float
@@ -107,6 +110,40 @@ class EpochFinished(_Record):
     that this run's checkpoint went through."""
 
 
+class TimeShares(_Record):
+    """Where the time of some steps went, by a profiler, after the training that is timed.
+
+    Lists hold a value per worker. Computation, exposed communication and exposed data never
+    overlap: what they leave of the window is the rest.
+    """
+
+    kind: Literal["time_shares"] = "time_shares"
+    steps: int
+    """Optimiser steps of the window; the run's timed steps are others."""
+    warmup_steps: int
+    """Steps before the window, without the profiler."""
+    window_seconds: list[float]
+    """From the first step of the window to the device-synchronised end of the last."""
+    computation_seconds: list[float]
+    """Time in which the device computes; on a CPU, the training thread in torch's operators."""
+    communication_seconds: list[float]
+    """Time in which a collective is under way, or is waited for."""
+    communication_exposed_seconds: list[float]
+    """The part of it in which nothing is computed."""
+    data_seconds: list[float]
+    """Time in which the loop waits for its loader; on a GPU also copies and DALI's kernels."""
+    data_exposed_seconds: list[float]
+    """The part of it in which nothing is computed or communicated."""
+    kernel_seconds: dict[str, list[float]] = Field(default_factory=dict)
+    """On a GPU: class of kernels -> time in which one of them runs."""
+    sources: list[str] = Field(default_factory=list)
+    """What the communication was read from."""
+    trace: str = ""
+    """Rank 0's trace in the run's folder, which Perfetto opens; empty where none was kept."""
+    seconds: float
+    """What the profile cost the slowest worker, warm-up and writing included: in no other time."""
+
+
 class RunFinished(_Record):
     """A run ended well."""
 
@@ -140,6 +177,12 @@ class RunFailed(_Record):
 
 
 Record = Annotated[
-    RunStarted | GateVerdict | SamplesSkipped | EpochFinished | RunFinished | RunFailed,
+    RunStarted
+    | GateVerdict
+    | SamplesSkipped
+    | EpochFinished
+    | TimeShares
+    | RunFinished
+    | RunFailed,
     Field(discriminator="kind"),
 ]

@@ -99,11 +99,21 @@ class ResourceOptions(Options):
     """Start new worker processes for every run instead of sharing them between runs alike."""
 
 
+def _off(value: Any) -> Any:
+    """YAML 1.1 reads `off` as false."""
+    return "off" if value is False else value
+
+
 class MeasureOptions(Options):
     """What is measured, and from when on."""
 
     warmup_steps: int = Field(default=10, ge=0)
     """Optimiser steps left out of the throughput, at the start of the run and of each retry."""
+    profile: Annotated[Literal["off", "torch", "nsight"], BeforeValidator(_off)] = "off"
+    """Where the time goes, in extra steps after the timed training: `torch` records the shares of
+    computation, communication and loading, and a trace; `nsight` has nsys watch the GPU workers."""
+    profile_steps: int = Field(default=20, ge=1)
+    """Optimiser steps of the profile's window, after `warmup_steps` others."""
 
 
 class ExperimentSpec(Options):
