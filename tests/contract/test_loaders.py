@@ -41,6 +41,7 @@ from tests.require import require
 CPU = torch.device("cpu")
 OPTIONS: dict[str, LoaderOptions] = {
     "native": NativeOptions(),
+    "native-threads": NativeOptions(threads=3, prefetch=1),
     "native-processes": NativeOptions(processes=2, prefetch=3),
     "dali": DaliOptions(),
     "dali-shallow": DaliOptions(prefetch=1),
