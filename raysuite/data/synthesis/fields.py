@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 FIELDS = 6
-"""Two of them, each cut anywhere and mirrored or not, make a picture."""
+"""Two of them, each cut anywhere, make a picture."""
 
 _VARIANCE = np.array([0.2175, 0.0188, 0.0045])
 _DIRECTION = np.array(

@@ -27,14 +27,15 @@ _PATTERN = (0.1, 0.6)
 _PATTERN_SIDE = 32
 _WAVES = 3
 _UPRIGHT_SHARE = 0.25
+_STRIPE = 64
+"""Rows."""
 
 
 class Painter:
-    """Draws the samples of a stand-in. Not to be shared by threads: it draws into one buffer."""
+    """Draws the samples of a stand-in."""
 
     def __init__(self, stand_in: StandIn) -> None:
         self._of = stand_in
-        self._buffers: dict[tuple[int, int], tuple[NDArray[np.float32], NDArray[np.float32]]] = {}
 
     def label(self, split: Split, sample: int) -> int:
         """From 0. Each run of `classes` samples has every class once, in a random order."""
@@ -57,44 +58,34 @@ class Painter:
 
     def _natural(self, draw: np.random.Generator, label: int, height: int, width: int) -> Pixels:
         """Two cuts from 1/f fields, and the pattern of the class."""
-        picture, part = self._buffer(height, width)
         side = field_side(max(self._of.width, self._of.height))
-        contrast = draw.uniform(*_CONTRAST)
-        share = draw.uniform(0.2, 0.8)  # of the variance
-        weights = (contrast * np.sqrt(share), contrast * np.sqrt(1 - share))
-        chosen = draw.choice(FIELDS, 2, replace=False)
-        for out, field, weight in zip((picture, part), chosen, weights, strict=True):
+        contrast, share = draw.uniform(*_CONTRAST), draw.uniform(0.2, 0.8)  # of the variance
+        weights = contrast * np.sqrt([share, 1 - share], dtype=np.float32)
+        cuts = []
+        for field in draw.choice(FIELDS, 2, replace=False):
             top, left = draw.integers(0, side - height), draw.integers(0, side - width)
-            cut = fields(side)[field][top : top + height, left : left + width]
-            rows, columns = draw.choice((1, -1), 2)
-            np.multiply(cut[::rows, ::columns], np.float32(weight), out=out)
-        np.add(picture, part, out=picture)
+            cuts.append(fields(side)[field][top : top + height, left : left + width])
         strength = draw.uniform(*_PATTERN)
-        pattern = Image.fromarray(_pattern(label)).resize(
-            (width, height), Image.Resampling.BILINEAR
+        pattern = np.asarray(
+            Image.fromarray(_pattern(label)).resize((width, height), Image.Resampling.BILINEAR)
         )
-        np.multiply(np.asarray(pattern), np.float32(strength), out=part)
-        np.add(picture, part, out=picture)
         # a pattern's values lie around 128
-        np.add(picture, np.float32(draw.uniform(*_BRIGHTNESS) - 128 * strength), out=picture)
-        np.clip(picture, 0, 255, out=picture)
-        return picture.astype(np.uint8)
-
-    def _buffer(self, height: int, width: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        if (height, width) not in self._buffers:
-            shape = (height, width, self._of.channels)
-            self._buffers[height, width] = (
-                np.empty(shape, np.float32),
-                np.empty(shape, np.float32),
-            )
-        return self._buffers[height, width]
+        level = np.float32(draw.uniform(*_BRIGHTNESS) - 128 * strength)
+        picture = np.empty((height, width, self._of.channels), np.uint8)
+        for top in range(0, height, _STRIPE):  # small temporaries
+            rows = slice(top, top + _STRIPE)
+            stripe = cuts[0][rows] * weights[0]
+            stripe += cuts[1][rows] * weights[1]
+            stripe += pattern[rows] * np.float32(strength)
+            stripe += level
+            picture[rows] = np.clip(stripe, 0, 255, out=stripe)
+        return picture
 
 
 @lru_cache(maxsize=4)
 def _order(seed: int, val: bool, block: int, classes: int) -> NDArray[np.int64]:
-    order: NDArray[np.int64] = np.random.default_rng([_LABELS, seed, val, block]).permutation(
-        classes
-    )
+    draw = np.random.default_rng([_LABELS, seed, val, block])
+    order: NDArray[np.int64] = draw.permutation(classes)
     return order
 
 

@@ -1,0 +1,183 @@
+"""Stand-ins: what they consist of, and what their pictures are like."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression
+
+from raysuite.data.synthesis import StandIn, plan_stand_in
+from raysuite.data.synthesis.pictures import Painter
+from raysuite.data.synthesis.stand_in import Split
+from raysuite.data.synthesis.writers import encode
+from raysuite.errors import UserError
+from raysuite.spec.datasets import NAMED
+
+
+def drawn(stand_in: StandIn, split: Split, count: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """The first `count` pictures, as rows of values in 0..1, and their labels."""
+    painter = Painter(stand_in)
+    pairs = [painter.picture(split, sample) for sample in range(count)]
+    rows = np.stack([pixels.ravel() for pixels, _ in pairs]) / 255
+    return rows, np.array([label for _, label in pairs])
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_whole_ones_have_the_papers_counts(name: str) -> None:
+    facts, stand_in = NAMED[name].facts, plan_stand_in(name)
+    found = (stand_in.train, stand_in.val, stand_in.classes, stand_in.channels)
+    assert found == (facts.train_samples, facts.val_samples, facts.classes, facts.channels)
+    chunks = list(stand_in.chunks())
+    for split in ("train", "val"):
+        firsts = [chunk.first for chunk in chunks if chunk.split == split]
+        images = [chunk.images for chunk in chunks if chunk.split == split]
+        assert firsts == np.cumsum([0, *images])[:-1].tolist()
+        assert sum(images) == stand_in.samples(split)
+    assert list(stand_in.class_names) == sorted(set(stand_in.class_names))
+    assert len(stand_in.class_names) == facts.classes
+
+
+def test_imagenets_shards_are_those_of_tensorflow() -> None:
+    assert plan_stand_in("imagenet", "tfrecord").shards == (1024, 128)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "train", "val", "classes"),
+    [
+        ("mnist", {"fraction": 0.01}, 600, 100, 10),
+        ("mnist", {"images": 20}, 20, 10, 10),
+        ("imagenet", {"images": 20_000}, 20_000, 1000, 1000),
+        ("imagenet", {"fraction": 0.01}, 12_812, 1000, 1000),
+        ("imagenet", {"images": 200}, 200, 20, 20),
+        ("imagenet", {"images": 200, "classes": 150}, 200, 150, 150),
+        ("highres", {"fraction": 0.01}, 500, 100, 50),
+    ],
+)
+def test_parts_keep_classes_that_can_be_learned(
+    name: str, options: dict[str, Any], train: int, val: int, classes: int
+) -> None:
+    stand_in = plan_stand_in(name, **options)
+    assert (stand_in.train, stand_in.val, stand_in.classes) == (train, val, classes)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("minst", {}, "valid are mnist, cifar10, imagenet, highres"),
+        ("digits", {}, "comes with scikit-learn"),
+        ("mnist", {"form": "binary"}, "valid: idx or folder or tfrecord"),
+        ("mnist", {"fraction": 0.0}, "above 0, up to 1"),
+        ("mnist", {"fraction": 0.5, "images": 3}, "give one of them"),
+        ("mnist", {"images": 1}, "two or more"),
+        ("mnist", {"classes": 11}, "give 1 to 10"),
+        ("mnist", {"size": (28, 32)}, "digits are square"),
+        ("mnist", {"quality": 90}, "leave it out"),
+        ("mnist", {"shards": 2}, "leave them out"),
+        ("cifar10", {"size": (64, 64)}, "use folder or tfrecord"),
+        ("cifar10", {"images": 4}, "five or more"),
+        ("imagenet", {"quality": 96}, "1 to 95"),
+        ("imagenet", {"size": (4, 4)}, "sides of 8 to 2048 pixels"),
+        ("imagenet", {"form": "tfrecord", "images": 10, "shards": 11}, "give 1 to 10"),
+        ("imagenet", {"content": "white"}, "valid are natural and noise"),
+        ("imagenet", {"seed": -1}, "numbers from 0"),
+    ],
+)
+def test_what_cannot_be_made_is_told(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as error:
+        plan_stand_in(name, **options)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("content", ["natural", "noise"])
+def test_a_picture_depends_on_seed_split_and_number_alone(name: str, content: str) -> None:
+    stand_in = plan_stand_in(name, images=30, content=content)
+    forwards, backwards = Painter(stand_in), Painter(stand_in)
+    one = [forwards.picture("train", sample) for sample in range(4)]
+    two = [backwards.picture("train", sample) for sample in (3, 2, 1, 0)][::-1]
+    for (pixels, label), (same, same_label) in zip(one, two, strict=True):
+        np.testing.assert_array_equal(pixels, same)
+        assert label == same_label
+        assert pixels.shape[2] == stand_in.channels
+        assert sorted(pixels.shape[:2]) == sorted((stand_in.height, stand_in.width))
+    others = [
+        forwards.picture("val", 0)[0],
+        Painter(plan_stand_in(name, images=30, content=content, seed=1)).picture("train", 0)[0],
+        *(pixels for pixels, _ in one[1:]),
+    ]
+    assert all(other.tobytes() != one[0][0].tobytes() for other in others)
+
+
+def test_every_class_has_its_share() -> None:
+    painter = Painter(plan_stand_in("imagenet", images=100, classes=7))
+    labels = [painter.label("train", sample) for sample in range(28)]
+    blocks = [labels[at : at + 7] for at in range(0, 28, 7)]
+    assert [sorted(block) for block in blocks] == [list(range(7))] * 4
+    assert len({tuple(block) for block in blocks}) > 1
+
+
+def test_one_photograph_in_four_stands_upright() -> None:
+    painter = Painter(plan_stand_in("imagenet", images=200))
+    shapes = [painter.picture("train", sample)[0].shape for sample in range(60)]
+    assert set(shapes) == {(375, 500, 3), (500, 375, 3)}
+    assert 5 <= shapes.count((500, 375, 3)) <= 25
+    plain = Painter(plan_stand_in("imagenet", images=200, size=(80, 60)))
+    assert {plain.picture("train", sample)[0].shape for sample in range(20)} == {(60, 80, 3)}
+
+
+def test_amplitudes_fall_with_frequency_as_those_of_photographs() -> None:
+    """van der Schaaf and van Hateren 1996 find f^-0.94 on average, with a deviation of 0.2 between
+    pictures; the patterns of the classes lie at low frequencies and steepen it somewhat."""
+    painter = Painter(plan_stand_in("highres", size=(256, 256)))
+    window = np.hanning(256)[:, None] * np.hanning(256)
+    power = np.zeros((256, 256))
+    for sample in range(24):
+        grey = painter.picture("train", sample)[0].mean(axis=2)
+        power += np.abs(np.fft.fft2((grey - grey.mean()) * window)) ** 2
+    cycles = np.hypot(*np.meshgrid(*[np.fft.fftfreq(256, 1 / 256)] * 2))
+    rings = np.arange(5, 100)
+    amplitude = [np.sqrt(power[np.round(cycles) == ring].mean()) for ring in rings]
+    slope = np.polyfit(np.log(rings), np.log(amplitude), 1)[0]
+    assert -1.2 < slope < -0.75
+
+
+def test_channels_go_together_as_in_photographs() -> None:
+    pixels, _ = drawn(plan_stand_in("cifar10"), "train", 300)
+    correlation = np.corrcoef(pixels.reshape(-1, 3).T)
+    assert 0.6 < correlation[0, 1] < 0.98
+    assert 0.4 < correlation[0, 2] < 0.95
+
+
+def test_noise_is_uniform() -> None:
+    pixels, _ = drawn(plan_stand_in("highres", content="noise"), "train", 2)
+    counts = np.bincount((pixels.ravel() * 255).round().astype(int), minlength=256)
+    expected = counts.sum() / 256
+    assert (np.abs(counts - expected) < 6 * np.sqrt(expected)).all()
+
+
+def test_jpegs_of_500_x_375_take_about_100_kilobytes() -> None:
+    stand_in = plan_stand_in("imagenet")
+    painter = Painter(stand_in)
+    sizes = [len(encode(painter.picture("train", i)[0], stand_in.quality)) for i in range(40)]
+    assert 80_000 < np.mean(sizes) < 120_000
+
+
+@pytest.mark.parametrize("name", ["mnist", "cifar10"])
+def test_a_linear_model_learns_the_classes(name: str) -> None:
+    stand_in = plan_stand_in(name)
+    train, labels = drawn(stand_in, "train", 1000)
+    val, truth = drawn(stand_in, "val", 500)
+    model = LogisticRegression(C=0.01 if name == "cifar10" else 0.1, max_iter=500)
+    score = model.fit(train, labels).score(val, truth)
+    assert score > 0.6  # 0.1 by chance
+    assert score < 1.0  # an accuracy that is always 1 would say nothing
+
+
+def test_no_model_learns_noise() -> None:
+    stand_in = plan_stand_in("cifar10", content="noise")
+    train, labels = drawn(stand_in, "train", 400)
+    val, truth = drawn(stand_in, "val", 400)
+    assert LogisticRegression(C=0.01, max_iter=500).fit(train, labels).score(val, truth) < 0.2
