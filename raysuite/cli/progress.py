@@ -27,6 +27,7 @@ from raysuite.records import (
     RunFinished,
     RunStarted,
     SamplesSkipped,
+    TimeShares,
 )
 from raysuite.units import human_seconds
 
@@ -109,7 +110,7 @@ class Progress:
         if self._quiet and not isinstance(record, RunFailed):
             return
         if self._live is not None and not isinstance(
-            record, RunFinished | RunFailed | SamplesSkipped
+            record, RunFinished | RunFailed | SamplesSkipped | TimeShares
         ):
             return  # the live part shows it
         text = event(run, record)
@@ -174,7 +175,7 @@ def event(run: RunState, record: Record) -> str | None:
         case GateVerdict():
             return gate_words(record)
         case SamplesSkipped():
-            return skipped_words(record) if record.skipped else None
+            return record.words or None
         case EpochFinished():
             if record.seconds + record.validation_seconds < LONG_EPOCH_SECONDS:
                 return None
@@ -183,6 +184,8 @@ def event(run: RunState, record: Record) -> str | None:
                 f"epoch {record.epoch + 1} of {run.plan.spec.training.epochs}: {rate:,.0f} "
                 f"images/s, accuracy {record.val_accuracy:.3f}"
             )
+        case TimeShares():
+            return record.words
         case RunFinished():
             figures, parts = run.figures(), []
             if figures.throughput is not None:
@@ -194,12 +197,6 @@ def event(run: RunState, record: Record) -> str | None:
             reasons = {"gate": "by the gate", "lost": "workers lost", "interrupted": "interrupted"}
             why = f" ({reasons[record.reason]})" if record.reason in reasons else ""
             return f"failed{why}: {record.message}"
-
-
-def skipped_words(record: SamplesSkipped) -> str:
-    """What is left out of a split, in one line."""
-    first = f"; the first: {record.places[0]}" if record.places else ""
-    return f"leaves out {record.skipped:,} of {record.samples:,} {record.split} samples{first}"
 
 
 def gate_words(verdict: GateVerdict) -> str:

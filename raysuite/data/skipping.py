@@ -19,11 +19,13 @@ import PIL
 
 from raysuite.data.base import Slice
 from raysuite.data.cache import cache_dir
+from raysuite.data.formats.listing import Listing
 from raysuite.data.pixels import decode
-from raysuite.data.prepared import Prepared
+from raysuite.data.prepared import Prepared, Split
 from raysuite.data.reading import read
 from raysuite.data.source import Source
 from raysuite.errors import DataError
+from raysuite.layouts import records
 
 CHUNK = 512
 """Samples that are looked through, and remembered, together: some seconds of one core's work."""
@@ -54,6 +56,31 @@ def look(
     if file is not None:
         _keep(file, {sample - ids.start: reason for sample, reason in faults.items()})
     return faults, False
+
+
+def lacking(prepared: Prepared, split: Split) -> list[str]:
+    """What a set lacks that no sample stands for: classes without a training image, and records
+    behind a damage in a shard without an index."""
+    if prepared.form == "folder" and prepared.listing is not None and split == "train":
+        filled = set(Listing.read(prepared.listing, split).labels.tolist())
+        bare = [name for label, name in enumerate(prepared.classes) if label not in filled]
+        return [f"class {name}: no training image" for name in bare]
+    if prepared.form == "tfrecord" and prepared.data.name != "digits":
+        return [
+            damage
+            for shard in records.find(prepared.data)[split]
+            if shard.index is None and (damage := _damage(shard.path))
+        ]
+    return []
+
+
+def _damage(shard: Path) -> str:
+    try:
+        for _ in records.walk(shard):
+            pass
+    except DataError as error:
+        return str(error).partition(";")[0]
+    return ""
 
 
 def _fault(prepared: Prepared, source: Source, sample: int) -> str:

@@ -77,6 +77,14 @@ class SamplesSkipped(_Record):
     seconds: float
     """Time this took; it is in no epoch's."""
 
+    @property
+    def words(self) -> str:
+        """What is left out and what lacks, in one line; empty where nothing is."""
+        first = f"; the first: {self.places[0]}" if self.places else ""
+        out = f"leaves out {self.skipped:,} of {self.samples:,} {self.split} samples{first}"
+        lacks = f"{self.split} lacks {self.lacking[0]}" if self.lacking else ""
+        return "; ".join(filter(None, [out if self.skipped else "", lacks]))
+
 
 class EpochFinished(_Record):
     """One epoch of training and the validation after it."""
@@ -142,6 +150,20 @@ class TimeShares(_Record):
     """Rank 0's trace in the run's folder, which Perfetto opens; empty where none was kept."""
     seconds: float
     """What the profile cost the slowest worker, warm-up and writing included: in no other time."""
+
+    @property
+    def words(self) -> str:
+        """Means over workers, in one line."""
+        parts = {
+            "computation": self.computation_seconds,
+            "exposed communication": self.communication_exposed_seconds,
+            "exposed loading": self.data_exposed_seconds,
+        }
+        told = [
+            f"{name} {sum(seconds) / sum(self.window_seconds):.0%}"
+            for name, seconds in parts.items()
+        ]
+        return f"{', '.join(told)} of {self.steps} steps; the profile took {self.seconds:.1f} s"
 
 
 class RunFinished(_Record):

@@ -141,21 +141,28 @@ def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
 
 
 def _left_out(runs: Sequence[RunFigures]) -> list[str]:
-    """What runs left out of their data sets: one sentence for each such set."""
+    """What runs left out of their data sets, and what these lack: a sentence each, with the runs
+    that it is true of."""
     variants: dict[str, list[str]] = {}
     for run in runs:
+        name = run.plan["spec"]["data"]["name"]
         parts = [
             f"{record.skipped:,} of {record.samples:,} {record.split} samples"
             for record in run.skipped
             if record.skipped
         ]
-        if parts:
-            name = run.plan["spec"]["data"]["name"]
-            said = f"Left out of {name}, as they cannot be read: {' and '.join(parts)}"
-            variants.setdefault(said, []).append(run.variant)
+        said = (
+            [f"Left out of {name}, as they cannot be read: {' and '.join(parts)}"] if parts else []
+        )
+        said += [
+            f"{record.split} of {name} lacks {text.listed(list(record.lacking))}"
+            for record in run.skipped
+            if record.lacking
+        ]
+        for sentence in said:
+            variants.setdefault(sentence, []).append(run.variant)
     return [
-        f"{said} (by {text.listed(list(dict.fromkeys(names)))}). Accuracies and images are of the "
-        "others."
+        f"{said} (in {text.listed(list(dict.fromkeys(names)))}). All figures are of the rest."
         for said, names in variants.items()
     ]
 

@@ -85,12 +85,8 @@ def _run(plan: RunPlan, results: Results) -> bool:
 
 def _tell(plan: RunPlan, record: Record) -> None:
     match record:
-        case SamplesSkipped(skipped=skipped) if skipped:
-            print(
-                f"{plan.title}: leaves out {skipped} of {record.samples} {record.split} samples; "
-                f"the first: {record.places[0]}",
-                flush=True,
-            )
+        case SamplesSkipped(words=words) if words:
+            print(f"{plan.title}: {words}", flush=True)
         case EpochFinished():
             print(
                 f"{plan.title}: epoch {record.epoch + 1}/{plan.spec.training.epochs}, "

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from raysuite.data import Prepared, Split
-from raysuite.data.skipping import CHUNK, Faults, look
+from raysuite.data.skipping import CHUNK, Faults, lacking, look
 from raysuite.data.source import open_source
 from raysuite.errors import DataError
 from raysuite.parallel.base import World
@@ -26,7 +26,8 @@ MOST_BAD = 0.1
 """The largest share of a split that may be left out: with more, another set would be trained on
 than the spec names."""
 MOST_TOLD = 20
-"""Bad samples whose place and reason are told; the others are counted."""
+"""Bad samples whose place and reason are told, and things that are lacking; the others are
+counted."""
 _LONGEST = 400
 """Bytes of a place and its reason, as they are told to the other ranks."""
 
@@ -93,6 +94,7 @@ def look_through(
         samples=samples,
         skipped=int(mask.sum()),
         places=reasons,
+        lacking=tuple(lacking(prepared, split)[:MOST_TOLD]),
         known=known,
         seconds=time.perf_counter() - began,
     )

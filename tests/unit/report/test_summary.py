@@ -93,7 +93,7 @@ def test_samples_that_were_left_out_are_a_caveat_and_stand_in_the_data(tmp_path)
     assert said.kind == "caveat"
     assert said.text.startswith(
         "Left out of digits, as they cannot be read: 3 of 1,437 train samples "
-        "(by ddp · native · 1 worker)."
+        "(in ddp · native · 1 worker)."
     )
     data = report.data()
     assert data["runs"][0]["skipped"]["train"] == {
