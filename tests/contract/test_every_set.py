@@ -149,12 +149,14 @@ def test_every_sample_once_an_epoch_and_as_it_should_look(case, split, name, loa
 
 
 def close(prepared: Prepared, images: Tensor, expected: Tensor, name: str) -> bool:
-    if name != "dali":
+    if name not in ("dali", "native") or (name == "native" and not prepared.resizes):
         return torch.equal(images, expected)
     difference = (images - expected).abs()
     if not prepared.resizes and prepared.exact:
         return bool(difference.max() <= 1e-6)
     levels = difference * 255 * torch.tensor(prepared.std).view(-1, 1, 1)
+    if name == "native":  # torch resizes with coarser weights
+        return bool(levels.max() < 1.01)
     return bool(levels.mean() < DALI_LEVELS)
 
 
