@@ -109,9 +109,9 @@ def _places(task: Task, part: Part) -> list[Place]:
         left = task.path.stat().st_size - end
         message += f"; no record in the last {left} bytes can be read"
     part.wrong("record", str(task.path), message, end)
-    # the index may promise more records than the file holds: those are lost too
-    part.images += 1
-    part.unreadable += 1
+    if not indexed or indexed[-1][0] >= end:  # else there is no record, but bytes too many
+        part.images += 1
+        part.unreadable += 1
     return found + rest
 
 

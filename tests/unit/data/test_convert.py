@@ -1,4 +1,4 @@
-"""Image folders become TFRecord shards: bytes, labels, and what a kill in the middle leaves."""
+"""Image folders become TFRecord shards: bytes, labels, sizes, and what is bad."""
 
 from __future__ import annotations
 
@@ -6,71 +6,29 @@ import hashlib
 import io
 import json
 import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 from PIL import Image
 
-from raysuite.data.convert import Conversion, Options, Summary, convert, plan_conversion
-from raysuite.data.formats.example import IMAGE, LABEL, _Example
-from raysuite.data.formats.tfrecord import read_index, read_record
+from raysuite.data import Split, prepare
+from raysuite.data.convert import Options, plan_conversion
+from raysuite.data.formats.example import IMAGE, LABEL
+from raysuite.data.formats.tfrecord import read_index
+from raysuite.data.pixels import decode
+from raysuite.data.source import open_source
 from raysuite.errors import DataError
+from raysuite.spec.data import DataOptions
+from tests import small_sets
 from tests.require import require
-
-SYNSETS = ("n01440764", "n01443537", "n02084071")
-
-
-def image(seed: int, width: int = 20, height: int = 12, kind: str = "JPEG") -> bytes:
-    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, kind)
-    return buffer.getvalue()
-
-
-def write_folder(root: Path, classes: tuple[str, ...] = SYNSETS, train: int = 9) -> Path:
-    for split, count in (("train", train), ("val", 3)):
-        for label, name in enumerate(classes):
-            (root / split / name).mkdir(parents=True)
-            for number in range(count):
-                data = image(1000 * label + number + 500 * (split == "val"))
-                (root / split / name / f"{name}_{number}.JPEG").write_bytes(data)
-    return root
+from tests.unit.data.photos import SYNSETS, image, records, run, shards, write_folder
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     return write_folder(tmp_path / "source")
-
-
-def run(source: Path, target: Path, options: Options | None = None, **settings: object) -> Summary:
-    force = bool(settings.get("force"))
-    conversion = plan_conversion(source, target, options or Options(shards=4), force)
-    return convert(conversion, workers=1, **settings)  # type: ignore[arg-type]
-
-
-def records(path: Path) -> list[dict[str, bytes | int]]:
-    """The features of every record of a shard, read by its index."""
-    found = []
-    descriptor = os.open(path, os.O_RDONLY)
-    for offset, size in read_index(path.with_suffix(".idx")).tolist():
-        example = _Example.FromString(read_record(descriptor, offset, size, str(path)))
-        found.append(
-            {
-                name: (value.bytes_list.value or value.int64_list.value)[0]
-                for name, value in example.features.feature.items()
-            }
-        )
-    os.close(descriptor)
-    return found
-
-
-def shards(target: Path, split: str) -> list[Path]:
-    return sorted(path for path in target.glob(f"{split}-*") if path.suffix != ".idx")
 
 
 def test_every_image_comes_once_with_its_bytes_and_its_label(source: Path, tmp_path: Path) -> None:
@@ -194,47 +152,6 @@ def test_bad_images_are_all_listed(source: Path, tmp_path: Path) -> None:
     assert run(source, tmp_path / "target", Options(shards=9), bad="skip").train == 25
 
 
-def test_a_complete_conversion_is_left_alone(source: Path, tmp_path: Path) -> None:
-    run(source, tmp_path / "target")
-    before = digests(tmp_path / "target")
-    assert run(source, tmp_path / "target").written == 0
-    assert digests(tmp_path / "target") == before
-
-
-def test_changed_images_are_noticed(source: Path, tmp_path: Path) -> None:
-    run(source, tmp_path / "target")
-    path = source / "train" / SYNSETS[1] / f"{SYNSETS[1]}_4.JPEG"
-    path.write_bytes(image(77))
-    assert run(source, tmp_path / "target").written == 1
-    found = [each for path in shards(tmp_path / "target", "train") for each in records(path)]
-    assert [each[IMAGE] for each in found if each["image/filename"] == path.name.encode()] == [
-        image(77)
-    ]
-
-
-def test_images_that_came_or_went_are_noticed(source: Path, tmp_path: Path) -> None:
-    run(source, tmp_path / "target")
-    (source / "train" / SYNSETS[1] / "new.jpg").write_bytes(image(78))
-    with pytest.raises(DataError, match=r"27 \+ 9 images of 3 classes.*28 \+ 9.*--force"):
-        run(source, tmp_path / "target")
-    assert run(source, tmp_path / "target", force=True).train == 28
-
-
-def test_other_options_are_refused(source: Path, tmp_path: Path) -> None:
-    run(source, tmp_path / "target")
-    with pytest.raises(DataError, match="shards 4 then, 2 now"):
-        run(source, tmp_path / "target", Options(shards=2))
-    run(source, tmp_path / "target", Options(shards=2), force=True)
-    assert len(shards(tmp_path / "target", "train")) == 2
-
-
-def test_an_image_that_changes_meanwhile_is_noticed(source: Path, tmp_path: Path) -> None:
-    conversion = plan_conversion(source, tmp_path / "target", Options())
-    (source / "val" / SYNSETS[0] / f"{SYNSETS[0]}_0.JPEG").write_bytes(image(5))
-    with pytest.raises(DataError, match=f"{SYNSETS[0]}_0.JPEG was changed since"):
-        convert(conversion, workers=1)
-
-
 @pytest.mark.parametrize("force", [False, True])
 def test_foreign_folders_are_left_alone(source: Path, tmp_path: Path, force: bool) -> None:
     (tmp_path / "target").mkdir()
@@ -247,14 +164,6 @@ def test_foreign_folders_are_left_alone(source: Path, tmp_path: Path, force: boo
         plan_conversion(source, source, Options(), force)
 
 
-def test_a_torn_journal_costs_a_shard(source: Path, tmp_path: Path) -> None:
-    run(source, tmp_path / "target")
-    journal = tmp_path / "target" / "shards.jsonl"
-    journal.write_bytes(journal.read_bytes()[:-9])
-    assert run(source, tmp_path / "target").written == 1
-    assert run(source, tmp_path / "target").written == 0
-
-
 def test_names_of_any_bytes_are_converted(source: Path, tmp_path: Path) -> None:
     name = b"\xff\xfe \xe2\x82\xac.jpg"
     folder = os.fsencode(source / "train" / SYNSETS[0])
@@ -263,81 +172,6 @@ def test_names_of_any_bytes_are_converted(source: Path, tmp_path: Path) -> None:
     run(source, tmp_path / "target")
     found = [each for path in shards(tmp_path / "target", "train") for each in records(path)]
     assert [each["image/filename"] for each in found].count(name) == 1
-
-
-def digests(folder: Path) -> dict[str, str]:
-    """Of shards and indices."""
-    return {
-        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in folder.iterdir()
-        if "-of-" in path.name
-    }
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-import psutil
-from raysuite.data.convert import Options, convert, plan_conversion
-
-killed = []
-
-def finished(shard):
-    if sys.argv[3] == "parent":
-        print(*(child.pid for child in psutil.Process().children(recursive=True)), flush=True)
-        os.kill(os.getpid(), signal.SIGKILL)
-    if killed:
-        return
-    killed.append(shard)
-    fork_servers = [child for child in psutil.Process().children() if child.children()]
-    fork_servers[0].children()[0].kill()
-
-if __name__ == "__main__":
-    conversion = plan_conversion(Path(sys.argv[1]), Path(sys.argv[2]), Options(shards=27))
-    convert(conversion, workers=2, finished=finished)
-"""
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize("who", ["parent", "worker"])
-def test_a_killed_conversion_is_gone_on_with(source: Path, tmp_path: Path, who: str) -> None:
-    script, target = tmp_path / "killed.py", tmp_path / "target"
-    script.write_text(KILLED)
-    command = [sys.executable, str(script), str(source), str(target), who]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    if who == "parent":
-        assert ended.returncode == -9
-        left = [
-            psutil.Process(int(pid)) for pid in ended.stdout.split() if psutil.pid_exists(int(pid))
-        ]
-        assert psutil.wait_procs(left, timeout=60)[1] == []  # nobody outlives the parent
-    else:
-        assert ended.returncode == 1
-        assert "a process was killed while it worked" in ended.stderr
-    # files without a name of their own yet are hidden; those that have one are complete
-    some = {name: digest for name, digest in digests(target).items() if name[0] != "."}
-    assert 1 <= len(some) < 2 * 36
-    conversion = plan_conversion(source, target, Options(shards=27))
-    summary = convert(conversion, workers=2)
-    assert 0 < summary.written < 36
-    run(source, tmp_path / "whole", Options(shards=27))
-    whole = digests(tmp_path / "whole")
-    assert digests(target) == whole
-    assert some.items() <= whole.items()
-    manifests = [
-        json.loads((folder / "manifest.json").read_text())
-        for folder in (target, tmp_path / "whole")
-    ]
-    assert manifests[0] == manifests[1]
-
-
-def test_processes_do_what_one_does(source: Path, tmp_path: Path) -> None:
-    run(source, tmp_path / "one")
-    conversion: Conversion = plan_conversion(source, tmp_path / "two", Options(shards=4))
-    done: list[int] = []
-    convert(conversion, workers=2, count=done.append)
-    assert digests(tmp_path / "one") == digests(tmp_path / "two")
-    assert sum(done) == 36
 
 
 def test_dalis_own_reader_reads_the_shards(source: Path, tmp_path: Path) -> None:
@@ -364,3 +198,23 @@ def test_dalis_own_reader_reads_the_shards(source: Path, tmp_path: Path) -> None
         (SYNSETS.index(path.parent.name) + 1, path.read_bytes())
         for path in source.glob("train/*/*")
     )
+
+
+@pytest.mark.parametrize("layout", ["", "-devkit", "-kaggle"])
+def test_imagenets_layouts_and_back_through_the_readers(layout: str, tmp_path: Path) -> None:
+    small = small_sets.write(f"imagenet-folder{layout}", tmp_path / "source")
+    target = tmp_path / "target"
+    run(tmp_path / "source", target, Options(shards=3, order="sorted"))
+    data = DataOptions(name="imagenet", format="tfrecord", path=str(target))
+    prepared = prepare(data, small.facts, tmp_path / "cache")
+    assert prepared.classes == small_sets.SYNSETS
+    splits: tuple[Split, ...] = ("train", "val")
+    for split in splits:
+        source = open_source(prepared, split)
+        for number, (pixels, label) in enumerate(
+            zip(small.images[split], small.labels[split], strict=True)
+        ):
+            data_read, label_read = source.read(number)
+            assert label_read == label
+            np.testing.assert_array_equal(decode(data_read, 3, ""), pixels)
+        source.close()

@@ -1,0 +1,136 @@
+"""Conversions that are called again: after a kill, after a change, with other options."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from raysuite.data.convert import Conversion, Options, convert, plan_conversion
+from raysuite.data.formats.example import IMAGE
+from raysuite.errors import DataError
+from tests.unit.data.photos import SYNSETS, digests, image, records, run, shards, write_folder
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return write_folder(tmp_path / "source")
+
+
+def test_a_complete_conversion_is_left_alone(source: Path, tmp_path: Path) -> None:
+    run(source, tmp_path / "target")
+    before = digests(tmp_path / "target")
+    assert run(source, tmp_path / "target").written == 0
+    assert digests(tmp_path / "target") == before
+
+
+def test_changed_images_are_noticed(source: Path, tmp_path: Path) -> None:
+    run(source, tmp_path / "target")
+    path = source / "train" / SYNSETS[1] / f"{SYNSETS[1]}_4.JPEG"
+    path.write_bytes(image(77))
+    assert run(source, tmp_path / "target").written == 1
+    found = [each for path in shards(tmp_path / "target", "train") for each in records(path)]
+    assert [each[IMAGE] for each in found if each["image/filename"] == path.name.encode()] == [
+        image(77)
+    ]
+
+
+def test_images_that_came_or_went_are_noticed(source: Path, tmp_path: Path) -> None:
+    run(source, tmp_path / "target")
+    (source / "train" / SYNSETS[1] / "new.jpg").write_bytes(image(78))
+    with pytest.raises(DataError, match=r"27 \+ 9 images of 3 classes.*28 \+ 9.*--force"):
+        run(source, tmp_path / "target")
+    assert run(source, tmp_path / "target", force=True).train == 28
+
+
+def test_other_options_are_refused(source: Path, tmp_path: Path) -> None:
+    run(source, tmp_path / "target")
+    with pytest.raises(DataError, match="shards 4 then, 2 now"):
+        run(source, tmp_path / "target", Options(shards=2))
+    run(source, tmp_path / "target", Options(shards=2), force=True)
+    assert len(shards(tmp_path / "target", "train")) == 2
+
+
+def test_an_image_that_changes_meanwhile_is_noticed(source: Path, tmp_path: Path) -> None:
+    conversion = plan_conversion(source, tmp_path / "target", Options())
+    (source / "val" / SYNSETS[0] / f"{SYNSETS[0]}_0.JPEG").write_bytes(image(5))
+    with pytest.raises(DataError, match=f"{SYNSETS[0]}_0.JPEG was changed since"):
+        convert(conversion, workers=1)
+
+
+def test_a_torn_journal_costs_a_shard(source: Path, tmp_path: Path) -> None:
+    run(source, tmp_path / "target")
+    journal = tmp_path / "target" / "shards.jsonl"
+    journal.write_bytes(journal.read_bytes()[:-9])
+    assert run(source, tmp_path / "target").written == 1
+    assert run(source, tmp_path / "target").written == 0
+
+
+def test_processes_do_what_one_does(source: Path, tmp_path: Path) -> None:
+    run(source, tmp_path / "one")
+    conversion: Conversion = plan_conversion(source, tmp_path / "two", Options(shards=4))
+    done: list[int] = []
+    convert(conversion, workers=2, count=done.append)
+    assert digests(tmp_path / "one") == digests(tmp_path / "two")
+    assert sum(done) == 36
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import psutil
+from raysuite.data.convert import Options, convert, plan_conversion
+
+killed = []
+
+def finished(shard):
+    if sys.argv[3] == "parent":
+        print(*(child.pid for child in psutil.Process().children(recursive=True)), flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if killed:
+        return
+    killed.append(shard)
+    fork_servers = [child for child in psutil.Process().children() if child.children()]
+    fork_servers[0].children()[0].kill()
+
+if __name__ == "__main__":
+    conversion = plan_conversion(Path(sys.argv[1]), Path(sys.argv[2]), Options(shards=27))
+    convert(conversion, workers=2, finished=finished)
+"""
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("who", ["parent", "worker"])
+def test_a_killed_conversion_is_gone_on_with(source: Path, tmp_path: Path, who: str) -> None:
+    script, target = tmp_path / "killed.py", tmp_path / "target"
+    script.write_text(KILLED)
+    command = [sys.executable, str(script), str(source), str(target), who]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    if who == "parent":
+        assert ended.returncode == -9
+        left = [
+            psutil.Process(int(pid)) for pid in ended.stdout.split() if psutil.pid_exists(int(pid))
+        ]
+        assert psutil.wait_procs(left, timeout=60)[1] == []  # nobody outlives the parent
+    else:
+        assert ended.returncode == 1
+        assert "a process was killed while it worked" in ended.stderr
+    # files without a name of their own yet are hidden; those that have one are complete
+    some = {name: digest for name, digest in digests(target).items() if name[0] != "."}
+    assert 1 <= len(some) < 2 * 36
+    conversion = plan_conversion(source, target, Options(shards=27))
+    summary = convert(conversion, workers=2)
+    assert 0 < summary.written < 36
+    run(source, tmp_path / "whole", Options(shards=27))
+    whole = digests(tmp_path / "whole")
+    assert digests(target) == whole
+    assert some.items() <= whole.items()
+    manifests = [
+        json.loads((folder / "manifest.json").read_text())
+        for folder in (target, tmp_path / "whole")
+    ]
+    assert manifests[0] == manifests[1]
