@@ -42,7 +42,9 @@ def absent(data: DataOptions, missing: Sequence[str]) -> DataError:
     if data.path is not None:
         make += f" --out {data.path}"
     known = NAMED[data.name]
-    if data.form == known.formats[0] or data.form == "pickle":
+    if known.origin is None:
+        whence = "there are no official files"
+    elif data.form == known.formats[0] or data.form == "pickle":
         whence = f"official files: {known.origin}; put them there, or set data.path"
     elif data.form == "tfrecord":
         whence = "TFRecords are made of an image folder by `raysuite data convert`"

@@ -50,8 +50,8 @@ class NamedSet:
     augment: Augment
     fit: Fit
     """How validation images of another size become square: stretched, or the centre of them."""
-    origin: str
-    """Where the official files come from, and what they are called."""
+    origin: str | None
+    """Where the official files come from, and what they are called; None: there are none."""
     first_label: int = 0
     """The number of the first class in its TFRecords."""
 
@@ -100,7 +100,7 @@ NAMED: dict[str, NamedSet] = {
         std=IMAGENET_STD,
         augment="none",
         fit="stretch",
-        origin="none, as DDLBench (Jansen et al. 2020) makes it of noise",
+        origin=None,  # DDLBench (Jansen et al. 2020) makes it of noise
     ),
 }
 

@@ -68,7 +68,7 @@ def test_a_set_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ("cifar10", "pickle", ["no folder ROOT", "cifar-10-python.tar.gz", "cs.toronto.edu"]),
         ("imagenet", "folder", ["no folder ROOT", "ILSVRC2012_img_train.tar", "image-net.org"]),
         ("imagenet", "tfrecord", ["no folder ROOT", "raysuite data convert"]),
-        ("highres", "folder", ["no folder ROOT", "official files: none"]),
+        ("highres", "folder", ["no folder ROOT", "there are no official files; or make"]),
     ],
 )
 def test_a_missing_set_says_whence_whereto_and_how(
