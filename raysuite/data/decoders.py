@@ -7,6 +7,7 @@ again. Whatever libjpeg-turbo stumbles over is left to the reference decoder, wh
 from __future__ import annotations
 
 import math
+import sys
 import threading
 from functools import cache
 from types import ModuleType
@@ -39,6 +40,11 @@ def cut_from(
     `decode`.
     """
     return cut_out(_rows(sample, channels, math.ceil(box[1] + box[3]), place), box)
+
+
+def decode_whole(sample: Sample, channels: int, place: str) -> NDArray[np.uint8]:
+    """`decode(sample, channels, place)`; memory and errors as in `cut_from`."""
+    return _rows(sample, channels, sys.maxsize, place)
 
 
 def shrunk_from(

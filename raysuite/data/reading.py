@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raysuite.data.base import Sample, Slice
-from raysuite.data.pixels import decode, show, size_of
+from raysuite.data.decoders import cut_from
+from raysuite.data.pixels import fit, size_of
 from raysuite.data.prepared import Prepared
 from raysuite.data.source import Source
 from raysuite.data.views import Views, views
@@ -64,12 +65,15 @@ def read(source: Source, prepared: Prepared, slice_: Slice) -> Read:
 
 
 def shown(source: Source, prepared: Prepared, slice_: Slice, got: Read) -> NDArray[np.uint8]:
-    """The views of what was read, by Pillow: [b, size, size, C]. Raises DataError as `decode`."""
+    """The views of what was read, as the reference shows them: [b, size, size, C].
+
+    Raises DataError as `decode`.
+    """
     facts = prepared.facts
     size = facts.image_size
     images = np.empty((len(got.samples), size, size, facts.channels), np.uint8)
     for row, (number, sample) in enumerate(zip(slice_.ids.tolist(), got.samples, strict=True)):
-        pixels = decode(sample, facts.channels, source.place(number))
-        box, flip = got.views.boxes[row], bool(got.views.flips[row])
-        images[row] = show(pixels, box, flip, size)
+        cut, part = cut_from(sample, facts.channels, got.views.boxes[row], source.place(number))
+        fitted = fit(cut, part, size)
+        images[row] = fitted[:, ::-1] if got.views.flips[row] else fitted
     return images

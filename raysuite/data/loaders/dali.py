@@ -18,7 +18,7 @@ from raysuite.data.base import Batch, Slice
 from raysuite.data.loaders.dali_inputs import KINDS, cut, encoded, inputs_of
 from raysuite.data.pixels import decode
 from raysuite.data.prepared import Prepared, Split
-from raysuite.data.reading import read, shown
+from raysuite.data.reading import read
 from raysuite.data.source import open_source
 from raysuite.errors import DataError
 from raysuite.spec.loaders import DaliOptions
@@ -210,9 +210,11 @@ class DaliLoader:
 
     def _explained(self, slice_: Slice, error: Exception) -> DataError:
         """The error that names the image: DALI names its place in the batch at best."""
-        got = read(self._source, self._prepared, slice_)
+        channels = self._prepared.facts.channels
         try:
-            shown(self._source, self._prepared, slice_, got)
+            got = read(self._source, self._prepared, slice_)
+            for number, sample in zip(slice_.ids.tolist(), got.samples, strict=True):
+                decode(sample, channels, self._source.place(number))
         except DataError as found:
             return found
         first = self._source.place(int(slice_.ids[0]))

@@ -1,0 +1,193 @@
+"""How fast loaders are, beside two limits: bare JPEG decoding, and reading the bytes alone.
+
+A `Subject` is one thing that is timed; `rounds` times several of them in turn, so that a drift of
+the machine meets all alike. Images are loaded in shuffled order, with the set's augmentation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+import psutil
+import torch
+
+from raysuite.data.base import Slice
+from raysuite.data.decoders import decode_whole
+from raysuite.data.loaders import make_loader
+from raysuite.data.order import permutation, rank_slices
+from raysuite.data.prepared import Prepared, Split
+from raysuite.data.source import open_source
+from raysuite.spec.loaders import LoaderOptions
+
+_SEED = 0
+_CHUNK = 16
+"""Images that a thread of a limit takes at once."""
+
+
+@dataclass(frozen=True)
+class Rate:
+    """One timing of one subject."""
+
+    images: int
+    seconds: float
+    """Wall clock, from asking for the first image until the last one is there."""
+    cpu_s: float
+    """Of this process and its children; more than `seconds` where several cores work."""
+
+    @property
+    def images_per_s(self) -> float:
+        """Throughput."""
+        return self.images / self.seconds
+
+    @property
+    def cpu_ms_per_image(self) -> float:
+        """Processor time: on a busy machine it drifts less than the throughput."""
+        return 1000 * self.cpu_s / self.images
+
+
+class Subject(Protocol):
+    """Something that delivers images."""
+
+    def run(self, images: int, epoch: int) -> int:
+        """Deliver about `images` images of `epoch`; how many there were."""
+
+    def close(self) -> None:
+        """Free what is held."""
+
+
+class LoaderSubject:
+    """A loader, as training uses it: batches on the device, each one dropped for the next."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        options: LoaderOptions,
+        batch: int,
+        device: torch.device,
+        split: Split = "train",
+    ) -> None:
+        self._samples, self._batch, self._device = prepared.samples(split), batch, device
+        self._loader = make_loader(prepared, split, options, device)
+
+    def run(self, images: int, epoch: int) -> int:
+        """Whole batches of the epoch's beginning."""
+        slices = itertools.islice(self._slices(epoch), -(-images // self._batch))
+        done = sum(len(batch.labels) for batch in self._loader.batches(list(slices)))
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return done
+
+    def close(self) -> None:
+        """End the loader."""
+        self._loader.close()
+
+    def _slices(self, epoch: int) -> Iterator[Slice]:
+        order = permutation(self._samples, _SEED, epoch)
+        return itertools.chain(*rank_slices(order, self._batch, 1, 0, draw=(_SEED, epoch)))
+
+
+class DecodingLimit:
+    """Bare libjpeg-turbo: all pixels of each image, by `threads` threads, into memory used again.
+
+    Nothing is read, cut, resized or kept. What is no JPEG is decoded by Pillow.
+    """
+
+    def __init__(self, prepared: Prepared, threads: int, images: int, split: Split) -> None:
+        self._channels = prepared.facts.channels
+        source = open_source(prepared, split)
+        ids = permutation(prepared.samples(split), _SEED, 0)[:images].tolist()
+        self._samples = [source.read(sample)[0] for sample in ids]
+        source.close()
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="raysuite-limit")
+
+    def run(self, images: int, epoch: int) -> int:
+        """Decode the images, again and again if there are fewer."""
+        chosen = list(itertools.islice(itertools.cycle(self._samples), images))
+
+        def work(start: int) -> None:
+            for sample in chosen[start : start + _CHUNK]:
+                decode_whole(sample, self._channels, "an image")
+
+        list(self._pool.map(work, range(0, images, _CHUNK)))
+        return images
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown()
+
+
+class ReadingLimit:
+    """Reading the bytes alone, by `threads` threads; from memory, if they were read before."""
+
+    def __init__(self, prepared: Prepared, threads: int, split: Split) -> None:
+        self._source, self._samples = open_source(prepared, split), prepared.samples(split)
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="raysuite-limit")
+
+    def run(self, images: int, epoch: int) -> int:
+        """Read the images of the epoch's beginning."""
+        ids = permutation(self._samples, _SEED, epoch)[:images].tolist()
+
+        def work(start: int) -> None:
+            for sample in ids[start : start + _CHUNK]:
+                self._source.read(sample)
+
+        list(self._pool.map(work, range(0, len(ids), _CHUNK)))
+        return len(ids)
+
+    def close(self) -> None:
+        """End the threads and close the files."""
+        self._pool.shutdown()
+        self._source.close()
+
+
+def rounds(
+    subjects: Mapping[str, Subject],
+    repeats: int,
+    images: int,
+    told: Callable[[str, int, Rate], None] = lambda name, repeat, rate: None,
+) -> dict[str, list[Rate]]:
+    """Time each subject `repeats` times, in turn, after a shorter run that is not counted.
+
+    Every round begins with another subject, and every second one runs backwards, so that none
+    always follows the same other. `told(name, repeat, rate)` hears each timing at once.
+    """
+    names = list(subjects)
+    rates: dict[str, list[Rate]] = {name: [] for name in names}
+    for subject in subjects.values():
+        subject.run(max(1, images // 4), 0)
+    for repeat in range(repeats):
+        for name in turn(names, repeat):
+            rate = timed(subjects[name], images, 1 + repeat)
+            rates[name].append(rate)
+            told(name, repeat, rate)
+    return rates
+
+
+def turn(names: Sequence[str], repeat: int) -> list[str]:
+    """The order of a round."""
+    first = repeat % max(1, len(names))
+    order = [*names[first:], *names[:first]]
+    return order[::-1] if repeat % 2 else order
+
+
+def timed(subject: Subject, images: int, epoch: int) -> Rate:
+    """One timing."""
+    cpu, began = _cpu_s(), time.perf_counter()
+    done = subject.run(images, epoch)
+    return Rate(done, time.perf_counter() - began, _cpu_s() - cpu)
+
+
+def _cpu_s() -> float:
+    """Processor time of this process and of its children so far."""
+    total = time.process_time()
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            times = child.cpu_times()
+            total += times.user + times.system
+    return total
