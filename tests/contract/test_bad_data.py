@@ -1,0 +1,184 @@
+"""Data as it should not be, through every loader: the error names the file and, in a TFRecord, the
+offset; odd images that are whole look alike to all of them."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from raysuite.data import Batch, Loader, Slice, make_loader, prepare
+from raysuite.errors import DataError
+from raysuite.spec.data import DataOptions
+from raysuite.spec.datasets import DatasetFacts
+from raysuite.spec.loaders import (
+    DaliOptions,
+    LoaderOptions,
+    MemoryOptions,
+    NativeOptions,
+    RayDataOptions,
+)
+from tests import bad_sets
+from tests.bad_sets import BAD
+from tests.require import require
+from tests.small_sets import COUNTS
+
+CPU = torch.device("cpu")
+OPTIONS: dict[str, LoaderOptions] = {
+    "native": NativeOptions(),
+    "native-processes": NativeOptions(processes=1),
+    "dali": DaliOptions(),
+    "memory": MemoryOptions(),
+    "ray_data": RayDataOptions(),
+}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=[pytest.mark.integration] if name == "ray_data" else [])
+        for name in OPTIONS
+    ],
+)
+def options(request: pytest.FixtureRequest) -> LoaderOptions:
+    if request.param == "dali":
+        require("dali")
+    if request.param == "ray_data":
+        request.getfixturevalue("running_ray")
+    return OPTIONS[request.param]
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAYSUITE_CACHE", str(tmp_path / "cache"))
+
+
+def error_of(loader: Loader) -> str:
+    """What the loader says of the bad sample in the middle of an epoch; good ones still load."""
+    starts = range(0, COUNTS["train"], 4)
+    ids = [np.arange(start, min(start + 4, COUNTS["train"])) for start in starts]
+    seen: list[Batch] = []
+    with pytest.raises(DataError) as caught:
+        seen.extend(loader.batches([Slice(each, len(each), len(each), (0, 0)) for each in ids]))
+    assert len(seen) <= BAD // 4
+    good = [Slice(np.array(ids), 2, 2, (0, 0)) for ids in ([BAD - 2, BAD - 1], [BAD + 1, BAD + 2])]
+    assert len(list(loader.batches(good))) == 2
+    loader.close()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("how", bad_sets.FILES)
+def test_a_bad_file_is_named(tmp_path: Path, options: LoaderOptions, how: str) -> None:
+    small = bad_sets.photographs(tmp_path / "set")
+    place, reason = bad_sets.spoil_file(small, how)
+    said = error_of(make_loader(prepare(small.data, small.facts), "train", options, CPU))
+    assert said.startswith(f"{place}: not a readable image (")
+    assert reason in said
+    assert "set data.bad_samples to skip" in said
+
+
+def test_a_file_that_is_gone_is_named(tmp_path: Path, options: LoaderOptions) -> None:
+    small = bad_sets.photographs(tmp_path / "set")
+    prepared, gone = prepare(small.data, small.facts), bad_sets.image(small)
+    gone.unlink()
+    said = error_of(make_loader(prepared, "train", options, CPU))
+    assert said.startswith(f"{gone}: cannot be read (No such file or directory)")
+
+
+@pytest.mark.parametrize("how", bad_sets.RECORDS)
+def test_a_bad_record_is_named_with_its_offset(
+    tmp_path: Path, options: LoaderOptions, how: str
+) -> None:
+    small = bad_sets.shards(tmp_path / "set")
+    place, reason = bad_sets.spoil_record(small, how)
+    said = error_of(make_loader(prepare(small.data, small.facts), "train", options, CPU))
+    assert said.startswith(f"{place}: {reason}")
+
+
+def test_a_record_that_is_cut_is_named_with_its_offset(
+    tmp_path: Path, options: LoaderOptions
+) -> None:
+    small = bad_sets.shards(tmp_path / "set")
+    sample = COUNTS["train"] - 1
+    shard, offset, size = bad_sets.record(small, sample)
+    shard.write_bytes(shard.read_bytes()[: offset + 100])
+    loader = make_loader(prepare(small.data, small.facts), "train", options, CPU)
+    with pytest.raises(DataError) as caught:
+        list(loader.batches([Slice(np.array([1, sample]), 2, 2)]))
+    loader.close()
+    assert str(caught.value).startswith(
+        f"{shard} at byte {offset}: record cut short, 100 of {size} bytes"
+    )
+
+
+def test_a_label_beyond_the_classes_is_named(tmp_path: Path, options: LoaderOptions) -> None:
+    small = bad_sets.shards(tmp_path / "set")
+    place = bad_sets.relabel(small, 104)
+    said = error_of(make_loader(prepare(small.data, small.facts), "train", options, CPU))
+    assert said == f"{place}: its class is number 99, counted from 0; the set has 4 classes"
+
+
+SIDE = 16
+
+
+def odd_images(folder: Path) -> dict[str, NDArray[np.uint8]]:
+    """Whole images of unusual kinds, of the network's size, and what is to be seen of each."""
+    folder.mkdir(parents=True)
+    coarse = np.random.default_rng(0).integers(0, 256, (4, 4, 3)).astype(np.uint8)
+    image = Image.fromarray(coarse).resize((SIDE, SIDE), Image.Resampling.BICUBIC)
+    wide = np.asarray(image).astype(np.uint16) * 257 - 80
+    image.convert("CMYK").save(folder / "cmyk.jpg", quality=95)
+    image.convert("L").save(folder / "grey.jpg", quality=95)
+    image.convert("L").save(folder / "grey.png")
+    image.convert("1").save(folder / "bilevel.png")
+    image.convert("P").save(folder / "palette.png")
+    image.convert("RGBA").save(folder / "transparent.png")
+    image.convert("LA").save(folder / "grey-transparent.png")
+    Image.fromarray(wide[:, :, 0]).save(folder / "sixteen-bits-grey.png")
+    (folder / "sixteen-bits.png").write_bytes(png16(wide))
+    seen = {file.name: as_rgb(file) for file in folder.iterdir()}
+    seen["sixteen-bits-grey.png"] = np.repeat((wide[:, :, :1] >> 8).astype(np.uint8), 3, axis=2)
+    seen["sixteen-bits.png"] = (wide >> 8).astype(np.uint8)
+    return seen
+
+
+def as_rgb(file: Path) -> NDArray[np.uint8]:
+    with Image.open(file) as image:
+        return np.asarray(image.convert("RGB"))
+
+
+def png16(pixels: NDArray[np.uint16]) -> bytes:
+    """A PNG with 16 bits per channel, which Pillow reads and cannot write."""
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        crc = struct.pack(">I", zlib.crc32(name + data))
+        return struct.pack(">I", len(data)) + name + data + crc
+
+    height, width, _ = pixels.shape
+    head = struct.pack(">IIBBBBB", width, height, 16, 2, 0, 0, 0)
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in pixels)
+    chunks = (chunk(b"IHDR", head), chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+def test_odd_images_look_alike_to_all_loaders(tmp_path: Path, options: LoaderOptions) -> None:
+    root = tmp_path / "set"
+    expected = odd_images(root / "train" / "only")
+    odd_images(root / "val" / "only")
+    data = DataOptions(name="image_folder", path=str(root), image_size=SIDE)
+    facts = DatasetFacts(len(expected), len(expected), 1, channels=3, image_size=SIDE)
+    prepared = prepare(data, facts)
+    loader = make_loader(prepared, "train", options, CPU)
+    count = len(expected)
+    (batch,) = loader.batches([Slice(np.arange(count), count, count)])
+    loader.close()
+    mean, std = (torch.tensor(each).view(-1, 1, 1) for each in (prepared.mean, prepared.std))
+    levels = ((batch.images * std + mean) * 255).permute(0, 2, 3, 1).numpy()
+    for found, name in zip(levels, sorted(expected), strict=True):
+        assert np.abs(found - expected[name]).max() < 1e-3, name
