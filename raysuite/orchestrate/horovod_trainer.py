@@ -17,7 +17,7 @@ from ray.train import RunConfig, ScalingConfig
 from ray.train.backend import Backend, BackendConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
-from raysuite.parallel.horovod_env import Rendezvous, rank_variables
+from raysuite.parallel.horovod_env import TIMELINE, Rendezvous, rank_variables
 from raysuite.units import MIB
 
 
@@ -91,7 +91,7 @@ class HorovodBackend(Backend):
 def _start(variables: dict[str, str]) -> None:
     import horovod.torch as hvd
 
-    os.environ.update(variables)
+    os.environ.update({**TIMELINE, **os.environ, **variables})
     hvd.init()
 
 

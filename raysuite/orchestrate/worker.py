@@ -19,7 +19,7 @@ from raysuite.plan import RunPlan
 from raysuite.records import Journal, Results
 from raysuite.train.loop import TrainingLoop, checkpoint_run_id
 from raysuite.train.peers import is_peer_loss
-from raysuite.train.run import Checkpoint, execute
+from raysuite.train.run import TRACE, Checkpoint, execute
 from raysuite.train.world import torch_device
 
 
@@ -83,6 +83,7 @@ def _write_all(
 ) -> None:
     file = results.journal_file(plan.run_id)
     journal = Journal(file) if world.rank == 0 else None
-    for record in execute(plan, world, resume, checkpoint, file.with_name("model.pt")):
+    model, trace = file.with_name("model.pt"), file.with_name(TRACE)
+    for record in execute(plan, world, resume, checkpoint, model, trace):
         if journal is not None:
             journal.write(record)

@@ -12,7 +12,8 @@ gives the mean exactly, however unevenly the last batch of an epoch falls.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -109,6 +110,14 @@ class Engine(ABC):
 
     def close(self) -> None:  # noqa: B027 - most have nothing to free
         """Free what the engine holds beside the model."""
+
+    @contextmanager
+    def timeline(self, file: Path) -> Iterator[None]:
+        """Rank 0 writes the framework's own record of its collectives, where it has one.
+
+        All ranks must call it; without a file in the end, there is none.
+        """
+        yield
 
     def loss(self, batch: Batch, logits: Tensor) -> tuple[Tensor, Tensor]:
         """(this rank's share of the mean loss of the global batch, summed loss of its samples)."""

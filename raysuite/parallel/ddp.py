@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, TorchEngine, World, set_lr
 from raysuite.parallel.comm import TorchComm, join_torch_group, leave_torch_group
+from raysuite.parallel.marks import backward_waits
 from raysuite.spec.strategies import DdpOptions
 
 if TYPE_CHECKING:
@@ -85,7 +86,8 @@ class DdpEngine(TorchEngine):
             last = index == len(micro_batches) - 1
             with contextlib.nullcontext() if last else self.wrapped.no_sync():
                 loss, summed = self.loss(batch, self.wrapped(batch.images))
-                loss.backward()
+                with backward_waits(loss) if last else contextlib.nullcontext():
+                    loss.backward()
             total += summed
         self.take_step()
         return total

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +14,8 @@ from torch import Tensor, nn
 from raysuite.errors import MissingPartError, UserError
 from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, TorchEngine, World, set_lr
 from raysuite.parallel.comm import Reduction
-from raysuite.parallel.horovod_env import Rendezvous, join_from_torchrun
+from raysuite.parallel.horovod_env import TIMELINE, Rendezvous, join_from_torchrun
+from raysuite.parallel.marks import communication
 from raysuite.spec.strategies import HorovodOptions
 from raysuite.units import MIB
 
@@ -45,7 +48,8 @@ class HorovodComm:
         return parts.amax(0) if reduction == "max" else parts.amin(0)
 
     def all_gather(self, value: Tensor) -> Tensor:
-        gathered: Tensor = self._hvd.allgather(value.detach().unsqueeze(0).contiguous())
+        with communication():
+            gathered: Tensor = self._hvd.allgather(value.detach().unsqueeze(0).contiguous())
         return gathered
 
 
@@ -78,7 +82,7 @@ class Horovod:
         _refuse_what_crashes(self.options)
         self._variables_before = _variables()
         self._server = join_from_torchrun(world.rank, world.size)
-        os.environ.update(_tuning(self.options))
+        os.environ.update({**TIMELINE, **self._variables_before, **_tuning(self.options)})
         hvd.init()
         self._joined = True
 
@@ -165,7 +169,20 @@ class HorovodEngine(TorchEngine):
             loss.backward()
             total += summed
         optimizer: Any = self.optimizer
-        optimizer.synchronize()
+        with communication():
+            optimizer.synchronize()
         with optimizer.skip_synchronize():
             self.take_step()
         return total
+
+    @contextmanager
+    def timeline(self, file: Path) -> Iterator[None]:
+        hvd = _horovod()
+        if os.environ.get("HOROVOD_TIMELINE") != "DYNAMIC":  # the user has one of her own
+            yield
+            return
+        hvd.start_timeline(str(file))
+        try:
+            yield
+        finally:
+            hvd.stop_timeline()

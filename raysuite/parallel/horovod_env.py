@@ -10,6 +10,9 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
+TIMELINE = {"HOROVOD_TIMELINE": "DYNAMIC"}
+"""Lets a timeline be started later on; without one, it costs nothing."""
+
 
 def rank_variables(hosts: Sequence[str]) -> list[dict[str, str]]:
     """HOROVOD_* variables of each rank; `hosts[r]` names the node of rank r.

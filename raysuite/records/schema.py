@@ -180,7 +180,7 @@ class RunFinished(_Record):
     time_to_accuracy: float | None
     """Seconds until `target_accuracy` was met; None if no target was set or it was never met."""
     seconds: float
-    """Wall clock of the run, all included."""
+    """Wall clock of the run, all included but for a profile, which tells its own cost."""
     first_step_seconds: float
     """From the start of the run in the worker to the end of its first optimiser step."""
     first_step_time: float | None = None

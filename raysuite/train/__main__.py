@@ -23,10 +23,11 @@ from raysuite.records import (
     RunFailed,
     RunFinished,
     SamplesSkipped,
+    TimeShares,
 )
 from raysuite.spec import read_document
 from raysuite.train.peers import is_peer_loss
-from raysuite.train.run import execute
+from raysuite.train.run import TRACE, execute
 from raysuite.train.world import world_from_environment
 
 
@@ -70,7 +71,8 @@ def _run(plan: RunPlan, results: Results) -> bool:
     journal = Journal(results.journal_file(plan.run_id)) if world.rank == 0 else None
     done, began = False, time.time()
     try:
-        for record in execute(plan, world):
+        trace = results.journal_file(plan.run_id).with_name(TRACE)
+        for record in execute(plan, world, trace_file=trace):
             if journal is not None:
                 journal.write(record)
                 _tell(plan, record)
@@ -94,6 +96,8 @@ def _tell(plan: RunPlan, record: Record) -> None:
                 f"{record.images / record.seconds:.0f} images/s",
                 flush=True,
             )
+        case TimeShares(words=words):
+            print(f"{plan.title}: {words}", flush=True)
         case RunFailed():
             print(f"{plan.title}: failed: {record.message}", file=sys.stderr)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from raysuite import models, optim
 from raysuite.data import make_loader, prepare
+from raysuite.data.base import Batch, Slice
 from raysuite.data.order import permutation, rank_slices, step_sizes
 from raysuite.measure.clock import now
 from raysuite.optim.average import WeightAverage
@@ -56,27 +58,14 @@ class TrainingLoop:
         self.prepared = prepare(plan.spec.data, plan.dataset)
         self.skipped: dict[str, NDArray[np.bool_]] = {}
         """Split -> [samples], True for what is left out on all ranks; set before the first epoch"""
-        self._train = make_loader(self.prepared, "train", plan.spec.loader, world.device)
+        self.train_loader = make_loader(self.prepared, "train", plan.spec.loader, world.device)
         self._val = make_loader(self.prepared, "val", plan.spec.loader, world.device)
 
     def run_epoch(self) -> EpochFinished:
         """Train one epoch and validate. The Record is the same on all ranks."""
         plan, device, first_step = self.plan, self.world.device, self.step
-        order = permutation(plan.dataset.train_samples, plan.seed, self.epoch)
-        skipped = self.skipped.get("train")
-        steps = list(
-            rank_slices(
-                order,
-                plan.global_batch,
-                plan.workers,
-                self.world.rank,
-                plan.accumulate,
-                draw=(plan.seed, self.epoch),
-                skipped=skipped,
-            )
-        )
-        rates = [self._learning_rate(first_step + index) for index in range(len(steps))]
-        sizes = step_sizes(order, plan.global_batch, skipped)
+        steps, sizes = self.slices(self.epoch)
+        rates = [self.learning_rate(first_step + index) for index in range(len(steps))]
         steady_from = max(0, plan.spec.measure.warmup_steps - self._steps_here)
 
         # dropout: other draws on each rank, and the same ones after a checkpoint is taken up
@@ -87,16 +76,14 @@ class TrainingLoop:
             self._began = began
         losses: list[Tensor] = []
         waited = 0.0
-        batches = self._train.batches([part for step in steps for part in step])
+        batches = self.train_loader.batches([part for step in steps for part in step])
         for index, (step, rate) in enumerate(zip(steps, rates, strict=True)):
             if index == steady_from and index > 0:
                 steady_began = now(device)
             asked = time.perf_counter()
             micro_batches = [next(batches) for _ in step]
             waited += time.perf_counter() - asked
-            losses.append(self.engine.step(micro_batches, rate))
-            if self.average is not None:
-                self.average.update(self.engine.model)
+            losses.append(self.train_step(micro_batches, rate))
             self.step += 1
             self._steps_here += 1
             if self.first_step_at is None:
@@ -140,7 +127,24 @@ class TrainingLoop:
         """Seconds since this attempt touched its first sample."""
         return 0.0 if self._began is None else time.perf_counter() - self._began
 
-    def _learning_rate(self, step: int) -> float:
+    def slices(self, epoch: int) -> tuple[list[list[Slice]], list[int]]:
+        """This rank's micro-batches of each step of an epoch, and each step's samples in all."""
+        plan, skipped = self.plan, self.skipped.get("train")
+        order = permutation(plan.dataset.train_samples, plan.seed, epoch)
+        draw = (plan.seed, epoch)
+        batch, ranks, rank = plan.global_batch, plan.workers, self.world.rank
+        steps = rank_slices(order, batch, ranks, rank, plan.accumulate, draw, skipped)
+        return list(steps), step_sizes(order, batch, skipped)
+
+    def train_step(self, micro_batches: Sequence[Batch], rate: float) -> Tensor:
+        """One optimiser step; the summed loss of this rank's samples, on the device."""
+        loss = self.engine.step(micro_batches, rate)
+        if self.average is not None:
+            self.average.update(self.engine.model)
+        return loss
+
+    def learning_rate(self, step: int) -> float:
+        """The learning rate of an optimiser step, counted from 0."""
         plan = self.plan
         return plan.peak_lr * factor(
             plan.spec.schedule, step, plan.steps_per_epoch, plan.total_steps
@@ -196,7 +200,7 @@ class TrainingLoop:
 
     def close(self) -> None:
         """Free the loaders and the engine."""
-        self._train.close()
+        self.train_loader.close()
         self._val.close()
         self.engine.close()
 

@@ -17,12 +17,16 @@ from raysuite.records import Record, RunFailed, RunFinished, RunStarted
 from raysuite.train import gate
 from raysuite.train.examination import same_on_all_ranks
 from raysuite.train.loop import TrainingLoop
+from raysuite.train.profiling import profile
 from raysuite.train.skipping import bad_samples
 
 _DRIFTED = (
     "the strategy passed the gate, and yet the ranks hold different weights at the end of this "
     "run: it does not synchronise every weight of this model, or not at every step"
 )
+
+TRACE = "trace.json.gz"
+"""The trace of a profile, in the run's folder."""
 
 Checkpoint = Callable[[TrainingLoop], None]
 """Called on all ranks after an epoch that is to be kept."""
@@ -34,11 +38,13 @@ def execute(
     resume: Path | None = None,
     checkpoint: Checkpoint | None = None,
     model_file: Path | None = None,
+    trace_file: Path | None = None,
 ) -> Iterator[Record]:
     """Run `plan` on this rank; every rank yields the same Records, and one of them writes them.
 
     `resume` is the folder of a checkpoint of this run; the trained model's state goes into
-    `model_file`, which `torch.load(..., weights_only=True)` reads. A strategy that fails the gate
+    `model_file`, which `torch.load(..., weights_only=True)` reads, and rank 0's trace, where the
+    spec asks for a profile, into `trace_file`. A strategy that fails the gate
     ends the run with RunFailed before a single step is timed; so does a run at whose end the
     ranks hold different weights, and no figure of it is told.
     """
@@ -95,6 +101,8 @@ def execute(
             return
         if model_file is not None and world.rank == 0:
             loop.save_model(model_file, weights)
+        if plan.spec.measure.profile != "off" and (shares := profile(loop, trace_file)):
+            yield shares
         yield finished
     finally:
         if loop is not None:

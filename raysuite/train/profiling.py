@@ -1,0 +1,137 @@
+"""Where the time of a step goes: extra steps, profiled after the training that is timed.
+
+The weights that these steps make are kept nowhere: the trained model has been written before.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count, islice
+from pathlib import Path
+
+import torch
+from torch.profiler import record_function
+
+from raysuite.data.base import Batch, Slice
+from raysuite.measure.clock import now
+from raysuite.measure.shares.classify import DATA, STEP, WINDOW, Parts, parts_of
+from raysuite.measure.shares.intervals import Intervals
+from raysuite.measure.shares.profiler import Profiler
+from raysuite.measure.shares.timeline import horovod_collectives
+from raysuite.parallel.comm import Comm
+from raysuite.parallel.marks import COMMUNICATION
+from raysuite.records import TimeShares
+from raysuite.train.loop import TrainingLoop
+
+_SETTLING_STEPS = 2
+"""Under the profiler, before the window: the first calls of a profiler take longer."""
+
+_AHEAD_STEPS = 4
+"""Asked of the loader beyond the window, so that it loads ahead there as it does in training."""
+
+
+def profile(loop: TrainingLoop, trace: Path | None = None) -> TimeShares | None:
+    """The time shares of `measure.profile_steps` steps after `measure.warmup_steps` others.
+
+    All ranks call it, after training; the Record is the same on all of them. Rank 0 writes
+    `trace`. None under nsys, which keeps its own record of the same steps.
+    """
+    began = time.perf_counter()
+    measure = loop.plan.spec.measure
+    steps = _Steps(loop, measure.warmup_steps + _SETTLING_STEPS + measure.profile_steps)
+    if measure.profile == "nsight":
+        steps.take(measure.warmup_steps + _SETTLING_STEPS)
+        with _seen_by_nsys():
+            steps.take(measure.profile_steps)
+            now(loop.world.device)
+        return None
+    profiler = Profiler(loop.world.device)
+    with tempfile.TemporaryDirectory() as folder:
+        timeline = Path(folder) / "timeline.json"
+        with loop.engine.timeline(timeline):
+            steps.take(measure.warmup_steps)
+            with profiler.watching():
+                steps.take(_SETTLING_STEPS)
+                now(loop.world.device)
+                with record_function(WINDOW):
+                    steps.take(measure.profile_steps)
+                    now(loop.world.device)
+        found = horovod_collectives(timeline) if timeline.exists() else []
+        if trace is not None and loop.world.rank == 0:
+            profiler.write_trace(trace)
+            if timeline.exists():
+                shutil.copy(timeline, trace.with_name("horovod-timeline.json"))
+    parts = parts_of(profiler.events(), COMMUNICATION, _shared(found, loop.engine.comm))
+    return _record(loop, parts, trace, began)
+
+
+def _record(loop: TrainingLoop, parts: Parts, trace: Path | None, began: float) -> TimeShares:
+    each = loop.per_worker
+    measure = loop.plan.spec.measure
+    return TimeShares(
+        run_id=loop.plan.run_id,
+        steps=measure.profile_steps,
+        warmup_steps=measure.warmup_steps + _SETTLING_STEPS,
+        window_seconds=each(parts.window),
+        computation_seconds=each(parts.computation),
+        communication_seconds=each(parts.communication),
+        communication_exposed_seconds=each(parts.communication_exposed),
+        data_seconds=each(parts.data),
+        data_exposed_seconds=each(parts.data_exposed),
+        kernel_seconds={name: each(parts.kernels[name]) for name in parts.kernels},
+        sources=list(parts.sources),
+        trace=trace.name if trace is not None else "",
+        seconds=max(each(time.perf_counter() - began)),
+    )
+
+
+class _Steps:
+    """Training steps that go on where the last epoch ended."""
+
+    def __init__(self, loop: TrainingLoop, steps: int) -> None:
+        self._loop = loop
+        self._steps = list(islice(_full_steps(loop), steps + _AHEAD_STEPS))
+        self._rate = loop.learning_rate(loop.plan.total_steps - 1)
+        self._batches: Iterator[Batch] = loop.train_loader.batches(
+            [part for step in self._steps for part in step]
+        )
+        self._taken = 0
+        loop.engine.model.train()
+
+    def take(self, steps: int) -> None:
+        for step in self._steps[self._taken : self._taken + steps]:
+            with record_function(DATA):
+                micro_batches = [next(self._batches) for _ in step]
+            with record_function(STEP):
+                self._loop.train_step(micro_batches, self._rate)
+        self._taken += steps
+
+
+def _full_steps(loop: TrainingLoop) -> Iterator[Sequence[Slice]]:
+    """Steps of further epochs, without the last one of each where it is smaller."""
+    for epoch in count(loop.epoch):
+        steps, sizes = loop.slices(epoch)
+        yield from (step for step, size in zip(steps, sizes, strict=True) if size == max(sizes))
+
+
+@contextmanager
+def _seen_by_nsys() -> Iterator[None]:
+    """What nsys records when it is told to capture between these two calls."""
+    torch.cuda.profiler.start()
+    yield
+    torch.cuda.profiler.stop()
+
+
+def _shared(intervals: Intervals, comm: Comm) -> Intervals:
+    """Rank 0's intervals, on all ranks: the others have none. Their clocks are taken as one."""
+    rows = torch.tensor(intervals, dtype=torch.int64).reshape(-1, 2)
+    most = int(comm.all_reduce(torch.tensor([len(rows)]), "max"))
+    if most == 0:
+        return []
+    padded = torch.zeros(most, 2, dtype=torch.int64)
+    padded[: len(rows)] = rows
+    return [(begin, end) for begin, end in comm.all_reduce(padded, "sum").tolist()]
