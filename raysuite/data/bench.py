@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import psutil
 import torch
 
@@ -126,12 +127,17 @@ class ReadingLimit:
     """Reading the bytes alone, by `threads` threads; from memory, if they were read before."""
 
     def __init__(self, prepared: Prepared, threads: int, split: Split) -> None:
-        self._source, self._samples = open_source(prepared, split), prepared.samples(split)
+        self._source = open_source(prepared, split)
+        # once: to shuffle a million samples takes longer than to read a few
+        self._order = permutation(prepared.samples(split), _SEED, 0)
+        self._at = 0
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="raysuite-limit")
 
     def run(self, images: int, epoch: int) -> int:
-        """Read the images of the epoch's beginning."""
-        ids = permutation(self._samples, _SEED, epoch)[:images].tolist()
+        """Read the next images, one epoch after the other."""
+        place = range(self._at, self._at + images)
+        ids = np.take(self._order, place, mode="wrap").tolist()
+        self._at += images
 
         def work(start: int) -> None:
             for sample in ids[start : start + _CHUNK]:

@@ -1,0 +1,167 @@
+"""Which loaders are timed, on which data set, how often and for how long, as pure data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from raysuite.errors import SpecError, UserError
+from raysuite.plan.dataset import Datasets, dataset_facts, dataset_mistakes
+from raysuite.records.loading import Candidate
+from raysuite.spec import ExperimentSpec, suggest, validate
+from raysuite.spec.data import DataOptions
+from raysuite.spec.datasets import DatasetFacts
+from raysuite.spec.loaders import LoaderOptions
+
+NAMES = ("native", "dali", "memory", "ray_data", "synthetic")
+WIDTHS = {
+    "native": ("threads", "processes"),
+    "dali": ("threads",),
+    "memory": ("threads",),
+    "ray_data": ("tasks",),
+    "synthetic": (),
+}
+"""The options that say how many load at once."""
+
+_OPTIONS: TypeAdapter[Any] = TypeAdapter(LoaderOptions)
+
+
+class LoadingPlan(BaseModel):
+    """One comparison of loaders, decided."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    data: DataOptions
+    facts: DatasetFacts
+    split: Literal["train", "val"]
+    batch: int
+    """Images of a batch."""
+    seconds: float
+    """Wall clock of one timing."""
+    images: int | None
+    """Or: images of one timing."""
+    repeats: int
+    device: Literal["cpu", "gpu"]
+    """Where batches are delivered."""
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def title(self) -> str:
+        """The data set and its form."""
+        return f"{self.data.name} {self.data.form}" if self.data.form else self.data.name
+
+
+def loader_options(candidate: Candidate) -> LoaderOptions:
+    """The options of a candidate that is a loader."""
+    options: LoaderOptions = _OPTIONS.validate_python(candidate.options)
+    return options
+
+
+def checked_data(block: dict[str, Any], place: str = "command line") -> DataOptions:
+    """The `data` block that plain data describes. Raises SpecError with every mistake."""
+    return _spec({"data": block}, place).data
+
+
+def facts_of(data: DataOptions) -> DatasetFacts:
+    """Counts of what lies on disk. Raises SpecError where it cannot be read."""
+    spec = _spec({"data": data.model_dump()}, "command line")
+    seen = Datasets()
+    mistakes = dataset_mistakes(spec, seen)
+    if mistakes:
+        raise SpecError(mistakes)
+    return dataset_facts(spec, seen)
+
+
+def _spec(block: dict[str, Any], place: str) -> ExperimentSpec:
+    rest = {"name": "bench", "model": "resnet18", "training": {"epochs": 1, "global_batch": 1}}
+    return validate({**rest, **block}, lambda path: (place, None))
+
+
+def loader_blocks(given: Iterable[Any]) -> list[dict[str, Any]]:
+    """Names and blocks of options -> blocks. Raises UserError for what is neither."""
+    blocks = [{"name": each} if isinstance(each, str) else each for each in given]
+    for block in blocks:
+        name = block.get("name") if isinstance(block, dict) else None
+        if name not in NAMES:
+            raise UserError(
+                f"--loader: no loader is called {name!r}; {suggest(str(name), NAMES)}, or a block "
+                "such as '{name: native, decode: scaled}'"
+            )
+    return blocks
+
+
+def default_blocks(gpus: int) -> list[dict[str, Any]]:
+    """All loaders, DALI on the GPU too where there is one."""
+    blocks = [{"name": name} for name in NAMES]
+    if gpus:
+        blocks.insert(2, {"name": "dali", "device": "gpu"})
+    return blocks
+
+
+def candidates(
+    blocks: Iterable[dict[str, Any]], threads: Sequence[int], processes: Sequence[int]
+) -> list[Candidate]:
+    """Each block with each number of threads, and behind them the limits for these numbers.
+
+    A block that gives its own number is taken as it is. Raises UserError for options that a
+    loader does not have.
+    """
+    found: dict[str, Candidate] = {}
+    for block in blocks:
+        for options in _widened(block, threads, processes):
+            candidate = _candidate(options)
+            found.setdefault(candidate.name, candidate)
+    widths = sorted({each.width for each in found.values()} - {0})
+    limits = [
+        Candidate(name=f"{kind} alone · {_count(width)}", kind=kind, series=f"{kind} alone",
+                  width=width)
+        for kind in ("decoding", "reading")
+        for width in widths
+    ]  # fmt: skip
+    return [*found.values(), *limits]
+
+
+def _widened(
+    block: dict[str, Any], threads: Sequence[int], processes: Sequence[int]
+) -> Iterator[dict[str, Any]]:
+    keys = WIDTHS[block["name"]]
+    if not keys or any(key in block for key in keys):
+        yield block
+        return
+    for key in keys:
+        for width in processes if key == "processes" else threads:
+            yield {**block, key: width}
+
+
+def _candidate(options: dict[str, Any]) -> Candidate:
+    try:
+        checked = _OPTIONS.validate_python(options)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"][1:])
+        raise UserError(f"--loader {options}: {key}: {first['msg']}") from error
+    dumped = checked.model_dump()
+    name, keys, default = checked.name, WIDTHS[checked.name], type(checked)().model_dump()
+    extras = [
+        f"{key}={value}"
+        for key, value in dumped.items()
+        if key not in (*keys, "name", "device") and value != default[key]
+    ]
+    device = [dumped["device"]] if "device" in dumped else []
+    kind = " · ".join([" ".join([name, *device]), *extras])
+    wide = next((each for each in reversed(keys) if dumped[each]), None)
+    if wide:
+        told, width = f"{kind} · {_count(dumped[wide], wide)}", dumped[wide]
+    else:  # no threads beside it, or nothing to load
+        told, width = (f"{kind} · the worker itself", 1) if keys else (kind, 0)
+    series = f"{kind} · processes" if wide == "processes" else kind
+    return Candidate(name=told, kind="loader", series=series, width=width, options=dumped)
+
+
+_ONE = {"threads": "thread", "processes": "process", "tasks": "task"}
+
+
+def _count(width: int, noun: str = "threads") -> str:
+    return f"{width} {_ONE[noun] if width == 1 else noun}"

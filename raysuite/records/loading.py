@@ -1,0 +1,184 @@
+"""How fast loaders are: what `raysuite bench loaders` measured, and the figures that follow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from raysuite.records.statistics import Ratio, Stat, ratio_of_means, summarize
+
+FILE = "loaders.json"
+
+
+class _Fact(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Candidate(_Fact):
+    """One thing that is timed: a loader with its options, or a limit."""
+
+    name: str
+    """`native · 2 threads`; no two candidates share it."""
+    kind: Literal["loader", "decoding", "reading"]
+    """`decoding` and `reading` are the limits: bare decoding, and reading the bytes alone."""
+    series: str
+    """The name without the number of threads."""
+    width: int
+    """Threads, processes or Ray tasks that load; 0 where nothing is loaded (`synthetic`)."""
+    options: dict[str, Any] = {}
+    """The loader's options, as a spec has them."""
+    excuse: str = ""
+    """Why it is not tried; empty for what is."""
+
+
+class Timing(_Fact):
+    """One timing of one candidate, in processes of its own, after its warm-up."""
+
+    candidate: str
+    repeat: int
+    images: int
+    seconds: float
+    """Wall clock of these images."""
+    cpu_seconds: float
+    """Processor time that the candidate's processes took meanwhile."""
+    machine_seconds: float
+    """Processor time that the whole machine took meanwhile."""
+    start_seconds: float
+    """Wall clock until the first images were there, imports of libraries included."""
+
+
+class Stages(_Fact):
+    """What one thread spends on the images of `native`, stage by stage."""
+
+    repeat: int
+    images: int
+    seconds: dict[str, float]
+    """reading, decoding, resizing (with cutting and mirroring), normalising."""
+
+
+class Failure(_Fact):
+    """Why a candidate has no further timings."""
+
+    candidate: str
+    repeat: int
+    reason: str
+
+
+class Material(_Fact):
+    """What the split is made of, from a look at some of its images."""
+
+    samples: int
+    image_bytes: float
+    """Mean bytes of an encoded image."""
+    pixel_bytes: float
+    """Mean bytes of its pixels, decoded."""
+    jpeg_share: float
+    """Share of JPEGs; what is none is decoded by Pillow, if at all."""
+    encoded: bool
+    """False where the files hold bare pixels."""
+    read_before: bool
+    """Whether all of it was read once before the first timing, and fits in the page cache."""
+
+
+class LoadingBench(_Fact):
+    """All that one `raysuite bench loaders` measured."""
+
+    format: int = 1
+    name: str
+    """The data set, and the form in which it lies on disk."""
+    time: float
+    """When it began, in s since 1970."""
+    plan: dict[str, Any]
+    """The plain data of a `raysuite.plan.LoadingPlan`."""
+    candidates: tuple[Candidate, ...]
+    environment: dict[str, Any]
+    material: Material | None = None
+    timings: tuple[Timing, ...] = ()
+    stages: tuple[Stages, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    complete: bool = False
+    """False while it goes on, and where it was interrupted."""
+
+    def grown(self, fact: Timing | Stages | Failure) -> LoadingBench:
+        """With one fact more."""
+        name = {Timing: "timings", Stages: "stages", Failure: "failures"}[type(fact)]
+        return self.model_copy(update={name: (*getattr(self, name), fact)})
+
+    def save(self, folder: Path) -> Path:
+        """Write FILE into `folder`; a reader never sees half of it."""
+        part = folder / f".{FILE}.part"
+        part.write_text(self.model_dump_json(indent=1) + "\n", "utf-8")
+        return part.replace(folder / FILE)
+
+
+@dataclass(frozen=True)
+class LoadingRow:
+    """The figures of one candidate over its repeats."""
+
+    candidate: Candidate
+    throughput: Stat | None
+    """Images/s."""
+    cores: Stat | None
+    """Processor seconds per second: how many cores it keeps busy."""
+    others: Stat | None
+    """Cores that everything else on the machine kept busy meanwhile."""
+    start_seconds: Stat | None
+    of_decoding: Ratio | None
+    """Throughput over that of bare decoding, and of reading alone, by as many threads."""
+    of_reading: Ratio | None
+    failure: str
+
+
+def loading_rows(bench: LoadingBench) -> list[LoadingRow]:
+    """A row for each candidate, in the order of the plan."""
+    rates = {each.name: _stat(bench, each.name, _rate) for each in bench.candidates}
+    failed = {each.candidate: each.reason for each in bench.failures}
+    return [
+        LoadingRow(
+            candidate=each,
+            throughput=rates[each.name],
+            cores=_stat(bench, each.name, lambda t: t.cpu_seconds / t.seconds),
+            others=_stat(bench, each.name, _others),
+            start_seconds=_stat(bench, each.name, lambda t: t.start_seconds),
+            of_decoding=_share(bench, rates, each, "decoding"),
+            of_reading=_share(bench, rates, each, "reading"),
+            failure=each.excuse or failed.get(each.name, ""),
+        )
+        for each in bench.candidates
+    ]
+
+
+def stage_shares(bench: LoadingBench) -> dict[str, float]:
+    """Seconds per image of each stage, over all repeats; empty where none was timed."""
+    images = sum(each.images for each in bench.stages)
+    names = bench.stages[0].seconds if bench.stages else ()
+    return {name: sum(each.seconds[name] for each in bench.stages) / images for name in names}
+
+
+def _rate(timing: Timing) -> float:
+    return timing.images / timing.seconds
+
+
+def _others(timing: Timing) -> float:
+    return max(0.0, timing.machine_seconds - timing.cpu_seconds) / timing.seconds
+
+
+def _stat(bench: LoadingBench, name: str, figure: Any) -> Stat | None:
+    return summarize(figure(each) for each in bench.timings if each.candidate == name)
+
+
+def _share(
+    bench: LoadingBench, rates: dict[str, Stat | None], candidate: Candidate, kind: str
+) -> Ratio | None:
+    if candidate.kind != "loader":
+        return None
+    same = (
+        rates[each.name]
+        for each in bench.candidates
+        if each.kind == kind and each.width == candidate.width
+    )
+    limit, rate = next(same, None), rates[candidate.name]
+    return ratio_of_means(rate, limit) if rate and limit else None
