@@ -14,8 +14,6 @@ import pytest
 from raysuite.data import Prepared, prepare
 from raysuite.data.skipping import Faults, look
 from raysuite.data.source import open_source
-from raysuite.spec.data import DataOptions
-from raysuite.spec.datasets import DIGITS
 from tests.small_sets import COUNTS, SmallSet, write
 
 
@@ -104,8 +102,10 @@ def test_a_damaged_note_and_a_cache_that_cannot_be_written_do_no_harm(
     assert not list(tmp_path.rglob("*.partial"))
 
 
-def test_records_are_looked_at_with_their_checksums(tmp_path, threads):
-    prepared = prepare(DataOptions(name="digits", format="tfrecord"), DIGITS, tmp_path / "cache")
+@pytest.mark.parametrize("kind", ["tfrecord-tfrecord", "imagenet-tfrecord"])
+def test_records_are_looked_at_with_their_checksums(kind, tmp_path, threads):
+    small = write(kind, tmp_path / "set")
+    prepared = prepare(small.data, small.facts, tmp_path / "cache")
     assert looked(prepared, threads, tmp_path) == ({}, False)
     assert looked(prepared, threads, tmp_path) == ({}, True)
     with closing(open_source(prepared, "train")) as source:
@@ -117,6 +117,12 @@ def test_records_are_looked_at_with_their_checksums(tmp_path, threads):
     assert not known
     assert list(faults) == [4]
     assert "the checksum of the record's data differs" in faults[4]
+
+
+def test_what_no_file_holds_is_looked_at_each_time(tmp_path, threads):
+    small = write("own-own", tmp_path)
+    prepared = prepare(small.data, small.facts, tmp_path / "cache")
+    assert [looked(prepared, threads, tmp_path) for _ in range(2)] == [({}, False)] * 2
 
 
 def test_a_chunk_that_is_written_at_once_by_two_is_whole(small, prepared, tmp_path):
