@@ -72,8 +72,8 @@ class Painter:
         # a pattern's values lie around 128
         level = np.float32(draw.uniform(*_BRIGHTNESS) - 128 * strength)
         picture = np.empty((height, width, self._of.channels), np.uint8)
-        for top in range(0, height, _STRIPE):  # small temporaries
-            rows = slice(top, top + _STRIPE)
+        for first in range(0, height, _STRIPE):  # small temporaries
+            rows = slice(first, first + _STRIPE)
             stripe = cuts[0][rows] * weights[0]
             stripe += cuts[1][rows] * weights[1]
             stripe += pattern[rows] * np.float32(strength)
