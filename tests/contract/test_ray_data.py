@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -51,17 +52,29 @@ def test_batches_come_in_order_whatever_the_options(running_ray, digits, options
 
 
 def test_it_needs_no_cpu_of_the_cluster(running_ray, digits):
-    """The worker holds the only CPU while it waits for Ray Data's tasks, as training workers do."""
+    """Training's thread waits for Ray Data while its worker, an actor, keeps the only CPU: only of
+    one that waits in its main thread does Ray lend out the CPU."""
     import ray
 
     @ray.remote(num_cpus=1)
-    def work() -> int:
-        loader = make_loader(digits, "train", RayDataOptions(images_per_task=6), CPU)
-        count = sum(batch.real for batch in loader.batches(slices(5)))
-        loader.close()
-        return count
+    class Worker:
+        def work(self) -> int:
+            counts: list[int] = []
+            thread = threading.Thread(target=lambda: counts.append(self.train()), daemon=True)
+            thread.start()
+            while thread.is_alive():
+                time.sleep(0.01)
+            return counts[0]
 
-    assert ray.get(work.remote(), timeout=200) == 30
+        def train(self) -> int:
+            loader = make_loader(digits, "train", RayDataOptions(images_per_task=6), CPU)
+            count = sum(batch.real for batch in loader.batches(slices(5)))
+            loader.close()
+            return count
+
+    worker = Worker.remote()
+    assert ray.get(worker.work.remote(), timeout=200) == 30
+    ray.kill(worker)
 
 
 def test_an_abandoned_epoch_leaves_no_task_and_no_thread_at_work(running_ray, digits):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import pickle
 import uuid
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
@@ -16,7 +17,7 @@ import torch
 from ray.data.exceptions import SystemException
 
 from raysuite.data.base import Batch, Slice
-from raysuite.data.loaders.ray_tasks import decode_slices, table_of
+from raysuite.data.loaders.ray_tasks import SLICES, decode_slices
 from raysuite.data.normalise import Normalise
 from raysuite.data.prepared import Prepared, Split
 from raysuite.data.source import open_source
@@ -114,7 +115,9 @@ class RayDataLoader:
         per_task = max(1, options.images_per_task // size)
         ahead = math.ceil(options.prefetch / per_task)
         parts = [slices[start : start + per_task] for start in range(0, len(slices), per_task)]
-        dataset = ray.data.from_arrow([table_of(part) for part in parts])
+        items = [{SLICES: pickle.dumps(part)} for part in parts]
+        # not from_arrow, which looks at each table in a task that wants a CPU: see below
+        dataset = ray.data.from_items(items, override_num_blocks=len(items))
         # Changed in this dataset's own copy of the context.
         dataset.context.enable_progress_bars = False
         dataset.context.print_on_execution_start = False

@@ -6,7 +6,6 @@ Loads no torch: the process of each task would pay for it.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
@@ -16,6 +15,8 @@ from raysuite.data.reading import read, shown
 from raysuite.data.source import Source, open_source
 from raysuite.errors import DataError
 
+SLICES = "slices"
+"""The column of what a task is given: a pickled list of Slices."""
 _DECODED = pa.schema(
     [("images", pa.large_binary()), ("labels", pa.large_binary()), ("error", pa.string())]
 )
@@ -26,17 +27,13 @@ _open: dict[str, Source] = {}
 """Sources by loader; a process of Ray's serves many loaders, one after the other or in turn."""
 
 
-def table_of(slices: Sequence[Slice]) -> pa.Table:
-    """What one task is given."""
-    return pa.table({"slice": [pickle.dumps(slice_) for slice_ in slices]})
-
-
 def decode_slices(table: pa.Table, loader: str, prepared: Prepared, split: Split) -> pa.Table:
-    """A row of decoded pixels for each of `table_of`'s rows. Errors travel as text: what a task
-    raises, Ray wraps into tracebacks of its own."""
+    """A row of decoded pixels for each Slice of the lists in `table`. Errors travel as text: what a
+    task raises, Ray wraps into tracebacks of its own."""
     rows = [
-        _decoded(pickle.loads(data), loader, prepared, split)
-        for data in table.column("slice").to_pylist()
+        _decoded(slice_, loader, prepared, split)
+        for row in table.column(SLICES)
+        for slice_ in pickle.loads(row.as_py())
     ]
     return pa.Table.from_pylist(rows, schema=_DECODED)
 
