@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from raysuite.plan import RunPlan
+from raysuite.records import Results
 
 _MOST_STARTS = 10
 
@@ -42,6 +44,7 @@ def make_trainer(plans: Sequence[RunPlan], results: Path) -> Any:
         "run_config": RunConfig(
             name=f"group-{first.run_id}",
             storage_path=str(results / "checkpoints"),
+            worker_runtime_env=runtime_env(first, results),
             callbacks=[FailureRecorder(plans, results)],
             failure_config=FailureConfig(
                 # the recorder ends each run in time; this bounds what it does not hear of
@@ -58,3 +61,26 @@ def make_trainer(plans: Sequence[RunPlan], results: Path) -> Any:
         return HorovodTrainer(run_group, horovod_config=config, **common)
     backend = "cpu:gloo,cuda:nccl" if gpu else "gloo"
     return TorchTrainer(run_group, torch_config=TorchConfig(backend=backend), **common)
+
+
+def runtime_env(plan: RunPlan, results: Path) -> dict[str, Any]:
+    """Ray's runtime environment of the workers: nsys around each, where the plan asks for it.
+
+    nsys records from the start of the profile's steps to their end, into the run's folder, one
+    `nsight-PID.nsys-rep` per worker. (Ray Core, "Profiling", nsight; Nsight Systems User Guide,
+    CLI options.)
+    """
+    if plan.spec.measure.profile != "nsight":
+        return {}
+    folder = Results(results).journal_file(plan.run_id).parent
+    folder.mkdir(parents=True, exist_ok=True)
+    return {
+        "nsight": {
+            "t": "cuda,cudnn,cublas,nvtx,osrt",
+            "capture-range": "cudaProfilerApi",
+            # by default nsys ends the process with the range
+            "capture-range-end": "stop",
+            # Ray puts it on a shell's command line
+            "o": shlex.quote(str(folder.absolute() / "nsight-%p")),
+        }
+    }

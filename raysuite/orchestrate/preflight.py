@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
@@ -20,6 +21,11 @@ def lacking(plan: RunPlan) -> list[Mistake]:
     found = {"model.name": _error(models.check, spec.model.name)}
     if spec.strategy.name == "custom":
         found["strategy.target"] = _error(lazy.load, spec.strategy.target)
+    if spec.measure.profile == "nsight" and shutil.which("nsys") is None:
+        found["measure.profile"] = (
+            "nsight needs NVIDIA's nsys on the path of this machine and of all workers, and it is "
+            "not there; install Nsight Systems, or set measure.profile to torch or off"
+        )
     for key, name in (("strategy", spec.strategy.name), ("loader", spec.loader.name)):
         if name in _PARTS and not _installed(_PARTS[name]):
             message = f"{name} is not installed; `make setup` installs it, or says what it lacks"

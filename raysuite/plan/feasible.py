@@ -122,6 +122,11 @@ def _check_devices(spec: ExperimentSpec, gpus: int, wrong: _Wrong) -> None:
             else f"there are {gpus} GPUs for {workers} workers"
         )
         wrong("loader.device", f"DALI's gpu pipeline needs workers on GPUs, and {reason}; set cpu")
+    if on_cpu and spec.measure.profile == "nsight":
+        wrong(
+            "measure.profile",
+            "nsight watches GPUs, and this run's workers have none; valid there are off and torch",
+        )
 
 
 def _check_model(spec: ExperimentSpec, wrong: _Wrong) -> None:

@@ -132,7 +132,9 @@ def groups(plans: Sequence[RunPlan]) -> list[list[RunPlan]]:
 
 def _alike(left: RunPlan, right: RunPlan) -> bool:
     return (
-        left.backend == right.backend
+        # nsys watches a process, and its report is one run's
+        "nsight" not in (left.spec.measure.profile, right.spec.measure.profile)
+        and left.backend == right.backend
         and left.device == right.device
         and left.spec.resources == right.spec.resources
         and _horovod_environment(left.spec) == _horovod_environment(right.spec)

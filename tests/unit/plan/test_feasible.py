@@ -97,6 +97,12 @@ def mistakes(
             "loader.device",
             "there are 1 GPUs for 2 workers",
         ),
+        (
+            "measure: {profile: nsight}\nresources: {device: cpu}",
+            "",
+            "measure.profile",
+            "valid there are off and torch",
+        ),
     ],
 )
 def test_one_reason(text: str, training: str, key: str, words: str) -> None:
@@ -113,6 +119,7 @@ def test_one_reason(text: str, training: str, key: str, words: str) -> None:
         "strategy: {name: deepspeed, zero_stage: 3, offload: parameters}",
         "strategy: {name: deepspeed, zero_stage: 0}\noptimizer: lamb",
         "strategy: {name: deepspeed, zero_stage: 3}\noptimizer: adamw",
+        "measure: {profile: nsight}",
         "loader: {name: dali, device: gpu}",
         "loader: {name: dali, device: cpu}\nresources: {device: cpu}",
     ],

@@ -176,6 +176,13 @@ def test_groups(text: str, expected: list[int]) -> None:
     assert sizes(text) == expected
 
 
+def test_nsys_watches_one_run_at_a_time() -> None:
+    text = "repeats: 2\nmatrix: {measure.profile: [torch, nsight, off]}\n"
+    found = groups(plans(BATCH + text, gpus=1))
+    names = [[plan.spec.measure.profile for plan in group] for group in found]
+    assert names == [["torch"], ["nsight"], ["off", "torch"], ["nsight"], ["off"]]
+
+
 @given(
     workers=st.integers(1, 8),
     accumulate=st.integers(1, 4),

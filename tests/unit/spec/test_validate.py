@@ -155,3 +155,11 @@ def test_valid_keys() -> None:
 def test_suggest_prefers_what_looks_alike() -> None:
     assert suggest("ddq", ["ddp", "horovod"]) == "did you mean 'ddp'? valid are ddp, horovod"
     assert suggest("xyz", ["ddp"]) == "valid are ddp"
+
+
+def test_off_is_a_profile_whichever_yaml_reads_it() -> None:
+    for word in ("off", "'off'"):
+        assert load(f"measure: {{profile: {word}}}\n").measure.profile == "off"
+    (mistake,) = mistakes("measure: {profile: on}\n")
+    assert mistake.key == "measure.profile"
+    assert "nsight" in mistake.message

@@ -1,0 +1,67 @@
+"""Shares of one run and of its repeats, from seconds that are known."""
+
+from __future__ import annotations
+
+import pytest
+
+from raysuite.records import TimeShares
+from raysuite.records.shares import row_shares, run_shares
+
+
+def record(**changes: object) -> TimeShares:
+    values: dict[str, object] = {
+        "run_id": "a",
+        "steps": 5,
+        "warmup_steps": 3,
+        "window_seconds": [10.0, 8.0],
+        "computation_seconds": [5.0, 4.0],
+        "communication_seconds": [4.0, 2.0],
+        "communication_exposed_seconds": [3.0, 1.6],
+        "data_seconds": [1.5, 2.0],
+        "data_exposed_seconds": [1.0, 2.0],
+        "seconds": 20.0,
+    }
+    return TimeShares.model_validate({**values, **changes})
+
+
+def test_parts_of_each_workers_own_window() -> None:
+    shares = run_shares(record())
+    assert shares is not None
+    assert shares.computation.workers == pytest.approx((0.5, 0.5))
+    assert shares.communication.workers == pytest.approx((0.4, 0.25))
+    assert shares.communication_exposed.workers == pytest.approx((0.3, 0.2))
+    assert shares.data.workers == pytest.approx((0.15, 0.25))
+    assert shares.data_exposed.workers == pytest.approx((0.1, 0.25))
+    assert shares.other.workers == pytest.approx((0.1, 0.05))
+    assert (shares.steps, shares.window_seconds, shares.cost_seconds) == (5, 10.0, 20.0)
+
+
+def test_the_slowest_worker_waits_least_for_the_others() -> None:
+    shares = run_shares(record())
+    assert shares is not None
+    assert shares.slowest == 1
+    assert shares.data_exposed.slowest == pytest.approx(0.25)
+    assert shares.data_exposed.mean == pytest.approx(0.175)
+
+
+def test_over_repeats() -> None:
+    longer = record(communication_seconds=[5.0, 2.0])
+    row = row_shares([run_shares(record()), None, run_shares(longer)])
+    assert row is not None
+    assert row.communication is not None
+    assert row.communication.values == pytest.approx((0.325, 0.375))
+    assert row.computation is not None
+    assert row.computation.mean == pytest.approx(0.5)
+
+
+def test_nothing_was_profiled() -> None:
+    assert run_shares(None) is None
+    assert run_shares(record(window_seconds=[])) is None
+    assert row_shares([None]) is None
+
+
+def test_in_words() -> None:
+    assert record().words == (
+        "computation 50%, exposed communication 26%, exposed loading 17% of 5 steps; "
+        "the profile took 20.0 s"
+    )

@@ -1,0 +1,78 @@
+"""A profile after the training: it changes nothing, and its trace is one."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from raysuite.records import EpochFinished, Record, RunFinished, TimeShares, run_figures
+from tests.unit.train.conftest import plan_of, run
+
+PROFILED = {"measure_profile": "torch", "measure_profile_steps": 4}
+
+
+def profile_of(records: list[Record]) -> TimeShares:
+    (found,) = (record for record in records if isinstance(record, TimeShares))
+    return found
+
+
+def outcome(records: list[Record]) -> list[Any]:
+    epochs = [record for record in records if isinstance(record, EpochFinished)]
+    return [(each.losses, each.val_loss, each.val_accuracy) for each in epochs]
+
+
+def test_training_is_as_without_it(tmp_path: Path) -> None:
+    """To the bit: its losses, its validations, and the model that is kept."""
+    averaged = {"training_ema_decay": 0.9}
+    plain, profiled = tmp_path / "plain.pt", tmp_path / "profiled.pt"
+    without = run(plan_of(**averaged), model_file=plain)
+    with_it = run(plan_of(**averaged, **PROFILED), model_file=profiled)
+    assert outcome(without) == outcome(with_it)
+    kept, expected = (torch.load(file, weights_only=True) for file in (profiled, plain))
+    assert all(torch.equal(kept[name], tensor) for name, tensor in expected.items())
+    assert isinstance(with_it[-1], RunFinished)
+    assert isinstance(with_it[-2], TimeShares)
+
+
+def test_one_process_computes_and_loads(tmp_path: Path) -> None:
+    plan = plan_of(**PROFILED)
+    file = tmp_path / "run" / "trace.json.gz"
+    records = run(plan, trace_file=file)
+    found = profile_of(records)
+    assert (found.steps, found.warmup_steps, found.trace) == (4, 4, "trace.json.gz")
+    assert found.computation_seconds[0] > 0
+    assert found.data_seconds[0] > 0
+    assert found.communication_seconds == [0.0]
+    assert found.sources == []
+    assert found.seconds > found.window_seconds[0]
+    shares = run_figures(plan.model_dump(mode="json"), records).shares
+    assert shares is not None
+    parts = (shares.computation, shares.communication_exposed, shares.data_exposed, shares.other)
+    assert sum(part.mean for part in parts) == pytest.approx(1)
+    trace = json.loads(gzip.decompress(file.read_bytes()))
+    marks = [event for event in trace["traceEvents"] if event.get("name") == "raysuite::step"]
+    assert len(marks) == 4 + 2
+    assert all(event["ph"] == "X" and event["dur"] > 0 for event in marks)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"training_global_batch": 1437},  # an epoch is one step
+        {"training_global_batch": 700},  # two full steps and a small one
+        {"loader": {"name": "native", "threads": 2}},
+        {"loader": {"name": "native", "processes": 1}},
+        {"loader": "memory"},
+        {"loader": "synthetic"},
+    ],
+)
+def test_as_many_steps_as_are_asked_for(changes: dict[str, Any]) -> None:
+    """Over several epochs where one is shorter, and with loaders that run ahead of the window."""
+    found = profile_of(run(plan_of(**PROFILED, training_epochs=1, **changes)))
+    assert found.trace == ""
+    assert 0 < found.computation_seconds[0] < found.window_seconds[0]
