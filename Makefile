@@ -37,8 +37,9 @@ test: check ## Everything: check, then the whole test suite
 test-fast: setup ## Unit tests alone, under a minute
 	$(BIN)/pytest tests/unit -m 'not integration and not slow'
 
-bench: setup ## What orchestration costs: raysuite beside bare torchrun
+bench: setup ## What orchestration costs beside bare torchrun, and how fast images are loaded
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/loaders.py
 
 ui: setup ## MLflow's pages on http://127.0.0.1:5000
 	MLFLOW_DISABLE_TELEMETRY=true $(BIN)/mlflow ui --host 127.0.0.1 --workers 1 \

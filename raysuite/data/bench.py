@@ -160,8 +160,8 @@ def rounds(
 ) -> dict[str, list[Rate]]:
     """Time each subject `repeats` times, in turn, after a shorter run that is not counted.
 
-    Every round begins with another subject, and every second one runs backwards, so that none
-    always follows the same other. `told(name, repeat, rate)` hears each timing at once.
+    Every second round runs backwards, and every pair of rounds begins one subject further, so that
+    none always follows the same other. `told(name, repeat, rate)` hears each timing at once.
     """
     names = list(subjects)
     rates: dict[str, list[Rate]] = {name: [] for name in names}
@@ -177,7 +177,7 @@ def rounds(
 
 def turn(names: Sequence[str], repeat: int) -> list[str]:
     """The order of a round."""
-    first = repeat % max(1, len(names))
+    first = repeat // 2 % max(1, len(names))
     order = [*names[first:], *names[:first]]
     return order[::-1] if repeat % 2 else order
 

@@ -100,6 +100,12 @@ def cut_out(pixels: NDArray[np.uint8], box: NDArray[np.float64]) -> tuple[NDArra
     return inner, (left - x0, top - y0, left - x0 + width, top - y0 + height)
 
 
+def copy_by_channel(pixels: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
+    """`out[...] = pixels`; of mirrored [H, W, C] several times as fast as NumPy does it at once."""
+    for channel in range(pixels.shape[2]):
+        out[:, :, channel] = pixels[:, :, channel]
+
+
 def unreadable(place: str, error: Exception) -> DataError:
     """The error that names an image which cannot be read."""
     return DataError(

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from raysuite.data.base import Sample, Slice
 from raysuite.data.decoders import cut_from
-from raysuite.data.pixels import fit, size_of
+from raysuite.data.pixels import copy_by_channel, fit, size_of
 from raysuite.data.prepared import Prepared
 from raysuite.data.source import Source
 from raysuite.data.views import Views, views
@@ -75,5 +75,5 @@ def shown(source: Source, prepared: Prepared, slice_: Slice, got: Read) -> NDArr
     for row, (number, sample) in enumerate(zip(slice_.ids.tolist(), got.samples, strict=True)):
         cut, part = cut_from(sample, facts.channels, got.views.boxes[row], source.place(number))
         fitted = fit(cut, part, size)
-        images[row] = fitted[:, ::-1] if got.views.flips[row] else fitted
+        copy_by_channel(fitted[:, ::-1] if got.views.flips[row] else fitted, images[row])
     return images

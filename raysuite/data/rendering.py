@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from raysuite.data.base import Slice
 from raysuite.data.decoders import cut_from, shrunk_from
+from raysuite.data.pixels import copy_by_channel
 from raysuite.data.prepared import Prepared
 from raysuite.data.reading import read
 from raysuite.data.resizing import fit_into
@@ -43,37 +44,35 @@ class Rendering:
         got = read(source, self.prepared, slice_)
         channels, size = self.prepared.facts.channels, self.prepared.facts.image_size
         fitted = np.empty((size, size, channels), np.uint8)
-        mirrored = np.empty_like(fitted)
         for row, (number, sample) in enumerate(zip(slice_.ids.tolist(), got.samples, strict=True)):
-            box, place = got.views.boxes[row], source.place(number)
+            box, flip, place = got.views.boxes[row], got.views.flips[row], source.place(number)
             if self.decode == "scaled":
                 cut, part = shrunk_from(sample, channels, box, size, place)
             else:
                 cut, part = cut_from(sample, channels, box, place)
+            if out.dtype == np.uint8 and not flip:
+                fit_into(cut, part, out[row])
+                continue
             fit_into(cut, part, fitted)
-            shown = fitted
-            if got.views.flips[row]:
-                mirrored[...] = fitted[:, ::-1]
-                shown = mirrored
+            shown = fitted[:, ::-1] if flip else fitted
             if out.dtype == np.uint8:
-                out[row] = shown
+                copy_by_channel(shown, out[row])
             else:
                 self._normalise(shown, out[row])
         return got.labels
 
     def normalise(self, pixels: NDArray[np.uint8], out: NDArray[np.float32]) -> None:
-        """[b, H, W, C] -> `out` [b, C, H, W], `(x - 255 mean) * (1 / (255 std))`.
-
-        Image by image: what is written stays in the processor's cache until it is done.
-        """
+        """[b, H, W, C] -> `out` [b, C, H, W], `(x - 255 mean) * (1 / (255 std))`."""
         for image, values in zip(pixels, out, strict=True):
             self._normalise(image, values)
 
     def _normalise(self, image: NDArray[np.uint8], values: NDArray[np.float32]) -> None:
-        shift, scale = self.constants
-        np.copyto(values, image.transpose(2, 0, 1))
-        values -= shift
-        values *= scale
+        # A channel at a time: what is written stays in the processor's cache until it is done.
+        for channel, (shift, scale) in enumerate(zip(*self.constants, strict=True)):
+            plane = values[channel]
+            np.copyto(plane, image[:, :, channel])
+            plane -= shift
+            plane *= scale
 
     @cached_property
     def constants(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -33,6 +33,7 @@ PACKAGES = (
     "mlflow",
     "numpy",
     "pillow",
+    "simplejpeg",
 )
 
 # Only these are ever read: an environment holds tokens and passwords.

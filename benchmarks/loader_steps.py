@@ -1,0 +1,96 @@
+"""What each step of the native loader's way gains: the same images, with one thing more each time.
+
+In one thread, from bytes in memory to normalised values, so that only the work itself is timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from raysuite.data import Prepared, Slice, permutation
+from raysuite.data.decoders import cut_from, decode_whole
+from raysuite.data.pixels import cut_out, decode, fit
+from raysuite.data.reading import Read, read
+from raysuite.data.rendering import Rendering
+from raysuite.data.resizing import fit_into
+from raysuite.data.source import open_source
+
+_Way = Callable[[Read, NDArray[np.float32]], None]
+
+
+class Step:
+    """One way from a batch's bytes to its values, over the same batches each time."""
+
+    def __init__(self, batches: list[Read], way: _Way, shape: tuple[int, ...]) -> None:
+        self._batches, self._way = batches, way
+        self._out = np.empty(shape, np.float32)
+
+    def run(self, images: int, epoch: int) -> int:
+        """Work on as many of the batches as hold `images`."""
+        done = 0
+        for got in self._batches:
+            if done < images:
+                self._way(got, self._out[: len(got.samples)])
+                done += len(got.samples)
+        return done
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def steps(prepared: Prepared, images: int, batch: int) -> dict[str, Step]:
+    """The ways, each with one thing more than the one before it."""
+    source = open_source(prepared, "train")
+    order = permutation(prepared.samples("train"), 0, 0)[:images]
+    starts = range(0, len(order), batch)
+    slices = [Slice(order[at : at + batch], 0, 0, draw=(0, 0)) for at in starts]
+    batches = [read(source, prepared, slice_) for slice_ in slices]
+    source.close()
+    rendering = Rendering(prepared, "exact")
+    size, channels = prepared.facts.image_size, prepared.facts.channels
+    mean, scale = map(torch.from_numpy, rendering.constants)
+
+    def at_once(pixels: NDArray[np.uint8], out: NDArray[np.float32]) -> None:
+        """The whole batch, in fresh memory."""
+        floats = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+        floats.to(torch.float32, memory_format=torch.contiguous_format).sub_(mean).mul_(scale)
+
+    def way(
+        cut: Callable[..., tuple[NDArray[np.uint8], tuple[float, float, float, float]]],
+        resized: Callable[..., None],
+        normalise: Callable[[NDArray[np.uint8], NDArray[np.float32]], None],
+    ) -> _Way:
+        def work(got: Read, out: NDArray[np.float32]) -> None:
+            pixels = np.empty((len(got.samples), size, size, channels), np.uint8)
+            for row, sample in enumerate(got.samples):
+                resized(*cut(sample, channels, got.views.boxes[row], "an image"), pixels[row])
+                if got.views.flips[row]:
+                    pixels[row] = pixels[row, :, ::-1].copy()
+            normalise(pixels, out)
+
+        return work
+
+    def by_pillow(cut: NDArray[np.uint8], part: tuple[float, ...], out: NDArray[np.uint8]) -> None:
+        out[...] = fit(cut, part, size)  # type: ignore[arg-type]
+
+    def reference(sample, channels, box, place):  # type: ignore[no-untyped-def]
+        return cut_out(decode(sample, channels, place), box)
+
+    def turbo(sample, channels, box, place):  # type: ignore[no-untyped-def]
+        return cut_out(decode_whole(sample, channels, place), box)
+
+    ways = {
+        "Pillow decodes and resizes": way(reference, by_pillow, at_once),
+        "libjpeg-turbo without Pillow": way(turbo, by_pillow, at_once),
+        "decoding stops below the view": way(cut_from, by_pillow, at_once),
+        "torch resizes": way(cut_from, fit_into, at_once),
+        "normalised image by image, into memory used again": way(
+            cut_from, fit_into, rendering.normalise
+        ),
+    }
+    shape = rendering.shape(batch, torch.float32)
+    return {name: Step(batches, each, shape) for name, each in ways.items()}
