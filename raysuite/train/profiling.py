@@ -63,7 +63,7 @@ def profile(loop: TrainingLoop, trace: Path | None = None) -> TimeShares | None:
         found = horovod_collectives(timeline) if timeline.exists() else []
         if trace is not None and loop.world.rank == 0:
             profiler.write_trace(trace)
-            if timeline.exists():
+            if found:
                 shutil.copy(timeline, trace.with_name("horovod-timeline.json"))
     parts = parts_of(profiler.events(), COMMUNICATION, _shared(found, loop.engine.comm))
     return _record(loop, parts, trace, began)

@@ -17,7 +17,7 @@ def horovod_collectives(file: Path) -> Intervals:
     """When the collectives of a timeline were under way, in ns since 1970.
 
     Each tensor is a process of the timeline, with a stack of phases: `B` begins one, `E` ends the
-    innermost. A timeline that breaks off is read as far as it goes.
+    innermost. A timeline that breaks off is read as far as it goes; that of one process is empty.
     """
     events = _events(file.read_text())
     start = next(
@@ -47,5 +47,5 @@ def _events(text: str) -> list[dict[str, Any]]:
     try:
         return list(json.loads(text))
     except ValueError:
-        whole = text.rstrip().rstrip(",")
-        return list(json.loads(whole[: whole.rindex("}") + 1] + "]"))
+        whole, brace, _ = text.rpartition("}")
+        return list(json.loads(whole + brace + "]")) if brace else []

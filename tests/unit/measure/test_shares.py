@@ -203,3 +203,9 @@ class TestHorovodsTimeline:
         file = tmp_path / "timeline.json"
         file.write_text("[\n" + ",\n".join(map(json.dumps, self.ROWS)) + end)
         assert horovod_collectives(file) == [(1_006_000, 1_012_000)]
+
+    @pytest.mark.parametrize("text", ["", "[\n", "[]"])
+    def test_nothing_was_under_way(self, tmp_path: Path, text: str) -> None:
+        file = tmp_path / "timeline.json"
+        file.write_text(text)
+        assert horovod_collectives(file) == []
