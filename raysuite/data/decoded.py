@@ -28,7 +28,8 @@ class Decoded:
         """[n] where an image's pixels begin; -1: it could not be decoded."""
         self.sizes: NDArray[np.int64] = np.load(folder / "sizes.npy", mmap_mode="r")
         """[n, 2] width and height."""
-        self.pixels: NDArray[np.uint8] = np.memmap(folder / _PIXELS, np.uint8, "r")
+        # copied where written to, which nobody does: torch takes no array that is read-only
+        self.pixels: NDArray[np.uint8] = np.memmap(folder / _PIXELS, np.uint8, "c")
         self.channels = channels
 
     def __getitem__(self, sample: int) -> NDArray[np.uint8]:

@@ -18,9 +18,10 @@ from raysuite.data.base import Batch, Slice
 from raysuite.data.decoded import Decoded, Decoding
 from raysuite.data.node_share import NodeShare
 from raysuite.data.normalise import Normalise
-from raysuite.data.pixels import show
+from raysuite.data.pixels import cut_out
 from raysuite.data.prepared import Prepared, Split
-from raysuite.data.reading import read, shown
+from raysuite.data.rendering import Rendering
+from raysuite.data.resizing import fit_into
 from raysuite.data.source import Source, open_source
 from raysuite.data.views import Views, views
 from raysuite.spec.loaders import MemoryOptions
@@ -42,6 +43,7 @@ class MemoryLoader:
     ) -> None:
         self._prepared = prepared
         self._normalise = Normalise(prepared, device)
+        self._rendering = Rendering(prepared, "exact")
         self._source = open_source(prepared, split)
         samples = prepared.samples(split)
         decoding = Decoding(self._source, prepared, samples)
@@ -67,13 +69,7 @@ class MemoryLoader:
                     raise RuntimeError("a later call of batches() has taken this loader over")
                 for next_ in itertools.islice(coming, 1 + self._ahead - len(pending)):
                     pending.append(self._pool.submit(self._cut, next_))
-                images, labels = map(torch.from_numpy, pending.popleft().result())
-                yield Batch(
-                    self._normalise(images),
-                    self._normalise.moved(labels),
-                    slice_.real,
-                    slice_.of_global,
-                )
+                yield self._normalise.batch(*pending.popleft().result(), slice_)
         finally:
             for future in pending:
                 future.cancel()
@@ -85,18 +81,18 @@ class MemoryLoader:
         self._source.close()
 
     def _cut(self, slice_: Slice) -> _Cut:
-        ids, images = slice_.ids, self._images
+        ids, images, size = slice_.ids, self._images, self._prepared.facts.image_size
+        cut = np.empty((len(ids), size, size, images.channels), np.uint8)
         if (images.offsets[ids] < 0).any():
-            got = read(self._source, self._prepared, slice_)
-            return shown(self._source, self._prepared, slice_, got), got.labels
+            return cut, self._rendering.write(self._source, slice_, cut)
         seen = views(self._prepared, ids, images.sizes[ids], slice_.draw)
         labels = images.labels[ids]
         if self._stack is not None:
             return shifted(self._stack[ids], seen), labels
-        size = self._prepared.facts.image_size
-        cut = np.empty((len(ids), size, size, images.channels), np.uint8)
         for row, sample in enumerate(ids.tolist()):
-            cut[row] = show(images[sample], seen.boxes[row], bool(seen.flips[row]), size)
+            fit_into(*cut_out(images[sample], seen.boxes[row]), cut[row])
+            if seen.flips[row]:
+                cut[row] = cut[row, :, ::-1].copy()
         return cut, labels
 
 

@@ -75,15 +75,9 @@ class RayDataLoader:
                 rows.close()
                 raise DataError(row["error"].as_py())
             shape = (len(slice_.ids), *self._shape)
-            images = np.frombuffer(row["images"].as_buffer(), np.uint8).reshape(shape)
+            pixels = np.frombuffer(row["images"].as_buffer(), np.uint8).reshape(shape)
             labels = np.frombuffer(row["labels"].as_buffer(), np.int64)
-            yield Batch(
-                # copies: the buffers are Ray's, and not to be written to
-                self._normalise(torch.tensor(images)),
-                self._normalise.moved(torch.tensor(labels)),
-                slice_.real,
-                slice_.of_global,
-            )
+            yield self._normalise.batch(pixels, labels, slice_)
 
     def close(self) -> None:
         """End the tasks."""

@@ -1,17 +1,16 @@
-"""What runs in Ray Data's tasks: slices in, decoded batches out.
-
-Loads no torch: the process of each task would pay for it.
-"""
+"""What runs in Ray Data's tasks: slices in, decoded batches out."""
 
 from __future__ import annotations
 
 import pickle
 
+import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
+import torch
 
 from raysuite.data.base import Slice
 from raysuite.data.prepared import Prepared, Split
-from raysuite.data.reading import read, shown
+from raysuite.data.rendering import Rendering
 from raysuite.data.source import Source, open_source
 from raysuite.errors import DataError
 
@@ -42,12 +41,12 @@ def _decoded(
     slice_: Slice, loader: str, prepared: Prepared, split: Split
 ) -> dict[str, bytes | str | None]:
     try:
-        source = _source(loader, prepared, split)
-        got = read(source, prepared, slice_)
-        images = shown(source, prepared, slice_, got)
+        source, rendering = _source(loader, prepared, split), Rendering(prepared, "exact")
+        images = np.empty(rendering.shape(len(slice_.ids), torch.uint8), np.uint8)
+        labels = rendering.write(source, slice_, images)
     except DataError as error:
         return {"images": None, "labels": None, "error": str(error)}
-    return {"images": images.tobytes(), "labels": got.labels.tobytes(), "error": None}
+    return {"images": images.tobytes(), "labels": labels.tobytes(), "error": None}
 
 
 def _source(loader: str, prepared: Prepared, split: Split) -> Source:
