@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ class Report:
     plots: list[Plot]
     spec_text: str
     """The spec as it was written."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """What was asked for beside the defaults, such as a baseline: it is needed to recompute."""
 
     @property
     def name(self) -> str:
@@ -50,6 +52,7 @@ class Report:
         data = {
             "format": FORMAT,
             "name": self.name,
+            "options": self.options,
             "summary": [{"kind": s.kind, "text": s.text} for s in self.summary],
             "rows": [row_data(row) for row in self.rows],
             "runs": [run_data(run) for run in self.runs],
@@ -80,6 +83,7 @@ def collect(results: Results, baseline: str | None = None) -> Report:
         summary=summarize_rows(rows, runs),
         plots=make_plots(rows),
         spec_text=spec.read_text("utf-8", errors="replace") if spec.is_file() else "",
+        options={} if baseline is None else {"baseline": baseline},
     )
 
 
@@ -89,18 +93,25 @@ def build(results: Results, out: Path | None = None, baseline: str | None = None
     rows.csv, rows.md, rows.json, report.html, and plots/NAME.html with one plot each. The same
     Records give the same bytes. Raises UserError if no row is called `baseline`.
     """
-    from raysuite.report.page import page, plot_page  # here: rows alone need no Jinja2
-
     report = collect(results, baseline)
     folder = out or results.folder
-    (folder / "plots").mkdir(parents=True, exist_ok=True)
-    _write(folder / "rows.csv", csv_text(report.rows))
-    _write(folder / "rows.md", report.markdown())
-    _write(folder / "rows.json", json.dumps(report.data(), indent=1, ensure_ascii=False) + "\n")
-    _write(folder / "report.html", page(report))
-    for plot in report.plots:
-        _write(folder / "plots" / f"{plot.name}.html", plot_page(plot))
+    for name, content in contents(report).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        _write(folder / name, content)
     return report
+
+
+def contents(report: Report) -> dict[str, str]:
+    """Every text file of a report: its path below the folder, and what stands in it."""
+    from raysuite.report.page import page, plot_page  # here: rows alone need no Jinja2
+
+    return {
+        "rows.csv": csv_text(report.rows),
+        "rows.md": report.markdown(),
+        "rows.json": json.dumps(report.data(), indent=1, ensure_ascii=False) + "\n",
+        "report.html": page(report),
+        **{f"plots/{plot.name}.html": plot_page(plot) for plot in report.plots},
+    }
 
 
 def _write(file: Path, content: str) -> None:
