@@ -130,6 +130,12 @@ def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
             f"Checked without a bound on the error, as their options are lossy by intent: "
             f"{text.listed(sorted(lossy))}."
         )
+    unloaded = [row.name for row in rows if row.loader == "synthetic"]
+    if unloaded:
+        said.append(
+            f"Random tensors in place of images, so that speeds are a limit, and losses and "
+            f"accuracies mean nothing: {text.listed(unloaded)}."
+        )
     said += _left_out(runs)
     places = {run.started.environment.get("fingerprint") for run in runs if run.started}
     if len(places) > 1:

@@ -188,3 +188,12 @@ def test_synthetic_batches_have_the_counts_and_shapes_of_the_set(case, split):
                 total += batch.real
         assert total == small_sets.COUNTS[split]
     loader.close()
+
+
+def test_synthetic_images_of_validation_are_not_those_that_training_learnt_by_heart(case):
+    slice_ = Slice(np.arange(4), 4, 4)
+    train, val = (
+        next(iter(make_loader(case.prepared, split, SyntheticOptions(), CPU).batches([slice_])))
+        for split in SPLITS
+    )
+    assert not torch.equal(train.images, val.images)

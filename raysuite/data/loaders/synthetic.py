@@ -9,6 +9,7 @@ from torch import Tensor
 
 from raysuite.data.base import Batch, Slice
 from raysuite.data.prepared import Prepared, Split
+from raysuite.spec.datasets import SPLITS
 from raysuite.spec.loaders import SyntheticOptions
 
 
@@ -16,13 +17,15 @@ class SyntheticLoader:
     """Gives the front of one random batch again and again; reads nothing.
 
     Batches have the sizes that are asked for. Images are standard normal, as normalised images
-    roughly are, and labels uniform: losses and accuracies mean nothing.
+    roughly are, and labels uniform; those of validation are others than those of training, so
+    that what was learnt by heart does not pass for an accuracy. Losses mean nothing.
     """
 
     def __init__(
         self, prepared: Prepared, split: Split, options: SyntheticOptions, device: torch.device
     ) -> None:
         self._facts, self._device = prepared.facts, device
+        self._seed = SPLITS.index(split)
         self._images = self._labels = torch.empty(0)
         self._asked: Sequence[Slice] = ()
 
@@ -45,7 +48,7 @@ class SyntheticLoader:
 
     def _drawn(self, count: int) -> tuple[Tensor, Tensor]:
         # a generator of its own: the default one belongs to the model
-        draws = torch.Generator(self._device).manual_seed(0)
+        draws = torch.Generator(self._device).manual_seed(self._seed)
         facts = self._facts
         shape = (count, facts.channels, facts.image_size, facts.image_size)
         images = torch.randn(shape, generator=draws, device=self._device)

@@ -73,6 +73,14 @@ def test_the_note_says_where_intervals_come_from(tmp_path, repeats):
     assert note.startswith("One run per variant" if repeats == 1 else "Means over 3 repeats")
 
 
+def test_random_tensors_in_place_of_images_are_a_caveat(tmp_path):
+    spec = TWELVE_ROWS.replace("[native, dali]", "[native, synthetic]")
+    said = summary(tmp_path, spec=spec)
+    assert "accuracies mean nothing: ddp · synthetic · 1 worker, " in said
+    assert "nothing: ddp · native" not in said
+    assert "mean nothing" not in summary(tmp_path / "other")
+
+
 def test_samples_that_were_left_out_are_a_caveat_and_stand_in_the_data(tmp_path):
     results = write_results(tmp_path)
     for number, plan in enumerate(results.plans()):
