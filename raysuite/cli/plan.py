@@ -23,8 +23,16 @@ def plan(
         list[str] | None,
         typer.Argument(metavar="KEY=VALUE", help="Keys to set instead, such as training.epochs=3."),
     ] = None,
+    scale: Annotated[
+        str | None, typer.Option(help="A form under the spec's `scales`, such as laptop.")
+    ] = None,
     gpus: Annotated[
-        int | None, typer.Option(min=0, help="GPUs of the cluster; default: those of this machine.")
+        int | None,
+        typer.Option(
+            min=0,
+            help="GPUs of a cluster elsewhere: named data sets that are not here count as "
+            "official. Default: this machine.",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plans as JSON.")] = False,
 ) -> None:
@@ -35,12 +43,14 @@ def plan(
       raysuite plan experiments/quickstart.yaml
       raysuite plan experiments/quickstart.yaml training.epochs=3 strategy=ddp
       raysuite plan experiments/quickstart.yaml 'matrix.resources.workers=[1, 2, 4]' --gpus 4
+      raysuite plan experiments/aach2023-throughput.yaml --gpus 1024
       raysuite plan experiments/quickstart.yaml --json
     """
     from raysuite.plan import make_plans
     from raysuite.spec import read_document
 
-    plans = make_plans(read_document(spec, overrides or []), gpus)
+    document = read_document(spec, overrides or [], scale)
+    plans = make_plans(document, gpus, elsewhere=gpus is not None)
     if as_json:
         print_text(json.dumps([each.model_dump(mode="json") for each in plans], indent=2))
         return

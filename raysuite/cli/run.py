@@ -27,6 +27,9 @@ def run(
         list[str] | None,
         typer.Argument(metavar="[KEY=VALUE]...", help="Override keys of the spec."),
     ] = None,
+    scale: Annotated[
+        str | None, typer.Option(help="A form under the spec's `scales`, such as laptop.")
+    ] = None,
     address: Annotated[
         str | None,
         typer.Option(envvar="RAY_ADDRESS", help="Join this Ray cluster instead of starting one."),
@@ -59,18 +62,19 @@ def run(
     Examples:
       raysuite run experiments/quickstart.yaml
       raysuite run experiments/quickstart.yaml training.epochs=3 repeats=5
+      raysuite run experiments/aach2023-throughput.yaml --scale laptop
       raysuite run experiments/quickstart.yaml --resume
       raysuite run experiments/quickstart.yaml --address 10.0.0.1:6379
     """
     if dry_run:
         from raysuite.cli.plan import plan
 
-        plan(spec, overrides, as_json=as_json)
+        plan(spec, overrides, scale, as_json=as_json)
         return
     from raysuite.orchestrate import suite
     from raysuite.plan import make_plans
 
-    document = read_document(spec, overrides or [])
+    document = read_document(spec, overrides or [], scale)
     plans = make_plans(document)  # mistakes are told before Ray is started
     name = plans[0].spec.name
     results: Results | None = None
@@ -102,7 +106,7 @@ def run(
                 _run(plans, results, progress, tracking)
     except KeyboardInterrupt:
         if results is not None:
-            console.print_text(_hint(spec, root), error=True)
+            console.print_text(_hint(spec, scale, root), error=True)
         raise
     _report(results, quiet or as_json)
     if tracking:
@@ -112,9 +116,10 @@ def run(
         raise typer.Exit(1)
 
 
-def _hint(spec: Path, root: Path) -> str:
+def _hint(spec: Path, scale: str | None, root: Path) -> str:
     where = "" if root == Path("results") else f" --results {shlex.quote(str(root))}"
-    command = f"raysuite run {shlex.quote(str(spec))}{where} --resume"
+    form = "" if scale is None else f" --scale {shlex.quote(scale)}"
+    command = f"raysuite run {shlex.quote(str(spec))}{form}{where} --resume"
     return f"what has finished is kept; go on with: {command}"
 
 

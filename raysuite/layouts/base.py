@@ -26,7 +26,7 @@ class Counts:
 def root_of(data: DataOptions) -> Path:
     """The folder in which the set is looked for."""
     assert data.form is not None
-    return Path(data.path or default_path(data.name, data.form)).expanduser()
+    return Path(data.path or default_path(data.name, data.form, data.root)).expanduser()
 
 
 def absent(data: DataOptions, missing: Sequence[str]) -> DataError:
@@ -39,8 +39,8 @@ def absent(data: DataOptions, missing: Sequence[str]) -> DataError:
     if data.name not in NAMED:
         return DataError(f"{data.name}: {what}; put them there, or change data.path")
     make = f"raysuite data make {data.name} --format {data.form}"
-    if data.path is not None:
-        make += f" --out {data.path}"
+    if data.path or data.root:
+        make += f" --out {data.path or root}"
     known = NAMED[data.name]
     if known.origin is None:
         whence = "there are no official files"

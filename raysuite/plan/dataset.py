@@ -10,9 +10,14 @@ from raysuite.spec.datasets import DIGITS, NAMED, DatasetFacts
 
 
 class Datasets:
-    """Data sets on disk, each looked at once: a large one takes seconds to list."""
+    """Data sets on disk, each looked at once: a large one takes seconds to list.
 
-    def __init__(self) -> None:
+    `elsewhere`: the runs are for another machine, and a named set that has no folder here is
+    taken at its official counts.
+    """
+
+    def __init__(self, elsewhere: bool = False) -> None:
+        self._elsewhere = elsewhere
         self._seen: dict[str, layouts.Counts | str] = {}
 
     def look(self, data: DataOptions) -> layouts.Counts | str:
@@ -20,14 +25,24 @@ class Datasets:
         key = data.model_dump_json(include=_FILES)
         if key not in self._seen:
             try:
-                self._seen[key] = layouts.count(data)
+                counts = official_counts(data) if self._elsewhere else None
+                self._seen[key] = counts or layouts.count(data)
             except UserError as error:
                 self._seen[key] = str(error)
         return self._seen[key]
 
 
-_FILES = {"name", "format", "path", "classes", "features", "bad_samples", "options"}
+_FILES = {"name", "format", "path", "root", "classes", "features", "bad_samples", "options"}
 """What of a `data` block the counts depend on."""
+
+
+def official_counts(data: DataOptions) -> layouts.Counts | None:
+    """Those of a named set without a folder here; None for every other set."""
+    if data.name not in NAMED or layouts.root_of(data).exists():
+        return None
+    facts = NAMED[data.name].facts
+    classes = tuple(str(label) for label in range(facts.classes))
+    return layouts.Counts(facts.train_samples, facts.val_samples, classes)
 
 
 def dataset_facts(spec: ExperimentSpec, seen: Datasets) -> DatasetFacts:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from raysuite.errors import Mistake, SpecError
 from raysuite.spec import Document, ExperimentSpec, suggest, validate
 from raysuite.spec.document import KeyPath, set_dotted
 from raysuite.spec.experiment import FREE_FORM, NOT_IN_A_MATRIX
+from raysuite.spec.sweeps import swept_keys
 from raysuite.spec.validate import dotted_keys
 
 Variant = tuple[dict[str, Any], ExperimentSpec]
@@ -33,9 +34,11 @@ def expand(document: Document) -> list[Variant]:
 
     variants: list[Variant] = []
     for choice in itertools.product(*(range(len(values)) for values in sweeps.values())):
-        picks = dict(zip(sweeps, choice, strict=True))
+        picks = [
+            (key, values[n], n) for (key, values), n in zip(sweeps.items(), choice, strict=True)
+        ]
         try:
-            variants.append(_variant(document, data, sweeps, picks))
+            variants.append(_variant(document, data, picks))
         except SpecError as error:
             found += error.mistakes
     if found:
@@ -43,19 +46,42 @@ def expand(document: Document) -> list[Variant]:
     return variants
 
 
+def swept_at(document: Document, label: Mapping[str, Any], key: str) -> KeyPath | None:
+    """Where the matrix gives `key` the value that it has in `label`; None where it is not swept."""
+    for written, values in (document.data.get("matrix") or {}).items():
+        together = swept_keys(written)
+        if key in together:
+            wanted = [label[each] for each in together]
+            return _at(written, values.index(_value(wanted)), key)
+    return None
+
+
+def _value(values: list[Any]) -> Any:
+    """As the matrix writes the values of one line's keys."""
+    return values[0] if len(values) == 1 else values
+
+
+def _at(written: str, pick: int, key: str) -> KeyPath:
+    together = swept_keys(written)
+    column = () if len(together) == 1 else (together.index(key),)
+    return ("matrix", written, pick, *column)
+
+
 def _variant(
-    document: Document,
-    data: Mapping[str, Any],
-    sweeps: Mapping[str, list[Any]],
-    picks: Mapping[str, int],
+    document: Document, data: Mapping[str, Any], picks: Sequence[tuple[str, Any, int]]
 ) -> Variant:
-    """One combination; `picks` says which value of each sweep it has."""
-    label = {key: sweeps[key][pick] for key, pick in picks.items()}
+    """One combination; `picks` are the matrix's keys as written, their values and places."""
+    label: dict[str, Any] = {}
+    places: dict[str, KeyPath] = {}
+    for written, value, pick in picks:
+        together = swept_keys(written)
+        for key, each in zip(together, [value] if len(together) == 1 else value, strict=True):
+            label[key], places[key] = each, _at(written, pick, key)
     settings = [*label.items()]
     settings += [
         (key, value)
-        for key, value in document.overrides.items()
-        if any(key.startswith(f"{swept}.") for swept in sweeps)
+        for key, value in document.settings.items()
+        if any(key.startswith(f"{swept}.") for swept in label)
     ]
     content = copy.deepcopy(dict(data))
     # a whole block first, then the keys in it: `strategy` before `strategy.zero_stage`
@@ -65,32 +91,50 @@ def _variant(
     def place(path: KeyPath) -> tuple[str, int | None]:
         for end in range(len(path), 0, -1):
             key = ".".join(map(str, path[:end]))
-            if key in document.overrides:
+            if key in document.settings:
                 break
-            if key in picks:
-                return document.place(("matrix", key, picks[key], *path[end:]))
+            if key in places:
+                return document.place((*places[key], *path[end:]))
         return document.place(path)
 
-    return label, validate(content, place)
+    return label, _one_run(validate(content, place))
+
+
+def _one_run(spec: ExperimentSpec) -> ExperimentSpec:
+    """The spec without what belongs to the whole experiment: other scales, other stand-ins."""
+    own = {name: each for name, each in spec.stand_ins.items() if name == spec.data.name}
+    return spec.model_copy(update={"scales": {}, "stand_ins": own})
 
 
 def _matrix_mistakes(document: Document, matrix: Any) -> list[Mistake]:
-    def mistake(message: str, *path: str) -> Mistake:
+    def mistake(message: str, *path: str | int) -> Mistake:
         file, line = document.place(("matrix", *path))
-        return Mistake(message, key=".".join(["matrix", *path]), file=file, line=line)
+        key = ".".join(str(part) for part in ("matrix", *path[:1]))
+        return Mistake(message, key=key, file=file, line=line)
 
     if not isinstance(matrix, dict):
         return [mistake(f"given was {matrix!r}; it should map dotted keys to lists of values")]
     mistakes = []
     known = [key for key in dotted_keys() if key not in NOT_IN_A_MATRIX]
-    for given, values in matrix.items():
-        key = str(given)
-        if key not in known and not key.startswith(FREE_FORM):
-            block = key.rpartition(".")[0]
-            beside = [name for name in known if name.rpartition(".")[0] == block]
-            beside = beside or [name for name in known if "." not in name]
-            mistakes.append(mistake(f"unknown key; {suggest(key, beside, known)}", key))
+    lines: dict[str, str] = {}
+    for written, values in matrix.items():
+        together = swept_keys(str(written))
+        for key in together:
+            if key not in known and not key.startswith(FREE_FORM):
+                block = key.rpartition(".")[0]
+                beside = [name for name in known if name.rpartition(".")[0] == block]
+                beside = beside or [name for name in known if "." not in name]
+                mistakes.append(mistake(f"unknown key; {suggest(key, beside, known)}", written))
+            if key in lines:
+                message = f"{key} is swept twice, also by {lines[key]!r}; keep one"
+                mistakes.append(mistake(message, written))
+            lines[key] = str(written)
         if not isinstance(values, list) or not values:
             message = f"given was {values!r}; it should be a list of at least one value"
-            mistakes.append(mistake(message, key))
+            mistakes.append(mistake(message, written))
+        elif len(together) > 1:
+            for place, row in enumerate(values):
+                if not isinstance(row, list) or len(row) != len(together):
+                    message = f"given was {row!r}; it should be a list of {len(together)} values"
+                    mistakes.append(mistake(f"{message}, one for each key", written, place))
     return mistakes

@@ -14,16 +14,19 @@ from typing import Any
 from raysuite.errors import Mistake, SpecError
 from raysuite.plan.dataset import Datasets, dataset_facts, dataset_mistakes
 from raysuite.plan.feasible import accumulation, device_of, infeasible
-from raysuite.plan.matrix import Variant, expand
+from raysuite.plan.matrix import Variant, expand, swept_at
 from raysuite.plan.run_plan import RunPlan
 from raysuite.spec import Document, ExperimentSpec
 from raysuite.spec.datasets import DatasetFacts
 
 
-def make_plans(document: Document, gpus: int | None = None) -> list[RunPlan]:
+def make_plans(
+    document: Document, gpus: int | None = None, *, elsewhere: bool = False
+) -> list[RunPlan]:
     """Every run of a document, in the order of execution.
 
-    `gpus` is the number of GPUs of the cluster; None looks at this machine. Repeats vary
+    `gpus` is the number of GPUs of the cluster; None looks at this machine. `elsewhere`: the runs
+    are for another machine, and named data sets that are not here count as official. Repeats vary
     slowest, so that a drift of the machine meets all variants alike; within a repeat, runs of
     one world size and one kind of worker stand together and can share warm workers.
 
@@ -31,7 +34,7 @@ def make_plans(document: Document, gpus: int | None = None) -> list[RunPlan]:
     """
     gpus = local_gpus() if gpus is None else gpus
     variants = sorted(expand(document), key=_sharing)
-    seen = Datasets()
+    seen = Datasets(elsewhere)
     mistakes: list[Mistake] = []
     for label, spec in variants:
         found = [*infeasible(spec, gpus), *dataset_mistakes(spec, seen)]
@@ -68,12 +71,12 @@ def placed(document: Document, mistake: Mistake, label: dict[str, Any]) -> Mista
     path = tuple(mistake.key.split("."))
     for end in range(len(path), 0, -1):
         key = ".".join(path[:end])
-        if key in document.overrides:
+        if key in document.settings:
             file, line = document.place(path)
             break
-        if key in label:
-            values = document.data["matrix"][key]
-            file, line = document.place(("matrix", key, values.index(label[key])))
+        swept = swept_at(document, label, key)
+        if swept is not None:
+            file, line = document.place(swept)
             break
     else:
         file, line = document.place(path)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from raysuite.records.names import block_name, workers_name
+from raysuite.records.names import block_name, key_name, workers_name
 from raysuite.spec import ExperimentSpec
 from raysuite.spec.datasets import DatasetFacts
 
@@ -56,7 +56,7 @@ class RunPlan(BaseModel):
     def title(self) -> str:
         """Short name, such as `ddp · native · 2 workers`."""
         extra = [
-            f"{key.rpartition('.')[2]}={block_name(value)}"
+            f"{key_name(key)}={block_name(value)}"
             for key, value in self.label.items()
             if key not in ("strategy", "loader", "resources.workers")
         ]

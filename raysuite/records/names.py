@@ -49,10 +49,15 @@ def workers_name(workers: int) -> str:
 def extras(plan: Plan) -> list[str]:
     """The other matrix keys of a run, such as `bucket_mb=1`."""
     return [
-        f"{key.rpartition('.')[2]}={block_name(value)}"
+        f"{key_name(key)}={block_name(value)}"
         for key, value in plan["label"].items()
         if key not in _SHOWN_FIRST and key != "seed"
     ]
+
+
+def key_name(key: str) -> str:
+    """The last part of a dotted key; `schedule.name` is the schedule."""
+    return key.removesuffix(".name").rpartition(".")[2]
 
 
 def variant_key(plan: Plan) -> str:

@@ -1,8 +1,9 @@
 """What a person asks for: YAML -> ExperimentSpec, with every mistake at once."""
 
-from raysuite.spec.document import Document, parse_document, read_document
+from raysuite.spec.document import Document, parse_document
 from raysuite.spec.experiment import ExperimentSpec
 from raysuite.spec.json_schema import spec_schema
+from raysuite.spec.reading import read_document
 from raysuite.spec.validate import load_spec, suggest, validate
 
 __all__ = [

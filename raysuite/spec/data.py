@@ -40,6 +40,8 @@ class DataOptions(Options):
     """Where the set lies; default for named sets: below $RAYSUITE_DATA, where `raysuite data
     make` writes. `image_folder` (train/CLASS/*.png and val/CLASS/*.png, or .jpg) and `tfrecord`
     need it."""
+    root: str | None = None
+    """Or: the folder below which a named set lies as NAME-FORMAT, whatever its format."""
     image_size: int | None = Field(default=None, ge=1)
     """Side of the square images that the network sees, in pixels; default: the set's own."""
     channels: Literal[1, 3] | None = None
@@ -85,6 +87,8 @@ class DataOptions(Options):
                 if self.name == "digits"
                 else "`path` is for raysuite's own formats; give yours in `options`"
             )
+        if self.root is not None and (self.name not in NAMED or self.path is not None):
+            wrong.append(f"`root` is for {', '.join(NAMED)} without a `path`; leave it out")
         if self.options and not self.own:
             wrong.append("`options` are for your own 'module:attribute'")
         if self.classes is not None and self.name not in ("tfrecord",) and not self.own:

@@ -114,9 +114,9 @@ def datasets_dir() -> Path:
     return Path(os.environ.get("RAYSUITE_DATA") or f"{cache}/datasets").expanduser()
 
 
-def default_path(name: str, form: str) -> Path:
+def default_path(name: str, form: str, root: str | None = None) -> Path:
     """Where `raysuite data make` writes a named set, and where a spec without a path looks."""
-    return datasets_dir() / f"{name}-{form}"
+    return (Path(root) if root else datasets_dir()) / f"{name}-{form}"
 
 
 IDX_FILES = {

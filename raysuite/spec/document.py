@@ -1,33 +1,32 @@
-"""A spec as text: YAML with the line of every key, and overrides from the command line."""
+"""A spec as text: YAML with the line of every key, and keys that are set afterwards."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 from raysuite.errors import Mistake, SpecError
+from raysuite.spec.sweeps import end_sweeps, swept_keys
 
 KeyPath = tuple[str | int, ...]
 
 COMMAND_LINE = "command line"
 
 
-class _Loader(yaml.SafeLoader):
+class Loader(yaml.SafeLoader):
     """YAML 1.2's numbers: `1e-4` is one, where PyYAML alone reads a text."""
 
 
-_Loader.add_implicit_resolver(
+Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"),
     list("-+0123456789"),
 )
 
-_UNREADABLE = (yaml.YAMLError, ValueError, RecursionError)
+UNREADABLE = (yaml.YAMLError, ValueError, RecursionError)
 """ValueError: a date such as 2001-99-99. RecursionError: a block that holds itself."""
 
 
@@ -42,6 +41,13 @@ class Document:
     """Key path -> line, counted from 1."""
     overrides: dict[str, Any] = field(default_factory=dict)
     """Dotted keys that were set on the command line."""
+    scaled: dict[str, Any] = field(default_factory=dict)
+    """Dotted keys that the chosen scale set."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Dotted keys that were set after the spec was read; they hold for each swept block."""
+        return {**self.scaled, **self.overrides}
 
     def place(self, path: KeyPath) -> tuple[str, int | None]:
         """File and line where `path`, or the nearest key above it, was written."""
@@ -56,63 +62,16 @@ class Document:
         return self.file, None
 
 
-def read_document(file: Path, overrides: Sequence[str] = ()) -> Document:
-    """Read a spec's YAML and apply `key=value` overrides; values are YAML too.
-
-    Raises SpecError for a file that is missing, is not YAML, or is not a mapping.
-    """
-    name = str(file)
-    try:
-        text = file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise SpecError([Mistake(f"cannot be read: {error.strerror}", file=name)]) from error
-    except UnicodeDecodeError as error:
-        raise SpecError([Mistake(f"is not UTF-8 text: {error}", file=name)]) from error
-    document = parse_document(text, name)
-    mistakes = []
-    for override in overrides:
-        key, separator, value = override.partition("=")
-        if not separator or not key:
-            mistakes.append(
-                Mistake(
-                    f"{override!r} is not key=value, such as training.epochs=3", file=COMMAND_LINE
-                )
-            )
-            continue
-        try:
-            parsed = yaml.load(value, _Loader)
-        except _UNREADABLE:
-            mistakes.append(Mistake(f"{value!r} is not YAML", key=key, file=COMMAND_LINE))
-            continue
-        _override(document, key, parsed)
-    if mistakes:
-        raise SpecError(mistakes)
-    return document
-
-
-def _override(document: Document, key: str, value: Any) -> None:
-    """Set `key`, which ends its sweep in the matrix; `matrix.KEY` sets a sweep instead."""
-    document.overrides[key] = value
-    matrix = document.data.get("matrix")
-    swept = key.removeprefix("matrix.")
-    if swept != key:
-        document.data["matrix"] = {**(matrix if isinstance(matrix, dict) else {}), swept: value}
-        return
-    if isinstance(matrix, dict):
-        matrix.pop(key, None)
-    set_dotted(document.data, key, value)
-
-
 def parse_document(text: str, file: str) -> Document:
     """YAML text -> Document. Raises SpecError with the line of a syntax error."""
     lines: dict[KeyPath, int] = {}
     repeated: list[Mistake] = []
     try:
-        node = yaml.compose(text, Loader=_Loader)
-        data = yaml.load(text, _Loader)
+        node = yaml.compose(text, Loader=Loader)
+        data = yaml.load(text, Loader)
         if node is not None:
             _walk(node, (), lines, repeated, file)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or str(error)
         if isinstance(error, RecursionError):
@@ -172,3 +131,18 @@ def set_dotted(data: dict[str, Any], key: str, value: Any) -> None:
         block[parent] = below
         block = below
     block[last] = value
+
+
+def set_key(document: Document, key: str, value: Any) -> None:
+    """Set `key`, which ends its sweep in the matrix; `matrix.KEY` sets a sweep instead."""
+    given = document.data.get("matrix")
+    matrix = given if isinstance(given, dict) else {}
+    swept = key.removeprefix("matrix.")
+    if swept == key:
+        if matrix:
+            document.data["matrix"] = end_sweeps(matrix, [key])
+        set_dotted(document.data, key, value)
+    elif swept in matrix:
+        matrix[swept] = value
+    else:
+        document.data["matrix"] = {**end_sweeps(matrix, swept_keys(swept)), swept: value}

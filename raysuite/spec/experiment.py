@@ -18,9 +18,18 @@ from raysuite.spec.optimizers import (
     ScheduleOptions,
     SgdOptions,
 )
+from raysuite.spec.stand_ins import StandInOptions
 from raysuite.spec.strategies import SingleOptions, StrategyOptions
 
-NOT_IN_A_MATRIX = ("matrix", "repeats", "name", "description")
+NOT_IN_A_MATRIX = (
+    "matrix",
+    "repeats",
+    "name",
+    "description",
+    "scales",
+    "scale",
+    "stand_ins",
+)
 """Keys of the whole experiment, which no single run can have for itself."""
 
 FREE_FORM = ("data.options.", "model.options.", "strategy.options.")
@@ -146,4 +155,12 @@ class ExperimentSpec(Options):
     measure: MeasureOptions = MeasureOptions()
     """What is measured, and from when on."""
     matrix: dict[str, list[Any]] = Field(default_factory=dict)
-    """Dotted key -> values. Every combination is a run; the last key varies fastest."""
+    """Dotted key -> values. Every combination is a run; the last key varies fastest. Keys that go
+    together share a line: `data.name, training.global_batch: [[mnist, 128], [cifar10, 64]]`."""
+    scales: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Other forms of the experiment, chosen by `--scale NAME`: dotted key -> what stands there
+    instead. `matrix` replaces the whole matrix, `matrix.KEY` one sweep."""
+    scale: str = ""
+    """The form that was chosen; `--scale` sets it."""
+    stand_ins: dict[str, StandInOptions] = Field(default_factory=dict)
+    """Data set -> the synthetic stand-in that `raysuite data make SPEC` writes for it."""

@@ -94,7 +94,15 @@ def _matrix(schema: Schema) -> Schema:
         "description": schema["properties"]["matrix"]["description"],
         "type": ["object", "null"],
         "properties": lists,
-        "patternProperties": {f"^({free})": {"type": "array", "minItems": 1}},
+        "patternProperties": {
+            f"^({free})[^,]*$": {"type": "array", "minItems": 1},
+            "^[^,]+(,[^,]+)+$": {
+                "description": "Keys that go together, and a list of values for each combination.",
+                "type": "array",
+                "minItems": 1,
+                "items": {"type": "array", "minItems": 2},
+            },
+        },
         "additionalProperties": False,
     }
 

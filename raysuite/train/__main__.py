@@ -38,12 +38,13 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("spec", type=Path)
     parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser.add_argument("--scale", help="a form under the spec's `scales`, such as laptop")
     parser.add_argument(
         "--results", type=Path, help="folder for the journals (default: results/NAME)"
     )
     given = parser.parse_intermixed_args(arguments)
     try:
-        document = read_document(given.spec, given.overrides)
+        document = read_document(given.spec, given.overrides, given.scale)
         plans = make_plans(document)
         size = world_from_environment("cpu").size
         ours = [plan for plan in plans if plan.workers == size]

@@ -48,6 +48,31 @@ def test_size_and_channels_may_be_overruled(tmp_path: Path) -> None:
     assert (plan.dataset.image_size, plan.dataset.channels) == (64, 1)
 
 
+def test_elsewhere_a_named_set_counts_as_official(tmp_path: Path) -> None:
+    spec: dict[str, Any] = {
+        "name": "a",
+        "model": "resnet50",
+        "data": {"name": "imagenet", "root": str(tmp_path)},
+        "training": {"epochs": 1, "global_batch": 65_536},
+    }
+    (plan,) = make_plans(Document(spec, "x.yaml"), 4, elsewhere=True)
+    assert (plan.dataset.train_samples, plan.dataset.classes) == (1_281_167, 1000)
+    assert plan.steps_per_epoch == 20
+    with pytest.raises(SpecError, match=f"no folder {tmp_path}/imagenet-folder"):
+        make_plans(Document(spec, "x.yaml"), 4)
+
+
+def test_sets_below_a_root(tmp_path: Path) -> None:
+    small = small_sets.write("cifar10-binary", tmp_path / "cifar10-binary")
+    data = small.data.model_copy(update={"path": None, "root": str(tmp_path)})
+    (plan,) = plans_of(data)
+    assert plan.dataset == small.facts
+    (wrong,) = mistakes(name="mnist", root=str(tmp_path))
+    assert f"raysuite data make mnist --format idx --out {tmp_path}/mnist-idx" in wrong.message
+    with pytest.raises(ValueError, match="`root` is for mnist"):
+        DataOptions(name="digits", root="x")
+
+
 def test_a_set_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = small_sets.write("image_folder-folder", tmp_path)
     seen: list[DataOptions] = []

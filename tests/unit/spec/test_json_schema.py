@@ -8,6 +8,7 @@ import jsonschema
 import pytest
 
 from raysuite.spec import load_spec, parse_document, read_document, spec_schema
+from raysuite.spec.experiment import NOT_IN_A_MATRIX
 from raysuite.spec.validate import dotted_keys
 
 SCHEMA = spec_schema()
@@ -52,6 +53,9 @@ def test_valid_specs_fit(text: str) -> None:
         "matrix:\n",
         "matrix: {strategy: [ddp, {name: horovod, adasum: true}], resources.workers: [1, 2]}\n",
         "matrix: {model.options.width.deep: [1, 2], strategy.zero_stage: [1]}\n",
+        "matrix: {'data.name, training.epochs': [[digits, 1], [mnist, 2]]}\n",
+        "scales: {laptop: {training.epochs: 1, matrix: {seed: [1]}}}\n",
+        "stand_ins: {mnist: {images: 700}, imagenet: {size: 64x48, fraction: 0.1}}\n",
     ],
 )
 def test_a_matrix_fits(text: str) -> None:
@@ -105,4 +109,4 @@ def test_every_key_has_a_description() -> None:
 
 def test_a_matrix_knows_every_key_of_a_run() -> None:
     single = set(SCHEMA["properties"]["matrix"]["properties"])
-    assert set(dotted_keys()) - single == {"matrix", "name", "description", "repeats"}
+    assert set(dotted_keys()) - single == set(NOT_IN_A_MATRIX)
