@@ -14,10 +14,11 @@ DATA = "raysuite::data"
 STEP = "raysuite::step"
 """Marks that the profiled loop sets: the whole window, each wait for the loader, each step."""
 
-COLLECTIVE = re.compile(r"^(c10d::|gloo:)")
+CALL = re.compile(r"^_?c10d\w*::")
+IN_FLIGHT = re.compile(r"^gloo:")
 """Of torch.distributed on the host: the call of a collective, and its life in Gloo's threads."""
 
-OPERATOR = re.compile(r"^(?!c10d::|autograd::|torch::|raysuite::)\w+::|_cpp_fused_")
+OPERATOR = re.compile(r"^(?!_?c10d|autograd::|torch::|raysuite::)\w+::|_cpp_fused_")
 """Operators that compute on a CPU: aten::mm, torchvision::nms, and kernels that Inductor wrote.
 
 Autograd's own events hold whatever a hook does, communication included: not they count, but the
@@ -77,7 +78,9 @@ def parts_of(events: Iterable[Event], mark: str, timeline: Intervals | None = No
     host = [event for event in events if not event.on_device]
     kernels = _kernels([event for event in events if event.on_device])
     waits = _spans(host, lambda event: event.name == DATA)
-    collectives = _spans(host, lambda event: COLLECTIVE.match(event.name) is not None)
+    collectives = _spans(
+        host, lambda event: bool(CALL.match(event.name) or IN_FLIGHT.match(event.name))
+    )
     marked = _spans(host, lambda event: event.name == mark)
     sources = {"torch.distributed": collectives, "timeline": timeline or [], "waits": marked}
     if kernels:
@@ -88,7 +91,7 @@ def parts_of(events: Iterable[Event], mark: str, timeline: Intervals | None = No
             sources = {"kernels": kernels["communication"]}
     else:
         own = [event for event in host if event.thread == frame.thread]
-        calls = _spans(own, lambda event: event.name.startswith("c10d::"))
+        calls = _spans(own, lambda event: CALL.match(event.name) is not None)
         operators = _spans(own, lambda event: OPERATOR.search(event.name) is not None)
         # what runs while the loop waits for its loader is loading; within a collective, its own
         computes, loads = minus(operators, waits, calls), waits

@@ -101,8 +101,9 @@ class TestOnACpu:
                 (WINDOW, 0, 4),
                 ("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", 0, 4),
                 ("torch::autograd::AccumulateGrad", 0, 1),
-                ("c10d::allreduce_", 1, 3),
+                ("c10d::allreduce_", 1, 2),
                 ("aten::copy_", 1, 2),  # of the collective itself
+                ("_c10d_functional::wait_tensor", 2, 3),
             ),
             MARK,
         )
