@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from raysuite import __version__
+from raysuite.cli.bench import bench
 from raysuite.cli.data import data
 from raysuite.cli.doctor import doctor
 from raysuite.cli.models import models
@@ -83,6 +84,7 @@ def _root(
 for _verb in (plan, run, report, models, doctor, verify, sync, schema):
     app.command(_verb.__name__)(_verb)
 app.add_typer(data, name="data")
+app.add_typer(bench, name="bench")
 
 
 def main() -> None:

@@ -79,6 +79,8 @@ class Material(_Fact):
     """Share of JPEGs; what is none is decoded by Pillow, if at all."""
     encoded: bool
     """False where the files hold bare pixels."""
+    augment: str
+    """What is drawn anew for each training image."""
     read_before: bool
     """Whether all of it was read once before the first timing, and fits in the page cache."""
 

@@ -31,7 +31,7 @@ def page(report: Report) -> str:
     from plotly.offline import get_plotlyjs
 
     return (
-        _templates()
+        templates()
         .get_template("page.html.jinja")
         .render(
             report=report,
@@ -80,16 +80,17 @@ def _rounded(data: Any) -> Any:
     return float(f"{data:.6g}") if isinstance(data, float) else data
 
 
-def _templates() -> jinja2.Environment:
-    templates = jinja2.Environment(
+def templates() -> jinja2.Environment:
+    """The pages' templates, by their path below this folder; what they are given is escaped."""
+    environment = jinja2.Environment(
         loader=jinja2.PackageLoader("raysuite.report", "."),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.filters["tied"] = text.tied
-    return templates
+    environment.filters["tied"] = text.tied
+    return environment
 
 
 def _filters(rows: Iterable[Row]) -> dict[str, list[tuple[str, str]]]:
@@ -123,12 +124,13 @@ def _environments(runs: Iterable[RunFigures]) -> list[tuple[dict[str, str], int]
     counts: dict[str, int] = {}
     for run in runs:
         if run.started is not None:
-            written = json.dumps(_readable(run.started.environment), sort_keys=False)
+            written = json.dumps(readable(run.started.environment), sort_keys=False)
             counts[written] = counts.get(written, 0) + 1
     return [(json.loads(written), count) for written, count in counts.items()]
 
 
-def _readable(environment: dict[str, Any]) -> dict[str, str]:
+def readable(environment: dict[str, Any]) -> dict[str, str]:
+    """What a run's environment says, by label."""
     lines: dict[str, str] = {}
     for key, value in environment.items():
         if key == "time" or value in (None, {}, ""):

@@ -94,6 +94,8 @@ def run_points(run: RunFigures) -> Iterator[Point]:
         "peak_device_bytes": run.peak_device_bytes,
         "skipped_samples": run.skipped_samples,
     }
+    if run.shares is not None:
+        figures |= {f"share_{name}": value for name, value in run.shares.means().items()}
     for name, value in figures.items():
         if value is not None:
             yield Point(f"run/{name}", value, milliseconds(run.end.time), 0)
@@ -108,7 +110,7 @@ def run_params(plan: Plan) -> dict[str, str]:
     """The resolved spec, flattened to dotted keys, and what the plan decided as `plan.KEY`."""
     spec = {key: value for key, value in plan["spec"].items() if key != "matrix"}
     decided = {f"plan.{key}": plan[key] for key in DECIDED if key in plan}
-    flat = {**dict(_flatten(spec)), **decided}
+    flat = {**dict(flatten(spec)), **decided}
     return {_key(key): _cut(_written(value), MOST_PARAM) for key, value in flat.items()}
 
 
@@ -127,7 +129,7 @@ def run_tags(run: RunFigures, results_id: str) -> dict[str, str]:
         "mlflow.source.type": "LOCAL",
     }
     environment = run.started.environment if run.started else {}
-    tags |= {f"env.{key}": _written(value) for key, value in _flatten(environment)}
+    tags |= {f"env.{key}": _written(value) for key, value in flatten(environment)}
     commit = (environment.get("git") or {}).get("commit")
     if commit:
         tags["mlflow.source.git.commit"] = commit
@@ -158,10 +160,11 @@ def milliseconds(seconds: float) -> int:
     return round(seconds * 1000)
 
 
-def _flatten(block: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(block: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested blocks as dotted keys; nothing where there is no value."""
     for key, value in block.items():
         if isinstance(value, dict) and value:
-            yield from _flatten(value, f"{prefix}{key}.")
+            yield from flatten(value, f"{prefix}{key}.")
         elif value not in (None, {}):
             yield f"{prefix}{key}", value
 

@@ -8,6 +8,7 @@ from contextlib import closing
 
 import numpy as np
 import psutil
+from numpy.typing import NDArray
 
 from raysuite.data import Prepared, Split, permutation
 from raysuite.data.pixels import header_of, size_of
@@ -41,7 +42,7 @@ def look(prepared: Prepared, split: Split, threads: int) -> Material:
         fits = mean * samples <= LARGEST_SHARE * psutil.virtual_memory().available
         end = time.monotonic() + _PATIENCE_S
 
-        def touch(part: np.ndarray) -> bool:
+        def touch(part: NDArray[np.int64]) -> bool:
             for number in part.tolist():
                 if time.monotonic() > end:
                     return False
@@ -57,5 +58,6 @@ def look(prepared: Prepared, split: Split, threads: int) -> Material:
         pixel_bytes=float(np.mean(areas)),
         jpeg_share=jpegs / len(sizes),
         encoded=prepared.encoded,
+        augment=prepared.augment,
         read_before=fits,
     )

@@ -1,0 +1,58 @@
+"""A comparison of loaders -> its page, its table and its pictures."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from markupsafe import Markup
+
+from raysuite import __version__
+from raysuite.records.loading import LoadingBench, loading_rows
+from raysuite.report.loading.doctor import diagnose
+from raysuite.report.loading.picture import pictures
+from raysuite.report.loading.plot import speeds
+from raysuite.report.loading.tables import columns, described, markdown, notes
+from raysuite.report.page import readable, script_json, templates
+from raysuite.report.tables import markdown_text
+
+
+def build(bench: LoadingBench, folder: Path) -> None:
+    """Write loaders.html, loaders.md, loaders.svg and loaders.png into `folder`."""
+    (folder / "loaders.html").write_text(page(bench), "utf-8")
+    (folder / "loaders.md").write_text(written(bench), "utf-8")
+    plot = speeds(loading_rows(bench))
+    if plot is not None:
+        pictures(plot, folder)
+
+
+def written(bench: LoadingBench) -> str:
+    """Summary and table as Markdown."""
+    rows = loading_rows(bench)
+    said = [str(diagnose(bench)), *notes(bench, rows)]
+    lines = [f"# Loaders of {bench.name}", "", described(bench) + ".", ""]
+    lines += [*(f"- {markdown_text(line)}" for line in said), ""]
+    return "\n".join([*lines, markdown(rows)])
+
+
+def page(bench: LoadingBench) -> str:
+    """One page that holds all it needs, plotly.js included."""
+    from plotly.offline import get_plotlyjs
+
+    rows = loading_rows(bench)
+    plots = [plot for plot in [speeds(rows)] if plot is not None]
+    template = templates().get_template("loading/page.html.jinja")
+    return template.render(
+        bench=bench,
+        described=described(bench),
+        measured=datetime.fromtimestamp(bench.time, UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        diagnosis=str(diagnose(bench)),
+        notes=notes(bench, rows),
+        columns=columns(rows),
+        rows=rows,
+        plots=plots,
+        environment=readable(bench.environment),
+        figures=Markup(script_json({plot.name: plot.figure for plot in plots})),
+        plotlyjs=Markup(get_plotlyjs()),
+        version=__version__,
+    )

@@ -1,0 +1,69 @@
+"""A comparison of loaders as one run in MLflow."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from raysuite import __version__
+from raysuite.errors import UserError
+from raysuite.records.loading import LoadingBench, loading_rows
+from raysuite.track.entries import MOST_PARAM, MOST_TAG, Point, flatten, milliseconds
+from raysuite.track.store import Store, quiet, tracking_address, without_password
+from raysuite.track.sync import one_line
+
+EXPERIMENT = "loaders"
+
+
+def log_loaders(bench: LoadingBench, folder: Path, tracking_uri: str | None = None) -> str:
+    """Write a comparison and the files of its folder into MLflow; why it could not, or "".
+
+    Params are the plan, tags the environment; each timing is a step of its candidate's metric.
+    Raises UserError where the experiment was deleted in MLflow.
+    """
+    uri = tracking_address(tracking_uri)
+    try:
+        with quiet():
+            store = Store(uri, EXPERIMENT)
+            begin = milliseconds(bench.time)
+            tags = {
+                "raysuite.kind": "loaders",
+                "raysuite.version": __version__,
+                "mlflow.source.name": "raysuite",
+                "mlflow.source.type": "LOCAL",
+                **{
+                    f"env.{key}": str(value)[:MOST_TAG] for key, value in flatten(bench.environment)
+                },
+            }
+            run_id = store.create(bench.name, begin, tags).info.run_id
+            params = {_key(key): str(value)[:MOST_PARAM] for key, value in flatten(bench.plan)}
+            store.log(run_id, list(_points(bench)), params)
+            for file in sorted(folder.iterdir()):
+                if file.is_file():
+                    store.client.log_artifact(run_id, str(file))
+            store.finish(run_id, "FINISHED" if bench.complete else "KILLED", None)
+    except UserError:
+        raise
+    except Exception as error:  # whatever a store throws, what was measured is on disk
+        return f"MLflow at {without_password(uri)} could not be written: {one_line(error)}"
+    return ""
+
+
+def _points(bench: LoadingBench) -> Iterator[Point]:
+    when = milliseconds(bench.time)
+    for timing in bench.timings:
+        rate = timing.images / timing.seconds
+        name = _key(timing.candidate)
+        yield Point(f"images_per_second/{name}", rate, when, timing.repeat)
+    for row in loading_rows(bench):
+        name = _key(row.candidate.name)
+        if row.throughput is not None:
+            yield Point(f"mean_images_per_second/{name}", row.throughput.mean, when, 0)
+        if row.of_decoding is not None:
+            yield Point(f"share_of_decoding/{name}", row.of_decoding.value, when, 0)
+
+
+def _key(name: str) -> str:
+    """`native · 2 threads` -> `native 2 threads`: MLflow allows no dot of this kind."""
+    return re.sub(r"[^\w.\- ]", "_", name.replace(" · ", " "))
