@@ -47,6 +47,10 @@ class Shares:
     cost_seconds: float
     """What the profile took; it is in no other figure."""
 
+    def means(self) -> dict[str, float]:
+        """By name, the mean over workers of each share."""
+        return {each.name: getattr(self, each.name).mean for each in fields(RowShares)}
+
 
 @dataclass(frozen=True)
 class RowShares:
@@ -96,7 +100,7 @@ def row_shares(runs: Iterable[Shares | None]) -> RowShares | None:
         return None
     return RowShares(
         **{
-            each.name: summarize(getattr(shares, each.name).mean for shares in profiled)
+            each.name: summarize(shares.means()[each.name] for shares in profiled)
             for each in fields(RowShares)
         }
     )

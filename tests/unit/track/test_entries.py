@@ -7,7 +7,7 @@ import re
 import pytest
 
 from raysuite.plan import make_plans
-from raysuite.records import RunFailed, SamplesSkipped, run_figures
+from raysuite.records import RunFailed, SamplesSkipped, TimeShares, run_figures
 from raysuite.spec import parse_document
 from raysuite.track.entries import (
     MOST_KEY,
@@ -63,6 +63,28 @@ def test_skipped_samples_are_a_metric_of_runs_that_may_skip():
     ]
     points = run_points(run_figures(DATA, [*records[:2], *said, *records[2:]]))
     assert [p.value for p in points if p.key == "run/skipped_samples"] == [3]
+
+
+def test_time_shares_are_metrics_of_runs_that_were_profiled():
+    records = run_records(PLAN)
+    whole, part = [2.0] * PLAN.workers, [0.5] * PLAN.workers
+    seconds = {
+        f"{name}_seconds": part
+        for name in (
+            "computation",
+            "communication",
+            "communication_exposed",
+            "data",
+            "data_exposed",
+        )
+    }
+    profile = TimeShares(
+        run_id="", steps=5, warmup_steps=3, window_seconds=whole, seconds=9, **seconds
+    )
+    points = run_points(run_figures(DATA, [*records[:-1], profile, records[-1]]))
+    told = {p.key: p.value for p in points if p.key.startswith("run/share_")}
+    names = (*(name.removesuffix("_seconds") for name in seconds), "other")
+    assert told == {f"run/share_{name}": 0.25 for name in names}
 
 
 def test_an_epoch_recorded_twice_is_written_once():
