@@ -165,7 +165,7 @@ def flatten(block: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
     for key, value in block.items():
         if isinstance(value, dict) and value:
             yield from flatten(value, f"{prefix}{key}.")
-        elif value not in (None, {}):
+        elif value not in (None, {}, ""):
             yield f"{prefix}{key}", value
 
 
