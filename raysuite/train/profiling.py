@@ -18,7 +18,7 @@ from torch.profiler import record_function
 
 from raysuite.data.base import Batch, Slice
 from raysuite.measure.clock import now
-from raysuite.measure.shares.classify import DATA, STEP, WINDOW, Parts, parts_of
+from raysuite.measure.shares.classify import DATA, KERNELS, STEP, WINDOW, Parts, parts_of
 from raysuite.measure.shares.intervals import Intervals
 from raysuite.measure.shares.profiler import Profiler
 from raysuite.measure.shares.timeline import horovod_collectives
@@ -32,6 +32,11 @@ _SETTLING_STEPS = 2
 
 _AHEAD_STEPS = 4
 """Asked of the loader beyond the window, so that it loads ahead there as it does in training."""
+
+_UNSEEN = (
+    "no time shares: the profiler saw no kernel on a GPU; the driver may keep its counters from "
+    "users (NVIDIA's ERR_NVGPUCTRPERM), or CUPTI is missing"
+)
 
 
 def profile(loop: TrainingLoop, trace: Path | None = None) -> TimeShares | None:
@@ -69,9 +74,22 @@ def profile(loop: TrainingLoop, trace: Path | None = None) -> TimeShares | None:
     return _record(loop, parts, trace, began)
 
 
+def lacks_kernels(parts: Parts, device: torch.device, comm: Comm) -> bool:
+    """Whether on any rank a GPU was at work and the profiler saw nothing of it.
+
+    Its host's operators only launch kernels: their time is no computation.
+    """
+    lacks = device.type == "cuda" and not parts.kernels
+    return bool(comm.all_reduce(torch.tensor([int(lacks)]), "max"))
+
+
 def _record(loop: TrainingLoop, parts: Parts, trace: Path | None, began: float) -> TimeShares:
-    each = loop.per_worker
     measure = loop.plan.spec.measure
+    unseen = lacks_kernels(parts, loop.world.device, loop.engine.comm)
+
+    def each(value: float) -> list[float]:
+        return [] if unseen else loop.per_worker(value)
+
     return TimeShares(
         run_id=loop.plan.run_id,
         steps=measure.profile_steps,
@@ -82,10 +100,12 @@ def _record(loop: TrainingLoop, parts: Parts, trace: Path | None, began: float) 
         communication_exposed_seconds=each(parts.communication_exposed),
         data_seconds=each(parts.data),
         data_exposed_seconds=each(parts.data_exposed),
-        kernel_seconds={name: each(parts.kernels[name]) for name in parts.kernels},
+        # in the same order on all ranks, which gather them
+        kernel_seconds={name: each(parts.kernels[name]) for name in KERNELS if parts.kernels},
         sources=list(parts.sources),
         trace=trace.name if trace is not None else "",
-        seconds=max(each(time.perf_counter() - began)),
+        seconds=max(loop.per_worker(time.perf_counter() - began)),
+        message=_UNSEEN if unseen else "",
     )
 
 

@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 import torch
 
+from raysuite.measure.shares.classify import Parts
+from raysuite.parallel.comm import NoComm
 from raysuite.records import EpochFinished, Record, RunFinished, TimeShares, run_figures
+from raysuite.train.profiling import lacks_kernels
 from tests.unit.train.conftest import plan_of, run
 
 PROFILED = {"measure_profile": "torch", "measure_profile_steps": 4}
@@ -58,6 +61,17 @@ def test_one_process_computes_and_loads(tmp_path: Path) -> None:
     marks = [event for event in trace["traceEvents"] if event.get("name") == "raysuite::step"]
     assert len(marks) == 4 + 2
     assert all(event["ph"] == "X" and event["dur"] > 0 for event in marks)
+
+
+@pytest.mark.parametrize(
+    ("device", "kernels", "lacks"),
+    [("cpu", {}, False), ("cuda", {}, True), ("cuda", {"other": 1.0}, False)],
+)
+def test_a_gpu_without_kernels_has_no_shares(
+    device: str, kernels: dict[str, float], lacks: bool
+) -> None:
+    parts = Parts(1.0, 0.5, 0.0, 0.0, 0.0, 0.0, kernels)
+    assert lacks_kernels(parts, torch.device(device), NoComm()) == lacks
 
 
 @pytest.mark.parametrize(
