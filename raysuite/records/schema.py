@@ -145,15 +145,19 @@ class TimeShares(_Record):
     kernel_seconds: dict[str, list[float]] = Field(default_factory=dict)
     """On a GPU: class of kernels -> time in which one of them runs."""
     sources: list[str] = Field(default_factory=list)
-    """What the communication was read from."""
+    """What rank 0's communication was read from."""
     trace: str = ""
     """Rank 0's trace in the run's folder, which Perfetto opens; empty where none was kept."""
     seconds: float
     """What the profile cost the slowest worker, warm-up and writing included: in no other time."""
+    message: str = ""
+    """Why there are no shares, where the lists are empty."""
 
     @property
     def words(self) -> str:
         """Means over workers, in one line."""
+        if self.message:
+            return self.message
         parts = {
             "computation": self.computation_seconds,
             "exposed communication": self.communication_exposed_seconds,

@@ -56,7 +56,9 @@ def test_over_repeats() -> None:
 
 def test_nothing_was_profiled() -> None:
     assert run_shares(None) is None
-    assert run_shares(record(window_seconds=[])) is None
+    unseen = record(window_seconds=[], message="no kernels")
+    assert run_shares(unseen) is None
+    assert unseen.words == "no kernels"
     assert row_shares([None]) is None
 
 
