@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from raysuite.records.steady import outliers
+
 LEVEL = 0.95
 """Confidence level of every interval that is reported, unless a call says otherwise."""
 
@@ -24,6 +26,11 @@ class Stat:
     def n(self) -> int:
         """Number of repeats."""
         return len(self.values)
+
+    @property
+    def outliers(self) -> tuple[int, ...]:
+        """The places of repeats that lie far from the others; they count all the same."""
+        return outliers(self.values)
 
     @property
     def best(self) -> float:

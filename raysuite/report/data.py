@@ -26,7 +26,11 @@ def _flat(record: dict[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in record.items():
         if isinstance(value, dict):
-            flat |= {f"{key}_{part}": item for part, item in value.items() if part != "values"}
+            flat |= {
+                f"{key}_{part}": item
+                for part, item in value.items()
+                if part not in ("values", "outliers")
+            }
         else:
             flat[key] = value
     return flat
@@ -94,12 +98,13 @@ def run_data(run: RunFigures) -> dict[str, Any]:
 
 def _stat(figure: Stat | None) -> dict[str, Any]:
     if figure is None:
-        return {"mean": None, "ci95": None, "n": 0, "values": []}
+        return {"mean": None, "ci95": None, "n": 0, "values": [], "outliers": []}
     return {
         "mean": figure.mean,
         "ci95": figure.half_width,
         "n": figure.n,
         "values": list(figure.values),
+        "outliers": list(figure.outliers),
     }
 
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 from raysuite.records import Row, RunFigures, ratio_of_means
 from raysuite.records.names import workers_name
+from raysuite.records.steady import FAR, late_settling
 from raysuite.report import text
 
 MOST_GROUPS = 8
@@ -136,7 +137,7 @@ def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
             f"Random tensors in place of images, so that speeds are a limit, and losses and "
             f"accuracies mean nothing: {text.listed(unloaded)}."
         )
-    said += _left_out(runs)
+    said += [*_apart(rows), *_unsettled(rows), *_left_out(runs)]
     places = {run.started.environment.get("fingerprint") for run in runs if run.started}
     if len(places) > 1:
         said.append(
@@ -144,6 +145,37 @@ def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
             "their figures may not compare."
         )
     return [Sentence("caveat", sentence) for sentence in said]
+
+
+def _apart(rows: Sequence[Row]) -> list[str]:
+    """Repeats whose throughput lies far from the others'."""
+    named = [
+        f"{row.name} ({', '.join(f'{stat.values[place]:,.0f}' for place in stat.outliers)})"
+        for row in rows
+        if (stat := row.throughput) is not None and stat.outliers
+    ]
+    if not named:
+        return []
+    return [
+        f"Repeats whose images/s lie far from the others' (modified z-score above {FAR}): "
+        f"{text.listed(named)}. They count in every mean all the same."
+    ]
+
+
+def _unsettled(rows: Sequence[Row]) -> list[str]:
+    """Runs that were slower in their first epoch after the warm-up than ever after."""
+    shares = {
+        row.name: max(found)
+        for row in rows
+        if (found := [s for run in row.counted if (s := late_settling(run.epochs)) is not None])
+    }
+    if not shares:
+        return []
+    named = [f"{name} (by {share:.0%})" for name, share in shares.items()]
+    return [
+        f"Slower in the first epoch after the warm-up than in all later ones: "
+        f"{text.listed(named)}. A larger measure.warmup_steps would leave that out."
+    ]
 
 
 def _left_out(runs: Sequence[RunFigures]) -> list[str]:
