@@ -7,7 +7,7 @@ FIND_PYTHON = for p in python3.11 python3.12 python3.13 python3; do \
 PYTHON ?= $(shell $(FIND_PYTHON))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock demo check test test-fast bench ui report clean have-python
+.PHONY: help setup lock demo study check test test-fast bench ui report clean have-python
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -25,6 +25,14 @@ lock: have-python ## Resolve pyproject.toml anew; UPGRADE=1 takes the newest ver
 
 demo: setup ## Train and compare on this machine, and write the report
 	$(BIN)/raysuite run experiments/quickstart.yaml
+
+STUDIES = $(sort $(basename $(notdir $(wildcard experiments/*.yaml))))
+study: setup ## A paper's study: STUDY=aach2023-throughput SCALE=laptop; RESUME=1 goes on with it
+	@test -f "experiments/$(STUDY).yaml" || { echo "study: no study '$(STUDY)';" \
+	  "valid are $(STUDIES), as in: make study STUDY=$(firstword $(STUDIES)) SCALE=laptop" >&2; exit 2; }
+	$(BIN)/raysuite data make experiments/$(STUDY).yaml $(if $(SCALE),--scale $(SCALE))
+	$(BIN)/raysuite run experiments/$(STUDY).yaml $(if $(SCALE),--scale $(SCALE)) \
+	  $(if $(RESUME),--resume)
 
 check: setup ## Lint, format and types
 	$(BIN)/ruff check .

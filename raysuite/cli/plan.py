@@ -46,7 +46,7 @@ def plan(
       raysuite plan experiments/aach2023-throughput.yaml --gpus 1024
       raysuite plan experiments/quickstart.yaml --json
     """
-    from raysuite.plan import make_plans
+    from raysuite.plan import make_plans, official
     from raysuite.spec import read_document
 
     document = read_document(spec, overrides or [], scale)
@@ -62,6 +62,9 @@ def plan(
         shared = " · ".join(f"{key} {rows[0][key]}" for key in same)
         out.print(f"{'each run' if len(rows) > 1 else 'the run'}: {shared}")
     out.print(summary(plans))
+    absent = official(plans) if gpus is not None else []
+    if absent:
+        out.print(f"not on this machine, so with official counts: {', '.join(absent)}")
 
 
 _OWN = ("#", "run")

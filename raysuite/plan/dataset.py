@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from raysuite import layouts
 from raysuite.errors import Mistake, UserError
+from raysuite.plan.run_plan import RunPlan
 from raysuite.spec import ExperimentSpec
 from raysuite.spec.data import DataOptions
 from raysuite.spec.datasets import DIGITS, NAMED, DatasetFacts
@@ -43,6 +46,13 @@ def official_counts(data: DataOptions) -> layouts.Counts | None:
     facts = NAMED[data.name].facts
     classes = tuple(str(label) for label in range(facts.classes))
     return layouts.Counts(facts.train_samples, facts.val_samples, classes)
+
+
+def official(plans: Iterable[RunPlan]) -> list[str]:
+    """`imagenet as tfrecord`: the data sets of plans that have no folder here."""
+    blocks = (plan.spec.data for plan in plans)
+    absent = (f"{data.name} as {data.form}" for data in blocks if official_counts(data))
+    return list(dict.fromkeys(absent))
 
 
 def dataset_facts(spec: ExperimentSpec, seen: Datasets) -> DatasetFacts:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raysuite.cli.console import print_text
+from raysuite.cli.data.of_spec import parse_size, stand_ins_of
 from raysuite.cli.data.progress import cpus, progress
 from raysuite.errors import RunError, UserError
 from raysuite.spec.datasets import NAMED, default_path
@@ -21,8 +21,16 @@ if TYPE_CHECKING:
     from raysuite.orchestrate.stand_ins import NodeEnd
 
 
+SPEC_SUFFIXES = (".yaml", ".yml")
+
+
 def make(
-    name: Annotated[str, typer.Argument(metavar="NAME", help=f"{', '.join(NAMED)}.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|SPEC", help=f"{', '.join(NAMED)}; or a spec: its `stand_ins`."
+        ),
+    ],
     form: Annotated[
         str | None,
         typer.Option(
@@ -49,6 +57,7 @@ def make(
         Path | None,
         typer.Option(help="Default: $RAYSUITE_DATA/NAME-FORMAT, where a spec looks for it."),
     ] = None,
+    scale: Annotated[str | None, typer.Option(help="With a spec: a form of it.")] = None,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes (on each node); default: all CPUs.")
     ] = None,
@@ -82,36 +91,44 @@ def make(
       raysuite data make imagenet --images 20000 --out /scratch/imagenet
       raysuite data make imagenet --format tfrecord --address 10.0.0.1:6379
       raysuite data make highres --fraction 0.01 --content noise --dry-run
+      raysuite data make experiments/ddlbench.yaml --scale laptop
     """
     from raysuite.data.synthesis import plan_stand_in
 
-    stand_in = plan_stand_in(
-        name,
-        form,
-        fraction=fraction,
-        images=images,
-        classes=classes,
-        size=_size(size),
-        content=content,
-        seed=seed,
-        quality=quality,
-        shards=shards,
-    )
-    if dry_run:
-        _tell_plan(stand_in, out or default_path(name, stand_in.form), as_json)
-    elif address is None:
-        _here(stand_in, out, workers or cpus(), force, as_json)
+    wanted: list[tuple[StandIn, Path | None]]
+    if Path(name).suffix in SPEC_SUFFIXES:
+        of_spec = (form, fraction, images, classes, size, out, shards, quality)
+        if any(each is not None for each in of_spec):
+            raise UserError(
+                f"{name} says what its stand-ins are; with a spec, give --scale, --workers, "
+                "--address, --dry-run, --json and --force alone"
+            )
+        wanted = [*stand_ins_of(Path(name), scale)]
+        if not wanted and not as_json:
+            print_text(f"{name} asks for no stand-ins; nothing was made")
+    elif scale is not None:
+        raise UserError(f"--scale {scale} is for a spec, and {name!r} is none; leave it out")
     else:
-        _on_nodes(stand_in, out, workers, force, as_json, address)
-
-
-def _size(given: str | None) -> tuple[int, int] | None:
-    if given is None:
-        return None
-    found = re.fullmatch(r"(\d{1,6})(?:x(\d{1,6}))?", given)
-    if found is None:
-        raise UserError(f"size {given!r}; valid are pixels, such as 64, or 500x375 (width, height)")
-    return int(found[1]), int(found[2] or found[1])
+        stand_in = plan_stand_in(
+            name,
+            form,
+            fraction=fraction,
+            images=images,
+            classes=classes,
+            size=None if size is None else parse_size(size),
+            content=content,
+            seed=seed,
+            quality=quality,
+            shards=shards,
+        )
+        wanted = [(stand_in, out)]
+    for stand_in, folder in wanted:
+        if dry_run:
+            _tell_plan(stand_in, folder or default_path(name, stand_in.form), as_json)
+        elif address is None:
+            _here(stand_in, folder, workers or cpus(), force, as_json)
+        else:
+            _on_nodes(stand_in, folder, workers, force, as_json, address)
 
 
 def _tell_plan(stand_in: StandIn, folder: Path, as_json: bool) -> None:
