@@ -1,0 +1,65 @@
+"""The tables of a report as Sheets: rows, and verdicts of the gate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from raysuite.records import Row, RunFigures
+from raysuite.report import text
+from raysuite.report.sheet import Sheet
+from raysuite.report.summary import repeats_note
+from raysuite.report.tables import columns
+
+MOST_BASELINES = 4
+"""Baselines that a note names one by one."""
+
+
+def rows_sheet(rows: Sequence[Row]) -> Sheet:
+    """The table of variants."""
+    shown = columns(rows)
+    return Sheet(
+        name="rows",
+        title="One line per variant: mean over its repeats",
+        header=tuple(column.title for column in shown),
+        cells=tuple(tuple(column.write(row) for column in shown) for row in rows),
+        numbers=frozenset(column.title for column in shown if column.number),
+        notes=(
+            "Images/s over all workers, warm-up excluded; memory of the worker that had most.",
+            repeats_note(rows),
+            *_baselines(rows),
+        ),
+    )
+
+
+def _baselines(rows: Sequence[Row]) -> list[str]:
+    names = list(dict.fromkeys(row.baseline for row in rows if row.baseline))
+    if not names:
+        return []
+    if len(names) > MOST_BASELINES:
+        said = "against the line of each series that says baseline"
+    else:
+        said = "against " + text.listed(names)
+    efficiency = "efficiency = speed-up * workers of the baseline / workers"
+    return [f"Speed-up is {said}; {efficiency}."]
+
+
+def gate_sheet(runs: Sequence[RunFigures]) -> Sheet:
+    """The gate's verdicts, one line per run."""
+    return Sheet(
+        name="gate",
+        title="Verdicts of the gate",
+        header=("Run", "Seed", "Verdict", "Error", "With BatchNorm", "Tolerance", "Rule"),
+        cells=tuple(_verdict(run) for run in runs),
+        numbers=frozenset(("Seed", "Error", "With BatchNorm", "Tolerance")),
+        notes=("Errors are the largest relative error of a weight tensor, without unit.",),
+    )
+
+
+def _verdict(run: RunFigures) -> tuple[str, ...]:
+    verdict = run.verdict
+    begin = (run.name, str(run.plan["seed"]), run.gate)
+    if verdict is None:
+        return (*begin, *(text.NONE,) * 4)
+    bound = "no bound" if verdict.tolerance is None else f"{verdict.tolerance:.2g}"
+    errors = (f"{verdict.error:.2g}", f"{verdict.error_batchnorm:.2g}")
+    return (*begin, *errors, bound, verdict.rule)

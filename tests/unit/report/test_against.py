@@ -1,0 +1,218 @@
+"""Two studies side by side: what matches, the ratios, what is left over, and where papers err."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raysuite.errors import UserError
+from raysuite.records import Ratio, Row, make_rows, results_figures
+from raysuite.records.shares import RowShares
+from raysuite.records.statistics import summarize
+from raysuite.report.against import Comparison, Line
+from raysuite.report.against_published import against_published
+from raysuite.report.against_sheets import comparison_sheets
+from raysuite.report.against_study import against_study, ratio_of_ratios
+from raysuite.report.published import PAPERS, published
+from tests.fake_results import TWELVE_ROWS, write_results
+
+AACH = (
+    TWELVE_ROWS.replace("model: resnet20", "model: resnet50")
+    .replace("data: digits", "data: imagenet")
+    .replace("[1, 2]", "[4, 128, 1024]")
+    .replace("global_batch: 64", "batch_per_worker: 64")
+    .replace("epochs: 6", "epochs: 2")
+)
+
+
+def rows_of(folder, spec: str = TWELVE_ROWS, repeats: int = 1, **others) -> list[Row]:
+    return make_rows(results_figures(write_results(folder, spec, repeats, **others)))
+
+
+@pytest.fixture(scope="module")
+def aach(tmp_path_factory) -> list[Row]:
+    return rows_of(tmp_path_factory.mktemp("aach"), AACH, repeats=2, elsewhere=True)
+
+
+def line(comparison: Comparison, quantity: str, ours: str, **wanted: str) -> Line:
+    [found] = [
+        each
+        for each in comparison.lines
+        if (each.quantity, each.ours_name) == (quantity, ours)
+        and all(getattr(each, key) == value for key, value in wanted.items())
+    ]
+    return found
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_every_published_value_says_where_it_stands(name):
+    paper = published(name)
+    assert paper.values
+    assert all(value.source and value.value > 0 for value in paper.values)
+
+
+def test_table_2_is_whole():
+    shares = [v for v in published("aach2023").values if v.source == "Table 2"]
+    assert len(shares) == 3 * 51
+    [one] = [
+        v
+        for v in shares
+        if (v.model, v.workers, v.loader, v.quantity) == ("resnet152", 64, "native", "share_io")
+    ]
+    assert one.value == pytest.approx(0.1642)
+
+
+def test_an_unknown_paper_is_refused_with_the_names_that_are_known():
+    with pytest.raises(UserError, match=r"did you mean aach2023.*published:ddlbench2020"):
+        published("aach2022")
+
+
+def test_efficiency_is_against_the_papers_four_workers(aach):
+    found = against_published(aach, published("aach2023"))
+    name = "deepspeed · native · 128 workers"
+    ours = line(found, "efficiency", name)
+    base, row = (
+        next(r for r in aach if r.name == wanted)
+        for wanted in ("deepspeed · native · 4 workers", name)
+    )
+    assert base.throughput
+    assert row.throughput
+    expected = row.throughput.mean / base.throughput.mean * 4 / 128
+    assert ours.ours.value == pytest.approx(expected)
+    assert ours.theirs.value == 0.33
+    assert ours.ratio
+    assert ours.ratio.value == pytest.approx(expected / 0.33)
+    assert (ours.ratio.low, ours.basis) == (pytest.approx(ours.ours.low / 0.33), "ours")
+
+
+def test_a_single_run_has_no_interval(tmp_path):
+    rows = rows_of(tmp_path, AACH, elsewhere=True)
+    found = against_published(rows, published("aach2023"))
+    assert {each.basis for each in found.lines} == {"none"}
+    assert all(each.ratio is None or each.ratio.low is None for each in found.lines)
+
+
+def test_a_bound_has_no_ratio_but_holds_or_not(aach):
+    found = against_published(aach, published("aach2023"))
+    over = line(found, "throughput_over_native", "ddp · dali · 4 workers")
+    assert over.ratio is None
+    assert "1.20 to 1.40" in over.notes[0]
+
+
+def test_shares_stand_beside_table_2(aach):
+    def shared(row: Row) -> Row:
+        io = summarize([0.2, 0.3])
+        return replace(row, shares=RowShares(None, io, None, io, None, None))
+
+    found = against_published([shared(row) for row in aach], published("aach2023"))
+    ours = line(found, "share_io", "ddp · dali · 4 workers")
+    assert (ours.ours.value, ours.theirs.value, ours.source) == (0.25, 0.22, "Table 2")
+
+
+def test_accuracy_on_other_data_is_not_compared(tmp_path):
+    spec = AACH.replace("data: imagenet", "data: digits").replace("[4, 128, 1024]", "[64]")
+    rows = rows_of(tmp_path, spec)
+    found = against_published(rows, published("aach2023"))
+    assert not [each for each in found.lines if each.quantity in ("accuracy", "training_s")]
+    reasons = {each.reason for each in found.unmatched if "cosine" in each.name}
+    assert "no run with data imagenet" in reasons
+
+
+def test_accuracy_by_schedule_and_batch(tmp_path):
+    rows = rows_of(tmp_path, AACH.replace("[4, 128, 1024]", "[64]"), elsewhere=True)
+    found = against_published(rows, published("aach2023"))
+    assert line(found, "accuracy", "ddp · native · 64 workers").theirs.value == 0.77
+
+
+def test_what_has_no_counterpart_is_listed_with_its_reason(aach):
+    found = against_published(aach, published("ddlbench2020"))
+    reasons = {each.name: each.reason for each in found.unmatched if each.side == "theirs"}
+    assert reasons["Speed-up: gpipe · 4 workers, text"] == "no run with framework gpipe"
+    ours = [each.name for each in found.unmatched if each.side == "ours"]
+    assert ours == [row.name for row in aach]
+
+
+def test_both_statements_of_a_paper_that_contradicts_itself(aach):
+    found = {each.name: each for each in against_published(aach, published("aach2023")).recomputed}
+    assert found["Speed-up: resnet50 · 1024 workers"].recomputed == "234.0"
+    efficiency = found["Efficiency: resnet50 · 1024 workers"]
+    assert "0.76 (Fig. 4)" in efficiency.stated
+    assert efficiency.recomputed == "0.91"
+    twice = found["Efficiency: native · resnet50 · 512 workers"]
+    assert twice.stated == "under 0.24 (text); 0.45 (summary)"
+    assert len(found) == 5, "0.81 does not contradict over 0.80"
+
+
+def test_a_study_against_itself(tmp_path):
+    rows = rows_of(tmp_path, repeats=2)
+    found = against_study(rows, rows, "there", "there")
+    assert found.unmatched == ()
+    for each in found.lines:
+        assert each.ours_name == each.theirs_name
+        assert each.ratio is None or each.ratio.value == 1
+    throughput = line(found, "throughput", rows[0].name)
+    assert throughput.basis == "both"
+    assert not [each for each in found.lines if each.notes]
+
+
+def test_variants_match_by_what_they_are_and_differences_are_told(tmp_path):
+    ours = rows_of(tmp_path / "a")
+    other = TWELVE_ROWS.replace("[ddp, horovod, deepspeed]", "[ddp]").replace(
+        "  loader: [native, dali]", "  optimizer.lr: [0.2, 0.3]"
+    )
+    theirs = rows_of(tmp_path / "b", other)
+    found = against_study(ours, theirs, "there", "there")
+    names = {(each.ours_name, each.theirs_name) for each in found.lines}
+    assert {name for name, _ in names} == {
+        "ddp · native · 1 worker",
+        "ddp · native · 2 workers",
+    }
+    assert len(names) == 2, "each variant has one counterpart"
+    assert all("optimizer.lr" in each.notes[0] for each in found.lines)
+    assert [each.side for each in found.unmatched].count("theirs") == 2
+    assert [each.side for each in found.unmatched].count("ours") == 10
+
+
+def test_other_data_does_not_match(tmp_path):
+    ours = rows_of(tmp_path / "a")
+    theirs = rows_of(tmp_path / "b", AACH, elsewhere=True)
+    assert against_study(ours, theirs, "there", "there").lines == ()
+
+
+def test_tables_have_every_line_in_their_width(aach):
+    found = against_published(aach, published("aach2023"))
+    sheets = comparison_sheets(found)
+    assert [s.name for s in sheets] == ["against", "against-recomputed", "against-unmatched"]
+    for sheet in sheets:
+        assert {len(cells) for cells in sheet.cells} == {len(sheet.header)}
+    assert len(sheets[0].cells) == len(found.lines)
+    assert json.loads(json.dumps(found.data()))["against"] == "published:aach2023"
+
+
+positive = st.floats(0.1, 10)
+
+
+@given(positive, positive, st.floats(1, 3), st.floats(1, 3))
+def test_a_ratio_of_ratios_turns_round_with_its_interval(a, b, reach_a, reach_b):
+    above = Ratio(a, a / reach_a, a * reach_a)
+    below = Ratio(b, b / reach_b, b * reach_b)
+    one, other = ratio_of_ratios(above, below), ratio_of_ratios(below, above)
+    assert one
+    assert other
+    assert one.low is not None
+    assert one.high is not None
+    assert other.high is not None
+    assert one.value == pytest.approx(1 / other.value)
+    assert one.low == pytest.approx(1 / other.high)
+    reach = math.exp(math.hypot(math.log(reach_a), math.log(reach_b)))
+    assert one.high == pytest.approx(one.value * reach)
+
+
+def test_a_ratio_of_ratios_without_intervals_has_none():
+    assert ratio_of_ratios(Ratio(2, None, None), Ratio(1, 0.9, 1.1)) == Ratio(2, None, None)
+    assert ratio_of_ratios(Ratio(2, 1, 3), Ratio(0, 0, 1)) is None
