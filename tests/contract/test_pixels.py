@@ -29,6 +29,8 @@ MEAN, INSIDE, OUTERMOST = 0.25, 1.5, 20.0
 """Largest differences in levels of 255: on average, inside, and of the outermost pixels."""
 
 
+ROUNDING = 1e-3
+"""Levels that are lost and won where pixels are normalised and back."""
 GREY_MEAN, GREY_INSIDE = 1.0, 6.5
 """The same where colour images are made grey, which decoders do differently."""
 
@@ -113,6 +115,18 @@ def test_native_and_dali_show_the_same(folder, tmp_path, augment, split, fit):
     assert found.mean(dim=(1, 2, 3)).max() < MEAN
     assert found[:, :, 1:-1, 1:-1].max() < INSIDE
     assert found.max() < OUTERMOST
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_decoded_pixels_are_equal(tmp_path, kind):
+    require("dali")
+    for split in ("train", "val"):
+        (tmp_path / "set" / split / "only").mkdir(parents=True)
+        for number in range(len(SIZES)):
+            image = photograph(number, SIDE, SIDE)  # nothing is resized
+            write(tmp_path / "set" / split / "only" / str(number), image, kind)
+    prepared = prepared_as(tmp_path / "set", tmp_path / "cache", "none")
+    assert levels(prepared, "val", slices([None])).max() < ROUNDING
 
 
 def test_colours_that_are_made_grey_differ_by_a_few_levels_more(folder, tmp_path):
