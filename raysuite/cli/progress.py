@@ -23,6 +23,7 @@ from raysuite.records import (
     GateVerdict,
     Record,
     Results,
+    RunCosts,
     RunFailed,
     RunFinished,
     RunStarted,
@@ -184,6 +185,8 @@ def event(run: RunState, record: Record) -> str | None:
                 f"epoch {record.epoch + 1} of {run.plan.spec.training.epochs}: {rate:,.0f} "
                 f"images/s, accuracy {record.val_accuracy:.3f}"
             )
+        case RunCosts():
+            return None
         case TimeShares():
             return record.words
         case RunFinished():

@@ -8,12 +8,14 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel
 
+from raysuite.records.costs import Costs, run_costs
 from raysuite.records.journal import Results
 from raysuite.records.names import Plan, run_name, variant_name
 from raysuite.records.schema import (
     EpochFinished,
     GateVerdict,
     Record,
+    RunCosts,
     RunFailed,
     RunFinished,
     RunStarted,
@@ -24,6 +26,9 @@ from raysuite.records.shares import Shares, run_shares
 
 Value = TypeVar("Value")
 Kind = TypeVar("Kind", bound=BaseModel)
+
+_OF_AN_ATTEMPT = (RunFinished, RunFailed, SamplesSkipped, TimeShares, RunCosts)
+"""What an attempt that takes a run up again writes anew."""
 
 Status = Literal["finished", "failed", "missing"]
 Gate = Literal["passed", "failed", "not checked", "not needed"]
@@ -68,6 +73,10 @@ class RunFigures:
     mean_device_bytes: float | None
     shares: Shares | None = None
     """Where the time of the profiled steps went. None unless profiled, and the gate was passed."""
+    costs: Costs | None = None
+    """Operations, traffic, energy. None unless the gate was passed."""
+    final_top5: float | None = None
+    """Top-5 after the last epoch; None where there are no more than five classes."""
 
     @property
     def run_id(self) -> str:
@@ -119,6 +128,9 @@ def run_figures(plan: Plan, records: Sequence[Record]) -> RunFigures:
     steady = [epoch for epoch in epochs if epoch.steady_images == epoch.images] or list(epochs)
     target = plan["spec"]["training"].get("target_accuracy")
     finished = end if isinstance(end, RunFinished) else None
+    throughput = _throughput(epochs) if may_tell_speed else None
+    epoch_seconds = _mean(e.seconds for e in steady) if may_tell_speed else None
+    profiled = _last(counted, TimeShares) if may_tell_speed else None
     on_device = finished is not None and max(finished.peak_device_bytes, default=0) > 0
     return RunFigures(
         plan=plan,
@@ -130,8 +142,8 @@ def run_figures(plan: Plan, records: Sequence[Record]) -> RunFigures:
         end=end,
         skipped=tuple(record for record in counted if isinstance(record, SamplesSkipped)),
         epochs=epochs,
-        throughput=_throughput(epochs) if may_tell_speed else None,
-        epoch_seconds=_mean(e.seconds for e in steady) if may_tell_speed else None,
+        throughput=throughput,
+        epoch_seconds=epoch_seconds,
         data_wait_share=_wait_share(steady) if may_tell_speed else None,
         final_accuracy=epochs[-1].val_accuracy if epochs else None,
         best_accuracy=max((epoch.val_accuracy for epoch in epochs), default=None),
@@ -145,7 +157,11 @@ def run_figures(plan: Plan, records: Sequence[Record]) -> RunFigures:
         mean_device_bytes=_of(finished, lambda end: _mean(end.peak_device_bytes))
         if on_device
         else None,
-        shares=run_shares(_last(counted, TimeShares)) if may_tell_speed else None,
+        shares=run_shares(profiled),
+        costs=run_costs(plan, _last(counted, RunCosts), profiled, steady, epoch_seconds, throughput)
+        if may_tell_speed
+        else None,
+        final_top5=epochs[-1].val_top5 if epochs else None,
     )
 
 
@@ -162,7 +178,7 @@ def current(records: Iterable[Record]) -> list[Record]:
             counted = [
                 r
                 for r in counted
-                if not isinstance(r, RunFinished | RunFailed | SamplesSkipped | TimeShares)
+                if not isinstance(r, _OF_AN_ATTEMPT)
                 and not (isinstance(r, EpochFinished) and r.epoch >= first)
             ]
         elif isinstance(record, EpochFinished):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from raysuite.errors import UserError
+from raysuite.records.costs import RowCosts, row_costs
 from raysuite.records.derive import RunFigures
 from raysuite.records.names import (
     loader_name,
@@ -57,6 +59,9 @@ class Row:
     """Samples left out as unreadable; None where a bad sample ends the run."""
     shares: RowShares | None = None
     """Where the time of profiled steps went; None where no repeat was profiled."""
+    costs: RowCosts | None = None
+    """Operations, traffic, energy; None where no repeat counts."""
+    final_top5: Stat | None = None
     baseline: str | None = None
     """The row that speed-up and efficiency are against."""
     speed_up: Ratio | None = None
@@ -73,6 +78,12 @@ class Row:
     def is_baseline(self) -> bool:
         """True where the row is measured against itself."""
         return self.baseline == self.name
+
+    @property
+    def scaling(self) -> str:
+        """`strong` where the global batch is fixed, `weak` where that of a worker is."""
+        fixed = self.runs[0].plan["spec"]["training"].get("global_batch")
+        return "weak" if fixed is None else "strong"
 
     @property
     def superlinear(self) -> bool:
@@ -107,7 +118,8 @@ def make_rows(runs: Sequence[RunFigures], baseline: str | None = None) -> list[R
     """Rows in the order of execution, each against its baseline.
 
     Without `baseline`, a row's baseline is the row with the fewest workers that is equal in all
-    else. `baseline` is a row's name, or a part of it such as `single`: each row is then against
+    else. `workers=4` takes the row of each series whose number of workers is nearest to 4. Any
+    other `baseline` is a row's name, or a part of it such as `single`: each row is then against
     the match that shares most with it (work, then loader, then strategy).
 
     Raises UserError, with the names that are valid, if nothing matches `baseline`.
@@ -116,7 +128,11 @@ def make_rows(runs: Sequence[RunFigures], baseline: str | None = None) -> list[R
     for run in runs:
         groups.setdefault(variant_key(run.plan), []).append(run)
     rows = [_row(group) for group in groups.values()]
-    pairs = _named_baselines(rows, baseline) if baseline else _own_baselines(rows)
+    number = re.fullmatch(r"workers=(\d+)", baseline or "")
+    if baseline and not number:
+        pairs = _named_baselines(rows, baseline)
+    else:
+        pairs = _own_baselines(rows, int(number[1]) if number else 1)
     return [_against(row, base) for row, base in zip(rows, pairs, strict=True)]
 
 
@@ -158,20 +174,25 @@ def _row(runs: Sequence[RunFigures]) -> Row:
         mean_device_bytes=stat(lambda run: run.mean_device_bytes),
         skipped_samples=stat(lambda run: run.skipped_samples),
         shares=row_shares(run.shares for run in counted),
+        costs=row_costs(run.costs for run in counted),
+        final_top5=stat(lambda run: run.final_top5),
     )
 
 
-def _own_baselines(rows: Sequence[Row]) -> list[Row]:
-    """Per row, the one with the fewest workers of its series, whether or not that has a speed.
+def _own_baselines(rows: Sequence[Row], workers: int = 1) -> list[Row | None]:
+    """Per row, the one of its series with a number of workers nearest to `workers`, of two as near
+    the smaller, whether or not that has a speed.
 
     A baseline that failed is not replaced in silence: its rows say that they have none.
     """
-    fewest: dict[str, Row] = {}
+    series: dict[str, list[Row]] = {}
     for row in rows:
-        key = series_key(row.runs[0].plan)
-        if key not in fewest or row.workers < fewest[key].workers:
-            fewest[key] = row
-    return [fewest[series_key(row.runs[0].plan)] for row in rows]
+        series.setdefault(series_key(row.runs[0].plan), []).append(row)
+    nearest: dict[str, Row | None] = {
+        key: min(group, key=lambda row: (abs(row.workers - workers), row.workers))
+        for key, group in series.items()
+    }
+    return [nearest[series_key(row.runs[0].plan)] for row in rows]
 
 
 def _named_baselines(rows: Sequence[Row], name: str) -> list[Row | None]:

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from raysuite.records.power import PowerUse
+
 
 class _Record(BaseModel):
     # Unknown keys are ignored, so that older code reads newer journals. A run that diverged has
@@ -113,9 +115,35 @@ class EpochFinished(_Record):
     val_loss: float
     val_accuracy: float
     """Top-1 over the whole validation set, summed over all ranks, in [0, 1]."""
+    val_top5: float | None = None
+    """Top-5 of the same; None where there are no more than five classes."""
     elapsed_seconds: float
     """From before the first sample was touched to the end of this validation, over all attempts
     that this run's checkpoint went through."""
+    power: PowerUse | None = None
+    """What the training drew; None where nothing of it can be read, or it was not asked for."""
+
+
+class RunCosts(_Record):
+    """What one image of this run costs, and the device's peak, which figures are held against."""
+
+    kind: Literal["run_costs"] = "run_costs"
+    parameters: int | None
+    """Numbers of the model; None where it could not be counted."""
+    forward_flops: int | None
+    """Multiply-adds of one image's forward pass, each counted once."""
+    gradient_bytes: int | None
+    """fp32 gradients of the parameters that are trained."""
+    message: str = ""
+    """Why the model could not be counted."""
+    device: str = ""
+    """The driver's name of the workers' device; empty for CPUs, and where they are not alike."""
+    peak_flops: float | None = None
+    """Operations per second of one such device at most, a multiply-add counted as two."""
+    peak_format: str = ""
+    """Number format of that peak."""
+    peak_source: str = ""
+    """The vendor's document that states it."""
 
 
 class TimeShares(_Record):
@@ -207,6 +235,7 @@ Record = Annotated[
     | GateVerdict
     | SamplesSkipped
     | EpochFinished
+    | RunCosts
     | TimeShares
     | RunFinished
     | RunFailed,

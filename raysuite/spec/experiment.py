@@ -123,6 +123,9 @@ class MeasureOptions(Options):
     computation, communication and loading, and a trace; `nsight` has nsys watch the GPU workers."""
     profile_steps: int = Field(default=20, ge=1)
     """Optimiser steps of the profile's window, after `warmup_steps` others."""
+    power: Annotated[Literal["auto", "off"], BeforeValidator(_off)] = "auto"
+    """Sample energy and use of GPUs by NVML, and the energy of CPUs by RAPL, where they can be
+    read."""
 
 
 class ExperimentSpec(Options):

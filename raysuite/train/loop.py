@@ -22,6 +22,7 @@ from raysuite.optim.schedule import factor
 from raysuite.parallel.base import StepSettings, Strategy, World
 from raysuite.plan import RunPlan
 from raysuite.records import EpochFinished
+from raysuite.train.costs import EpochPower
 from raysuite.train.validation import validate
 
 
@@ -60,6 +61,7 @@ class TrainingLoop:
         """Split -> [samples], True for what is left out on all ranks; set before the first epoch"""
         self.train_loader = make_loader(self.prepared, "train", plan.spec.loader, world.device)
         self._val = make_loader(self.prepared, "val", plan.spec.loader, world.device)
+        self.power = EpochPower(plan, world)
 
     def run_epoch(self) -> EpochFinished:
         """Train one epoch and validate. The Record is the same on all ranks."""
@@ -71,6 +73,7 @@ class TrainingLoop:
         # dropout: other draws on each rank, and the same ones after a checkpoint is taken up
         torch.manual_seed(_draws(plan.seed, self.epoch, self.world.rank))
         self.engine.model.train()
+        self.power.begin()
         began = steady_began = now(device)
         if self._began is None:
             self._began = began
@@ -89,6 +92,7 @@ class TrainingLoop:
             if self.first_step_at is None:
                 self.first_step_at = now(device)
         ended = now(device)
+        self.power.end()
 
         steady = max(0, len(steps) - steady_from)
         seconds, steady_seconds = self._slowest(
@@ -96,7 +100,7 @@ class TrainingLoop:
         )
         sums = self.engine.comm.all_reduce(torch.stack(losses).double().cpu(), "sum")
         means = (sums / torch.tensor(sizes)).tolist()  # not a number where none counts
-        val_loss, val_accuracy = validate(
+        val_loss, val_accuracy, val_top5 = validate(
             plan, self.world, self.engine, self._val, self.average, self.skipped.get("val")
         )
         validated = now(device)
@@ -120,7 +124,9 @@ class TrainingLoop:
             train_loss=float(sums.sum() / sum(sizes)),
             val_loss=val_loss,
             val_accuracy=val_accuracy,
+            val_top5=val_top5,
             elapsed_seconds=elapsed,
+            power=self.power.use(self.engine.comm),
         )
 
     def _elapsed(self) -> float:
@@ -200,6 +206,7 @@ class TrainingLoop:
 
     def close(self) -> None:
         """Free the loaders and the engine."""
+        self.power.close()
         self.train_loader.close()
         self._val.close()
         self.engine.close()

@@ -15,6 +15,7 @@ from raysuite.parallel.base import World
 from raysuite.plan import RunPlan
 from raysuite.records import Record, RunFailed, RunFinished, RunStarted
 from raysuite.train import gate
+from raysuite.train.costs import run_costs
 from raysuite.train.examination import same_on_all_ranks
 from raysuite.train.loop import TrainingLoop
 from raysuite.train.profiling import profile
@@ -101,6 +102,7 @@ def execute(
             return
         if model_file is not None and world.rank == 0:
             loop.save_model(model_file, weights)
+        yield run_costs(plan, world, loop.engine.comm)
         if plan.spec.measure.profile != "off" and (shares := profile(loop, trace_file)):
             yield shares
         yield finished

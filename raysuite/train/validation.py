@@ -14,6 +14,8 @@ from raysuite.parallel.comm import average_buffers
 from raysuite.parallel.precision import Autocast
 from raysuite.plan import RunPlan
 
+_FIVE = 5
+
 
 def validate(
     plan: RunPlan,
@@ -22,10 +24,11 @@ def validate(
     loader: Loader,
     average: WeightAverage | None,
     skipped: NDArray[np.bool_] | None,
-) -> tuple[float, float]:
-    """(mean loss, top-1 accuracy) over every validation sample but `skipped`, from all ranks.
+) -> tuple[float, float, float | None]:
+    """(mean loss, top-1, top-5) over every validation sample but `skipped`, from all ranks.
 
-    Of the averaged weights where there is an `average`. All ranks must call it.
+    Of the averaged weights where there is an `average`. top-5 is None where there are no more than
+    five classes: it would always be 1. All ranks must call it.
     """
     average_buffers(engine.model, engine.comm)
     engine.model.eval()
@@ -35,14 +38,17 @@ def validate(
         forward = Autocast(average.model, engine.settings.precision, world.device, engine.scale)
     order, global_batch = np.arange(plan.dataset.val_samples), plan.micro_batch * plan.workers
     steps = rank_slices(order, global_batch, plan.workers, world.rank, skipped=skipped)
-    sums = torch.zeros(2, dtype=torch.float64)
+    sums = torch.zeros(3, dtype=torch.float64)
+    few = plan.dataset.classes <= _FIVE
     with torch.no_grad():
         for batch in loader.batches([part for step in steps for part in step]):
             logits = forward(batch.images)[: batch.real].float()
             labels = batch.labels[: batch.real]
             loss = torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
             correct = (logits.argmax(1) == labels).sum()
-            sums += torch.stack([loss.double(), correct.double()]).cpu()
+            first = logits.topk(1 if few else _FIVE).indices
+            among = (first == labels.unsqueeze(1)).sum()
+            sums += torch.stack([loss.double(), correct.double(), among.double()]).cpu()
     samples = sum(step_sizes(order, global_batch, skipped))
-    loss_mean, accuracy = (engine.comm.all_reduce(sums, "sum") / samples).tolist()
-    return loss_mean, accuracy
+    loss, top1, top5 = (engine.comm.all_reduce(sums, "sum") / samples).tolist()
+    return loss, top1, None if few else top5

@@ -16,6 +16,7 @@ from raysuite.records import (
     EpochFinished,
     GateVerdict,
     Record,
+    RunCosts,
     RunFailed,
     RunFinished,
     RunStarted,
@@ -43,15 +44,21 @@ def plan() -> RunPlan:
 class TestRecords:
     def test_in_order_and_complete(self, plan: RunPlan) -> None:
         records = run(plan)
-        kinds = [RunStarted, GateVerdict, EpochFinished, EpochFinished, RunFinished]
+        kinds = [RunStarted, GateVerdict, EpochFinished, EpochFinished, RunCosts, RunFinished]
         assert [type(record) for record in records] == kinds
         assert {record.run_id for record in records} == {plan.run_id}
-        started, verdict = records[:2]
+        started, verdict, costs = *records[:2], records[-2]
         assert isinstance(started, RunStarted)
         assert RunPlan.model_validate(started.plan) == plan
         assert started.environment["versions"]["torch"] == torch.__version__.partition("+")[0]
         assert isinstance(verdict, GateVerdict)
         assert verdict.passed
+        assert isinstance(costs, RunCosts)
+        # 8 filters of 3 x 3 at 16 places, 128 inputs of 10 outputs; BatchNorm's 2 x 8
+        assert costs.forward_flops == 8 * 9 * 16 + 128 * 10
+        assert costs.parameters == 8 * 9 + 8 + 16 + 128 * 10 + 10
+        assert costs.gradient_bytes == 4 * costs.parameters
+        assert (costs.device, costs.peak_flops) == ("", None)
 
     def test_an_epoch(self, plan: RunPlan) -> None:
         first, second = epochs_of(run(plan))
@@ -66,7 +73,7 @@ class TestRecords:
             assert 0 < epoch.steady_seconds <= epoch.seconds
             assert len(epoch.data_wait_seconds) == 1
             assert 0 < epoch.data_wait_seconds[0] < epoch.seconds
-            assert 0 <= epoch.val_accuracy <= 1
+            assert 0 <= epoch.val_accuracy <= epoch.val_top5 <= 1
         assert second.train_loss < first.train_loss
         assert first.elapsed_seconds >= first.seconds + first.validation_seconds
         assert second.elapsed_seconds > first.elapsed_seconds

@@ -1,0 +1,211 @@
+"""Energy of a worker's device and host, and how busy the device is, sampled in a thread.
+
+NVML counts the energy of a GPU (`nvmlDeviceGetTotalEnergyConsumption`, from Volta on) and says
+in which part of its last sample period a kernel ran (`nvmlDeviceGetUtilizationRates`; the period
+is a sixth of a second to a second). RAPL counts the energy of processors and of their memory
+(Linux, Documentation/power/powercap/powercap.rst); most systems let root alone read it. Where
+neither can be read there is no thread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+POWERCAP = Path("/sys/class/powercap")
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+PERIOD_S = 1.0
+"""Between two samples. RAPL's counters start again at some 10^5 joules, which takes minutes."""
+
+_MICRO = 1e-6
+_MILLI = 1e-3
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Of one window; None where nothing could be read."""
+
+    device_joules: float | None = None
+    device_busy: float | None = None
+    """In [0, 1], the mean of the samples."""
+    host_joules: float | None = None
+
+
+class PowerMeter:
+    """Reads what this worker's device and host draw between `begin` and `end`.
+
+    Other processes on the same device or host are in it: the counters know of no process.
+    """
+
+    def __init__(self, device: torch.device, powercap: Path = POWERCAP) -> None:
+        self._rapl = Rapl.found(powercap)
+        self._gpu = Gpu.found(device)
+        self._lock = threading.Lock()
+        self._ending = threading.Event()
+        self._busy: list[float] = []
+        self._began: float | None = None
+        self._thread: threading.Thread | None = None
+        if self._rapl is not None or self._gpu is not None:
+            self._thread = threading.Thread(target=self._watch, name="power", daemon=True)
+            self._thread.start()
+
+    @property
+    def host(self) -> int:
+        """Equal for workers of one host, also in its containers; 0 where it has no counter."""
+        return 0 if self._rapl is None else _number(_boot_id())
+
+    @property
+    def device(self) -> int:
+        """Equal for workers that share a device; 0 where it has no counter."""
+        return 0 if self._gpu is None else _number(self._gpu.uuid)
+
+    def begin(self) -> None:
+        """Begin a window."""
+        with self._lock:
+            self._busy.clear()
+            if self._rapl is not None:
+                self._rapl.begin()
+            self._began = self._gpu.joules() if self._gpu is not None else None
+
+    def end(self) -> Reading:
+        """What was drawn since `begin`."""
+        with self._lock:
+            ended = self._gpu.joules() if self._gpu is not None else None
+            known = self._began is not None and ended is not None
+            return Reading(
+                device_joules=ended - self._began if known else None,  # type: ignore[operator]
+                device_busy=sum(self._busy) / len(self._busy) if self._busy else None,
+                host_joules=self._rapl.joules() if self._rapl is not None else None,
+            )
+
+    def close(self) -> None:
+        """End the thread."""
+        self._ending.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._gpu is not None:
+            self._gpu.close()
+
+    def _watch(self) -> None:
+        while not self._ending.wait(PERIOD_S):
+            with self._lock:
+                if self._rapl is not None:
+                    self._rapl.joules()
+                busy = self._gpu.busy() if self._gpu is not None else None
+                if busy is not None:
+                    self._busy.append(busy)
+
+
+class Rapl:
+    """The counters of a host's packages and of their memory, which start again from zero."""
+
+    def __init__(self, zones: list[Path]) -> None:
+        self._files = [zone / "energy_uj" for zone in zones]
+        self._ranges = [_value(zone / "max_energy_range_uj") for zone in zones]
+        self._last = [_value(file) for file in self._files]
+        self._sum = 0
+
+    @classmethod
+    def found(cls, root: Path) -> Rapl | None:
+        """None where there is no such counter, or it cannot be read."""
+        zones = [zone for zone in sorted(root.glob("intel-rapl:*")) if _counts(zone)]
+        try:
+            return cls(zones) if zones else None
+        except (OSError, ValueError):
+            return None
+
+    def begin(self) -> None:
+        """Count from now on."""
+        self.joules()
+        self._sum = 0
+
+    def joules(self) -> float | None:
+        """Since `begin`; to be called at least once for each time that a counter starts again."""
+        try:
+            values = [_value(file) for file in self._files]
+        except (OSError, ValueError):
+            return None
+        for value, last, most in zip(values, self._last, self._ranges, strict=True):
+            self._sum += value - last if value >= last else value - last + most
+        self._last = values
+        return self._sum * _MICRO
+
+
+def _counts(zone: Path) -> bool:
+    """Packages and their memory: cores are a part of a package, and psys holds the packages."""
+    try:
+        name = (zone / "name").read_text().strip()
+    except OSError:
+        return False
+    return name.startswith("package") or name == "dram"
+
+
+def _value(file: Path) -> int:
+    return int(file.read_text())
+
+
+class Gpu:
+    """A GPU by NVML. A part of one (MIG) has no counter."""
+
+    def __init__(self, nvml: Any, handle: Any, uuid: str) -> None:
+        self._nvml = nvml
+        self._handle = handle
+        self.uuid = uuid
+
+    @classmethod
+    def found(cls, device: torch.device) -> Gpu | None:
+        """None on a CPU, and where NVML does not answer."""
+        if device.type != "cuda":
+            return None
+        try:
+            import pynvml
+
+            pynvml.nvmlInit()
+        except Exception:  # no driver, no library: NVML has an exception for each
+            return None
+        # not by its index: CUDA_VISIBLE_DEVICES gives devices other indices than NVML's
+        uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+        try:
+            return cls(pynvml, pynvml.nvmlDeviceGetHandleByUUID(uuid), uuid)
+        except pynvml.NVMLError:
+            pynvml.nvmlShutdown()
+            return None
+
+    def joules(self) -> float | None:
+        """Since the driver was loaded."""
+        count = self._asked(self._nvml.nvmlDeviceGetTotalEnergyConsumption)
+        return None if count is None else count * _MILLI
+
+    def busy(self) -> float | None:
+        """Part of NVML's last sample period in which a kernel ran, in [0, 1]."""
+        rates = self._asked(self._nvml.nvmlDeviceGetUtilizationRates)
+        return None if rates is None else rates.gpu / 100
+
+    def _asked(self, question: Callable[[Any], Any]) -> Any:
+        try:
+            return question(self._handle)
+        except self._nvml.NVMLError:  # this device does not tell
+            return None
+
+    def close(self) -> None:
+        """Leave NVML."""
+        self._nvml.nvmlShutdown()
+
+
+def _boot_id() -> str:
+    try:
+        return BOOT.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _number(name: str) -> int:
+    """48 bits, which a 64-bit float holds exactly; 0 for no name."""
+    return int(hashlib.sha256(name.encode()).hexdigest()[:12], 16) if name else 0

@@ -1,0 +1,134 @@
+"""What a run costs: operations, traffic, energy, and the run time that it projects to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from raysuite.records.names import Plan
+from raysuite.records.power import once
+from raysuite.records.schema import EpochFinished, RunCosts, TimeShares
+from raysuite.records.statistics import Stat, summarize
+from raysuite.records.traffic import Traffic, step_traffic
+
+PROJECTED_EPOCHS = 90
+"""The length of training on ImageNet that run times are projected to (Aach et al. 2023)."""
+
+OPERATIONS_PER_MULTIPLY_ADD = 2
+PASSES = 3
+"""A step in forward passes: a backward pass is two of them, one for the gradient of the weights
+and one for that of the inputs (Kaplan et al. 2020, arXiv:2001.08361, section 2.1)."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Of one run. A figure is None where it was not measured, is not known, or may not be told."""
+
+    projected_seconds: float | None
+    """Training time of PROJECTED_EPOCHS epochs, were all as long as the mean one."""
+    flops: float | None
+    """Operations per second that the model's arithmetic takes, over all workers."""
+    mfu: float | None
+    """The same, as part of the devices' peak rate (Chowdhery et al. 2022, arXiv:2204.02311,
+    appendix B)."""
+    traffic: Traffic | None
+    """Computed, not measured."""
+    bus_bandwidth: float | None
+    """Bytes per second that each worker sends while collectives are under way."""
+    device_busy: float | None
+    """Part of the training time in which a kernel ran, mean over workers."""
+    device_joules: float | None
+    """Energy of the devices per training image."""
+    host_joules: float | None
+    """Energy of the hosts' processors and memory per training image."""
+
+
+@dataclass(frozen=True)
+class RowCosts:
+    """Means over the repeats of a variant; fields as in Costs."""
+
+    projected_seconds: Stat | None
+    flops: Stat | None
+    mfu: Stat | None
+    bus_bandwidth: Stat | None
+    device_busy: Stat | None
+    device_joules: Stat | None
+    host_joules: Stat | None
+    traffic: Traffic | None
+    """Equal for all repeats."""
+
+
+def run_costs(
+    plan: Plan,
+    counted: RunCosts | None,
+    shares: TimeShares | None,
+    epochs: Sequence[EpochFinished],
+    epoch_seconds: float | None,
+    throughput: float | None,
+) -> Costs:
+    """The costs of a run whose gate passed. `epochs` are those that `epoch_seconds` is of."""
+    flops = traffic = None
+    if counted is not None and counted.forward_flops is not None and throughput is not None:
+        flops = PASSES * OPERATIONS_PER_MULTIPLY_ADD * counted.forward_flops * throughput
+    if counted is not None and counted.parameters is not None:
+        traffic = step_traffic(plan, counted.parameters, counted.gradient_bytes or 0)
+    workers = int(plan["workers"])
+    peak = counted.peak_flops if counted is not None else None
+    return Costs(
+        projected_seconds=None if epoch_seconds is None else PROJECTED_EPOCHS * epoch_seconds,
+        flops=flops,
+        mfu=flops / (workers * peak) if flops is not None and peak else None,
+        traffic=traffic,
+        bus_bandwidth=_bus_bandwidth(traffic, workers, shares),
+        device_busy=_busy(epochs),
+        device_joules=_joules(epochs, lambda use: once(use.devices, use.device_joules)),
+        host_joules=_joules(epochs, lambda use: once(use.hosts, use.host_joules)),
+    )
+
+
+def row_costs(runs: Iterable[Costs | None]) -> RowCosts | None:
+    """Over the repeats; None where there are none."""
+    known = [costs for costs in runs if costs is not None]
+    if not known:
+        return None
+    return RowCosts(
+        projected_seconds=summarize(costs.projected_seconds for costs in known),
+        flops=summarize(costs.flops for costs in known),
+        mfu=summarize(costs.mfu for costs in known),
+        bus_bandwidth=summarize(costs.bus_bandwidth for costs in known),
+        device_busy=summarize(costs.device_busy for costs in known),
+        device_joules=summarize(costs.device_joules for costs in known),
+        host_joules=summarize(costs.host_joules for costs in known),
+        traffic=next((costs.traffic for costs in known if costs.traffic), None),
+    )
+
+
+def _bus_bandwidth(
+    traffic: Traffic | None, workers: int, shares: TimeShares | None
+) -> float | None:
+    """Over the profiled steps, by the worker that waited least: others wait for it in theirs."""
+    if traffic is None or shares is None or not traffic.total:
+        return None
+    seconds = min(shares.communication_seconds, default=0.0)
+    return shares.steps * traffic.sent(workers) / seconds if seconds > 0 else None
+
+
+def _busy(epochs: Sequence[EpochFinished]) -> float | None:
+    """Weighted by the epochs' length."""
+    seconds = total = 0.0
+    for epoch in epochs:
+        busy = epoch.power.device_busy if epoch.power is not None else []
+        for each in busy:
+            if each is None:
+                return None
+            seconds += epoch.seconds
+            total += epoch.seconds * each
+    return total / seconds if seconds > 0 else None
+
+
+def _joules(epochs: Sequence[EpochFinished], energy: Callable[..., float | None]) -> float | None:
+    """Per training image; None unless every epoch tells it."""
+    known = [None if epoch.power is None else energy(epoch.power) for epoch in epochs]
+    images = sum(epoch.images for epoch in epochs)
+    joules = [each for each in known if each is not None]
+    return sum(joules) / images if joules and len(joules) == len(known) and images else None
