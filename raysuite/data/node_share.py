@@ -14,6 +14,7 @@ import fcntl
 import os
 import shutil
 import socket
+import stat
 import tempfile
 import weakref
 from collections.abc import Callable
@@ -72,9 +73,11 @@ def memory_root() -> Path:
 
 def _locks() -> Path:
     root = memory_root()
-    root.mkdir(mode=0o700, exist_ok=True)
-    if root.stat().st_uid != os.getuid():
-        raise DataError(f"{root} belongs to another user; have it removed")
+    with contextlib.suppress(FileExistsError):
+        root.mkdir(mode=0o700)
+    found = root.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise DataError(f"{root} is not a folder of yours; have it removed")
     return root
 
 

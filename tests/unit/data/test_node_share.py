@@ -232,7 +232,13 @@ def test_free_memory_is_at_most_what_the_machine_has():
     assert 0 < free_memory() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_another_users_folder_is_not_used(root, monkeypatch):
+def test_what_is_not_ones_own_folder_is_not_used(root, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    root.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DataError, match="is not a folder of yours"):
+        share()
+    root.unlink()
+    share().close()
     monkeypatch.setattr(os, "getuid", lambda: os.geteuid() + 1)
-    with pytest.raises(DataError, match="belongs to another user"):
+    with pytest.raises(DataError, match="is not a folder of yours"):
         share()
