@@ -50,7 +50,7 @@ class DataOptions(Options):
     """Number of classes; `tfrecord` needs it."""
     features: FeatureMap = FeatureMap()
     """What a TFRecord's features and files are called."""
-    augment: Augment | Literal["auto"] = "auto"
+    augment: Literal[Augment, "auto"] = "auto"
     """What is drawn anew for each training image in each epoch: `none`, `pad_crop_flip` (a shift
     by up to an eighth, CIFAR's recipe), `resized_crop_flip` (a random part, ImageNet's recipe);
     `auto`: the set's own."""

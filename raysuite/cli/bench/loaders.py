@@ -122,7 +122,7 @@ def loaders(
     folder = _folder(out, data.name)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
     measured = measure_and_tell(plan, folder, bool(loader), as_json, mlflow, tracking_uri)
-    names = {each.name for each in measured.candidates if each.kind == "loader"}
+    names = {each.name for each in measured.candidates if each.kind == "loader" and each.width}
     if names.isdisjoint(timing.candidate for timing in measured.timings):
         raise typer.Exit(1)
 
@@ -166,7 +166,7 @@ def _numbers(option: str, given: str | None, least: int) -> list[int]:
         raise UserError(
             f"{option}: given was {given!r}; valid are whole numbers from {least} on, such as 1,2,4"
         )
-    return sorted({int(word) for word in words})
+    return sorted({int(word) for word in words} - {0})
 
 
 def _spread(most: int) -> list[int]:

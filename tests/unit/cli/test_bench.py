@@ -1,0 +1,127 @@
+"""`raysuite bench loaders`: what it is asked for, before anything is timed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from raysuite.cli import app
+
+SPEC = """\
+name: bench
+model: resnet20
+data: {name: digits, image_size: 16}
+training: {epochs: 1, global_batch: 64}
+matrix:
+  loader: [{name: native, processes: 3, prefetch: 4}, {name: dali, threads: 2}]
+"""
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["bench", "loaders", *arguments])
+
+
+def planned(*arguments: str) -> dict:
+    result = invoke(*arguments, "--dry-run", "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def names(plan: dict) -> list[str]:
+    return [each["name"] for each in plan["candidates"]]
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> str:
+    (tmp_path / "bench.yaml").write_text(SPEC)
+    return str(tmp_path / "bench.yaml")
+
+
+def test_the_plan_of_a_named_set():
+    plan = planned("digits", "--threads", "2", "--processes", "0", "--batch", "32")
+    assert (plan["facts"]["image_size"], plan["batch"], plan["repeats"]) == (8, 32, 5)
+    assert names(plan)[:4] == [
+        "native · 2 threads",
+        "dali cpu · 2 threads",
+        "memory · 2 threads",
+        "ray_data · 2 tasks",
+    ]
+
+
+def test_loaders_by_name_by_list_and_by_block():
+    plan = planned(
+        *("digits", "--threads", "1", "--processes", "0", "--loader", "native,dali"),
+        *("--loader", "{name: native, decode: scaled}"),
+    )
+    assert names(plan)[:3] == [
+        "native · 1 thread",
+        "dali cpu · 1 thread",
+        "native · decode=scaled · 1 thread",
+    ]
+
+
+def test_a_spec_gives_its_data_and_its_loaders(spec):
+    plan = planned(spec, "--threads", "1", "--processes", "0")
+    assert plan["data"]["image_size"] == 16
+    assert names(plan)[:3] == [
+        "native · prefetch=4 · 3 processes",
+        "dali cpu · 2 threads",
+        "native · 1 thread",
+    ]
+    assert names(planned(spec, "--loader", "synthetic")) == ["synthetic"]
+
+
+def test_options_come_before_the_spec(spec):
+    plan = planned(spec, "--image-size", "8", "--format", "tfrecord", "--augment", "pad_crop_flip")
+    data = plan["data"]
+    assert (data["image_size"], data["format"], data["augment"]) == (8, "tfrecord", "pad_crop_flip")
+
+
+def test_a_spec_with_two_data_sets_needs_a_choice(tmp_path):
+    file = tmp_path / "two.yaml"
+    file.write_text(SPEC.replace("  loader:", "  data.format: [folder, tfrecord]\n  loader:"))
+    result = invoke(str(file), "--dry-run")
+    assert result.exit_code == 2
+    assert "has 2 data sets (digits folder, digits tfrecord)" in result.stderr
+    assert planned(str(file), "--format", "folder")["data"]["format"] == "folder"
+
+
+def test_dry_run_says_what_it_takes_and_writes_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments = ("--loader", "native", "--threads", "1", "--processes", "0", "--repeats", "4")
+    result = invoke("digits", *arguments, "--dry-run")
+    assert result.stdout.splitlines() == [
+        "native · 1 thread",
+        "decoding alone · 1 thread",
+        "reading alone · 1 thread",
+        "12 timings of 3 s each on digits folder: 36.0 s, and the starts",
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["digitz"], "no data set is called 'digitz'; did you mean 'digits'"),
+        (["image_folder"], "image_folder needs `path`"),
+        (["digits", "--format", "idx"], "digits cannot be read as 'idx'"),
+        (["digits", "--augment", "mixup"], "data.augment: given was 'mixup'"),
+        (["digits", "--threads", "0"], "--threads: given was '0'; valid are whole numbers from 1"),
+        (["digits", "--processes", "two"], "--processes: given was 'two'"),
+        (["digits", "--loader", "nativ"], "no loader is called 'nativ'"),
+        (["digits", "--loader", "{name: native"], "is not YAML"),
+        (["digits", "--loader", "{name: dali, thread: 1}"], "thread: Extra inputs"),
+        (["no.yaml"], "no.yaml: cannot be read"),
+        (["digits", "--out", "/proc/nowhere"], "/proc/nowhere cannot be written to"),
+        (["mnist", "--path", "/nowhere"], "/nowhere"),
+    ],
+)
+def test_what_is_wrong_is_said_at_once(arguments, words):
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert "Traceback" not in result.output
+    assert result.stdout == ""
