@@ -114,8 +114,8 @@ def test_a_profile_is_beside_the_training(framework: str) -> None:
     if framework != "ddp":
         require(framework)
     found = launched(framework)[0]["straggler"]
-    kinds = ["run_started", "gate_verdict", "epoch_finished", "time_shares", "run_finished"]
-    assert found["kinds"] == kinds
+    assert found["kinds"].count("time_shares") == 1
+    assert found["kinds"][-2:] == ["time_shares", "run_finished"]
     assert found["images"] == [32]
     assert found["profile"]["seconds"] > found["profile"]["window_seconds"][0]
     assert found["profile"]["trace"] in found["files"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,8 @@ class Profiler:
     """Profiles this thread, autograd's, the process groups' and the device."""
 
     def __init__(self, device: torch.device) -> None:
+        # Kineto writes on stderr when it starts and stops, and that there is no GPU
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
         activities = [ProfilerActivity.CPU]
         if device.type == "cuda":
             activities.append(ProfilerActivity.CUDA)
