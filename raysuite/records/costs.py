@@ -41,6 +41,8 @@ class Costs:
     """Energy of the devices per training image."""
     host_joules: float | None
     """Energy of the hosts' processors and memory per training image."""
+    counted: RunCosts | None
+    """What operations, traffic and peak are from."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,7 @@ def run_costs(
         device_busy=_busy(epochs),
         device_joules=_joules(epochs, lambda use: once(use.devices, use.device_joules)),
         host_joules=_joules(epochs, lambda use: once(use.hosts, use.host_joules)),
+        counted=counted,
     )
 
 

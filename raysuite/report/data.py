@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from raysuite.records import Ratio, Row, RunFigures, Stat
+from raysuite.report.costs import row_costs_data, run_costs_data
 
 
 def csv_text(rows: Sequence[Row]) -> str:
@@ -51,6 +52,7 @@ def row_data(row: Row) -> dict[str, Any]:
         "status": row.status,
         "gate": row.gate,
         "baseline": row.baseline,
+        "scaling": row.scaling,
         "throughput_images_per_s": _stat(row.throughput),
         "speed_up": _ratio(row.speed_up),
         "efficiency": _ratio(row.efficiency),
@@ -67,6 +69,7 @@ def row_data(row: Row) -> dict[str, Any]:
         "peak_device_bytes": _stat(row.peak_device_bytes),
         "mean_device_bytes": _stat(row.mean_device_bytes),
         "skipped_samples": _stat(row.skipped_samples),
+        **row_costs_data(row, _stat),
     }
 
 
@@ -93,6 +96,8 @@ def run_data(run: RunFigures) -> dict[str, Any]:
         "time_to_accuracy_s": run.time_to_accuracy,
         "peak_process_bytes": run.peak_process_bytes,
         "peak_device_bytes": run.peak_device_bytes,
+        "final_top5": run.final_top5,
+        **run_costs_data(run),
     }
 
 

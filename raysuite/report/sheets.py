@@ -40,7 +40,8 @@ def _baselines(rows: Sequence[Row]) -> list[str]:
     else:
         said = "against " + text.listed(names)
     efficiency = "efficiency = speed-up * workers of the baseline / workers"
-    return [f"Speed-up is {said}; {efficiency}."]
+    scaling = " and ".join(sorted({f"{row.scaling} scaling" for row in rows}))
+    return [f"Speed-up is {said}; {efficiency}; {scaling}."]
 
 
 def gate_sheet(runs: Sequence[RunFigures]) -> Sheet:

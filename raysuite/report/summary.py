@@ -97,8 +97,9 @@ def _scaling(rows: Sequence[Row]) -> list[Sentence]:
     assert best.speed_up is not None
     assert best.efficiency is not None
     said = (
-        f"Highest parallel efficiency: {best.name} with E = {text.ratio(best.efficiency)}, "
-        f"a speed-up of {text.ratio(best.speed_up)} against its baseline {best.baseline}."
+        f"Highest parallel efficiency ({best.scaling} scaling): {best.name} with E = "
+        f"{text.ratio(best.efficiency)}, a speed-up of {text.ratio(best.speed_up)} against its "
+        f"baseline {best.baseline}."
     )
     if best.speed_up.low is None:
         said += " n = 1: no interval."

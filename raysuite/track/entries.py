@@ -88,6 +88,7 @@ def run_points(run: RunFigures) -> Iterator[Point]:
         "epoch_seconds": run.epoch_seconds,
         "data_wait_share": run.data_wait_share,
         "final_accuracy": run.final_accuracy,
+        "final_top5": run.final_top5,
         "best_accuracy": run.best_accuracy,
         "time_to_accuracy_seconds": run.time_to_accuracy,
         "peak_process_bytes": run.peak_process_bytes,
@@ -96,6 +97,15 @@ def run_points(run: RunFigures) -> Iterator[Point]:
     }
     if run.shares is not None:
         figures |= {f"share_{name}": value for name, value in run.shares.means().items()}
+    if run.costs is not None:
+        figures |= {
+            "flop_per_second": run.costs.flops,
+            "mfu": run.costs.mfu,
+            "bus_bandwidth_bytes_per_second": run.costs.bus_bandwidth,
+            "device_busy": run.costs.device_busy,
+            "device_joules_per_image": run.costs.device_joules,
+            "host_joules_per_image": run.costs.host_joules,
+        }
     for name, value in figures.items():
         if value is not None:
             yield Point(f"run/{name}", value, milliseconds(run.end.time), 0)

@@ -1,0 +1,126 @@
+"""The table of costs, and costs as data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raysuite.records import (
+    EpochFinished,
+    Journal,
+    Record,
+    Results,
+    RunCosts,
+    RunFinished,
+    make_rows,
+    results_figures,
+)
+from raysuite.records.power import PowerUse
+from raysuite.report.costs import costs_sheet, row_costs_data
+from raysuite.report.data import csv_text, row_data, run_data
+from tests.fake_results import TWELVE_ROWS, write_results
+
+DDP = TWELVE_ROWS.replace("[ddp, horovod, deepspeed]", "[ddp]").replace(
+    "[native, dali]", "[native]"
+)
+GPU = {
+    "device": "NVIDIA A100-SXM4-40GB",
+    "peak_flops": 156e12,
+    "peak_format": "tf32",
+    "peak_source": "https://www.nvidia.com/a100.pdf",
+}
+
+
+def rewritten(folder: Path, costs: dict[str, Any], power: bool, repeats: int = 1) -> Results:
+    """Made-up results whose runs also tell costs, and with `power` their energy."""
+    plain = write_results(folder / "plain", DDP, repeats)
+    results = Results(folder / "told")
+    for plan in plain.plans():
+        results.add_plan(plan)
+        journal = Journal(results.journal_file(plan["run_id"]))
+        for record in plain.records(plan["run_id"]):
+            for each in told(record, costs, power, plan["workers"]):
+                journal.write(each)
+    return results
+
+
+def told(record: Record, costs: dict[str, Any], power: bool, workers: int) -> list[Record]:
+    if isinstance(record, RunFinished):
+        values = {"parameters": 250, "forward_flops": 10**9, "gradient_bytes": 1000}
+        return [RunCosts(run_id=record.run_id, time=record.time, **{**values, **costs}), record]
+    if power and isinstance(record, EpochFinished):
+        use = PowerUse(
+            devices=[str(rank + 1) for rank in range(workers)],
+            device_joules=[record.images / workers] * workers,
+            device_busy=[0.8] * workers,
+            hosts=["h"] * workers,
+            host_joules=[2.0 * record.images] * workers,
+        )
+        return [record.model_copy(update={"power": use, "val_top5": 0.99})]
+    return [record]
+
+
+def rows_of(folder: Path, costs: dict[str, Any], power: bool, repeats: int = 1) -> list[Any]:
+    return make_rows(results_figures(rewritten(folder, costs, power, repeats)))
+
+
+def test_on_gpus(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, GPU, power=True, repeats=2)
+    sheet = costs_sheet(rows)
+    assert sheet is not None
+    one, two = (dict(zip(sheet.header, cells, strict=True)) for cells in sheet.cells)
+    assert one["Device J/image"] == "1.00 ± 0.00"
+    assert two["Host J/image"] == "2.00 ± 0.00"
+    assert one["Device busy"] == "80.0 ± 0.0 %"
+    assert one["Top-5"] == "99.0 ± 0.0 %"
+    assert (one["Bytes a step"], two["Bytes a step"]) == ("0 B", "1000 B")
+    assert "TFLOP/s ± " in one["FLOP/s"]
+    mfu = rows[1].costs.flops.mean / (2 * 156e12)
+    assert two["MFU"].startswith(f"{100 * mfu:.1f} ± ")
+    assert rows[0].costs.projected_seconds.mean == pytest.approx(90 * rows[0].epoch_seconds.mean)
+    notes = " ".join(sheet.notes)
+    assert "156 TFLOP/s of each NVIDIA A100-SXM4-40GB in tf32" in notes
+    assert "withheld" not in notes
+    assert "95%" in notes
+
+
+def test_on_cpus(tmp_path: Path) -> None:
+    sheet = costs_sheet(rows_of(tmp_path, {}, power=False))
+    assert sheet is not None
+    assert sheet.header == ("Variant", "90 epochs", "FLOP/s", "Bytes a step")
+    assert any(note.startswith("MFU is withheld") for note in sheet.notes)
+    assert not any("Intervals" in note for note in sheet.notes)
+
+
+def test_a_model_that_could_not_be_counted(tmp_path: Path) -> None:
+    nothing = dict.fromkeys(("parameters", "forward_flops", "gradient_bytes"))
+    sheet = costs_sheet(rows_of(tmp_path, {**nothing, "message": "it is odd"}, power=False))
+    assert sheet is not None
+    assert sheet.header == ("Variant", "90 epochs")
+    assert "A model could not be counted: it is odd" in sheet.notes
+
+
+def test_results_of_before(tmp_path: Path) -> None:
+    rows = make_rows(results_figures(write_results(tmp_path, DDP)))
+    sheet = costs_sheet(rows)
+    assert sheet is not None
+    assert sheet.header == ("Variant", "90 epochs")
+    assert row_data(rows[0])["mfu"]["mean"] is None
+    assert costs_sheet([]) is None
+
+
+def test_as_data(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, GPU, power=True)
+    data = row_costs_data(rows[1], lambda stat: {"mean": stat and stat.mean})
+    assert data["all_reduced_bytes_per_step"] == 1000
+    assert data["sent_bytes_per_step"] == 1000
+    assert data["device_joules_per_image"]["mean"] == pytest.approx(1)
+    assert data["final_top5"]["mean"] == 0.99
+    whole = run_data(rows[1].runs[0])
+    assert whole["costs"]["counted"]["device"] == GPU["device"]
+    assert whole["costs"]["flop_per_s"] == pytest.approx(6e9 * rows[1].throughput.mean)
+    header = csv_text(rows).splitlines()[0]
+    assert "flop_per_s_mean" in header
+    assert "scaling" in header
