@@ -11,6 +11,7 @@ import random
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from raysuite.optim.schedule import factor
 from raysuite.plan import make_plans
 from raysuite.plan.run_plan import RunPlan
 from raysuite.records import (
@@ -62,13 +63,15 @@ def write_results(
     repeats: int = 1,
     fails: Mapping[int, RunFailed] | None = None,
     missing: Collection[int] = (),
+    elsewhere: bool = False,
 ) -> Results:
     """A results folder with a finished run for each plan, but for those that fail or are missing.
 
     `fails` maps the index of a run to its end; `missing` names runs without any journal.
+    `elsewhere` takes named data sets at their official counts.
     """
     text = spec.replace("REPEATS", str(repeats))
-    plans = make_plans(parse_document(text, "spec.yaml"), gpus=0)
+    plans = make_plans(parse_document(text, "spec.yaml"), gpus=0, elsewhere=elsewhere)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "spec.yaml").write_text(text, "utf-8")
     dump = [plan.model_dump(mode="json") for plan in plans]
@@ -166,7 +169,7 @@ def epoch(
         first_step=first,
         losses=losses,
         learning_rates=[
-            plan.peak_lr * (1 + math.cos(math.pi * (first + i) / total)) / 2 for i in range(steps)
+            plan.peak_lr * factor(plan.spec.schedule, first + i, steps, total) for i in range(steps)
         ],
         images=images,
         seconds=seconds + 0.05 * warm,

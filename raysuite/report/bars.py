@@ -8,6 +8,7 @@ from typing import Any
 from raysuite.records import Row, Stat
 from raysuite.records.names import workers_name
 from raysuite.report import text
+from raysuite.report.facets import telling, written
 from raysuite.report.plot import Plot, Trace, error_bar, folded, key, safe
 from raysuite.units import GIB, MIB
 
@@ -69,13 +70,16 @@ def memory(rows: Sequence[Row]) -> Plot | None:
     peaks = [s.best for _, figure, _ in figures for row in rows if (s := figure(row))]
     if not peaks:
         return None
+    names = telling(rows)
     unit, divisor = ("GiB", GIB) if max(peaks) >= GIB else ("MiB", MIB)
     traces = []
     for label, figure, color in figures:
         shown = [row for row in rows if figure(row)]
         if shown:
-            trace = _bars(shown, figure, label, color, text.size, 1 / divisor)
-            traces.append({**trace, "y": [folded(row.name) for row in shown]})
+            trace = _bars(shown, names, figure, label, color, text.size, 1 / divisor)
+            traces.append(
+                {**trace, "y": [folded(written(row, names) or row.name) for row in shown]}
+            )
     return Plot(
         name="memory",
         title="Memory",
@@ -84,7 +88,9 @@ def memory(rows: Sequence[Row]) -> Plot | None:
         description=f"Bars of peak memory per variant, in {unit}.",
         traces=traces,
         layout=_layout(
-            f"peak memory of one worker, {unit}", len(rows) * len(traces), [r.name for r in rows]
+            f"peak memory of one worker, {unit}",
+            len(rows) * len(traces),
+            [written(row, names) or row.name for row in rows],
         ),
     )
 
@@ -105,13 +111,14 @@ def _by_workers(
     if not shown:
         return None
     traces = []
+    names = telling(rows, lambda row: row.workers)
     counts = sorted({row.workers for row in rows})
     for place, workers in enumerate(counts):
         mine = [row for row in shown if row.workers == workers]
         if mine:
             color = SHADES[place % len(SHADES)]
-            traces.append(_bars(mine, figure, workers_name(workers), color, write))
-    layout = _layout(axis, len(shown), [row.series for row in shown])
+            traces.append(_bars(mine, names, figure, workers_name(workers), color, write))
+    layout = _layout(axis, len(shown), [written(row, names) or row.series for row in shown])
     layout["xaxis"] |= extra or {}
     best = max(shown, key=lambda row: _mean(figure(row)))
     least = min(shown, key=lambda row: _mean(figure(row)))
@@ -128,6 +135,7 @@ def _by_workers(
 
 def _bars(
     rows: Sequence[Row],
+    names: Sequence[str],
     figure: Figure,
     label: str,
     color: str,
@@ -139,7 +147,7 @@ def _bars(
         "type": "bar",
         "orientation": "h",
         "name": label,
-        "y": [folded(row.series) for row in rows],
+        "y": [folded(written(row, names) or row.series) for row in rows],
         "x": [_mean(stat) * scale for stat in stats],
         "error_x": error_bar(stats, scale),
         "marker": {"color": color},

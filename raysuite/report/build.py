@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -87,35 +88,53 @@ def collect(results: Results, baseline: str | None = None) -> Report:
     )
 
 
-def build(results: Results, out: Path | None = None, baseline: str | None = None) -> Report:
+def build(
+    results: Results, out: Path | None = None, baseline: str | None = None, pictures: bool = True
+) -> Report:
     """Collect the report and write its files into `out` (default: the results folder).
 
-    rows.csv, rows.md, rows.json, report.html, and plots/NAME.html with one plot each. The same
-    Records give the same bytes. Raises UserError if no row is called `baseline`.
+    rows.csv, rows.md, rows.json, report.html, and plots/ with a page for each plot and, unless
+    `pictures` is False, its SVG and PNG. The same Records give the same bytes. Raises UserError
+    if no row is called `baseline`.
     """
     report = collect(results, baseline)
     folder = out or results.folder
     for name, content in contents(report).items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        _write(folder / name, content)
+        _write(folder / name, content.encode("utf-8"))
+    for name, drawn in plot_files(report, pictures):
+        _write(folder / "plots" / name, drawn)
     return report
 
 
 def contents(report: Report) -> dict[str, str]:
-    """Every text file of a report: its path below the folder, and what stands in it."""
-    from raysuite.report.page import page, plot_page  # here: rows alone need no Jinja2
+    """Every text file of a report but its plots: its name, and what stands in it."""
+    from raysuite.report.page import page  # here: rows alone need no Jinja2
 
     return {
         "rows.csv": csv_text(report.rows),
         "rows.md": report.markdown(),
         "rows.json": json.dumps(report.data(), indent=1, ensure_ascii=False) + "\n",
         "report.html": page(report),
-        **{f"plots/{plot.name}.html": plot_page(plot) for plot in report.plots},
     }
 
 
-def _write(file: Path, content: str) -> None:
+def plot_files(report: Report, pictures: bool = True) -> Iterator[tuple[str, bytes]]:
+    """The files of plots/, one after the other: drawing all of them takes seconds."""
+    from raysuite.report.pictures import pictures as draw
+    from raysuite.report.plot_page import SCRIPT, plot_page, script
+
+    if report.plots:
+        yield SCRIPT, script().encode("utf-8")
+    for plot in report.plots:
+        drawn = draw(plot) if pictures else {}
+        yield f"{plot.name}.html", plot_page(plot, drawn.get(".png")).encode("utf-8")
+        for suffix, content in drawn.items():
+            yield f"{plot.name}{suffix}", content
+
+
+def _write(file: Path, content: bytes) -> None:
     """Whole or not at all: a report may be read while a newer one is written."""
+    file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_name(f".{file.name}.part")
-    part.write_text(content, "utf-8")
+    part.write_bytes(content)
     part.replace(file)

@@ -5,92 +5,100 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from raysuite.records import EpochFinished, Row, RunFigures
+from raysuite.records import EpochFinished, Row, RunFigures, summarize
 from raysuite.report import text
-from raysuite.report.plot import NEUTRAL, Look, Plot, Trace, key, safe
+from raysuite.report.facets import WORK, shared, telling, written
+from raysuite.report.figures.panels import panelled
+from raysuite.report.figures.points import whiskers
+from raysuite.report.figures.styles import Styles
+from raysuite.report.plot import NEUTRAL, Plot, Trace, key, safe
 
 MOST_POINTS = 400
 """Points of one curve; longer ones are drawn as means of equal stretches of steps."""
 MOST_MARKERS = 40
+PANEL_HEIGHT = 330
 
 Curve = tuple[list[float], list[float]]
 
 
-def accuracy(rows: Sequence[Row], look: Look) -> Plot | None:
-    """Validation accuracy over epochs."""
-    traces = _traces(rows, look, lambda run: _by_epoch(run, lambda e: e.val_accuracy), ".2%")
-    if not traces:
+def accuracy(rows: Sequence[Row], styles: Styles, intervals: bool = False) -> Plot | None:
+    """Validation accuracy over epochs; with the intervals over repeats where asked for."""
+    panels = _panels(rows, styles, lambda run: _by_epoch(run, lambda e: e.val_accuracy), ".2%")
+    if not panels:
         return None
     targets = {run.target_accuracy for row in rows for run in row.runs if run.target_accuracy}
-    last = max(trace["x"][-1] for trace in traces)
-    for target in sorted(targets):
-        traces.insert(0, _level(f"target {text.percent(target)}", target, last))
     finals = [row.final_accuracy.mean for row in rows if row.final_accuracy]
     reached = f" Final accuracies lie from {text.percent(min(finals))} to " if finals else ""
     reached += f"{text.percent(max(finals))}." if finals else ""
-    return Plot(
+    drawn: dict[str, list[Trace]] = {}
+    for heading, lines in panels.items():
+        if intervals:
+            for row, trace in lines:
+                _add_intervals(trace, row)
+        last = max(trace["x"][-1] for _, trace in lines)
+        levels = [_level(f"target {text.percent(each)}", each, last) for each in sorted(targets)]
+        drawn[heading] = [*levels, *(trace for _, trace in lines)]
+    return panelled(
         name="accuracy",
         title="Validation accuracy",
         note="Top-1 over the whole validation set, mean over repeats.",
         description=f"One line per variant over epochs.{reached}",
-        traces=traces,
-        layout={
-            "xaxis": {"title": {"text": "epochs"}, "rangemode": "tozero"},
-            "yaxis": {"title": {"text": "validation accuracy"}, "tickformat": ".0%"},
-            "height": 420,
-        },
+        panels=drawn,
+        x={"title": {"text": "epochs"}, "rangemode": "tozero"},
+        y={"title": {"text": "validation accuracy"}, "tickformat": ".0%"},
+        height=PANEL_HEIGHT,
     )
 
 
-def loss(rows: Sequence[Row], look: Look) -> Plot | None:
+def loss(rows: Sequence[Row], styles: Styles) -> Plot | None:
     """Training loss over optimiser steps."""
-    traces = _traces(rows, look, lambda run: _by_step(run, lambda e: e.losses), ".4f")
-    if not traces:
+    panels = _panels(rows, styles, lambda run: _by_step(run, lambda e: e.losses), ".4f")
+    if not panels:
         return None
-    for trace in traces:
+    drawn = {heading: [trace for _, trace in lines] for heading, lines in panels.items()}
+    for trace in (trace for lines in drawn.values() for trace in lines):
         trace["mode"] = "lines"
         trace["line"] |= {"width": 1.3}
     steps = max(e.first_step + len(e.losses) for run in _runs(rows) for e in run.epochs)
     stretch = math.ceil(steps / MOST_POINTS)
     means = f" Drawn as means of up to {stretch} steps." if stretch > 1 else ""
-    return Plot(
+    return panelled(
         name="loss",
         title="Training loss",
         note=f"Mean loss of the global batch in each optimiser step, mean over repeats.{means}",
         description="One line per variant over optimiser steps.",
-        traces=traces,
-        layout={
-            "xaxis": {"title": {"text": "optimiser steps"}, "rangemode": "tozero"},
-            "yaxis": {"title": {"text": "training loss"}},
-            "height": 420,
-        },
+        panels=drawn,
+        x={"title": {"text": "optimiser steps"}, "rangemode": "tozero"},
+        y={"title": {"text": "training loss"}},
+        height=PANEL_HEIGHT,
     )
 
 
-def learning_rate(rows: Sequence[Row], look: Look) -> Plot | None:
+def learning_rate(rows: Sequence[Row], styles: Styles) -> Plot | None:
     """Learning rate over epochs, one line for all variants that share it."""
     longest = [
         (row, max(runs, key=lambda run: len(run.epochs))) for row in rows if (runs := _runs([row]))
     ]
     longest.sort(key=lambda pair: -len(pair[1].epochs))  # stable: else in the order of the table
-    shared: list[tuple[list[float], RunFigures, list[Row]]] = []
+    alike: list[tuple[list[float], RunFigures, list[Row]]] = []
     for row, run in longest:
         rates = [rate for epoch in run.epochs for rate in epoch.learning_rates]
-        for known, _, members in shared:
+        for known, _, members in alike:
             if known[: len(rates)] == rates:  # the same, or as far as an unfinished run came
                 members.append(row)
                 break
         else:
-            shared.append((rates, run, [row]))
-    if not shared:
+            alike.append((rates, run, [row]))
+    if not alike:
         return None
     traces = []
-    for _, run, members in shared:
-        every = len(shared) == 1 and len(rows) > 1
-        name = "all variants" if every else safe(text.listed([row.name for row in members], 2))
+    names = telling(rows)
+    for _, run, members in alike:
+        every = len(alike) == 1 and len(rows) > 1
+        name = "all variants" if every else safe(_common(members, names, len(rows)))
         steps, rates = _by_step(run, lambda e: e.learning_rates)
         epochs = [step / run.plan["steps_per_epoch"] for step in steps]
-        trace = _trace(members[0], look, (epochs, rates), ".4g")
+        trace = _trace(members[0], names, styles, (epochs, rates), ".4g")
         style = {"dash": "solid"} if every else {}
         trace |= {"name": name, "mode": "lines", "line": trace["line"] | style}
         trace["meta"] = {"keys": [key(row) for row in members]}
@@ -114,28 +122,48 @@ def _runs(rows: Sequence[Row]) -> list[RunFigures]:
     return [run for row in rows for run in row.runs if run.epochs and run.gate != "failed"]
 
 
-def _traces(
-    rows: Sequence[Row], look: Look, curve: Callable[[RunFigures], Curve], digits: str
-) -> list[Trace]:
-    traces = []
+def _common(members: Sequence[Row], names: Sequence[str], total: int) -> str:
+    """What the members share of that which tells rows apart, else their names."""
+    said = shared(members, names)
+    return said or text.listed([written(row, names) or row.name for row in members], 2)
+
+
+def _panels(
+    rows: Sequence[Row], styles: Styles, curve: Callable[[RunFigures], Curve], digits: str
+) -> dict[str, list[tuple[Row, Trace]]]:
+    """A line for each row that has begun; a panel for each network and data set."""
+    names = telling(rows, always=WORK)
+    within = [name for name in names if name not in WORK]
+    panels: dict[str, list[tuple[Row, Trace]]] = {}
     for row in rows:
         curves = [curve(run) for run in _runs([row])]
         if curves:
-            traces.append(_trace(row, look, _mean_curve(curves), digits))
-    return traces
+            heading = written(row, [name for name in names if name in WORK])
+            trace = _trace(row, within, styles, _mean_curve(curves), digits)
+            panels.setdefault(heading, []).append((row, trace))
+    return panels
 
 
-def _trace(row: Row, look: Look, curve: Curve, digits: str) -> Trace:
+def _add_intervals(trace: Trace, row: Row) -> None:
+    """95 % intervals over the repeats that came so far, at each epoch."""
+    curves = [[epoch.val_accuracy for epoch in run.epochs] for run in _runs([row])]
+    stats = [
+        summarize(y[place] for y in curves if place < len(y)) for place in range(len(trace["x"]))
+    ]
+    if len(stats) <= MOST_MARKERS:
+        trace["error_y"] = whiskers(stats)
+
+
+def _trace(row: Row, names: Sequence[str], styles: Styles, curve: Curve, digits: str) -> Trace:
     x, y = curve
-    color = look.shade(row)
+    name = written(row, names) or shared([row], ("strategy", "loader"))
     return {
         "type": "scatter",
         "mode": "lines+markers" if len(x) <= MOST_MARKERS else "lines",
-        "name": safe(row.name if row.status == "finished" else f"{row.name} ({row.status})"),
+        "name": safe(name if row.status == "finished" else f"{name} ({row.status})"),
         "x": x,
         "y": y,
-        "line": {"color": color, "dash": look.dash(row), "width": 1.8},
-        "marker": {"color": color, "symbol": look.worker_symbol(row), "size": 6},
+        **styles.curve(row, names),
         "hovertemplate": f"%{{fullData.name}}<br>%{{x:.4~g}}: %{{y:{digits}}}<extra></extra>",
         "meta": {"keys": [key(row)]},
     }

@@ -30,7 +30,8 @@
     if (keep.every(Boolean)) return trace;
     if (!keep.some(Boolean)) return null;
     const part = {...trace, x: pick(trace.x, keep), y: pick(trace.y, keep),
-      customdata: pick(trace.customdata, keep)};
+      customdata: pick(trace.customdata, keep), text: pick(trace.text, keep)};
+    if (trace.marker) part.marker = {...trace.marker, color: pick(trace.marker.color, keep)};
     for (const bar of ["error_x", "error_y"]) {
       if (trace[bar]) part[bar] = {...trace[bar], array: pick(trace[bar].array, keep),
         arrayminus: pick(trace[bar].arrayminus, keep)};
@@ -49,13 +50,43 @@
     ticklabelstandoff: 4, separatethousands: true, exponentformat: "none", ...given,
     title: {...(given || {}).title, standoff: 10, font: {size: small ? 11 : 13}}});
 
+  // Panels that still show something, numbered anew, as many beside each other as there is room for.
+  const arranged = (figure, traces, width) => {
+    const {panels, panel_height: height} = figure.layout.meta;
+    const shown = panels.map((_, place) => place).filter(
+      (place) => traces.some((trace) => trace.meta.panel === place && trace.meta.keys));
+    const number = (index) => (index ? index + 1 : "");
+    const columns = Math.max(1, Math.min(figure.layout.grid.columns, shown.length, Math.floor(width / 270)));
+    const rows = Math.max(1, Math.ceil(shown.length / columns));
+    const named = new Set();
+    const moved = traces.filter((trace) => shown.includes(trace.meta.panel)).map((trace) => {
+      const index = shown.indexOf(trace.meta.panel);
+      const first = !named.has(trace.name);
+      named.add(trace.name);
+      return {...trace, xaxis: `x${number(index)}`, yaxis: `y${number(index)}`, showlegend: first};
+    });
+    const axes = {};
+    shown.forEach((place, index) => {
+      axes[`xaxis${number(index)}`] = figure.layout[`xaxis${number(place)}`];
+      const matches = index && figure.layout[`yaxis${number(1)}`].matches ? {matches: "y"} : {matches: undefined};
+      const title = index % columns ? {text: ""} : figure.layout.yaxis.title;
+      axes[`yaxis${number(index)}`] = {...figure.layout.yaxis, ...matches, title};
+    });
+    const annotations = shown.map((place, index) => ({...figure.layout.annotations[place],
+      xref: `x${number(index)} domain`, yref: `y${number(index)} domain`, font: {size: 12}}));
+    return {traces: moved, layout: {...axes, annotations, height: rows * height + 60,
+      grid: {...figure.layout.grid, rows, columns, ygap: Math.min(0.5, 75 / height)}}};
+  };
+
   const layoutOf = (figure, traces, width) => {
     const small = width < 520;
-    const isBars = traces.some((trace) => trace.type === "bar");
-    const many = traces.length > (small ? 8 : 14);
-    const longest = Math.max(0, ...traces.map((trace) => trace.name.length));
+    // bars that lie list variants; those that stand are panels like any other
+    const isBars = traces.some((trace) => trace.orientation === "h") && !figure.layout.meta;
+    const entries = traces.filter((trace) => trace.showlegend !== false);
+    const many = entries.length > (small ? 8 : 14);
+    const longest = Math.max(0, ...entries.map((trace) => trace.name.length));
     const entry = 55 + (small ? 5.8 : 6.4) * longest;
-    const rows = Math.ceil(traces.length / Math.max(1, Math.floor((width - 72) / entry)));
+    const rows = Math.ceil(entries.length / Math.max(1, Math.floor((width - 72) / entry)));
     const base = isBars ? barHeight(traces) : figure.layout.height;
     const present = new Set(traces.flatMap((trace) => (isBars ? trace.y : [])));
     const order = isBars
@@ -65,20 +96,20 @@
       ...figure.layout,
       width,
       height: base + below,
-      margin: {l: 56, r: 16, t: 12, b: 50 + below},
+      margin: {l: 56, r: 16, t: figure.layout.meta ? 28 : 12, b: 50 + below},
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: {family: getComputedStyle(document.body).fontFamily, color: color("--ink"),
         size: small ? 11 : 12.5},
       hoverlabel: {align: "left", namelength: -1},
       hovermode: "closest",
-      showlegend: traces.length > 1 && !(many && small),
+      showlegend: figure.layout.showlegend !== false && entries.length > 1 && !(many && small),
       legend: isBars ? {orientation: "h", y: 1, yanchor: "bottom", x: 0, traceorder: "normal"}
         : many ? {orientation: "v", font: {size: 10.5}, traceorder: "normal"}
         : {orientation: "h", yref: "container", yanchor: "bottom", y: 0, x: 0,
           font: {size: small ? 10.5 : 11.5}, traceorder: "normal"},
-      xaxis: axis(figure.layout.xaxis, small),
-      yaxis: {...axis(figure.layout.yaxis, small), ...order,
-        tickfont: {size: isBars ? (small ? 9.5 : 11.5) : undefined}},
+      ...Object.fromEntries(Object.keys(figure.layout).filter((name) => /^[xy]axis/.test(name)).map(
+        (name) => [name, {...axis(figure.layout[name], small), ...(name === "yaxis" ? order : {}),
+          tickfont: {size: small ? 9.5 : isBars || figure.layout.meta ? 11.5 : undefined}}])),
     };
   };
 
@@ -87,8 +118,17 @@
 
   const draw = (name) => {
     const div = document.getElementById(`plot-${name}`);
-    const traces = figures[name].data.map(filtered).filter(Boolean);
-    return Plotly.react(div, traces, layoutOf(figures[name], traces, div.clientWidth), config);
+    const width = div.clientWidth;
+    let figure = figures[name];
+    let traces = figure.data.map(filtered).filter(Boolean);
+    if (figure.layout.meta) {
+      const {grid, meta, ...others} = figure.layout;
+      const bare = Object.fromEntries(Object.entries(others).filter(([key]) => !/^[xy]axis/.test(key)));
+      const made = arranged(figure, traces, width);
+      traces = made.traces;
+      figure = {...figure, layout: {...bare, meta, ...made.layout}};
+    }
+    return Plotly.react(div, traces, layoutOf(figure, traces, width), config);
   };
 
   // One at a time, with room between, so that a page with many runs answers while it draws.

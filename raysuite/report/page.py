@@ -16,7 +16,6 @@ from raysuite.records import Row, RunFigures
 from raysuite.records.names import workers_name
 from raysuite.report import text
 from raysuite.report.data import finite
-from raysuite.report.plot import Plot
 from raysuite.report.tables import columns
 
 if TYPE_CHECKING:
@@ -49,18 +48,6 @@ def page(report: Report) -> str:
             version=__version__,
         )
     )
-
-
-def plot_page(plot: Plot) -> str:
-    """One plot as a small page, for MLflow; it loads plotly.js from plotly's host."""
-    import plotly.io
-
-    figure = finite(plot.figure)
-    figure["layout"] = {**figure["layout"], "title": {"text": plot.title}}
-    written: str = plotly.io.to_html(
-        figure, include_plotlyjs="cdn", validate=False, div_id=plot.name, full_html=True
-    )
-    return written
 
 
 def script_json(data: Any) -> str:

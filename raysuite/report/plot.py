@@ -1,4 +1,4 @@
-"""What all plots share: their form as plain data, and the look of a variant in every one of them.
+"""What all plots share: their form as plain data, their colours, and how names are written.
 
 A plot is plotly's JSON as plain data, so that building one imports no plotly.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import html
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,64 +38,20 @@ class Plot:
     layout: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def wide(self) -> bool:
+        """Whether it wants the page's whole width."""
+        return bool(self.layout.get("grid", {}).get("columns", 1) > 1)
+
+    @property
     def figure(self) -> Figure:
         """plotly's JSON."""
         return {"data": self.traces, "layout": self.layout}
 
 
-class Look:
-    """Colour by strategy, dash by loader, symbol by what else differs: the same in every plot."""
-
-    def __init__(self, rows: Sequence[Row]) -> None:
-        self._strategies = _distinct(row.strategy for row in rows)
-        self._loaders = _distinct(row.loader for row in rows)
-        self._rests = _distinct(_rest(row) for row in rows)
-        self._workers = sorted({row.workers for row in rows})
-
-    def color(self, row: Row) -> str:
-        """The strategy's colour."""
-        return COLORS[self._strategies.index(row.strategy) % len(COLORS)]
-
-    def shade(self, row: Row) -> str:
-        """In plots with one line per variant: the strategy's colour, paler for fewer workers."""
-        place = self._workers.index(row.workers)
-        if len(self._strategies) == 1:  # then the number of workers has the colours to itself
-            return COLORS[place % len(COLORS)]
-        return _paler(self.color(row), 0.5 * (1 - (place + 1) / len(self._workers)))
-
-    def dash(self, row: Row) -> str:
-        """The loader's dash."""
-        return DASHES[self._loaders.index(row.loader) % len(DASHES)]
-
-    def symbol(self, row: Row) -> str:
-        """The symbol of the other options."""
-        return SYMBOLS[self._rests.index(_rest(row)) % len(SYMBOLS)]
-
-    def worker_symbol(self, row: Row) -> str:
-        """The symbol of the number of workers, in plots with one line per variant."""
-        return SYMBOLS[self._workers.index(row.workers) % len(SYMBOLS)]
-
-    def series_line(self, row: Row) -> Trace:
-        """Line and markers of a series over workers."""
-        color = self.color(row)
-        return {
-            "mode": "lines+markers",
-            "line": {"color": color, "dash": self.dash(row), "width": 2},
-            "marker": {"color": color, "symbol": self.symbol(row), "size": 8},
-        }
-
-
-def _paler(color: str, share: float) -> str:
+def paler(color: str, share: float) -> str:
+    """A colour mixed with that share of white."""
     parts = (int(color[place : place + 2], 16) for place in (1, 3, 5))
     return "#" + "".join(f"{round(part + (255 - part) * share):02X}" for part in parts)
-
-
-def _rest(row: Row) -> str:
-    return row.series.removeprefix(f"{row.strategy} · {row.loader}")
-
-
-def _distinct(values: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(values))
 
 
 def key(row: Row) -> list[Any]:

@@ -73,15 +73,15 @@ def assert_all_drawn(page) -> int:
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (400, "light")])
 def test_every_plot_is_drawn_without_a_network(browser, tmp_path, width, scheme):
-    build(write_results(tmp_path, repeats=2))
+    build(write_results(tmp_path, repeats=2), pictures=False)
     page, complaints = open_page(browser, tmp_path / "report.html", width, scheme)
-    assert assert_all_drawn(page) == 9
+    assert assert_all_drawn(page) == 11
     assert complaints == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_partial_results(browser, tmp_path):
-    build(write_results(tmp_path, fails={0: LOST, 4: CAUGHT}, missing=[10, 11]))
+    build(write_results(tmp_path, fails={0: LOST, 4: CAUGHT}, missing=[10, 11]), pictures=False)
     page, complaints = open_page(browser, tmp_path / "report.html")
     assert_all_drawn(page)
     assert complaints == []
@@ -89,14 +89,14 @@ def test_partial_results(browser, tmp_path):
 
 
 def test_nothing_to_draw(browser, tmp_path):
-    build(write_results(tmp_path, missing=range(12)))
+    build(write_results(tmp_path, missing=range(12)), pictures=False)
     page, complaints = open_page(browser, tmp_path / "report.html")
     assert complaints == []
     assert "No run has anything to draw so far." in page.inner_text("#plots")
 
 
 def test_filters_and_sorting(browser, tmp_path):
-    build(write_results(tmp_path))
+    build(write_results(tmp_path), pictures=False)
     page, complaints = open_page(browser, tmp_path / "report.html")
     page.uncheck("input[name=strategy][value=horovod]")
     page.wait_for_timeout(300)
@@ -117,8 +117,8 @@ def test_filters_and_sorting(browser, tmp_path):
 
 
 def test_some_hundred_runs(browser, tmp_path):
-    build(write_results(tmp_path, spec=MANY))
+    build(write_results(tmp_path, spec=MANY), pictures=False)
     page, complaints = open_page(browser, tmp_path / "report.html")
-    assert assert_all_drawn(page) == 9
+    assert assert_all_drawn(page) == 11
     assert complaints == []
     assert page.locator(".rows tbody tr").count() == 144

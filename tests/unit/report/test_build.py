@@ -33,7 +33,8 @@ def test_files(tmp_path):
     assert (len(data["rows"]), len(data["runs"])) == (12, 24)
     markdown = (tmp_path / "rows.md").read_text("utf-8")
     assert markdown.count("\n| ") == 14
-    assert len(list((tmp_path / "plots").glob("*.html"))) == 9
+    for suffix in ("html", "svg", "png"):
+        assert len(list((tmp_path / "plots").glob(f"*.{suffix}"))) == 11
 
 
 def test_the_same_records_give_the_same_bytes(tmp_path):
@@ -48,13 +49,13 @@ def test_the_same_records_give_the_same_bytes(tmp_path):
 
 def test_out_leaves_the_results_alone(tmp_path):
     results = write_results(tmp_path / "a")
-    build(results, tmp_path / "b")
+    build(results, tmp_path / "b", pictures=False)
     assert not (results.folder / "report.html").exists()
     assert (tmp_path / "b" / "report.html").exists()
 
 
 def test_the_page_asks_nothing_of_any_host(tmp_path):
-    build(write_results(tmp_path))
+    build(write_results(tmp_path), pictures=False)
     page = (tmp_path / "report.html").read_text("utf-8")
     assert "default-src 'none'" in page
     assert page.count("plotly.js v") == 1, "plotly.js is embedded once"
@@ -70,7 +71,7 @@ def test_the_page_escapes_what_people_wrote(tmp_path):
         spec=spec,
         fails={0: RunFailed(run_id="", reason="error", message=EVIL, detail=EVIL)},
     )
-    build(results)
+    build(results, pictures=False)
     page = (tmp_path / "report.html").read_text("utf-8")
     assert "<img src=x" not in page
     assert html.escape("<img src=x onerror=alert(1)>") in page
@@ -84,7 +85,7 @@ def test_names_in_plots_are_no_markup(tmp_path):
     assert any("&lt;b&gt;" in t["name"] for p in report.plots for t in p.traces if p.name == "loss")
     written = script_json({plot.name: plot.figure for plot in report.plots})
     assert "<" not in written
-    build(Results(tmp_path))
+    build(Results(tmp_path), pictures=False)
     assert "<b>x</b>" not in (tmp_path / "report.html").read_text("utf-8")
 
 
@@ -117,7 +118,7 @@ def test_a_diverged_run_has_gaps_and_valid_json(tmp_path):
     file = results.journal_file(results.plans()[0]["run_id"])
     text = re.sub(r'"losses":\[[^,]+,', '"losses":[NaN,', file.read_text("utf-8"))
     file.write_text(text, "utf-8")
-    build(results)
+    build(results, pictures=False)
     assert '"loss"' in script_json({p.name: p.figure for p in collect(results).plots})
     json.loads(
         (tmp_path / "rows.json").read_text("utf-8"),

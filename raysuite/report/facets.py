@@ -1,0 +1,96 @@
+"""What tells rows apart, so that legends say what differs and titles say what is shared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+
+from raysuite.records import Row
+from raysuite.records.names import block_name, workers_name
+
+OWN = ("strategy", "loader", "model", "data", "schedule", "batch", "workers", "device")
+"""The facets that every row has, in the order in which they are written."""
+
+WORK = ("model", "data")
+"""The facets without which no figure of two rows compares."""
+
+_KEYS = {
+    "strategy": "strategy",
+    "strategy.name": "strategy",
+    "loader": "loader",
+    "loader.name": "loader",
+    "model": "model",
+    "model.name": "model",
+    "data": "data",
+    "data.name": "data",
+    "schedule": "schedule",
+    "schedule.name": "schedule",
+    "training.global_batch": "batch",
+    "training.batch_per_worker": "batch",
+    "resources.workers": "workers",
+    "resources.device": "device",
+}
+"""Keys of a matrix that one of OWN speaks for."""
+
+
+def facets(row: Row) -> dict[str, str]:
+    """Each facet of a row with its short text: OWN, then the other keys of the matrix."""
+    plan = row.runs[0].plan
+    spec, label = plan["spec"], plan["label"]
+    training = spec["training"]
+    share = training.get("batch_per_worker")
+    data = spec["data"]
+    schedule = spec.get("schedule", {}).get("name", "")
+    own = {
+        "strategy": row.strategy,
+        "loader": row.loader,
+        "model": block_name(label.get("model", spec["model"]["name"])),
+        "data": block_name(label.get("data", data["name"])),
+        "schedule": block_name(label.get("schedule", schedule)),
+        "batch": f"{share} a worker" if share else f"batch {training.get('global_batch')}",
+        "workers": workers_name(row.workers),
+        "device": row.device,
+    }
+    others = {
+        key: f"{key.rpartition('.')[2]}={block_name(value)}"
+        for key, value in label.items()
+        if key not in _KEYS and key != "seed"
+    }
+    return own | others
+
+
+def telling(
+    rows: Sequence[Row],
+    given: Callable[[Row], Hashable] = lambda row: None,
+    always: Sequence[str] = (),
+) -> list[str]:
+    """The facets that tell rows apart which `given` does not, and no more of them than it takes.
+
+    A facet that follows from the ones before it, such as a precision that goes with the strategy,
+    is left out; one of `always` is in wherever rows differ in it, even if `given` implies it.
+    """
+    table = [(given(row), facets(row)) for row in rows]
+    names = list(dict.fromkeys(name for _, each in table for name in each))
+    chosen = [name for name in always if len({each.get(name) for _, each in table}) > 1]
+    groups = len({(key, _texts(each, chosen)) for key, each in table})
+    for name in names:
+        split = len({(key, _texts(each, [*chosen, name])) for key, each in table})
+        if split > groups:
+            chosen.append(name)
+            groups = split
+    return sorted(chosen, key=names.index)
+
+
+def written(row: Row, names: Sequence[str]) -> str:
+    """`ddp · native`: a row by the given facets."""
+    return " · ".join(filter(None, _texts(facets(row), names)))
+
+
+def shared(rows: Sequence[Row], names: Sequence[str] = ("model", "data")) -> str:
+    """`resnet20 · digits`: the values of those facets that all rows have in common."""
+    table = [facets(row) for row in rows]
+    same = [name for name in names if len({each.get(name, "") for each in table}) == 1]
+    return written(rows[0], same) if rows else ""
+
+
+def _texts(each: dict[str, str], names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(each.get(name, "") for name in names)

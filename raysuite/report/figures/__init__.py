@@ -1,0 +1,1 @@
+"""The papers' figures, from rows: over workers, per network, per batch, shares, bars."""

@@ -1,0 +1,177 @@
+"""Figures over workers: throughput, speed-up and parallel efficiency, in panels."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from raysuite.records import Row
+from raysuite.report import text
+from raysuite.report.facets import WORK, shared, telling, written
+from raysuite.report.figures.panels import panelled
+from raysuite.report.figures.points import Figure, line, middle
+from raysuite.report.figures.styles import Styles
+from raysuite.report.plot import NEUTRAL, Plot, Trace
+
+
+def throughput(rows: Sequence[Row], styles: Styles) -> Plot | None:
+    """Throughput over workers, one panel a loader and work (Aach et al. 2023, Fig. 3)."""
+    return _over_workers(
+        rows,
+        styles,
+        lambda row: row.throughput,
+        panel=("loader", *WORK),
+        name="throughput-workers",
+        title="Throughput over workers",
+        axis="images per second",
+        note="Means over repeats with 95 % intervals; warm-up is left out.",
+        write=lambda value: f"{text.number(value)} images/s",
+    )
+
+
+def speed_up(rows: Sequence[Row], styles: Styles) -> Plot | None:
+    """Speed-up over workers with its ideal line (Aach et al. 2023, Fig. 4)."""
+    shown = [row for row in rows if row.speed_up]
+    bases = {row.name: row.workers for row in rows}
+    ideal = {row.workers: row.workers / bases[str(row.baseline)] for row in shown}
+    return _over_workers(
+        shown,
+        styles,
+        lambda row: row.speed_up,
+        panel=WORK,
+        ideal=ideal,
+        name="speed-up",
+        title="Speed-up",
+        axis="speed-up S",
+        note=f"S = throughput / throughput of the baseline. {_baselines(shown)}",
+    )
+
+
+def efficiency(rows: Sequence[Row], styles: Styles) -> Plot | None:
+    """Parallel efficiency, one line per framework and loader (Aach et al. 2023, Figs. 5 and 7)."""
+    shown = [row for row in rows if row.efficiency]
+    return _over_workers(
+        shown,
+        styles,
+        lambda row: row.efficiency,
+        panel=WORK,
+        ideal={row.workers: 1.0 for row in shown},
+        name="efficiency",
+        title="Parallel efficiency",
+        axis="parallel efficiency E",
+        note="E = S × workers of the baseline / workers; 1 is ideal. " + _baselines(shown),
+    )
+
+
+def efficiency_per_model(rows: Sequence[Row], styles: Styles) -> Plot | None:
+    """Parallel efficiency, one line per network (Aach et al. 2023, Fig. 6)."""
+    shown = [row for row in rows if row.efficiency]
+    names = telling(shown, lambda row: row.workers, WORK)
+    if "model" not in names:
+        return None
+    return _over_workers(
+        shown,
+        styles,
+        lambda row: row.efficiency,
+        panel=[name for name in names if name != "model"],
+        ideal={row.workers: 1.0 for row in shown},
+        name="efficiency-models",
+        title="Parallel efficiency per network",
+        axis="parallel efficiency E",
+        note="One line per network. " + _baselines(shown),
+    )
+
+
+def _baselines(rows: Sequence[Row]) -> str:
+    named = sorted({str(row.baseline) for row in rows})
+    return f"Baseline: {named[0]}." if len(named) == 1 else "Baselines are named below the plots."
+
+
+def _over_workers(
+    rows: Sequence[Row],
+    styles: Styles,
+    figure: Figure,
+    *,
+    panel: Collection[str],
+    name: str,
+    title: str,
+    axis: str,
+    note: str,
+    ideal: dict[int, float] | None = None,
+    write: text.Writer = text.number,
+) -> Plot | None:
+    """None unless some line has several numbers of workers; shorter lines are left to the bars."""
+    shown = [row for row in rows if figure(row)]
+    names = telling(shown, lambda row: row.workers, WORK)
+    series: dict[str, list[Row]] = {}
+    for row in shown:
+        series.setdefault(written(row, names), []).append(row)
+    if all(len(members) < 2 for members in series.values()):
+        return None
+    across = [each for each in names if each in panel]
+    within = [each for each in names if each not in panel]
+    panels: dict[str, list[Trace]] = {}
+    for heading in _headings(shown, across):
+        panels[heading] = []
+        inside = [m for m in series.values() if written(m[0], across) == heading]
+        if ideal:
+            present = sorted({row.workers for members in inside for row in members})
+            panels[heading].append(_ideal(present, ideal))
+        for members in inside:
+            label = written(members[0], within) or shared(members, ("strategy", "loader"))
+            style = styles.line(members[0], within)
+            panels[heading].append(
+                line(members, label, lambda row: row.workers, figure, write, style)
+            )
+    counts = sorted({row.workers for row in shown})
+    best = max(shown, key=lambda row: middle(figure(row)))
+    both = shared(shown, [each for each in ("strategy", "loader", *WORK) if each not in names])
+    return panelled(
+        name=name,
+        title=f"{title} – {both}" if both else title,
+        note=note,
+        description="Lines over the number of workers; the highest point is "
+        f"{write(middle(figure(best)))} ({best.name}).",
+        panels=panels,
+        columns=_columns(shown, across),
+        x=_workers_axis(counts),
+        y={"title": {"text": axis}, "rangemode": "tozero"},
+    )
+
+
+def _headings(rows: Sequence[Row], across: Sequence[str]) -> list[str]:
+    """Panel titles; the loader varies fastest, so that a column of panels is one loader."""
+    order = sorted(across, key=lambda name: name == "loader")
+    places = {name: list(dict.fromkeys(written(row, [name]) for row in rows)) for name in order}
+    ordered = sorted(
+        rows, key=lambda row: [places[name].index(written(row, [name])) for name in order]
+    )
+    return list(dict.fromkeys(written(row, across) for row in ordered))
+
+
+def _columns(rows: Sequence[Row], across: Sequence[str]) -> int:
+    """As many as there are loaders where they stand beside each other, else three."""
+    loaders = len({row.loader for row in rows})
+    return loaders if "loader" in across and 1 < loaders <= 4 else 3
+
+
+def _ideal(counts: Sequence[int], ideal: dict[int, float]) -> Trace:
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": "ideal",
+        "x": list(counts),
+        "y": [ideal[workers] for workers in counts],
+        "line": {"color": NEUTRAL, "dash": "dot", "width": 1.5},
+        "hoverinfo": "skip",
+    }
+
+
+def _workers_axis(counts: Sequence[int]) -> dict[str, Any]:
+    axis: dict[str, Any] = {
+        "title": {"text": "workers"},
+        "tickvals": list(counts),
+        "ticktext": [str(workers) for workers in counts],
+    }
+    # numbers of workers are doubled as a rule: on a linear axis the small ones would crowd
+    return {**axis, "type": "log"} if counts[-1] >= 8 * counts[0] else axis
