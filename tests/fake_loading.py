@@ -66,7 +66,7 @@ def fake_bench(
         for repeat, rate in enumerate(rates)
     ]
     bench = LoadingBench(
-        name="image_folder folder",
+        name="image_folder",
         time=1.8e9,
         plan=plan,
         candidates=tuple(candidates(loader_blocks(loaders), threads, [])),

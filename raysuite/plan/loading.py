@@ -49,8 +49,9 @@ class LoadingPlan(BaseModel):
 
     @property
     def title(self) -> str:
-        """The data set and its form."""
-        return f"{self.data.name} {self.data.form}" if self.data.form else self.data.name
+        """The data set, and its form where it has several."""
+        several = len(self.data.formats) > 1
+        return f"{self.data.name} {self.data.form}" if several else self.data.name
 
 
 def loader_options(candidate: Candidate) -> LoaderOptions:

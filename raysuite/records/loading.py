@@ -90,7 +90,7 @@ class LoadingBench(_Fact):
 
     format: int = 1
     name: str
-    """The data set, and the form in which it lies on disk."""
+    """The data set, and the form in which it lies on disk where it has several."""
     time: float
     """When it began, in s since 1970."""
     plan: dict[str, Any]

@@ -44,7 +44,8 @@ class Diagnosis:
 
     def __str__(self) -> str:
         if not self.best:
-            return f"No loader delivered anything. {self.because}"
+            why = f": {self.because}" if self.because else ""
+            return f"No loader delivered anything{why}."
         word = "is" if self.certain else "is probably"
         said = f"{self.best} {word} bound by {self.bound}: {self.because}."
         if self.rivals:
