@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from raysuite.cli.console import print_text, stdout
+from raysuite.errors import UserError
 
 if TYPE_CHECKING:
+    from raysuite.records import Results
     from raysuite.report import Report
+    from raysuite.report.against import Comparison
 
 
 def report(
@@ -30,15 +34,35 @@ def report(
             "Default: for each row, its own variant with the fewest workers.",
         ),
     ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STUDY",
+            help="Lay another results folder beside this one, or a paper's published values: "
+            "published:aach2023, published:mahon2020, published:ddlbench2020.",
+        ),
+    ] = None,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Write nothing: recompute every figure of a report from the journals, and end "
+            "with 1 where its files say something else.",
+        ),
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Where to write the files; default: RESULTS."),
     ] = None,
+    pictures: Annotated[
+        bool,
+        typer.Option("--pictures/--no-pictures", help="Draw each plot as SVG and PNG too."),
+    ] = True,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print rows and runs as JSON instead of a table.")
     ] = False,
 ) -> None:
-    """Write report.html, rows.csv, rows.md and rows.json, and print the table.
+    """Write report.html, tables and plots of a results folder, and print the table.
 
     It can be called at any time: runs that failed or are still to come are named as such.
 
@@ -47,15 +71,28 @@ def report(
       raysuite report results/quickstart
       raysuite report results/quickstart --baseline single
       raysuite report results/quickstart --baseline "ddp · native · 1 worker"
+      raysuite report results/quickstart --against results/yesterday
+      raysuite report results/aach2023-throughput --against published:aach2023
+      raysuite report results/quickstart --check
       raysuite report results/quickstart --json | jq '.rows[].name'
     """
     from raysuite.records import Results
     from raysuite.report import build
+    from raysuite.report.data import finite
 
     opened = Results.open(results)
-    made = build(opened, out, baseline)
+    if check:
+        if baseline is not None or against is not None:
+            raise UserError(
+                "--check takes --baseline and --against from the report that it checks; "
+                "leave them out"
+            )
+        _check(opened, out, as_json)
+        return
+    made = build(opened, out, baseline, against=against)
     if as_json:
-        print_text(json.dumps(made.data(), indent=2, ensure_ascii=False))
+        compared = {"against": made.comparison.data()} if made.comparison else {}
+        print_text(json.dumps(finite(made.data() | compared), indent=2, ensure_ascii=False))
         return
     show(made, out or opened.folder)
 
@@ -70,4 +107,44 @@ def show(made: Report, folder: Path) -> None:
         style = {"caveat": "yellow", "problem": "red"}.get(sentence.kind, "")
         console.print(f"- {sentence.text}", style=style)
     console.print(f"- {made.note}")
+    if made.comparison is not None:
+        _show_comparison(made.comparison)
     print_text(f"\n{folder / 'report.html'}")
+
+
+def _show_comparison(comparison: Comparison) -> None:
+    """Print both sides, what a paper says twice, and how much has no counterpart, and why."""
+    from raysuite.report.against_sheets import comparison_sheets
+    from raysuite.report.sheet import terminal_sheet
+
+    console = stdout()
+    for sheet in comparison_sheets(comparison):
+        if sheet.name == "against-unmatched":
+            continue
+        console.print(f"\n{sheet.title}")
+        console.print(terminal_sheet(sheet, without=("Notes", "Interval of")))
+        for note in sheet.notes:
+            console.print(f"- {note}")
+    reasons = Counter(f"{each.side}: {each.reason}" for each in comparison.unmatched)
+    if reasons:
+        console.print("\nWithout a counterpart (each by name in tables/against-unmatched.md)")
+    for reason, count in reasons.most_common():
+        console.print(f"- {count} of {reason}")
+
+
+def _check(results: Results, out: Path | None, as_json: bool) -> None:
+    """Print what does not agree; exit code 1 if anything does not."""
+    from raysuite.report.check import check
+    from raysuite.report.data import finite
+
+    done = check(results, out)
+    if as_json:
+        print_text(json.dumps(finite(done.data()), indent=2, ensure_ascii=False))
+    else:
+        for mismatch in done.mismatches:
+            print_text(str(mismatch))
+        for note in done.notes:
+            print_text(f"note: {note}")
+        print_text(done.summary)
+    if done.mismatches:
+        raise typer.Exit(1)

@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from raysuite.records import Results, Row, RunFigures, make_rows, results_figures
+from raysuite.report.against import Comparison
+from raysuite.report.against_asked import compare
 from raysuite.report.data import csv_text, finite, row_data, run_data
 from raysuite.report.plot import Plot
 from raysuite.report.plots import make_plots
+from raysuite.report.provenance import provenance
+from raysuite.report.sheets import sheet_files
 from raysuite.report.summary import Sentence, repeats_note, summarize_rows
 from raysuite.report.tables import markdown, markdown_text
 
@@ -32,6 +37,8 @@ class Report:
     """The spec as it was written."""
     options: dict[str, Any] = field(default_factory=dict)
     """What was asked for beside the defaults, such as a baseline: it is needed to recompute."""
+    comparison: Comparison | None = None
+    """This study beside another one, or beside a paper."""
 
     @property
     def name(self) -> str:
@@ -47,6 +54,11 @@ class Report:
     def note(self) -> str:
         """How the intervals came about."""
         return repeats_note(self.rows)
+
+    @cached_property
+    def provenance(self) -> dict[str, Any]:
+        """Where the figures come from: the content of provenance.json."""
+        return provenance(self.folder, self.runs, self.options)
 
     def data(self) -> dict[str, Any]:
         """Everything as plain data: the content of rows.json."""
@@ -68,15 +80,17 @@ class Report:
         return "\n".join([*lines, markdown(self.rows), self.note, ""])
 
 
-def collect(results: Results, baseline: str | None = None) -> Report:
+def collect(results: Results, baseline: str | None = None, against: str | None = None) -> Report:
     """The report of a results folder, without writing anything.
 
-    `baseline` is the name of a row, or a part of it: see `raysuite.records.make_rows`.
-    Raises UserError if no row is called so.
+    `baseline` is the name of a row, or a part of it: see `raysuite.records.make_rows`. `against`
+    is `published:PAPER` or another results folder. Raises UserError if no row is called so, or
+    there is nothing of that name.
     """
     runs = results_figures(results)
     rows = make_rows(runs, baseline)
     spec = results.folder / "spec.yaml"
+    asked = {"baseline": baseline, "against": against}
     return Report(
         folder=results.folder,
         rows=rows,
@@ -84,20 +98,26 @@ def collect(results: Results, baseline: str | None = None) -> Report:
         summary=summarize_rows(rows, runs),
         plots=make_plots(rows),
         spec_text=spec.read_text("utf-8", errors="replace") if spec.is_file() else "",
-        options={} if baseline is None else {"baseline": baseline},
+        options={key: value for key, value in asked.items() if value is not None},
+        comparison=None if against is None else compare(rows, against, baseline),
     )
 
 
 def build(
-    results: Results, out: Path | None = None, baseline: str | None = None, pictures: bool = True
+    results: Results,
+    out: Path | None = None,
+    baseline: str | None = None,
+    pictures: bool = True,
+    against: str | None = None,
 ) -> Report:
     """Collect the report and write its files into `out` (default: the results folder).
 
-    rows.csv, rows.md, rows.json, report.html, and plots/ with a page for each plot and, unless
-    `pictures` is False, its SVG and PNG. The same Records give the same bytes. Raises UserError
-    if no row is called `baseline`.
+    rows.csv, rows.md, rows.tex, rows.json, report.html, provenance.json, tables/ with further
+    tables, against.json where there is something to compare with, and plots/ with a page for
+    each plot and, unless `pictures` is False, its SVG and PNG. The same Records give the same
+    bytes. Raises UserError if no row is called `baseline`, or nothing `against`.
     """
-    report = collect(results, baseline)
+    report = collect(results, baseline, against)
     folder = out or results.folder
     for name, content in contents(report).items():
         _write(folder / name, content.encode("utf-8"))
@@ -114,6 +134,8 @@ def contents(report: Report) -> dict[str, str]:
         "rows.csv": csv_text(report.rows),
         "rows.md": report.markdown(),
         "rows.json": json.dumps(report.data(), indent=1, ensure_ascii=False) + "\n",
+        "provenance.json": json.dumps(report.provenance, indent=1, ensure_ascii=False) + "\n",
+        **sheet_files(report.rows, report.runs, report.provenance, report.comparison),
         "report.html": page(report),
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from rich import box
@@ -55,11 +55,13 @@ def _line(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def terminal_sheet(sheet: Sheet) -> Table:
-    """For a terminal."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=None)
-    for title in sheet.header:
+def terminal_sheet(sheet: Sheet, without: Collection[str] = ()) -> Table:
+    """For a terminal, without the columns of those titles."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    shown = [place for place, title in enumerate(sheet.header) if title not in without]
+    for title in (sheet.header[place] for place in shown):
         table.add_column(title, justify="right" if title in sheet.numbers else "left")
     for cells in sheet.cells:
-        table.add_row(*map(Text, cells))  # Text: a name in brackets is no markup
+        # Text: a name in brackets is no markup
+        table.add_row(*(Text(cells[place]) for place in shown))
     return table

@@ -1,12 +1,19 @@
-"""The tables of a report as Sheets: rows, and verdicts of the gate."""
+"""The tables of a report as Sheets, and the files that they are written to."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from typing import Any
 
 from raysuite.records import Row, RunFigures
 from raysuite.report import text
-from raysuite.report.sheet import Sheet
+from raysuite.report.against import Comparison, line_data
+from raysuite.report.against_sheets import comparison_sheets
+from raysuite.report.data import finite
+from raysuite.report.latex import latex
+from raysuite.report.provenance import files_sheet, runs_sheet
+from raysuite.report.sheet import Sheet, csv_lines, csv_sheet, markdown_sheet
 from raysuite.report.summary import repeats_note
 from raysuite.report.tables import columns
 
@@ -64,3 +71,34 @@ def _verdict(run: RunFigures) -> tuple[str, ...]:
     bound = "no bound" if verdict.tolerance is None else f"{verdict.tolerance:.2g}"
     errors = (f"{verdict.error:.2g}", f"{verdict.error_batchnorm:.2g}")
     return (*begin, *errors, bound, verdict.rule)
+
+
+def sheet_files(
+    rows: Sequence[Row],
+    runs: Sequence[RunFigures],
+    provenance: dict[str, Any],
+    comparison: Comparison | None,
+) -> dict[str, str]:
+    """The files of all tables but rows.csv and rows.md: their paths, and what stands in them."""
+    files = {"rows.tex": latex(rows_sheet(rows))}
+    for sheet in (gate_sheet(runs), runs_sheet(provenance), files_sheet(provenance)):
+        files |= _files(sheet)
+    if comparison is None:
+        return files
+    for sheet in comparison_sheets(comparison):
+        files |= _files(sheet)
+    data = finite(comparison.data())
+    lines = [finite(line_data(line)) for line in comparison.lines]
+    if lines:  # raw values, as in rows.csv
+        files["tables/against.csv"] = csv_lines(
+            [list(lines[0]), *(list(line.values()) for line in lines)]
+        )
+    return {**files, "against.json": json.dumps(data, indent=1, ensure_ascii=False) + "\n"}
+
+
+def _files(sheet: Sheet) -> dict[str, str]:
+    return {
+        f"tables/{sheet.name}.csv": csv_sheet(sheet),
+        f"tables/{sheet.name}.md": markdown_sheet(sheet),
+        f"tables/{sheet.name}.tex": latex(sheet),
+    }

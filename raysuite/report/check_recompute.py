@@ -1,0 +1,287 @@
+"""The figures of rows.json by another route: plain JSON, pandas and scipy, none of `records`.
+
+docs/method.md defines every figure; this file and `raysuite.records` follow it separately, so
+that a slip in one shows against the other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+LEVEL = 0.95
+RUN_COLUMNS = {
+    "throughput_images_per_s": "throughput_images_per_s",
+    "epoch_s": "epoch_s",
+    "final_accuracy": "final_accuracy",
+    "time_to_accuracy_s": "time_to_accuracy_s",
+    "peak_process_bytes": "peak_process_bytes",
+    "peak_device_bytes": "peak_device_bytes",
+    "status": "status",
+    "gate": "gate",
+}
+MEANS = (
+    "throughput_images_per_s",
+    "epoch_s",
+    "data_wait_share",
+    "final_accuracy",
+    "best_accuracy",
+    "time_to_accuracy_s",
+    "peak_process_bytes",
+    "mean_process_bytes",
+    "grown_process_bytes",
+    "peak_device_bytes",
+    "mean_device_bytes",
+    "skipped_samples",
+)
+Values = dict[str, Any]
+
+
+@dataclass
+class Recount:
+    """Figures of runs and rows, in the order of rows.json."""
+
+    runs: list[Values] = field(default_factory=list)
+    rows: list[Values] = field(default_factory=list)
+    journals: int = 0
+    unreadable: dict[str, int] = field(default_factory=dict)
+    """Journal -> lines that are no JSON: cut off by a crash, and passed over."""
+
+
+def recount(folder: Path, baselines: Sequence[int | None] | None = None) -> Recount:
+    """All figures of a results folder.
+
+    `baselines` holds for each row the index of its baseline; without it, that is the row of equal
+    options, but for the number of workers, that has the fewest.
+    """
+    found = Recount()
+    plans = json.loads((folder / "plan.json").read_text("utf-8"))
+    for plan in plans:
+        file = folder / "runs" / plan["run_id"] / "journal.jsonl"
+        lines, broken = _lines(file)
+        found.journals += file.is_file()
+        if broken:
+            found.unreadable[file.relative_to(folder).as_posix()] = broken
+        found.runs.append(_run(plan, lines))
+    groups: dict[str, list[int]] = {}
+    for number, plan in enumerate(plans):
+        groups.setdefault(_variant(plan), []).append(number)
+    samples = []
+    for numbers in groups.values():
+        row, kept = _row([plans[n] for n in numbers], [found.runs[n] for n in numbers])
+        found.rows.append(row)
+        samples.append(kept)
+    firsts = [plans[numbers[0]] for numbers in groups.values()]
+    for number, base in enumerate(baselines or _baselines(firsts)):
+        if base is not None:
+            workers = (firsts[base]["workers"], firsts[number]["workers"])
+            same = base == number
+            found.rows[number] |= _scaling(samples[number], samples[base], *workers, same=same)
+    return found
+
+
+def _lines(file: Path) -> tuple[list[Values], int]:
+    lines: list[Values] = []
+    broken = 0
+    if not file.is_file():
+        return lines, broken
+    for line in file.read_text("utf-8", errors="replace").split("\n"):
+        if not line.strip():
+            continue
+        try:
+            read = json.loads(line)
+            lines.append({**read, "kind": read["kind"]})
+        except (ValueError, TypeError, KeyError):
+            broken += 1
+    return lines, broken
+
+
+def _variant(plan: Values) -> str:
+    spec = {key: value for key, value in plan["spec"].items() if key != "seed"}
+    return json.dumps({"spec": spec, "device": plan["device"]}, sort_keys=True)
+
+
+def _baselines(plans: Sequence[Values]) -> list[int]:
+    frame = pd.DataFrame(
+        {
+            "series": [
+                json.dumps(
+                    {
+                        **{k: v for k, v in plan["spec"].items() if k != "seed"},
+                        "resources": {
+                            k: v for k, v in plan["spec"]["resources"].items() if k != "workers"
+                        },
+                    },
+                    sort_keys=True,
+                )
+                for plan in plans
+            ],
+            "workers": [plan["workers"] for plan in plans],
+        }
+    )
+    return [int(i) for i in frame.groupby("series")["workers"].transform("idxmin")]
+
+
+def _run(plan: Values, lines: Sequence[Values]) -> Values:
+    starts = [n for n, line in enumerate(lines) if line["kind"] == "run_started"]
+    last = starts[-1] if starts else -1
+    ends = [r for r in lines[last + 1 :] if r["kind"] in ("run_finished", "run_failed")]
+    verdicts = [line for line in lines if line["kind"] == "gate_verdict"]
+    epochs = _epochs(lines, starts)
+    end = ends[-1] if ends else None
+    finished = end if end is not None and end["kind"] == "run_finished" else None
+    gate = _gate(plan, verdicts, end)
+    run: Values = {
+        "status": "missing" if end is None else "failed" if finished is None else "finished",
+        "gate": gate,
+        "final_accuracy": None,
+        "best_accuracy": None,
+        "skipped_samples": _skipped(lines[last + 1 :]),
+        **_memory(finished),
+    }
+    if len(epochs):
+        run["final_accuracy"] = float(epochs["val_accuracy"].iloc[-1])
+        run["best_accuracy"] = float(epochs["val_accuracy"].max())
+    told = gate in ("passed", "not needed") and len(epochs) > 0
+    return run | (_speeds(plan, epochs) if told else dict.fromkeys(_SPEEDS))
+
+
+_SPEEDS = ("throughput_images_per_s", "epoch_s", "data_wait_share", "time_to_accuracy_s")
+
+
+def _epochs(lines: Sequence[Values], starts: Sequence[int]) -> pd.DataFrame:
+    """The epochs that count: not repeated later, not set aside by a later start."""
+    frame = pd.DataFrame(
+        [{"at": n, **line} for n, line in enumerate(lines) if line["kind"] == "epoch_finished"]
+    )
+    if frame.empty:
+        return frame
+    frame = frame.drop_duplicates("epoch", keep="last")
+    for start in starts:
+        first = lines[start].get("first_epoch", 0)
+        frame = frame[~((frame["at"] < start) & (frame["epoch"] >= first))]
+    return frame
+
+
+def _gate(plan: Values, verdicts: Sequence[Values], end: Values | None) -> str:
+    if end is not None and end.get("reason") == "gate":
+        return "failed"
+    if verdicts:
+        return "passed" if verdicts[-1]["passed"] else "failed"
+    return "not needed" if plan["spec"]["strategy"]["name"] == "single" else "not checked"
+
+
+def _speeds(plan: Values, epochs: pd.DataFrame) -> Values:
+    seconds = float(epochs["steady_seconds"].sum())
+    steady = epochs[epochs["steady_images"] == epochs["images"]]
+    steady = epochs if steady.empty else steady
+    waited = float(steady["data_wait_seconds"].map(np.mean).sum())
+    target = plan["spec"]["training"].get("target_accuracy")
+    met = epochs[epochs["val_accuracy"] >= target] if target is not None else epochs[:0]
+    return {
+        "throughput_images_per_s": epochs["steady_images"].sum() / seconds if seconds > 0 else None,
+        "epoch_s": float(steady["seconds"].mean()),
+        "data_wait_share": waited / float(steady["seconds"].sum()),
+        "time_to_accuracy_s": None if met.empty else float(met["elapsed_seconds"].iloc[0]),
+    }
+
+
+def _skipped(lines: Sequence[Values]) -> int | None:
+    counts = [line["skipped"] for line in lines if line["kind"] == "samples_skipped"]
+    return sum(counts) if counts else None
+
+
+def _memory(finished: Values | None) -> Values:
+    names = ("peak_process", "mean_process", "grown_process", "peak_device", "mean_device")
+    memory: Values = dict.fromkeys(f"{name}_bytes" for name in names)
+    if finished is None:
+        return memory
+    process, start, device = (
+        np.array(finished[f"{kind}_bytes"], dtype=float)
+        for kind in ("peak_process", "start_process", "peak_device")
+    )
+    if process.size:
+        memory["peak_process_bytes"] = float(process.max())
+        memory["mean_process_bytes"] = float(process.mean())
+    if process.size and process.size == start.size:
+        memory["grown_process_bytes"] = float((process - start).max())
+    if device.size and device.max() > 0:
+        memory["peak_device_bytes"] = float(device.max())
+        memory["mean_device_bytes"] = float(device.mean())
+    return memory
+
+
+def _row(plans: Sequence[Values], runs: Sequence[Values]) -> tuple[Values, np.ndarray[Any, Any]]:
+    caught = any(run["gate"] == "failed" for run in runs)
+    counted = [
+        run
+        for run in runs
+        if not caught and run["status"] == "finished" and run["gate"] in ("passed", "not needed")
+    ]
+    met = sum(run["time_to_accuracy_s"] is not None for run in counted)
+    row: Values = {
+        "workers": plans[0]["workers"],
+        "global_batch": plans[0]["global_batch"],
+        "device": plans[0]["device"],
+        "runs": len(runs),
+        "runs_counted": len(counted),
+        "target_met": met,
+    }
+    for name in MEANS:
+        known = [run[name] for run in counted if run[name] is not None]
+        if name == "time_to_accuracy_s" and met < len(counted):
+            known = []
+        row |= {f"{name}.{part}": value for part, value in _mean(known).items()}
+    speeds = [run["throughput_images_per_s"] for run in counted]
+    return row, np.array([speed for speed in speeds if speed is not None], dtype=float)
+
+
+def _mean(values: Sequence[float]) -> Values:
+    if not values:
+        return {"mean": None, "ci95": None, "n": 0, "values": []}
+    width = None
+    if len(values) > 1:
+        width = float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1) * stats.sem(values))
+    mean = float(np.mean(values))
+    return {"mean": mean, "ci95": width, "n": len(values), "values": list(values)}
+
+
+def _scaling(
+    ours: np.ndarray[Any, Any],
+    base: np.ndarray[Any, Any],
+    base_workers: int,
+    workers: int,
+    *,
+    same: bool,
+) -> Values:
+    """Speed-up and efficiency with their interval by the delta method on the logarithm."""
+    values: Values
+    if not ours.size or not base.size or min(ours.mean(), base.mean()) <= 0:
+        values = dict.fromkeys(("value", "low", "high"))
+    elif same:
+        values = dict.fromkeys(("value", "low", "high"), 1.0)
+    else:
+        values = {"value": float(ours.mean() / base.mean()), "low": None, "high": None}
+        if ours.size > 1 and base.size > 1:
+            u, v = (stats.sem(side) ** 2 / side.mean() ** 2 for side in (ours, base))
+            reach = 1.0
+            if u + v > 0:
+                freedom = (u + v) ** 2 / (u**2 / (ours.size - 1) + v**2 / (base.size - 1))
+                with np.errstate(over="ignore"):  # two wild repeats tell nothing: infinity
+                    reach = float(np.exp(stats.t.isf((1 - LEVEL) / 2, freedom) * np.sqrt(u + v)))
+            values |= {"low": values["value"] / reach, "high": values["value"] * reach}
+    part = base_workers / workers
+    scaled = {name: None if end is None else end * part for name, end in values.items()}
+    above = scaled["value"] is not None and scaled["value"] > 1 and not same
+    return {
+        **{f"speed_up.{name}": value for name, value in values.items()},
+        **{f"efficiency.{name}": value for name, value in scaled.items()},
+        "efficiency_above_one": above,
+    }

@@ -1,0 +1,138 @@
+"""Where a report's figures come from: spec, plan, command, versions, seeds, verdicts, journals."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from raysuite import __version__
+from raysuite.records import Results, RunFigures
+from raysuite.report.data import finite
+from raysuite.report.sheet import Sheet
+
+COMMANDS = "commands.txt"
+"""One line for each call of `raysuite run` that wrote into a results folder."""
+
+
+def provenance(folder: Path, runs: Sequence[RunFigures], options: dict[str, Any]) -> dict[str, Any]:
+    """Everything that is needed to make these figures again: the content of provenance.json.
+
+    Times are UTC. The SHA-256 of a journal is that of its bytes as this report read them; None
+    where a run has none so far.
+    """
+    environments = _environments(runs)
+    data = {
+        "format": 1,
+        "experiment": str(runs[0].plan["spec"]["name"]) if runs else folder.name,
+        "report": {"raysuite": __version__, "options": options},
+        "commands": _lines(folder / COMMANDS),
+        "spec": _file(folder, "spec.yaml"),
+        "plan": _file(folder, "plan.json"),
+        "environments": environments,
+        "runs": [_run(Results(folder), run, environments) for run in runs],
+    }
+    cleaned: dict[str, Any] = finite(data)
+    return cleaned
+
+
+def _environments(runs: Sequence[RunFigures]) -> list[dict[str, Any]]:
+    """Each distinct one, without the time at which it was looked at."""
+    found: list[dict[str, Any]] = []
+    for run in runs:
+        environment = _environment(run)
+        if environment is not None and environment not in found:
+            found.append(environment)
+    return found
+
+
+def _environment(run: RunFigures) -> dict[str, Any] | None:
+    if run.started is None:
+        return None
+    return {key: value for key, value in run.started.environment.items() if key != "time"}
+
+
+def _lines(file: Path) -> list[str]:
+    return file.read_text("utf-8").splitlines() if file.is_file() else []
+
+
+def _file(folder: Path, name: str) -> dict[str, Any]:
+    file = folder / name
+    content = file.read_bytes() if file.is_file() else None
+    return {
+        "file": name,
+        "bytes": None if content is None else len(content),
+        "sha256": None if content is None else hashlib.sha256(content).hexdigest(),
+    }
+
+
+def _run(
+    results: Results, run: RunFigures, environments: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    environment = _environment(run)
+    journal = results.journal_file(run.run_id).relative_to(results.folder)
+    verdict = run.verdict
+    return {
+        "run_id": run.run_id,
+        "name": run.name,
+        "repeat": run.plan["repeat"],
+        "seed": run.plan["seed"],
+        "status": run.status,
+        "started": run.started and _utc(run.started.time),
+        "taken_up_at_epoch": run.started and run.started.first_epoch,
+        "ended": run.end and _utc(run.end.time),
+        "gate": run.gate,
+        "verdict": verdict and verdict.model_dump(mode="json", exclude={"run_id", "kind"}),
+        "environment": None if environment is None else environments.index(environment),
+        "journal": _file(results.folder, journal.as_posix()),
+    }
+
+
+def _utc(time: float) -> str:
+    return datetime.fromtimestamp(time, UTC).isoformat(timespec="seconds")
+
+
+def files_sheet(data: dict[str, Any]) -> Sheet:
+    """What was read, with its SHA-256."""
+    read = [("spec", data["spec"]), ("plan", data["plan"])]
+    read += [(run["name"], run["journal"]) for run in data["runs"]]
+    return Sheet(
+        name="provenance",
+        title="Files that every figure follows from",
+        header=("What", "File", "Bytes", "SHA-256"),
+        cells=tuple(
+            (
+                what,
+                file["file"],
+                "–" if file["bytes"] is None else f"{file['bytes']:,}",
+                file["sha256"] or "none so far",
+            )
+            for what, file in read
+        ),
+        numbers=frozenset(("Bytes",)),
+    )
+
+
+def runs_sheet(data: dict[str, Any]) -> Sheet:
+    """Seeds, verdicts and times of all runs."""
+    return Sheet(
+        name="runs",
+        title="Runs in the order of execution",
+        header=("Run", "Repeat", "Seed", "Status", "Gate", "Started (UTC)", "Ended", "Environment"),
+        cells=tuple(
+            (
+                run["name"],
+                str(run["repeat"]),
+                str(run["seed"]),
+                run["status"],
+                run["gate"],
+                run["started"] or "–",
+                run["ended"] or "–",
+                "–" if run["environment"] is None else str(run["environment"] + 1),
+            )
+            for run in data["runs"]
+        ),
+        numbers=frozenset(("Repeat", "Seed", "Environment")),
+    )
