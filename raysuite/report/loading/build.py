@@ -10,10 +10,10 @@ from markupsafe import Markup
 from raysuite import __version__
 from raysuite.records.loading import LoadingBench, loading_rows
 from raysuite.report.loading.doctor import diagnose
-from raysuite.report.loading.picture import pictures
 from raysuite.report.loading.plot import speeds
 from raysuite.report.loading.tables import columns, described, markdown, notes
 from raysuite.report.page import readable, script_json, templates
+from raysuite.report.pictures import pictures
 from raysuite.report.tables import markdown_text
 
 
@@ -23,7 +23,8 @@ def build(bench: LoadingBench, folder: Path) -> None:
     (folder / "loaders.md").write_text(written(bench), "utf-8")
     plot = speeds(loading_rows(bench))
     if plot is not None:
-        pictures(plot, folder)
+        for suffix, content in pictures(plot).items():
+            (folder / f"{plot.name}{suffix}").write_bytes(content)
 
 
 def written(bench: LoadingBench) -> str:
