@@ -1,0 +1,103 @@
+"""The papers' studies: every form can be planned, and the smallest runs as a user runs it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from raysuite.plan import RunPlan, make_plans
+from raysuite.spec import read_document
+from tests.integration.workplace import ROOT, Workplace
+
+pytestmark = pytest.mark.integration
+
+STUDIES = {
+    "aach2023-throughput": 3 * 9 * 3 * 3 * 3,
+    "aach2023-schedules": 3 * 9 * 3,
+    "aach2023-profile": 3 * 9 * 2,
+    "mahon2020": 13 * 3 * 3,
+    "ddlbench": 5 * 2 * 4 * 6,
+}
+"""Name -> runs of the full form."""
+
+
+def spec_file(name: str) -> Path:
+    return ROOT / "experiments" / f"{name}.yaml"
+
+
+def plans(name: str, scale: str | None = None, gpus: int = 1024) -> list[RunPlan]:
+    return make_plans(read_document(spec_file(name), scale=scale), gpus, elsewhere=True)
+
+
+def test_every_experiment_is_known() -> None:
+    files = {file.stem for file in (ROOT / "experiments").glob("*.yaml")}
+    assert files == {*STUDIES, "quickstart"}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_full_form_can_be_planned(name: str) -> None:
+    found = plans(name)
+    assert len(found) == STUDIES[name]
+    assert {plan.spec.scale for plan in found} == {""}
+    titles = Counter(plan.title for plan in found)
+    assert max(titles.values()) == 1
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_laptop_form_fits_on_two_cores(name: str) -> None:
+    found = plans(name, "laptop", gpus=0)
+    assert {plan.device for plan in found} == {"cpu"}
+    assert max(plan.workers * plan.spec.resources.cpus_per_worker for plan in found) == 2
+    assert {plan.spec.name for plan in found} == {f"{name}-laptop"}
+    assert {plan.spec.scale for plan in found} == {"laptop"}
+    for plan in found:
+        data = plan.spec.data
+        assert data.name == "digits" or (data.name in plan.spec.stand_ins and data.root)
+
+
+def test_the_paper_s_rates_and_batches() -> None:
+    largest = plans("aach2023-throughput")[-1]
+    assert (largest.workers, largest.global_batch) == (1024, 65_536)
+    assert largest.peak_lr == pytest.approx(0.025 * 1024)
+    assert {plan.micro_batch for plan in plans("aach2023-schedules")} == {64}
+    batches = {(plan.spec.data.name, plan.micro_batch) for plan in plans("ddlbench")}
+    assert batches == {("mnist", 128), ("cifar10", 64), ("imagenet", 32), ("highres", 32)}
+
+
+def test_what_data_make_says_of_a_spec(workplace: Workplace) -> None:
+    none = workplace.run("raysuite", "data", "make", str(spec_file("quickstart")))
+    assert "asks for no stand-ins" in none.stdout
+    words = ["raysuite", "data", "make", str(spec_file("ddlbench"))]
+    wrong = workplace.run(*words, "--images", "9", code=2)
+    assert "says what its stand-ins are" in wrong.stderr
+    wrong = workplace.run(*words, "--scale", "huge", code=2)
+    assert "no scale is called 'huge'; valid are laptop" in wrong.stderr
+    wrong = workplace.run("raysuite", "data", "make", "mnist", "--scale", "laptop", code=2)
+    assert "'mnist' is none" in wrong.stderr
+    told = workplace.run(*words, "--scale", "laptop", "--dry-run")
+    assert told.stdout.count("as folder") == 4
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_study_in_small_from_data_to_report(workplace: Workplace) -> None:
+    spec = [str(spec_file("ddlbench")), "--scale", "laptop"]
+    workplace.run("raysuite", "data", "make", *spec)
+    again = workplace.run("raysuite", "data", "make", *spec)
+    assert again.stdout.count("complete already") == 4
+    few = "matrix.data.name, training.batch_per_worker, data.image_size="
+    few += "[[cifar10, 8, 32], [imagenet, 4, 72]]"
+    set_keys = ["model=mobilenet_v2", "resources.workers=2", few]
+    workplace.run("raysuite", "run", *spec, *set_keys, "--no-mlflow")
+    results = workplace.results()
+    assert results.folder.parent.name == "ddlbench-laptop"
+    assert {plan["spec"]["scale"] for plan in results.plans()} == {"laptop"}
+    rows = json.loads((results.folder / "rows.json").read_text("utf-8"))["rows"]
+    assert [row["gate"] for row in rows] == ["passed"] * 2
+    assert all(row["throughput"]["mean"] > 0 for row in rows)
+    assert {plan["dataset"]["train_samples"] for plan in results.plans()} == {16, 8}
+    resumed = workplace.run("raysuite", "run", *spec, "--no-mlflow", "--resume")
+    assert str(results.folder) in resumed.stdout
