@@ -97,6 +97,7 @@ def run(
             suite.check(plans, capacity, document)
             if results is None:
                 results = suite.create(document, plans, root)
+            results.add_command(_command(spec, overrides or [], scale, resume, retry_failed))
             if not (quiet or as_json):
                 console.print_text(f"results: {results.folder}")
             with Progress(plans, quiet, as_json, console.stdout()) as progress:
@@ -114,6 +115,16 @@ def run(
     ends = [results.end_of(plan.run_id) for plan in plans]
     if any(isinstance(end, RunFailed) for end in ends):
         raise typer.Exit(1)
+
+
+def _command(
+    spec: Path, overrides: Sequence[str], scale: str | None, resume: bool, retry_failed: bool
+) -> str:
+    """What was called, for the provenance; where results and records go is left out."""
+    words = ["raysuite", "run", str(spec), *overrides]
+    words += [] if scale is None else ["--scale", scale]
+    words += ["--resume"] if resume else []
+    return shlex.join([*words, *(["--retry-failed"] if retry_failed else [])])
 
 
 def _hint(spec: Path, scale: str | None, root: Path) -> str:

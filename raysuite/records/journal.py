@@ -2,6 +2,7 @@
 
 RESULTS/spec.yaml                      the spec as it was written
 RESULTS/plan.json                      the RunPlans, in the order of execution
+RESULTS/commands.txt                   the commands that wrote into it, one a line
 RESULTS/runs/RUN_ID/journal.jsonl      the run's Records
 RESULTS/report.html, rows.csv, rows.md
 """
@@ -18,6 +19,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from raysuite.errors import UserError
 from raysuite.records.schema import Record, RunFailed, RunFinished
+
+COMMANDS = "commands.txt"
 
 _RECORD: TypeAdapter[Record] = TypeAdapter(Record)
 
@@ -107,6 +110,16 @@ class Results:
         plans = self.plans() if (self.folder / "plan.json").exists() else []
         if plan["run_id"] not in {known["run_id"] for known in plans}:
             self.write_plans([*plans, plan])
+
+    def add_command(self, command: str) -> None:
+        """Write down a command that adds to this folder: one line each."""
+        with (self.folder / COMMANDS).open("a", encoding="utf-8") as stream:
+            stream.write(command.replace("\n", " ") + "\n")
+
+    def commands(self) -> list[str]:
+        """The commands that were written down, in their order."""
+        file = self.folder / COMMANDS
+        return file.read_text("utf-8").splitlines() if file.is_file() else []
 
     def journal_file(self, run_id: str) -> Path:
         """Where the journal of a run lies."""

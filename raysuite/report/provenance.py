@@ -13,9 +13,6 @@ from raysuite.records import Results, RunFigures
 from raysuite.report.data import finite
 from raysuite.report.sheet import Sheet
 
-COMMANDS = "commands.txt"
-"""One line for each call of `raysuite run` that wrote into a results folder."""
-
 
 def provenance(folder: Path, runs: Sequence[RunFigures], options: dict[str, Any]) -> dict[str, Any]:
     """Everything that is needed to make these figures again: the content of provenance.json.
@@ -28,7 +25,7 @@ def provenance(folder: Path, runs: Sequence[RunFigures], options: dict[str, Any]
         "format": 1,
         "experiment": str(runs[0].plan["spec"]["name"]) if runs else folder.name,
         "report": {"raysuite": __version__, "options": options},
-        "commands": _lines(folder / COMMANDS),
+        "commands": Results(folder).commands(),
         "spec": _file(folder, "spec.yaml"),
         "plan": _file(folder, "plan.json"),
         "environments": environments,
@@ -52,10 +49,6 @@ def _environment(run: RunFigures) -> dict[str, Any] | None:
     if run.started is None:
         return None
     return {key: value for key, value in run.started.environment.items() if key != "time"}
-
-
-def _lines(file: Path) -> list[str]:
-    return file.read_text("utf-8").splitlines() if file.is_file() else []
 
 
 def _file(folder: Path, name: str) -> dict[str, Any]:

@@ -1,0 +1,85 @@
+"""Where the figures come from: every file with its digest, seeds, verdicts, environments."""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import json
+import subprocess
+
+import pytest
+
+from raysuite.records import Results, RunFailed
+from raysuite.report import build
+from raysuite.report.provenance import files_sheet, runs_sheet
+from tests.fake_results import ENVIRONMENT, TWELVE_ROWS, write_results
+
+FEW = TWELVE_ROWS.replace("[ddp, horovod, deepspeed]", "[ddp]")
+COMMAND = "raysuite run 'my <b>spec</b>.yaml' --scale laptop"
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory) -> Results:
+    made = write_results(
+        tmp_path_factory.mktemp("results"),
+        FEW,
+        2,
+        fails={1: RunFailed(run_id="", reason="gate", message="differs")},
+        missing=[7],
+    )
+    made.add_command(COMMAND)
+    made.add_command(f"{COMMAND} --resume")
+    build(made, pictures=False, baseline="native")
+    return made
+
+
+@pytest.fixture(scope="module")
+def data(results) -> dict:
+    return json.loads((results.folder / "provenance.json").read_text("utf-8"))
+
+
+def test_digests_are_those_of_the_files(results, data):
+    files = [data["spec"], data["plan"], *(run["journal"] for run in data["runs"][:7])]
+    for file in files:
+        content = (results.folder / file["file"]).read_bytes()
+        assert file["sha256"] == hashlib.sha256(content).hexdigest()
+        assert file["bytes"] == len(content)
+    assert data["runs"][7]["journal"]["sha256"] is None
+    told = subprocess.run(
+        ["sha256sum", "spec.yaml"], cwd=results.folder, capture_output=True, text=True, check=True
+    )
+    assert told.stdout.split()[0] == data["spec"]["sha256"]
+
+
+def test_runs_have_seeds_verdicts_and_their_environment(results, data):
+    plans = results.plans()
+    assert [run["seed"] for run in data["runs"]] == [plan["seed"] for plan in plans]
+    assert {run["seed"] for run in data["runs"]} == {0, 1}
+    assert data["runs"][1]["gate"] == "failed"
+    assert data["runs"][1]["verdict"]["error"] == 0.31
+    assert data["runs"][0]["verdict"]["rule"].startswith("ranks equal")
+    assert data["environments"] == [ENVIRONMENT], "one environment, told once"
+    assert [run["environment"] for run in data["runs"]] == [0] * 7 + [None]
+    assert data["runs"][0]["started"] == "2023-11-14T22:13:20+00:00"
+
+
+def test_commands_and_options(data):
+    assert data["commands"] == [COMMAND, f"{COMMAND} --resume"]
+    assert data["report"]["options"] == {"baseline": "native"}
+
+
+def test_the_page_tells_it(results, data):
+    page = (results.folder / "report.html").read_text("utf-8")
+    section = page.partition('<section id="provenance"')[2].partition("</section>")[0]
+    assert data["runs"][0]["journal"]["sha256"] in section
+    assert html.escape(COMMAND, quote=False) in section.replace("&#39;", "'")
+    assert "--baseline native" in section
+    assert "<b>spec" not in section
+
+
+def test_its_tables_are_whole(data):
+    assert len(files_sheet(data).cells) == 2 + 8
+    sheet = runs_sheet(data)
+    assert len(sheet.cells) == 8
+    assert {len(cells) for cells in sheet.cells} == {len(sheet.header)}
+    assert sheet.cells[7][-1] == "–"
