@@ -45,8 +45,9 @@ test: check ## Everything: check, then the whole test suite
 test-fast: setup ## Unit tests alone, under a minute
 	$(BIN)/pytest tests/unit -m 'not integration and not slow'
 
-bench: setup ## What orchestration costs beside bare torchrun, and how fast images are loaded
+bench: setup ## What orchestration and measuring cost, and how fast images are loaded
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/measurement.py
 	$(BIN)/python benchmarks/loaders.py
 
 ui: setup ## MLflow's pages on http://127.0.0.1:5000

@@ -12,10 +12,12 @@ from typing import Any
 from raysuite.records import Results, Row, RunFigures, make_rows, results_figures
 from raysuite.report.against import Comparison
 from raysuite.report.against_asked import compare
+from raysuite.report.costs import costs_sheet
 from raysuite.report.data import csv_text, finite, row_data, run_data
 from raysuite.report.plot import Plot
 from raysuite.report.plots import make_plots
 from raysuite.report.provenance import provenance
+from raysuite.report.sheet import markdown_sheet
 from raysuite.report.sheets import sheet_files
 from raysuite.report.summary import Sentence, repeats_note, summarize_rows
 from raysuite.report.tables import markdown, markdown_text
@@ -74,10 +76,12 @@ class Report:
         return cleaned
 
     def markdown(self) -> str:
-        """Summary and table: the content of rows.md."""
+        """Summary and tables: the content of rows.md."""
         said = (markdown_text(sentence.text) for sentence in self.summary)
         lines = [f"# {self.name}", "", *(f"- {line}" for line in said), ""]
-        return "\n".join([*lines, markdown(self.rows), self.note, ""])
+        costs = costs_sheet(self.rows)
+        further = [markdown_sheet(costs)] if costs else []
+        return "\n".join([*lines, markdown(self.rows), self.note, "", *further])
 
 
 def collect(results: Results, baseline: str | None = None, against: str | None = None) -> Report:

@@ -127,7 +127,7 @@ def _notes(rows: Sequence[Row], sent: bool) -> Iterator[str]:
             "from what each framework does, not measured."
         )
     if any(stat.half_width is not None for row in rows for c in COLUMNS if (stat := c.figure(row))):
-        yield f"Intervals are of {LEVEL:.0%}, by Student's t over repeats."
+        yield f"Intervals are of {100 * LEVEL:.0f} %, by Student's t over repeats."
 
 
 def _bytes(row: Row) -> str:

@@ -16,6 +16,7 @@ from raysuite.records import Row, RunFigures
 from raysuite.records.names import workers_name
 from raysuite.report import text
 from raysuite.report.against_sheets import comparison_sheets
+from raysuite.report.costs import costs_sheet
 from raysuite.report.data import finite
 from raysuite.report.provenance import files_sheet, runs_sheet
 from raysuite.report.tables import columns
@@ -43,6 +44,7 @@ def page(report: Report) -> str:
             baselines=_baselines(report.rows),
             resolved=_resolved(report.runs),
             measured=_measured(report.runs),
+            costs=costs_sheet(report.rows),
             provenance_sheets=[runs_sheet(report.provenance), files_sheet(report.provenance)],
             comparison_sheets=comparison_sheets(report.comparison) if report.comparison else [],
             figures=Markup(script_json({plot.name: plot.figure for plot in report.plots})),

@@ -10,6 +10,7 @@ from raysuite.records import Row, RunFigures
 from raysuite.report import text
 from raysuite.report.against import Comparison, line_data
 from raysuite.report.against_sheets import comparison_sheets
+from raysuite.report.costs import costs_sheet
 from raysuite.report.data import finite
 from raysuite.report.latex import latex
 from raysuite.report.provenance import files_sheet, runs_sheet
@@ -81,7 +82,9 @@ def sheet_files(
 ) -> dict[str, str]:
     """The files of all tables but rows.csv and rows.md: their paths, and what stands in them."""
     files = {"rows.tex": latex(rows_sheet(rows))}
-    for sheet in (gate_sheet(runs), runs_sheet(provenance), files_sheet(provenance)):
+    costs = costs_sheet(rows)
+    others = (gate_sheet(runs), runs_sheet(provenance), files_sheet(provenance))
+    for sheet in ([costs] if costs else []) + list(others):
         files |= _files(sheet)
     if comparison is None:
         return files

@@ -32,7 +32,7 @@ def test_files(tmp_path):
     assert data["format"] == 1
     assert (len(data["rows"]), len(data["runs"])) == (12, 24)
     markdown = (tmp_path / "rows.md").read_text("utf-8")
-    assert markdown.count("\n| ") == 14
+    assert markdown.count("\n| ") == 2 * 14  # variants, and their costs
     for suffix in ("html", "svg", "png"):
         assert len(list((tmp_path / "plots").glob(f"*.{suffix}"))) == 11
 

@@ -18,6 +18,7 @@ from raysuite.records import (
     results_figures,
 )
 from raysuite.records.power import PowerUse
+from raysuite.report.build import collect, contents
 from raysuite.report.costs import costs_sheet, row_costs_data
 from raysuite.report.data import csv_text, row_data, run_data
 from tests.fake_results import TWELVE_ROWS, write_results
@@ -83,7 +84,7 @@ def test_on_gpus(tmp_path: Path) -> None:
     notes = " ".join(sheet.notes)
     assert "156 TFLOP/s of each NVIDIA A100-SXM4-40GB in tf32" in notes
     assert "withheld" not in notes
-    assert "95%" in notes
+    assert "95 %" in notes
 
 
 def test_on_cpus(tmp_path: Path) -> None:
@@ -124,3 +125,12 @@ def test_as_data(tmp_path: Path) -> None:
     header = csv_text(rows).splitlines()[0]
     assert "flop_per_s_mean" in header
     assert "scaling" in header
+
+
+def test_in_every_form_of_the_report(tmp_path: Path) -> None:
+    report = collect(rewritten(tmp_path, GPU, power=True))
+    written = contents(report)
+    assert "## Costs\n" in report.markdown()
+    assert r"\caption{Costs}" in written["tables/costs.tex"]
+    assert '<section id="costs"' in written["report.html"]
+    assert written["tables/costs.csv"].startswith("Variant,90 epochs,Top-5,FLOP/s,MFU,")
