@@ -70,7 +70,8 @@
       axes[`xaxis${number(index)}`] = figure.layout[`xaxis${number(place)}`];
       const matches = index && figure.layout[`yaxis${number(1)}`].matches ? {matches: "y"} : {matches: undefined};
       const title = index % columns ? {text: ""} : figure.layout.yaxis.title;
-      axes[`yaxis${number(index)}`] = {...figure.layout.yaxis, ...matches, title};
+      const named = !(index % columns) || figure.layout.yaxis.type !== "category";
+      axes[`yaxis${number(index)}`] = {...figure.layout.yaxis, ...matches, title, showticklabels: named};
     });
     const annotations = shown.map((place, index) => ({...figure.layout.annotations[place],
       xref: `x${number(index)} domain`, yref: `y${number(index)} domain`, font: {size: 12}}));

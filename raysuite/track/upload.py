@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 FILES = ("spec.yaml", "plan.json", "report.html", "rows.csv", "rows.md", "rows.json")
+PLOT_SUFFIXES = (".html", ".js", ".png", ".svg")
+"""Pages with the script that they share, and pictures, which MLflow shows by itself."""
+REPORT = "raysuite.report"
+"""Tag of the parent run: where its report lies, below the address of MLflow's pages."""
 MARK = "raysuite.synced"
 """Tag set after everything else of a run: digest of what was written. A crash leaves it unset."""
 
@@ -93,7 +97,9 @@ class Upload:
         """Write what belongs to the whole folder: its files, its plots and how it ended."""
         folder = self.results.folder
         files = [folder / name for name in FILES]
-        plots = sorted((folder / "plots").glob("*.html"))
+        plots = sorted(
+            file for file in (folder / "plots").glob("*.*") if file.suffix in PLOT_SUFFIXES
+        )
         runs = results_figures(self.results)
         parent = self.parent()
         mlflow_id = parent.info.run_id
@@ -104,8 +110,8 @@ class Upload:
                     self.store.client.log_artifact(mlflow_id, str(file))
             for plot in plots:
                 self.store.client.log_artifact(mlflow_id, str(plot), "plots")
-            tags = {MARK: mark, **_note(folder / "rows.md")}
-            self.store.log(mlflow_id, tags=tags)
+            tags = _links(parent, folder)
+            self.store.log(mlflow_id, tags={**tags, MARK: mark})
         ends = [milliseconds(run.end.time) for run in runs if run.end]
         self.store.finish(mlflow_id, _overall(runs), max(ends, default=None))
 
@@ -123,9 +129,17 @@ def _overall(runs: list[RunFigures]) -> str:
     return "FINISHED" if "FINISHED" in states else "FAILED"
 
 
-def _note(file: Path) -> dict[str, str]:
-    """The table as the description that MLflow shows on the run's page, if it is short enough."""
-    if not file.is_file():
-        return {}
-    text = file.read_text("utf-8")
-    return {"mlflow.note.content": text} if len(text) <= MOST_TAG else {}
+def _links(parent: Run, folder: Path) -> dict[str, str]:
+    """Where the report lies, and what MLflow shows on the run's page: a link to it, and the table
+    if it is short enough."""
+    report, table = folder / "report.html", folder / "rows.md"
+    tags: dict[str, str] = {}
+    said = ""
+    if report.is_file():
+        info = parent.info
+        place = f"#/experiments/{info.experiment_id}/runs/{info.run_id}/artifacts/{report.name}"
+        tags[REPORT] = place
+        said = f"[The report, with its plots]({place})\n\n"
+    if table.is_file() and len(text := said + table.read_text("utf-8")) <= MOST_TAG:
+        said = text
+    return {**tags, "mlflow.note.content": said} if said else tags

@@ -66,7 +66,7 @@ def content(database: Path) -> list[tuple]:
 
 def test_once_is_all_and_thrice_is_no_more(database, tmp_path):
     results = write_results(tmp_path / "results", spec=FOUR_ROWS)
-    build(results)
+    build(results, pictures=False)
     first = sync(results)
     assert first.ok
     assert (first.written, first.unchanged) == (4, 0)
@@ -116,7 +116,11 @@ def test_runs_are_nested_with_status_times_and_artifacts(database, tmp_path):
     folder = Path(root.removeprefix("file://"))
     names = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
     assert {"spec.yaml", "plan.json", "report.html", "rows.csv", "rows.md"} <= names
-    assert "plots/throughput.html" in names
+    for plot in ("throughput.html", "throughput.png", "throughput.svg", "plotly.min.js"):
+        assert f"plots/{plot}" in names
+    tags = dict(query(database, f"select key, value from tags where run_uuid = '{parent}'"))
+    assert tags["raysuite.report"].endswith(f"/runs/{parent}/artifacts/report.html")
+    assert f"]({tags['raysuite.report']})" in tags["mlflow.note.content"]
     assert len(list((tmp_path / "mlartifacts").rglob("journal.jsonl"))) == 3
 
 

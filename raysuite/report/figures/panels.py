@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from raysuite.records import Row
+from raysuite.report.facets import written
 from raysuite.report.plot import Plot, Trace, safe
 
 PANEL_HEIGHT = 300
@@ -54,6 +56,8 @@ def panelled(
         layout[f"yaxis{number}"] = {**y, **({"matches": "y"} if place and same_y else {})}
         if place % columns:
             layout[f"yaxis{number}"]["title"] = {"text": ""}
+            if y.get("type") == "category":  # the same names stand in the first column
+                layout[f"yaxis{number}"]["showticklabels"] = False
         layout["annotations"].append(panel_title(safe(heading), number))
         for trace in members:
             traces.append(
@@ -68,6 +72,23 @@ def panelled(
             )
             named.add(trace["name"])
     return Plot(name, title, note, description, traces, layout)
+
+
+def columns_of(rows: Sequence[Row], across: Sequence[str]) -> int:
+    """Panels beside each other: a column for each value of the facet that varies fastest."""
+    values = len({written(row, across[-1:]) for row in rows})
+    if len(across) > 1 and 2 <= values <= 4:
+        return values
+    return 2 if values == 4 else 3
+
+
+def headings(rows: Sequence[Row], across: Sequence[str]) -> list[str]:
+    """Panel titles, so ordered that the last facet varies fastest."""
+    places = {name: list(dict.fromkeys(written(row, [name]) for row in rows)) for name in across}
+    ordered = sorted(
+        rows, key=lambda row: [places[name].index(written(row, [name])) for name in across]
+    )
+    return list(dict.fromkeys(written(row, across) for row in ordered))
 
 
 def panel_title(heading: str, number: str) -> dict[str, Any]:

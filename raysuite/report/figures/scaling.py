@@ -8,7 +8,7 @@ from typing import Any
 from raysuite.records import Row
 from raysuite.report import text
 from raysuite.report.facets import WORK, shared, telling, written
-from raysuite.report.figures.panels import panelled
+from raysuite.report.figures.panels import columns_of, headings, panelled
 from raysuite.report.figures.points import Figure, line, middle
 from raysuite.report.figures.styles import Styles
 from raysuite.report.plot import NEUTRAL, Plot, Trace
@@ -108,10 +108,11 @@ def _over_workers(
         series.setdefault(written(row, names), []).append(row)
     if all(len(members) < 2 for members in series.values()):
         return None
-    across = [each for each in names if each in panel]
+    # a column of panels is one loader
+    across = sorted((each for each in names if each in panel), key=lambda each: each == "loader")
     within = [each for each in names if each not in panel]
     panels: dict[str, list[Trace]] = {}
-    for heading in _headings(shown, across):
+    for heading in headings(shown, across):
         panels[heading] = []
         inside = [m for m in series.values() if written(m[0], across) == heading]
         if ideal:
@@ -133,26 +134,10 @@ def _over_workers(
         description="Lines over the number of workers; the highest point is "
         f"{write(middle(figure(best)))} ({best.name}).",
         panels=panels,
-        columns=_columns(shown, across),
+        columns=columns_of(shown, across),
         x=_workers_axis(counts),
         y={"title": {"text": axis}, "rangemode": "tozero"},
     )
-
-
-def _headings(rows: Sequence[Row], across: Sequence[str]) -> list[str]:
-    """Panel titles; the loader varies fastest, so that a column of panels is one loader."""
-    order = sorted(across, key=lambda name: name == "loader")
-    places = {name: list(dict.fromkeys(written(row, [name]) for row in rows)) for name in order}
-    ordered = sorted(
-        rows, key=lambda row: [places[name].index(written(row, [name])) for name in order]
-    )
-    return list(dict.fromkeys(written(row, across) for row in ordered))
-
-
-def _columns(rows: Sequence[Row], across: Sequence[str]) -> int:
-    """As many as there are loaders where they stand beside each other, else three."""
-    loaders = len({row.loader for row in rows})
-    return loaders if "loader" in across and 1 < loaders <= 4 else 3
 
 
 def _ideal(counts: Sequence[int], ideal: dict[int, float]) -> Trace:

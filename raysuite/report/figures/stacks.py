@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from raysuite.records import Row, Stat
 from raysuite.report import text
 from raysuite.report.facets import WORK, shared, telling, written
-from raysuite.report.figures.panels import panelled
+from raysuite.report.figures.panels import columns_of, headings, panelled
 from raysuite.report.figures.points import details, middle
 from raysuite.report.plot import NEUTRAL, Plot, Trace, safe
 
@@ -28,11 +28,7 @@ def shares(rows: Sequence[Row]) -> Plot | None:
     groups: dict[str, list[Row]] = {}
     for row in sorted(shown, key=lambda row: row.workers):
         groups.setdefault(written(row, names), []).append(row)
-    panels = {
-        heading: _stack(groups[heading])
-        for row in shown
-        if (heading := written(row, names)) in groups
-    }
+    panels = {heading: _stack(groups[heading]) for heading in headings(shown, names)}
     said = shared(shown, ("strategy", "loader", "model", "data"))
     return panelled(
         name="shares",
@@ -42,6 +38,7 @@ def shares(rows: Sequence[Row]) -> Plot | None:
         description="Stacked bars of computation, exposed communication, exposed loading and the "
         "rest, which add up to 100 %.",
         panels=panels,
+        columns=columns_of(shown, names),
         x={"type": "category", "title": {"text": "workers"}},
         y={"title": {"text": "share of the time"}, "tickformat": ".0%", "range": [0, 1]},
         height=260,
