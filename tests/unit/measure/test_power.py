@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from raysuite.measure import power
 from raysuite.measure.peaks import peak
-from raysuite.measure.power import PowerMeter, Rapl
+from raysuite.measure.power import Gpu, PowerMeter, Rapl
 
 CPU = torch.device("cpu")
 RANGE = 1_000_000
@@ -135,3 +136,31 @@ def test_a_known_peak(
 )
 def test_an_unknown_one_is_not_guessed(device: str, precision: str) -> None:
     assert peak(device, precision, True) is None
+
+
+class SomeError(Exception):
+    """What a library raises for what a device does not tell."""
+
+
+class Library:
+    """NVML's three questions, as a V100 and then an older device answer them."""
+
+    NVMLError = SomeError
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: str) -> int:  # noqa: N802
+        if handle == "old":
+            raise SomeError
+        return 2500
+
+    def nvmlDeviceGetUtilizationRates(self, handle: str) -> SimpleNamespace:  # noqa: N802
+        return SimpleNamespace(gpu=40)
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        """Nothing to leave."""
+
+
+def test_units_of_nvml() -> None:
+    """Millijoules and percent; the library itself is tried in tests/gpu."""
+    gpu = Gpu(Library(), "new", "GPU-1")
+    assert (gpu.joules(), gpu.busy()) == (2.5, 0.4)
+    assert Gpu(Library(), "old", "GPU-2").joules() is None
