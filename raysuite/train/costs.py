@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import torch
 
@@ -10,11 +11,14 @@ from raysuite import models
 from raysuite.errors import UserError
 from raysuite.measure.peaks import peak
 from raysuite.measure.power import PowerMeter, Reading
+from raysuite.models.costs import ModelCost
 from raysuite.parallel.base import World
 from raysuite.parallel.comm import Comm
 from raysuite.plan import RunPlan
 from raysuite.records import RunCosts
 from raysuite.records.power import PowerUse
+from raysuite.spec.datasets import DatasetFacts
+from raysuite.spec.experiment import ModelOptions
 
 
 class EpochPower:
@@ -76,7 +80,7 @@ def run_costs(plan: RunPlan, world: World, comm: Comm) -> RunCosts:
     cost, message = None, ""
     try:
         with torch.random.fork_rng(devices=[]):
-            cost = models.cost_of(plan.spec.model, plan.dataset)
+            cost = _counted(plan.spec.model.model_dump_json(), plan.dataset)
     except UserError as error:
         message = str(error)
     return RunCosts(
@@ -90,6 +94,12 @@ def run_costs(plan: RunPlan, world: World, comm: Comm) -> RunCosts:
         peak_format=known.number_format if known else "",
         peak_source=known.source if known else "",
     )
+
+
+@lru_cache
+def _counted(model: str, facts: DatasetFacts) -> ModelCost:
+    """Once a process, which several runs share: deep networks take seconds."""
+    return models.cost_of(ModelOptions.model_validate_json(model), facts)
 
 
 def _device(world: World, comm: Comm) -> str:

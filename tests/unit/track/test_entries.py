@@ -7,7 +7,7 @@ import re
 import pytest
 
 from raysuite.plan import make_plans
-from raysuite.records import RunFailed, SamplesSkipped, TimeShares, run_figures
+from raysuite.records import RunCosts, RunFailed, SamplesSkipped, TimeShares, run_figures
 from raysuite.spec import parse_document
 from raysuite.track.entries import (
     MOST_KEY,
@@ -63,6 +63,22 @@ def test_skipped_samples_are_a_metric_of_runs_that_may_skip():
     ]
     points = run_points(run_figures(DATA, [*records[:2], *said, *records[2:]]))
     assert [p.value for p in points if p.key == "run/skipped_samples"] == [3]
+
+
+def test_costs_are_metrics():
+    records = run_records(PLAN)
+    counted = RunCosts(
+        run_id="",
+        parameters=250,
+        forward_flops=10**6,
+        gradient_bytes=1000,
+        peak_flops=1e12,
+    )
+    run = run_figures(DATA, [*records[:-1], counted, records[-1]])
+    told = {p.key: p.value for p in run_points(run) if p.step == 0}
+    assert told["run/flop_per_second"] == 6e6 * run.throughput
+    assert told["run/mfu"] == told["run/flop_per_second"] / (PLAN.workers * 1e12)
+    assert "run/device_joules_per_image" not in told
 
 
 def test_time_shares_are_metrics_of_runs_that_were_profiled():

@@ -96,6 +96,7 @@ def test_a_model_that_cannot_be_counted_is_told(monkeypatch: pytest.MonkeyPatch)
     def fails(*_: Any) -> None:
         raise costs.UserError("it is odd")
 
+    costs._counted.cache_clear()
     monkeypatch.setattr(costs.models, "cost_of", fails)
     plan = plan_of(training_epochs=1)
     records = run(plan)
