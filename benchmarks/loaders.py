@@ -139,7 +139,10 @@ def _with_ray(
     """Ray Data, beside the limit timed again: Ray's own processes take their share of the CPUs."""
     import ray
 
-    ray.init(num_cpus=WIDTH, log_to_driver=False, configure_logging=False)
+    try:
+        ray.init(num_cpus=WIDTH, log_to_driver=False, configure_logging=False)
+    except Exception as error:
+        return {}, dict.fromkeys(WITH_RAY, f"Ray does not start: {error}")
     try:
         found, left_out = _loaders(prepared, WITH_RAY)
         limit: dict[str, Subject] = {LIMIT: DecodingLimit(prepared, WIDTH, images, "train")}
