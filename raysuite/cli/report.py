@@ -31,8 +31,8 @@ def report(
         typer.Option(
             metavar="NAME",
             help="A row to measure all others against, or a part of its name; or workers=4: the "
-            "row of each series nearest to 4 workers. Default: for each row, its own variant with the "
-            "fewest workers.",
+            "row of each series nearest to 4 workers. Default: for each row, its own variant with "
+            "the fewest workers.",
         ),
     ] = None,
     against: Annotated[
