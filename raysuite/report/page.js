@@ -97,7 +97,7 @@
       ...figure.layout,
       width,
       height: base + below,
-      margin: {l: 56, r: 16, t: figure.layout.meta ? 28 : 12, b: 50 + below},
+      margin: {l: 56, r: 16, t: figure.layout.meta || !small ? 28 : 12, b: 50 + below},
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: {family: getComputedStyle(document.body).fontFamily, color: color("--ink"),
         size: small ? 11 : 12.5},
@@ -114,8 +114,10 @@
     };
   };
 
-  const config = {displaylogo: false, responsive: false, displayModeBar: "hover",
-    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"]};
+  // On a phone the buttons would lie over the first bars, and fingers zoom without them.
+  const config = (width) => ({displaylogo: false, responsive: false,
+    displayModeBar: width < 520 ? false : "hover",
+    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"]});
 
   const draw = (name) => {
     const div = document.getElementById(`plot-${name}`);
@@ -129,7 +131,7 @@
       traces = made.traces;
       figure = {...figure, layout: {...bare, meta, ...made.layout}};
     }
-    return Plotly.react(div, traces, layoutOf(figure, traces, width), config);
+    return Plotly.react(div, traces, layoutOf(figure, traces, width), config(width));
   };
 
   // One at a time, with room between, so that a page with many runs answers while it draws.
