@@ -73,6 +73,12 @@ def test_sets_below_a_root(tmp_path: Path) -> None:
         DataOptions(name="digits", root="x")
 
 
+def test_a_stand_in_that_is_asked_for_is_named(tmp_path: Path) -> None:
+    data = DataOptions(name="mnist", root=str(tmp_path))
+    with pytest.raises(SpecError, match="asks for: `raysuite data make SPEC --scale laptop`"):
+        plans_of(data, stand_ins={"mnist": {"images": 9}}, scale="laptop")
+
+
 def test_a_set_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = small_sets.write("image_folder-folder", tmp_path)
     seen: list[DataOptions] = []
