@@ -142,7 +142,8 @@ class _Page(HTMLParser):
 
 def _page(content: str) -> Iterator[tuple[str, str, Any]]:
     page = _Page()
-    page.feed(content)
+    # without the page's own scripts, plotly.js among them: megabytes that hold no figure
+    page.feed(re.sub(r"<script>.*?</script>", "", content, flags=re.DOTALL))
     yield from page.cells
     for name, figure in (json.loads(page.figures) if page.figures else {}).items():
         for number, trace in enumerate(figure["data"]):
