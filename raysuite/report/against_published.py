@@ -182,7 +182,8 @@ def _held(line: Line) -> str:
     """Whether a bound or a range holds for ours, as far as our interval tells."""
     ends = [line.ours.value] if line.ours.low is None else [line.ours.low, line.ours.high]
     held = {_holds(line, end) for end in ends if end is not None}
-    said = stated(line.quantity, line.theirs.value, line.theirs.high, line.bound)
+    bound = line.bound or "within"
+    said = stated(line.quantity, line.theirs.value, line.theirs.high, bound)
     if len(held) > 1:
         return f"whether ours is {said} lies within our interval"
     spread = " (n = 1)" if line.ours.low is None else ""

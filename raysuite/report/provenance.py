@@ -87,6 +87,10 @@ def _utc(time: float) -> str:
     return datetime.fromtimestamp(time, UTC).isoformat(timespec="seconds")
 
 
+def _shown(time: str | None) -> str:
+    return "–" if time is None else time.replace("T", " ").removesuffix("+00:00")
+
+
 def files_sheet(data: dict[str, Any]) -> Sheet:
     """What was read, with its SHA-256."""
     read = [("spec", data["spec"]), ("plan", data["plan"])]
@@ -121,8 +125,8 @@ def runs_sheet(data: dict[str, Any]) -> Sheet:
                 str(run["seed"]),
                 run["status"],
                 run["gate"],
-                run["started"] or "–",
-                run["ended"] or "–",
+                _shown(run["started"]),
+                _shown(run["ended"]),
                 "–" if run["environment"] is None else str(run["environment"] + 1),
             )
             for run in data["runs"]
