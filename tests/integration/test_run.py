@@ -86,6 +86,7 @@ def test_the_files_that_are_left(results):
             "run_started",
             "gate_verdict",
             *["epoch_finished"] * EPOCHS,
+            "run_costs",
             "run_finished",
         ]
         file = results.journal_file(plan["run_id"]).with_name("model.pt")
