@@ -24,7 +24,14 @@ def test_spec() -> None:
 
 
 def test_plan() -> None:
-    assert sorted(raysuite.plan.__all__) == ["RunPlan", "expand", "groups", "make_plans", "placed"]
+    assert sorted(raysuite.plan.__all__) == [
+        "RunPlan",
+        "expand",
+        "groups",
+        "make_plans",
+        "official",
+        "placed",
+    ]
 
 
 def test_records() -> None:
