@@ -24,7 +24,10 @@ from raysuite.track.store import Store
 if TYPE_CHECKING:
     from mlflow.entities import Run
 
-FILES = ("spec.yaml", "plan.json", "report.html", "rows.csv", "rows.md", "rows.json")
+FILES = (
+    *("spec.yaml", "plan.json", "report.html", "provenance.json", "against.json"),
+    *(f"rows.{suffix}" for suffix in ("csv", "md", "tex", "json")),
+)
 PLOT_SUFFIXES = (".html", ".js", ".png", ".svg")
 """Pages with the script that they share, and pictures, which MLflow shows by itself."""
 REPORT = "raysuite.report"
