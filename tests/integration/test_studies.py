@@ -97,7 +97,7 @@ def test_a_study_in_small_from_data_to_report(workplace: Workplace) -> None:
     assert {plan["spec"]["scale"] for plan in results.plans()} == {"laptop"}
     rows = json.loads((results.folder / "rows.json").read_text("utf-8"))["rows"]
     assert [row["gate"] for row in rows] == ["passed"] * 2
-    assert all(row["throughput"]["mean"] > 0 for row in rows)
+    assert all(row["throughput_images_per_s"]["mean"] > 0 for row in rows)
     assert {plan["dataset"]["train_samples"] for plan in results.plans()} == {16, 8}
     resumed = workplace.run("raysuite", "run", *spec, "--no-mlflow", "--resume")
     assert str(results.folder) in resumed.stdout
