@@ -133,5 +133,5 @@ def test_make_lists_its_targets() -> None:
         command, cwd=setup_venv.ROOT, capture_output=True, text=True, check=True
     )
     listed = [line.split()[0] for line in answer.stdout.splitlines()]
-    habits = ["setup", "lock", "demo", "check", "test", "test-fast", "bench", "ui", "report"]
-    assert listed == ["help", *habits, "clean"]
+    habits = ["setup", "lock", "demo", "study", "check", "test", "test-fast", "bench", "ui"]
+    assert listed == ["help", *habits, "report", "clean"]
