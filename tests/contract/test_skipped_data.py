@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -34,6 +36,7 @@ from tests.require import require
 from tests.small_sets import COUNTS, SmallSet
 
 CPU = torch.device("cpu")
+Kind = TypeVar("Kind", bound=Record)
 ALONE = World(0, 1, 0, CPU)
 OPTIONS: dict[str, LoaderOptions] = {
     "native": NativeOptions(),
@@ -134,18 +137,21 @@ def key(image: torch.Tensor, label: torch.Tensor) -> tuple[bytes, int]:
     return image.numpy().tobytes(), int(label)
 
 
+def of_kind(records: Iterable[Record], kind: type[Kind]) -> list[Kind]:
+    return [record for record in records if isinstance(record, kind)]
+
+
 def test_a_run_leaves_them_out_and_says_so(tmp_path: Path, options: LoaderOptions) -> None:
     small = bad_sets.photographs(tmp_path / "set", bad_samples="skip")
     place, _ = bad_sets.spoil_file(small, "cut in the middle")
-    *_, train, val, first, second, end = run(plan_of(small.data, options.name))
-    assert isinstance(end, RunFinished)
-    assert isinstance(train, SamplesSkipped)
-    assert isinstance(val, SamplesSkipped)
+    told = list(run(plan_of(small.data, options.name)))
+    assert isinstance(told[-1], RunFinished)
+    train, val = of_kind(told, SamplesSkipped)
+    first, second = of_kind(told, EpochFinished)
     assert (train.split, train.samples, train.skipped) == ("train", TRAIN, 1)
     assert (val.split, val.samples, val.skipped, val.places) == ("val", VAL, 0, [])
     assert train.places[0].startswith(f"{place}: not a readable image")
     for epoch in (first, second):
-        assert isinstance(epoch, EpochFinished)
         assert epoch.images == TRAIN - 1
         assert len(epoch.losses) == 4
 
@@ -157,14 +163,13 @@ def test_the_validation_counts_its_good_samples_alone(tmp_path: Path) -> None:
     for file in sorted(root.glob("val/*/*")):
         for number in range(9):
             (file.parent / f"{file.stem}-{number}.jpg").write_bytes(file.read_bytes())
-    *_, expected, _ = run(plan_of(small.data))
+    *_, expected = of_kind(run(plan_of(small.data)), EpochFinished)
     for number in range(10):
         (root / "val" / "0" / f"bad-{number}.jpg").write_text("no image")
-    *_, val, _, found, _ = run(plan_of(small.data))
-    assert isinstance(val, SamplesSkipped)
+    told = list(run(plan_of(small.data)))
+    *_, val = of_kind(told, SamplesSkipped)
+    *_, found = of_kind(told, EpochFinished)
     assert (val.samples, val.skipped) == (10 * VAL + 10, 10)
-    assert isinstance(found, EpochFinished)
-    assert isinstance(expected, EpochFinished)
     assert found.val_loss == pytest.approx(expected.val_loss, rel=1e-6)
     assert found.val_accuracy == pytest.approx(expected.val_accuracy)
 
