@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import pickletools
 import struct
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -54,6 +55,12 @@ _MARK = object()
 
 def load(data: bytes) -> Any:
     """The value that a pickle holds. Raises ValueError, with the reason, for anything but data."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of odd escapes in damaged text
+        return _load(data)
+
+
+def _load(data: bytes) -> Any:
     reader = _Reader()
     try:
         for operation, argument, position in pickletools.genops(io.BytesIO(data)):

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def running_ray() -> Iterator[None]:
-    """A local Ray with one CPU, for all tests that use ray_data: it takes seconds to start."""
+    """A local Ray with one CPU, for a module's tests of ray_data: other tests start their own."""
     import ray
     from ray.data import DataContext
 
