@@ -42,7 +42,7 @@ class MemoryLoader:
         self, prepared: Prepared, split: Split, options: MemoryOptions, device: torch.device
     ) -> None:
         self._prepared = prepared
-        self._normalise = Normalise(prepared, device)
+        self._normalise = Normalise(Rendering(prepared, "exact"), device)
         self._rendering = Rendering(prepared, "exact")
         self._source = open_source(prepared, split)
         samples = prepared.samples(split)

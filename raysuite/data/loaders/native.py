@@ -11,6 +11,7 @@ from torch import Tensor
 from raysuite.data.base import Batch, Slice
 from raysuite.data.buffers import Buffers
 from raysuite.data.loaders.native_ahead import InProcesses, InThreads
+from raysuite.data.normalise import Normalise
 from raysuite.data.prepared import Prepared, Split
 from raysuite.data.rendering import Rendering
 from raysuite.spec.loaders import NativeOptions
@@ -26,7 +27,7 @@ class NativeLoader:
         self._rendering = rendering = Rendering(prepared, options.decode)
         self._dtype = _transport(options, self._on_gpu)
         self._pixels, self._values = Buffers(np.uint8), Buffers(np.float32)
-        self._constants = tuple(torch.from_numpy(each).to(device) for each in rendering.constants)
+        self._normalise = Normalise(rendering, device)
         self._ahead = (
             InProcesses(rendering, split, options, self._dtype, self._on_gpu)
             if options.processes
@@ -68,14 +69,7 @@ class NativeLoader:
     def _normalised(self, images: Tensor) -> Tensor:
         if images.dtype == torch.float32:
             return images.to(self._device, non_blocking=True)
-        if not self._on_gpu:
-            values = self._values.take(self._rendering.shape(len(images), torch.float32))
-            self._rendering.normalise(images.numpy(), values)
-            return torch.from_numpy(values)
-        mean, scale = self._constants
-        moved = images.to(self._device, non_blocking=True).permute(0, 3, 1, 2)
-        floats = moved.to(torch.float32, memory_format=torch.contiguous_format)
-        return floats.sub_(mean).mul_(scale)
+        return self._normalise.images(images)
 
 
 def _transport(options: NativeOptions, on_gpu: bool) -> torch.dtype:

@@ -20,6 +20,7 @@ from raysuite.data.base import Batch, Slice
 from raysuite.data.loaders.ray_tasks import SLICES, decode_slices
 from raysuite.data.normalise import Normalise
 from raysuite.data.prepared import Prepared, Split
+from raysuite.data.rendering import Rendering
 from raysuite.data.source import open_source
 from raysuite.errors import DataError, RunError, UserError
 from raysuite.spec.loaders import RayDataOptions
@@ -52,7 +53,7 @@ class RayDataLoader:
         self._name = uuid.uuid4().hex
         facts = prepared.facts
         self._shape = (facts.image_size, facts.image_size, facts.channels)
-        self._normalise = Normalise(prepared, device)
+        self._normalise = Normalise(Rendering(prepared, "exact"), device)
         self._rows: _Rows | None = None
         # a line or two per epoch and worker otherwise; its own log file has them
         logging.getLogger("ray.data").setLevel(logging.WARNING)
