@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from raysuite.errors import DataError
@@ -50,6 +50,27 @@ def publish(folder: Path, write: Callable[[Path], None]) -> None:
         ) from error
     if not (folder / _MANIFEST).is_file():
         raise DataError(f"{folder} is in the way and is not a complete data set; delete it")
+
+
+def converted(
+    cache: Path, name: str, sources: Iterable[Path], write: Callable[[Path], None]
+) -> Path:
+    """The folder of what `write(folder)` makes of `sources`, known again by their content.
+
+    Raises DataError as `publish` and `verify`.
+    """
+    digest = hashlib.sha256()
+    for path in sources:
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    folder = cache / "data" / f"{name}-{digest.hexdigest()[:16]}"
+
+    def write_files(target: Path) -> None:
+        (target / "files").mkdir()
+        write(target / "files")
+
+    publish(folder, write_files)
+    verify(folder, ("files",))
+    return folder / "files"
 
 
 def verify(folder: Path, parts: tuple[str, ...]) -> None:

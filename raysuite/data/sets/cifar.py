@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 import numpy as np
 
-from raysuite.data.cache import publish, verify
+from raysuite.data.cache import converted
 from raysuite.data.prepared import Prepared, counted
 from raysuite.data.sets import treatment
 from raysuite.layouts import cifar
@@ -38,23 +37,16 @@ def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
 
 
 def _converted(files: dict[str, list[Path]], cache: Path) -> Path:
-    """The folder of the binary batches, known again by the content of the pickles."""
-    digest = hashlib.sha256()
-    for split in SPLITS:
-        for path in files[split]:
-            digest.update(hashlib.sha256(path.read_bytes()).digest())
-    folder = cache / "data" / f"cifar-{digest.hexdigest()[:16]}"
+    """The folder of the binary batches, made of the pickles."""
 
-    def write(target: Path) -> None:
-        (target / "files").mkdir()
+    def write(folder: Path) -> None:
         for split, names in CIFAR_FILES["binary"].items():
             for path, name in zip(files[split], names, strict=True):
                 batch = cifar.read_batch(path)
                 labels = np.frombuffer(batch.labels, np.uint8)[:, None]
                 planes = np.frombuffer(batch.planes, np.uint8).reshape(len(labels), cifar.PLANES)
                 rows = np.concatenate([labels, planes], axis=1)
-                (target / "files" / name).write_bytes(rows.tobytes())
+                (folder / name).write_bytes(rows.tobytes())
 
-    publish(folder, write)
-    verify(folder, ("files",))
-    return folder / "files"
+    sources = (path for split in SPLITS for path in files[split])
+    return converted(cache, "cifar", sources, write)

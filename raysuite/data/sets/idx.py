@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
-from raysuite.data.cache import publish, verify
+from raysuite.data.cache import converted
 from raysuite.data.formats.idx import unpack
 from raysuite.data.prepared import Prepared, counted
 from raysuite.data.sets import treatment
@@ -35,19 +34,12 @@ def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
 
 
 def _unpacked(files: idx.Files, cache: Path) -> Path:
-    """The folder of the plain files, known again by the content of the packed ones."""
-    digest = hashlib.sha256()
-    for split in SPLITS:
-        for path in files[split]:
-            digest.update(hashlib.sha256(path.read_bytes()).digest())
-    folder = cache / "data" / f"idx-{digest.hexdigest()[:16]}"
+    """The folder of the plain files, made of the packed ones."""
 
-    def write(target: Path) -> None:
-        (target / "files").mkdir()
+    def write(folder: Path) -> None:
         for split, names in IDX_FILES.items():
             for path, name, dimensions in zip(files[split], names, (3, 1), strict=True):
-                unpack(path, dimensions, target / "files" / name)
+                unpack(path, dimensions, folder / name)
 
-    publish(folder, write)
-    verify(folder, ("files",))
-    return folder / "files"
+    sources = (path for split in SPLITS for path in files[split])
+    return converted(cache, "idx", sources, write)
