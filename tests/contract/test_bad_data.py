@@ -24,9 +24,8 @@ from raysuite.spec.loaders import (
     NativeOptions,
     RayDataOptions,
 )
-from tests import bad_sets
+from tests import bad_sets, loading
 from tests.bad_sets import BAD
-from tests.require import require
 from tests.small_sets import COUNTS
 
 CPU = torch.device("cpu")
@@ -41,17 +40,10 @@ OPTIONS: dict[str, LoaderOptions] = {
 
 @pytest.fixture(
     scope="module",
-    params=[
-        pytest.param(name, marks=[pytest.mark.integration] if name == "ray_data" else [])
-        for name in OPTIONS
-    ],
+    params=loading.params(OPTIONS),
 )
 def options(request: pytest.FixtureRequest) -> LoaderOptions:
-    if request.param == "dali":
-        require("dali")
-    if request.param == "ray_data":
-        request.getfixturevalue("running_ray")
-    return OPTIONS[request.param]
+    return OPTIONS[loading.ready(request)]
 
 
 @pytest.fixture(autouse=True)

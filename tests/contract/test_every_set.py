@@ -28,8 +28,7 @@ from raysuite.spec.loaders import (
     RayDataOptions,
     SyntheticOptions,
 )
-from tests import small_sets
-from tests.require import require
+from tests import loading, small_sets
 
 CPU = torch.device("cpu")
 RANKS = (1, 2, 3, 4)
@@ -94,17 +93,10 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(
     scope="module",
-    params=[
-        pytest.param(name, marks=[pytest.mark.integration] if name == "ray_data" else [])
-        for name in OPTIONS
-    ],
+    params=loading.params(OPTIONS),
 )
 def name(request: pytest.FixtureRequest) -> str:
-    if request.param == "dali":
-        require("dali")
-    if request.param == "ray_data":
-        request.getfixturevalue("running_ray")
-    return request.param
+    return loading.ready(request)
 
 
 @pytest.fixture(scope="module", params=SPLITS)

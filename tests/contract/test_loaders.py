@@ -36,6 +36,7 @@ from raysuite.spec.loaders import (
     NativeOptions,
     RayDataOptions,
 )
+from tests import loading
 from tests.require import require
 
 CPU = torch.device("cpu")
@@ -67,17 +68,10 @@ def digits(request: pytest.FixtureRequest, cache: Path) -> Prepared:
 
 @pytest.fixture(
     scope="module",
-    params=[
-        pytest.param(name, marks=[pytest.mark.integration] if name.startswith("ray") else [])
-        for name in OPTIONS
-    ],
+    params=loading.params(OPTIONS),
 )
 def options(request: pytest.FixtureRequest) -> LoaderOptions:
-    if request.param.startswith("dali"):
-        require("dali")
-    if request.param.startswith("ray_data"):
-        request.getfixturevalue("running_ray")
-    return OPTIONS[request.param]
+    return OPTIONS[loading.ready(request)]
 
 
 @pytest.fixture(scope="module")

@@ -31,8 +31,7 @@ from raysuite.spec.loaders import (
 )
 from raysuite.train.run import execute
 from raysuite.train.skipping import Skipped, look_through
-from tests import bad_sets
-from tests.require import require
+from tests import bad_sets, loading
 from tests.small_sets import COUNTS, SmallSet
 
 CPU = torch.device("cpu")
@@ -48,17 +47,10 @@ TRAIN, VAL = COUNTS["train"], COUNTS["val"]
 
 
 @pytest.fixture(
-    params=[
-        pytest.param(name, marks=[pytest.mark.integration] if name == "ray_data" else [])
-        for name in OPTIONS
-    ],
+    params=loading.params(OPTIONS),
 )
 def options(request: pytest.FixtureRequest) -> LoaderOptions:
-    if request.param == "dali":
-        require("dali")
-    if request.param == "ray_data":
-        request.getfixturevalue("running_ray")
-    return OPTIONS[request.param]
+    return OPTIONS[loading.ready(request)]
 
 
 @pytest.fixture(scope="module")
