@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 from rich import box
 from rich.table import Table
@@ -12,18 +13,21 @@ from rich.text import Text
 from raysuite.records import Row, Stat
 from raysuite.report import text
 
+Line = TypeVar("Line")
+
 
 @dataclass(frozen=True)
-class Column:
+class Column(Generic[Line]):
     """One column for people: its title, and of a row its text and the value to sort by."""
 
     title: str
-    write: Callable[[Row], str]
-    value: Callable[[Row], float | str | None]
+    write: Callable[[Line], str]
+    value: Callable[[Line], float | str | None]
     number: bool = True
 
 
-def _mean(figure: Stat | None) -> float | None:
+def mean(figure: Stat | None) -> float | None:
+    """What a column of figures is sorted by."""
     return None if figure is None else figure.mean
 
 
@@ -45,10 +49,10 @@ def _efficiency(row: Row) -> str:
     return text.ratio(row.efficiency) + (" (above 1)" if row.superlinear else "")
 
 
-COLUMNS = (
+COLUMNS: tuple[Column[Row], ...] = (
     Column("Variant", lambda r: r.name, lambda r: r.name, number=False),
     Column("Gate", _gate, _gate, number=False),
-    Column("Images/s", lambda r: text.stat(r.throughput), lambda r: _mean(r.throughput)),
+    Column("Images/s", lambda r: text.stat(r.throughput), lambda r: mean(r.throughput)),
     Column(
         "Speed-up",
         lambda r: "baseline" if r.is_baseline and r.speed_up else text.ratio(r.speed_up),
@@ -62,33 +66,33 @@ COLUMNS = (
     Column(
         "Epoch",
         lambda r: text.mean(r.epoch_seconds, text.seconds),
-        lambda r: _mean(r.epoch_seconds),
+        lambda r: mean(r.epoch_seconds),
     ),
     Column(
         "Accuracy",
         lambda r: text.stat(r.final_accuracy, text.percent, single=""),
-        lambda r: _mean(r.final_accuracy),
+        lambda r: mean(r.final_accuracy),
     ),
-    Column("Time to accuracy", _time_to_accuracy, lambda r: _mean(r.time_to_accuracy)),
+    Column("Time to accuracy", _time_to_accuracy, lambda r: mean(r.time_to_accuracy)),
     Column(
         "Data wait",
         lambda r: text.mean(r.data_wait_share, text.percent),
-        lambda r: _mean(r.data_wait_share),
+        lambda r: mean(r.data_wait_share),
     ),
     Column(
         "Memory",
         lambda r: text.mean(r.peak_process_bytes, text.size),
-        lambda r: _mean(r.peak_process_bytes),
+        lambda r: mean(r.peak_process_bytes),
     ),
     Column(
         "Device memory",
         lambda r: text.mean(r.peak_device_bytes, text.size),
-        lambda r: _mean(r.peak_device_bytes),
+        lambda r: mean(r.peak_device_bytes),
     ),
 )
 
 
-def columns(rows: Sequence[Row]) -> tuple[Column, ...]:
+def columns(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
     """The columns that say something of these rows: no device memory where no row has a device."""
     optional = {
         "Device memory": any(row.peak_device_bytes for row in rows),
@@ -131,7 +135,11 @@ def terminal_table(rows: Sequence[Row], width: int = NARROW) -> Table:
 
 def markdown(rows: Sequence[Row]) -> str:
     """The rows as a Markdown table."""
-    shown = columns(rows)
+    return markdown_table(columns(rows), rows)
+
+
+def markdown_table(shown: Sequence[Column[Line]], rows: Sequence[Line]) -> str:
+    """The columns of the rows as a Markdown table."""
     lines = [
         "| " + " | ".join(column.title for column in shown) + " |",
         "| " + " | ".join("---:" if column.number else "---" for column in shown) + " |",

@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from rich import box
 from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-from raysuite.records import Stat
 from raysuite.records.loading import LoadingBench, LoadingRow
 from raysuite.report import text
-from raysuite.report.tables import markdown_text
-
-
-@dataclass(frozen=True)
-class Column:
-    """One column: its title, and of a row its text and the value to sort by."""
-
-    title: str
-    write: Callable[[LoadingRow], str]
-    value: Callable[[LoadingRow], float | str | None]
-    number: bool = True
-
-
-def _mean(figure: Stat | None) -> float | None:
-    return None if figure is None else figure.mean
+from raysuite.report.tables import Column, markdown_table, mean
 
 
 def _cpu(row: LoadingRow) -> float | None:
@@ -36,15 +20,15 @@ def _cpu(row: LoadingRow) -> float | None:
     return 1000 * row.cores.mean / row.throughput.mean
 
 
-COLUMNS = (
+COLUMNS: tuple[Column[LoadingRow], ...] = (
     Column("Loader", lambda r: r.candidate.name, lambda r: r.candidate.name, number=False),
-    Column("Images/s", lambda r: text.stat(r.throughput), lambda r: _mean(r.throughput)),
+    Column("Images/s", lambda r: text.stat(r.throughput), lambda r: mean(r.throughput)),
     Column(
         "Of decoding",
         lambda r: text.ratio(r.of_decoding),
         lambda r: r.of_decoding.value if r.of_decoding else None,
     ),
-    Column("Cores busy", lambda r: text.mean(r.cores), lambda r: _mean(r.cores)),
+    Column("Cores busy", lambda r: text.mean(r.cores), lambda r: mean(r.cores)),
     Column(
         "CPU ms/image",
         lambda r: text.NONE if _cpu(r) is None else text.number(_cpu(r) or 0.0),
@@ -53,15 +37,15 @@ COLUMNS = (
     Column(
         "Start",
         lambda r: text.mean(r.start_seconds, text.seconds),
-        lambda r: _mean(r.start_seconds),
+        lambda r: mean(r.start_seconds),
     ),
 )
 
 
-WHY = Column("Why not", lambda r: r.failure, lambda r: r.failure, number=False)
+WHY: Column[LoadingRow] = Column("Why not", lambda r: r.failure, lambda r: r.failure, number=False)
 
 
-def columns(rows: Sequence[LoadingRow]) -> tuple[Column, ...]:
+def columns(rows: Sequence[LoadingRow]) -> tuple[Column[LoadingRow], ...]:
     """The columns; why there are no figures is said where a row has none."""
     return (*COLUMNS, WHY) if any(row.failure for row in rows) else COLUMNS
 
@@ -82,15 +66,7 @@ def terminal_table(rows: Sequence[LoadingRow]) -> Table:
 
 def markdown(rows: Sequence[LoadingRow]) -> str:
     """The rows as a Markdown table."""
-    shown = columns(rows)
-    lines = [
-        "| " + " | ".join(column.title for column in shown) + " |",
-        "| " + " | ".join("---:" if column.number else "---" for column in shown) + " |",
-    ]
-    for row in rows:
-        cells = (markdown_text(column.write(row)) for column in shown)
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+    return markdown_table(columns(rows), rows)
 
 
 def described(bench: LoadingBench) -> str:
