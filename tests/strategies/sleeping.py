@@ -3,6 +3,7 @@
 # no `from __future__ import annotations`: torch looks at the hook's annotations as objects
 
 import os
+import threading
 import time
 from collections.abc import Sequence
 
@@ -81,14 +82,20 @@ class SleepingHook(Ddp):
 
 def _late(seconds: float, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
     begin = time.perf_counter()
-    work = dist.all_reduce(bucket.buffer().div_(dist.get_world_size()), async_op=True)
+    sums = bucket.buffer().div_(dist.get_world_size())
+    work = dist.all_reduce(sums, async_op=True)
+    result: torch.futures.Future[Tensor] = torch.futures.Future()
 
-    def wait(future: torch.futures.Future[list[Tensor]]) -> Tensor:
+    def arrive() -> None:
+        work.wait()
         time.sleep(seconds)
         synchronisations.append((begin, time.perf_counter()))
-        return future.value()[0]
+        result.set_result(sums)
 
-    return work.get_future().then(wait)
+    # in a thread of its own: `then` would sleep in the backward pass, and not in what waits for
+    # it, whenever the all-reduce is through before `then` is called
+    threading.Thread(target=arrive).start()
+    return result
 
 
 class ByHand(Ddp):
