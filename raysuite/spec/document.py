@@ -17,9 +17,15 @@ COMMAND_LINE = "command line"
 
 
 class Loader(yaml.SafeLoader):
-    """YAML 1.2's numbers: `1e-4` is one, where PyYAML alone reads a text."""
+    """YAML 1.2's numbers: `1e-4` is one, where PyYAML alone reads a text, and `24:00:00` is a text,
+    where PyYAML alone reads 86400."""
 
 
+_COLONS = ("tag:yaml.org,2002:str", re.compile(r"[-+]?[0-9_]+(:[0-9_.]+)+$"))
+Loader.yaml_implicit_resolvers = {
+    first: [_COLONS, *resolvers] if first in "-+0123456789" and first else resolvers
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -15,14 +15,21 @@ from raysuite.spec.document import Document, KeyPath
 from raysuite.spec.experiment import ExperimentSpec
 
 Place = Callable[[KeyPath], tuple[str, int | None]]
+Model = TypeVar("Model", bound=BaseModel)
 
 
 def validate(data: Mapping[str, Any], place: Place) -> ExperimentSpec:
     """The spec that `data` describes. Raises SpecError with every mistake in it."""
+    return validate_as(ExperimentSpec, data, place)
+
+
+def validate_as(model: type[Model], data: Mapping[str, Any], place: Place) -> Model:
+    """What `data` describes, as `model`. Raises SpecError with every mistake in it."""
     try:
-        return ExperimentSpec.model_validate(dict(data))
+        return model.model_validate(dict(data))
     except ValidationError as error:
-        raise SpecError([_mistake(finding, place) for finding in error.errors()]) from error
+        mistakes = [_mistake(finding, place, model) for finding in error.errors()]
+        raise SpecError(mistakes) from error
 
 
 def load_spec(document: Document) -> ExperimentSpec:
@@ -30,18 +37,18 @@ def load_spec(document: Document) -> ExperimentSpec:
     return validate(document.data, document.place)
 
 
-def valid_keys(path: Iterable[str]) -> list[str]:
+def valid_keys(path: Iterable[str], root: type[BaseModel] = ExperimentSpec) -> list[str]:
     """The keys that a block may have, over all options that it can be: `()` is the whole spec."""
-    models: list[type[BaseModel]] = [ExperimentSpec]
+    models: list[type[BaseModel]] = [root]
     for key in path:
         models = _below(models, key)
     return sorted({name for model in models for name in model.model_fields})
 
 
-def dotted_keys() -> list[str]:
+def dotted_keys(root: type[BaseModel] = ExperimentSpec) -> list[str]:
     """Every key of every block, written as in a matrix: `training.epochs`."""
-    blocks = valid_keys(())
-    return blocks + [f"{block}.{key}" for block in blocks for key in valid_keys((block,))]
+    blocks = valid_keys((), root)
+    return blocks + [f"{block}.{key}" for block in blocks for key in valid_keys((block,), root)]
 
 
 def suggest(given: str, valid: Iterable[str], near: Iterable[str] = ()) -> str:
@@ -78,9 +85,11 @@ def _below(models: Iterable[type[BaseModel]], key: str) -> list[type[BaseModel]]
     ]
 
 
-def _walk(location: tuple[str | int, ...]) -> tuple[list[type[BaseModel]], KeyPath]:
+def _walk(
+    location: tuple[str | int, ...], root: type[BaseModel]
+) -> tuple[list[type[BaseModel]], KeyPath]:
     """The models that hold the last key of pydantic's location, and the key path without tags."""
-    models: list[type[BaseModel]] = [ExperimentSpec]
+    models: list[type[BaseModel]] = [root]
     path: list[str | int] = []
     for index, part in enumerate(location):
         tagged = [model for model in models if _tag(model) == part]
@@ -99,19 +108,22 @@ def _tag(model: type[BaseModel]) -> Any:
     return field.default if field is not None else None
 
 
-def _mistake(finding: Any, place: Place) -> Mistake:
-    models, path = _walk(finding["loc"])
+def _mistake(finding: Any, place: Place, root: type[BaseModel]) -> Mistake:
+    models, path = _walk(finding["loc"], root)
     key = ".".join(map(str, path))
     file, line = place(path)
-    return Mistake(_message(finding, models, key, path), key=key, file=file, line=line)
+    near = dotted_keys(root)
+    return Mistake(_message(finding, models, key, path, near), key=key, file=file, line=line)
 
 
-def _message(finding: Any, models: list[type[BaseModel]], key: str, path: KeyPath) -> str:
+def _message(
+    finding: Any, models: list[type[BaseModel]], key: str, path: KeyPath, near: list[str]
+) -> str:
     kind, context = finding["type"], finding.get("ctx", {})
     given = _short(finding.get("input"))
     if kind == "extra_forbidden":
         names = sorted({name for model in models for name in model.model_fields})
-        return f"unknown key; {suggest(str(path[-1]), names, dotted_keys())}"
+        return f"unknown key; {suggest(str(path[-1]), names, near)}"
     if kind == "union_tag_invalid":
         tag = context["tag"]
         return f"no {key} is called {tag!r}; {suggest(tag, _names(context['expected_tags']))}"

@@ -1,0 +1,50 @@
+"""Where sites are described, and the one that a name means."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from raysuite.errors import UserError
+from raysuite.spec.site import LocalSite, SlurmSite
+from raysuite.spec.site_file import read_site
+from raysuite.spec.validate import suggest
+
+_PACKAGE = Path(__file__).parent
+
+
+def home() -> Path:
+    """Where raysuite keeps what is a user's own: $RAYSUITE_HOME, else ~/.raysuite."""
+    return Path(os.environ.get("RAYSUITE_HOME") or "~/.raysuite").expanduser().absolute()
+
+
+def own_sites() -> Path:
+    """The folder of the user's own sites."""
+    return home() / "sites"
+
+
+def site_files() -> dict[str, Path]:
+    """Every site by its name; the user's own come before the shipped ones, also in their place."""
+    shipped = [_PACKAGE.parents[1] / "deploy" / "sites", _PACKAGE / "shipped_sites"]
+    found: dict[str, Path] = {}
+    for folder in (own_sites(), *shipped):
+        for file in sorted(folder.glob("*.yaml")):
+            found.setdefault(file.stem, file)
+    return found
+
+
+def find_site(name_or_path: str | os.PathLike[str]) -> LocalSite | SlurmSite:
+    """The site of that name, or in that file.
+
+    Raises UserError for a name that is not known, SpecError for mistakes in the file.
+    """
+    given = os.fspath(name_or_path)
+    if os.sep in given or given.endswith((".yaml", ".yml")):
+        return read_site(Path(given).expanduser())
+    files = site_files()
+    if given not in files:
+        raise UserError(
+            f"no site is called {given!r}; {suggest(given, files)}. `raysuite cluster site new "
+            "NAME` describes another, and a path such as ./mysite.yaml is taken too"
+        )
+    return read_site(files[given])

@@ -1,0 +1,167 @@
+"""Site: a machine, or a SLURM cluster, on which raysuite starts a Ray cluster."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, field_validator, model_validator
+
+from raysuite.spec.base import Options
+from raysuite.spec.site_values import (
+    AbsolutePath,
+    Bind,
+    Interface,
+    Line,
+    Memory,
+    Module,
+    SbatchLine,
+    SlurmTime,
+    environment_mistakes,
+    slurm_seconds,
+)
+
+SITE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+
+
+class MlflowOptions(Options):
+    """Where the cluster's MLflow server keeps its figures."""
+
+    backend: Literal["sqlite", "postgresql"] = "sqlite"
+    """`sqlite`: a file on the head's own disk, which is copied back when the cluster ends;
+    `postgresql`: a server of the site's."""
+    url_file: AbsolutePath | None = None
+    """For `postgresql`: a file, readable by its owner alone, that holds the URL and password."""
+
+    @model_validator(mode="after")
+    def _belongs_together(self) -> MlflowOptions:
+        if (self.backend == "postgresql") != (self.url_file is not None):
+            raise ValueError(
+                f"backend is {self.backend} and url_file is {self.url_file}; postgresql needs "
+                "url_file, the path of a file that holds its URL, and sqlite takes none"
+            )
+        return self
+
+
+def _checked(environment: dict[str, str]) -> dict[str, str]:
+    wrong = environment_mistakes(environment)
+    if wrong:
+        raise ValueError("; ".join(wrong))
+    return environment
+
+
+Environment = Annotated[dict[str, str], AfterValidator(_checked)]
+
+
+class _Site(Options):
+    name: str = Field(default="", pattern=SITE_NAME, max_length=60)
+    """Default: the file's own name, without .yaml."""
+    description: str = ""
+    """One sentence for `raysuite cluster site list`."""
+    image: AbsolutePath | None = None
+    """The Apptainer image (SIF) in which the cluster runs; none: the software of the machine."""
+    binds: tuple[Bind, ...] = ()
+    """Folders that the image shall see: SRC, SRC:DST or SRC:DST:ro, of absolute paths."""
+    python: AbsolutePath | None = None
+    """Without an image: the interpreter that has raysuite; default: the one that runs `cluster
+    up`."""
+    environment: Environment = Field(default_factory=dict)
+    """Environment variables of every process of the cluster; they take no secrets."""
+    scratch: AbsolutePath = "/tmp"
+    """A folder on each node's own disk; the cluster's short temporary folder is made there."""
+    interface: Interface | None = None
+    """The network interface between the nodes (ib0, hsn0, ...); default: loopback on a local
+    site, else the one with the route to the head."""
+    mlflow: MlflowOptions = MlflowOptions()
+    """Where the cluster's MLflow server keeps its figures."""
+    start_timeout_seconds: int = Field(default=600, ge=10)
+    """From the start of the allocation, how long nodes have to join."""
+
+
+class LocalSite(_Site):
+    """This machine alone."""
+
+    kind: Literal["local"] = "local"
+    cpus: int | None = Field(default=None, ge=1)
+    """CPUs that Ray gives out; default: those of this machine."""
+    gpus: int | None = Field(default=None, ge=0)
+    """GPUs that Ray gives out; default: those of this machine."""
+
+
+class SlurmSite(_Site):
+    """A SLURM cluster."""
+
+    kind: Literal["slurm"] = "slurm"
+    partition: Line | None = None
+    """Default: the cluster's own, as for all that is left out below."""
+    account: Line | None = None
+    """The account, or project, that pays."""
+    qos: Line | None = None
+    """Quality of service."""
+    constraint: Line | None = None
+    """Features that the nodes must have, as `sbatch --constraint` takes them."""
+    reservation: Line | None = None
+    """A reservation to run in."""
+    time: SlurmTime | None = None
+    """Time limit: MINUTES, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS."""
+    nodes: int = Field(default=1, ge=1)
+    """Nodes, where `cluster up` names no other number."""
+    cpus_per_node: int | None = Field(default=None, ge=1)
+    """CPUs asked for on each node; default: all where the nodes are exclusive, else one."""
+    gpus_per_node: int = Field(default=0, ge=0)
+    """GPUs asked for on each node."""
+    gpu_type: Line | None = None
+    """The GPUs' type as SLURM knows it (a100, ...), where there are several."""
+    memory_per_node: Memory | None = None
+    """Memory asked for on each node: 0 for all of it, or as 480G; without a letter megabytes."""
+    exclusive: bool = False
+    """Whether nobody else may run on the nodes meanwhile."""
+    modules: tuple[Module, ...] = ()
+    """Loaded by `module load` on the first node, in this order, before the cluster starts."""
+    warn_seconds: int = Field(default=120, ge=1, le=65535)
+    """How long before the time limit the runs are told to write a checkpoint and stop."""
+    requeue: bool = False
+    """Queue the cluster again when a node that it cannot do without fails, or when preempted."""
+    head_restarts: int = Field(default=2, ge=0)
+    """How often the cluster is started again, within the allocation, when its head has died."""
+    sbatch_lines: tuple[SbatchLine, ...] = ()
+    """Further lines as they are, such as `#SBATCH --mail-type=END`."""
+
+    @field_validator("sbatch_lines")
+    @classmethod
+    def _leaves_ours_alone(cls, lines: tuple[str, ...]) -> tuple[str, ...]:
+        for line in lines:
+            option = re.match(r"#SBATCH\s+(--[a-z-]+|-[A-Za-z])", line)
+            if option and option[1] in _OURS:
+                raise ValueError(
+                    f"{line!r} sets {option[1]}, which raysuite sets itself; leave it out"
+                )
+        return lines
+
+    @model_validator(mode="after")
+    def _belongs_together(self) -> SlurmSite:
+        wrong = []
+        if self.gpu_type is not None and not self.gpus_per_node:
+            wrong.append("gpu_type is given without gpus_per_node; say how many, or leave it out")
+        if self.time is not None and slurm_seconds(self.time) <= self.warn_seconds:
+            wrong.append(
+                f"time is {self.time} and warn_seconds is {self.warn_seconds}; the warning must "
+                "come after the start: make time longer or warn_seconds smaller"
+            )
+        if wrong:
+            raise ValueError("; ".join(wrong))
+        return self
+
+
+_OURS = frozenset(
+    """--job-name -J --nodes -N --ntasks -n --ntasks-per-node --cpus-per-task -c --output -o
+    --error -e --open-mode --signal --requeue --no-requeue --no-kill -k --export --chdir -D
+    --array -a --wrap --parsable --wait -W --get-user-env --export-file --hold -H
+    """.split()  # noqa: SIM905 - a list literal would take a screen
+)
+"""Options of sbatch on which the cluster's start and end rest."""
+
+Site = Annotated[LocalSite | SlurmSite, Field(discriminator="kind")]
+"""Where a cluster is started; `kind` says which."""
+
+SITES: dict[str, type[LocalSite] | type[SlurmSite]] = {"local": LocalSite, "slurm": SlurmSite}

@@ -1,0 +1,25 @@
+"""A site's YAML file -> Site, with every mistake at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from raysuite.errors import Mistake, SpecError
+from raysuite.spec.reading import read_document
+from raysuite.spec.site import SITES, LocalSite, SlurmSite
+from raysuite.spec.validate import suggest, validate_as
+
+
+def read_site(file: Path) -> LocalSite | SlurmSite:
+    """The site that a file describes; its name is the file's where it gives none.
+
+    Raises SpecError, which names file, line and key of every mistake.
+    """
+    document = read_document(file)
+    kind = document.data.get("kind")
+    if not isinstance(kind, str) or kind not in SITES:
+        name, line = document.place(("kind",))
+        given = "is missing" if kind is None else f"given was {kind!r}"
+        message = f"{given}; {suggest(str(kind), SITES)}"
+        raise SpecError([Mistake(message, key="kind", file=name, line=line)])
+    return validate_as(SITES[kind], {"name": file.stem, **document.data}, document.place)

@@ -1,0 +1,147 @@
+"""The values of a site's file: each is refused, or reaches its destination as it was written."""
+
+from __future__ import annotations
+
+import os
+import re
+import unicodedata
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator
+
+_CONTROL = ("Cc", "Cs", "Zl", "Zp")
+"""Unicode's control characters, lone surrogates, and separators of lines and paragraphs."""
+
+_RESERVED = re.compile(
+    r"(SLURM|SBATCH|SRUN|MLFLOW_TRACKING|RAY_AUTH)_|RAY_(ADDRESS|TMPDIR)$"
+    r"|RAYSUITE_(CLUSTER|INTERFACE|HOME)$"
+)
+_SECRET = re.compile(r"(TOKEN|PASSWORD|PASSWD|SECRET|API_KEY|ACCESS_KEY)$", re.IGNORECASE)
+_TIME = re.compile(
+    r"(?:(?P<days>\d+)-(?P<h>\d+)(?::(?P<m>\d+)(?::(?P<s>\d+))?)?"
+    r"|(?P<hours>\d+):(?P<mm>\d+):(?P<ss>\d+)"
+    r"|(?P<minutes>\d+)(?::(?P<seconds>\d+))?)"
+)
+
+
+def one_line(text: str) -> str:
+    """The text itself. Raises ValueError where it is empty or holds a line's end or a control."""
+    if not text.strip():
+        raise ValueError("given was an empty text; leave the key out, or give it a value")
+    odd = [char for char in text if unicodedata.category(char) in _CONTROL]
+    if odd:
+        raise ValueError(
+            f"given was {text!r}; it should be one line without control characters, and holds "
+            f"{odd[0]!r}"
+        )
+    return text
+
+
+def _absolute(text: str) -> str:
+    if text == "~" or text.startswith("~/"):
+        text = os.path.expanduser(text)
+    if not one_line(text).startswith("/"):
+        raise ValueError(f"given was {text!r}; it should be an absolute path, or begin with ~/")
+    return text
+
+
+def _interface(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._@:-]{0,14}", text):
+        raise ValueError(
+            f"given was {text!r}; it should be an interface's name as `ip link` shows it, such as "
+            "ib0"
+        )
+    return text
+
+
+def _bind(text: str) -> str:
+    parts = one_line(text).split(":")
+    parts[:2] = [_absolute(part) for part in parts[:2]]
+    if len(parts) > 3 or "," in text or (len(parts) == 3 and parts[2] not in ("ro", "rw")):
+        raise ValueError(
+            f"given was {text!r}; it should be SRC, SRC:DST or SRC:DST:ro, without commas"
+        )
+    return ":".join(parts)
+
+
+def _module(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_./+:=@-]*", text):
+        raise ValueError(
+            f"given was {text!r}; it should be a module's name as `module avail` shows it, such as "
+            "CUDA/12.4"
+        )
+    return text
+
+
+def _memory(text: str) -> str:
+    if not re.fullmatch(r"[0-9]{1,9}[KMGTkmgt]?", text):
+        raise ValueError(
+            f"given was {text!r}; it should be a number of megabytes, one with a letter such as "
+            "480G, or 0 for all of the node's"
+        )
+    return text
+
+
+def _sbatch_line(text: str) -> str:
+    if not re.match(r"#SBATCH -{1,2}[A-Za-z]", one_line(text)):
+        raise ValueError(
+            f"given was {text!r}; it should be one line such as '#SBATCH --mail-type=END'"
+        )
+    return text
+
+
+def _time(text: str) -> str:
+    slurm_seconds(text)
+    return text
+
+
+def _plain_number(value: Any) -> Any:
+    """YAML reads `30` as a number; here it is a text like any other."""
+    return str(value) if type(value) is int else value
+
+
+def slurm_seconds(text: str) -> int:
+    """SLURM's notation of a time -> seconds. Raises ValueError where it is none."""
+    match = _TIME.fullmatch(text) if text.isascii() else None
+    given = {key: int(value or 0) for key, value in match.groupdict().items()} if match else {}
+    hours = given.get("h", 0) + given.get("hours", 0) + 24 * given.get("days", 0)
+    minutes = sum(given.get(key, 0) for key in ("m", "mm", "minutes"))
+    seconds = sum(given.get(key, 0) for key in ("s", "ss", "seconds"))
+    total = 3600 * hours + 60 * minutes + seconds
+    if not total or total > 10 * 366 * 86400:
+        raise ValueError(
+            f"given was {text!r}; it should be a time as SLURM writes it: MINUTES, MM:SS, "
+            "HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS"
+        )
+    return total
+
+
+def environment_mistakes(environment: Mapping[str, str]) -> list[str]:
+    """What is wrong with the variables that a site wants to set."""
+    wrong = []
+    for name, value in environment.items():
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            wrong.append(f"{name!r} is no variable's name; letters, digits and _ are valid")
+        elif _RESERVED.match(name):
+            wrong.append(f"{name} is set by SLURM or by raysuite itself; leave it out")
+        elif _SECRET.search(name):
+            wrong.append(
+                f"{name} looks like a secret, and others can read a job's script; put it into a "
+                "file of your own that your code reads"
+            )
+        if "\0" in value or any(unicodedata.category(char) == "Cs" for char in value):
+            wrong.append(f"the value of {name!r} holds a character that no variable can hold")
+    return wrong
+
+
+Line = Annotated[str, BeforeValidator(_plain_number), AfterValidator(one_line)]
+"""One line of text, not empty."""
+AbsolutePath = Annotated[str, AfterValidator(_absolute)]
+"""A path from the root, or from the user's home by `~/`."""
+Interface = Annotated[str, AfterValidator(_interface)]
+Bind = Annotated[str, AfterValidator(_bind)]
+Module = Annotated[str, AfterValidator(_module)]
+Memory = Annotated[str, BeforeValidator(_plain_number), AfterValidator(_memory)]
+SbatchLine = Annotated[str, AfterValidator(_sbatch_line)]
+SlurmTime = Annotated[str, BeforeValidator(_plain_number), AfterValidator(_time)]
