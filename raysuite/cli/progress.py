@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Self, get_args
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -15,10 +15,12 @@ from rich.table import Table
 from rich.text import Text
 
 from raysuite.cli.console import stderr
-from raysuite.cli.run_state import RunState, TimeLeft
+from raysuite.cli.run_state import RunState, Status, TimeLeft
 from raysuite.cli.tail import Tail
 from raysuite.plan import RunPlan
 from raysuite.records import (
+    FAILED,
+    STOPPED,
     EpochFinished,
     GateVerdict,
     Record,
@@ -27,6 +29,7 @@ from raysuite.records import (
     RunFailed,
     RunFinished,
     RunStarted,
+    RunStopped,
     SamplesSkipped,
     TimeShares,
 )
@@ -35,7 +38,7 @@ from raysuite.units import human_seconds
 LONG_EPOCH_SECONDS = 30.0
 """Without a terminal, epochs are worth a line each only from this length on."""
 
-_STYLES = {RunFinished: "green", RunFailed: "red"}
+_STYLES = {RunFinished: "green", RunFailed: "red", RunStopped: "yellow"}
 
 
 class Progress:
@@ -108,10 +111,10 @@ class Progress:
             self._console.file.write(record.model_dump_json() + "\n")
             self._console.file.flush()
             return
-        if self._quiet and not isinstance(record, RunFailed):
+        if self._quiet and not isinstance(record, RunFailed | RunStopped):
             return
         if self._live is not None and not isinstance(
-            record, RunFinished | RunFailed | SamplesSkipped | TimeShares
+            record, RunFinished | RunFailed | RunStopped | SamplesSkipped | TimeShares
         ):
             return  # the live part shows it
         text = event(run, record)
@@ -138,10 +141,11 @@ class Progress:
         return Group(*rows)
 
     def _totals(self) -> str:
-        count = {status: 0 for status in ("waiting", "running", "finished", "failed")}
+        count = dict.fromkeys(get_args(Status), 0)
         for run in self._runs:
             count[run.status] += 1
         parts = [f"{count['finished']} finished", f"{count['failed']} failed"]
+        parts += [f"{count['stopped']} stopped"] if count["stopped"] else []
         parts.append(f"{count['waiting']} to go")
         left = None if self._time_left is None else self._time_left.seconds(self._clock())
         if left is not None:
@@ -197,9 +201,11 @@ def event(run: RunState, record: Record) -> str | None:
                 parts.append(f"accuracy {figures.final_accuracy:.3f}")
             return "finished: " + ", ".join([*parts, human_seconds(record.seconds)])
         case RunFailed():
-            reasons = {"gate": "by the gate", "lost": "workers lost", "interrupted": "interrupted"}
-            why = f" ({reasons[record.reason]})" if record.reason in reasons else ""
-            return f"failed{why}: {record.message}"
+            why = FAILED[record.reason]
+            return f"failed{f' ({why})' if why else ''}: {record.message}"
+        case RunStopped():
+            place = f"epoch {record.epoch + 1}, step {record.step}"
+            return f"stopped ({STOPPED[record.reason]}) in {place}; it can be taken up again"
 
 
 def gate_words(verdict: GateVerdict) -> str:

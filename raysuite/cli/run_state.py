@@ -14,8 +14,12 @@ from raysuite.records import (
     RunFigures,
     RunFinished,
     RunStarted,
+    RunStopped,
     run_figures,
 )
+
+Status = Literal["waiting", "running", "stopped", "finished", "failed"]
+"""stopped: to be taken up again."""
 
 
 class RunState:
@@ -23,7 +27,7 @@ class RunState:
 
     def __init__(self, plan: RunPlan) -> None:
         self.plan = plan
-        self.status: Literal["waiting", "running", "finished", "failed"] = "waiting"
+        self.status: Status = "waiting"
         self.epochs_done = 0
         self.verdict: GateVerdict | None = None
         self.last_epoch: EpochFinished | None = None
@@ -43,6 +47,8 @@ class RunState:
                 self.status = "finished"
             case RunFailed():
                 self.status = "failed"
+            case RunStopped():
+                self.status = "stopped"
 
     def figures(self) -> RunFigures:
         """The run's figures, as the report will tell them."""

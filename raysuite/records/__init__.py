@@ -1,6 +1,15 @@
 """Facts: what was measured, written down before anything else hears of it."""
 
 from raysuite.records.derive import RunFigures, results_figures, run_figures
+from raysuite.records.ends import (
+    FAILED,
+    STOPPED,
+    FailReason,
+    RunFailed,
+    RunFinished,
+    RunStopped,
+    StopReason,
+)
 from raysuite.records.journal import Journal, Results, Sink, read_journal
 from raysuite.records.rows import Row, make_rows
 from raysuite.records.schema import (
@@ -8,8 +17,6 @@ from raysuite.records.schema import (
     GateVerdict,
     Record,
     RunCosts,
-    RunFailed,
-    RunFinished,
     RunStarted,
     SamplesSkipped,
     TimeShares,
@@ -17,7 +24,10 @@ from raysuite.records.schema import (
 from raysuite.records.statistics import Ratio, Stat, ratio_of_means, summarize
 
 __all__ = [
+    "FAILED",
+    "STOPPED",
     "EpochFinished",
+    "FailReason",
     "GateVerdict",
     "Journal",
     "Ratio",
@@ -29,9 +39,11 @@ __all__ = [
     "RunFigures",
     "RunFinished",
     "RunStarted",
+    "RunStopped",
     "SamplesSkipped",
     "Sink",
     "Stat",
+    "StopReason",
     "TimeShares",
     "make_rows",
     "ratio_of_means",

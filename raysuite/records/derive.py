@@ -9,6 +9,7 @@ from typing import Literal, TypeVar
 from pydantic import BaseModel
 
 from raysuite.records.costs import Costs, run_costs
+from raysuite.records.ends import RunFailed, RunFinished, RunStopped
 from raysuite.records.journal import Results
 from raysuite.records.names import Plan, run_name, variant_name
 from raysuite.records.schema import (
@@ -16,8 +17,6 @@ from raysuite.records.schema import (
     GateVerdict,
     Record,
     RunCosts,
-    RunFailed,
-    RunFinished,
     RunStarted,
     SamplesSkipped,
     TimeShares,
@@ -27,7 +26,7 @@ from raysuite.records.shares import Shares, run_shares
 Value = TypeVar("Value")
 Kind = TypeVar("Kind", bound=BaseModel)
 
-_OF_AN_ATTEMPT = (RunFinished, RunFailed, SamplesSkipped, TimeShares, RunCosts)
+_OF_AN_ATTEMPT = (RunFinished, RunFailed, RunStopped, SamplesSkipped, TimeShares, RunCosts)
 """What an attempt that takes a run up again writes anew."""
 
 Status = Literal["finished", "failed", "missing"]

@@ -18,7 +18,8 @@ from typing import Any, Protocol
 from pydantic import TypeAdapter, ValidationError
 
 from raysuite.errors import UserError
-from raysuite.records.schema import Record, RunFailed, RunFinished
+from raysuite.records.ends import RunFailed, RunFinished
+from raysuite.records.schema import Record
 
 COMMANDS = "commands.txt"
 

@@ -5,26 +5,16 @@ Times are seconds; `time` is the wall clock in seconds since 1970 (UTC). Memory 
 
 from __future__ import annotations
 
-import time
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from raysuite.records.base import RecordBase
+from raysuite.records.ends import RunFailed, RunFinished, RunStopped
 from raysuite.records.power import PowerUse
 
 
-class _Record(BaseModel):
-    # Unknown keys are ignored, so that older code reads newer journals. A run that diverged has
-    # losses of NaN: written as null they could not be read again, and the epoch would be lost.
-    model_config = ConfigDict(
-        frozen=True, extra="ignore", use_attribute_docstrings=True, ser_json_inf_nan="constants"
-    )
-
-    run_id: str
-    time: float = Field(default_factory=time.time)
-
-
-class RunStarted(_Record):
+class RunStarted(RecordBase):
     """A run begins, or is taken up again."""
 
     kind: Literal["run_started"] = "run_started"
@@ -36,7 +26,7 @@ class RunStarted(_Record):
     """0 for a fresh run, else the epoch at which a checkpoint is taken up."""
 
 
-class GateVerdict(_Record):
+class GateVerdict(RecordBase):
     """Whether the strategy's arithmetic is right on this machine, with this world size."""
 
     kind: Literal["gate_verdict"] = "gate_verdict"
@@ -60,7 +50,7 @@ class GateVerdict(_Record):
     message: str = ""
 
 
-class SamplesSkipped(_Record):
+class SamplesSkipped(RecordBase):
     """What was looked for before the first epoch, and is left out of every epoch of this run."""
 
     kind: Literal["samples_skipped"] = "samples_skipped"
@@ -88,7 +78,7 @@ class SamplesSkipped(_Record):
         return "; ".join(filter(None, [out if self.skipped else "", lacks]))
 
 
-class EpochFinished(_Record):
+class EpochFinished(RecordBase):
     """One epoch of training and the validation after it."""
 
     kind: Literal["epoch_finished"] = "epoch_finished"
@@ -124,7 +114,7 @@ class EpochFinished(_Record):
     """What the training drew; None where nothing of it can be read, or it was not asked for."""
 
 
-class RunCosts(_Record):
+class RunCosts(RecordBase):
     """What one image of this run costs, and the device's peak, which figures are held against."""
 
     kind: Literal["run_costs"] = "run_costs"
@@ -146,7 +136,7 @@ class RunCosts(_Record):
     """The vendor's document that states it."""
 
 
-class TimeShares(_Record):
+class TimeShares(RecordBase):
     """Where the time of some steps went, by a profiler, after the training that is timed.
 
     Lists hold a value per worker. Computation, exposed communication and exposed data never
@@ -198,38 +188,6 @@ class TimeShares(_Record):
         return f"{', '.join(told)} of {self.steps} steps; the profile took {self.seconds:.1f} s"
 
 
-class RunFinished(_Record):
-    """A run ended well."""
-
-    kind: Literal["run_finished"] = "run_finished"
-    peak_process_bytes: list[int]
-    """Per worker: largest resident memory of the process during this run."""
-    start_process_bytes: list[int]
-    """Per worker: resident memory when this run began; shared workers carry earlier runs'
-    libraries."""
-    peak_device_bytes: list[int]
-    """Per worker: largest memory that torch held on the device; 0 on a CPU."""
-    time_to_accuracy: float | None
-    """Seconds until `target_accuracy` was met; None if no target was set or it was never met."""
-    seconds: float
-    """Wall clock of the run, all included but for a profile, which tells its own cost."""
-    first_step_seconds: float
-    """From the start of the run in the worker to the end of its first optimiser step."""
-    first_step_time: float | None = None
-    """Wall clock at the end of that step, in seconds since 1970."""
-
-
-class RunFailed(_Record):
-    """A run ended without a result."""
-
-    kind: Literal["run_failed"] = "run_failed"
-    reason: Literal["gate", "error", "lost", "interrupted"]
-    """gate: the arithmetic is wrong. error: an exception. lost: workers died too often."""
-    message: str
-    detail: str = ""
-    """The traceback, where there is one."""
-
-
 Record = Annotated[
     RunStarted
     | GateVerdict
@@ -238,6 +196,7 @@ Record = Annotated[
     | RunCosts
     | TimeShares
     | RunFinished
-    | RunFailed,
+    | RunFailed
+    | RunStopped,
     Field(discriminator="kind"),
 ]

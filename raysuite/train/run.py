@@ -13,13 +13,14 @@ from raysuite.measure.memory import PeakMemory
 from raysuite.parallel import make_strategy
 from raysuite.parallel.base import World
 from raysuite.plan import RunPlan
-from raysuite.records import Record, RunFailed, RunFinished, RunStarted
+from raysuite.records import Record, RunFailed, RunFinished, RunStarted, RunStopped
 from raysuite.train import gate
 from raysuite.train.costs import run_costs
 from raysuite.train.examination import same_on_all_ranks
 from raysuite.train.loop import TrainingLoop
 from raysuite.train.profiling import profile
 from raysuite.train.skipping import bad_samples
+from raysuite.train.stopping import AskedToStop, agreed, never
 
 _DRIFTED = (
     "the strategy passed the gate, and yet the ranks hold different weights at the end of this "
@@ -30,7 +31,7 @@ TRACE = "trace.json.gz"
 """The trace of a profile, in the run's folder."""
 
 Checkpoint = Callable[[TrainingLoop], None]
-"""Called on all ranks after an epoch that is to be kept."""
+"""Called on all ranks after an epoch that is to be kept, and where a run stops."""
 
 
 def execute(
@@ -40,6 +41,7 @@ def execute(
     checkpoint: Checkpoint | None = None,
     model_file: Path | None = None,
     trace_file: Path | None = None,
+    asked_to_stop: AskedToStop = never,
 ) -> Iterator[Record]:
     """Run `plan` on this rank; every rank yields the same Records, and one of them writes them.
 
@@ -47,7 +49,8 @@ def execute(
     `model_file`, which `torch.load(..., weights_only=True)` reads, and rank 0's trace, where the
     spec asks for a profile, into `trace_file`. A strategy that fails the gate
     ends the run with RunFailed before a single step is timed; so does a run at whose end the
-    ranks hold different weights, and no figure of it is told.
+    ranks hold different weights, and no figure of it is told. Where rank 0 is `asked_to_stop`,
+    `checkpoint` is called and the last Record is RunStopped: the run can be taken up again.
     """
     began = time.perf_counter()
     torch.set_num_threads(plan.spec.resources.cpus_per_worker)
@@ -79,6 +82,13 @@ def execute(
             yield found.record
         training = plan.spec.training
         while loop.epoch < training.epochs:
+            if stop := agreed(asked_to_stop, world, loop.engine.comm):
+                if checkpoint:
+                    checkpoint(loop)
+                yield RunStopped(
+                    run_id=plan.run_id, reason=stop.reason, epoch=loop.epoch, step=loop.step
+                )
+                return
             yield loop.run_epoch()
             every = training.checkpoint_every
             if checkpoint and every and loop.epoch % every == 0 and loop.epoch < training.epochs:

@@ -1,0 +1,80 @@
+"""How a run ends, and how an attempt at it does."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from raysuite.records.base import RecordBase
+
+StopReason = Literal["time_limit", "preempted", "interrupted", "down"]
+"""time_limit: the allocation's time is nearly over. preempted: it is taken away for another job.
+interrupted: a person asked for it. down: the cluster is being ended."""
+
+FailReason = Literal["gate", "error", "lost", "node_lost", "interrupted"]
+"""gate: the arithmetic is wrong. error: an exception. lost: workers died too often. node_lost: a
+node went away too often, or did not come back. interrupted: a person ended it without a
+checkpoint."""
+
+STOPPED: dict[StopReason, str] = {
+    "time_limit": "time limit",
+    "preempted": "preempted",
+    "interrupted": "interrupted",
+    "down": "the cluster ended",
+}
+"""Why a run was stopped, in words."""
+
+FAILED: dict[FailReason, str] = {
+    "gate": "by the gate",
+    "error": "",
+    "lost": "workers lost",
+    "node_lost": "node lost",
+    "interrupted": "interrupted",
+}
+"""Why a run failed, in words; an error tells itself."""
+
+
+class RunFinished(RecordBase):
+    """A run ended well."""
+
+    kind: Literal["run_finished"] = "run_finished"
+    peak_process_bytes: list[int]
+    """Per worker: largest resident memory of the process during this run."""
+    start_process_bytes: list[int]
+    """Per worker: resident memory when this run began; shared workers carry earlier runs'
+    libraries."""
+    peak_device_bytes: list[int]
+    """Per worker: largest memory that torch held on the device; 0 on a CPU."""
+    time_to_accuracy: float | None
+    """Seconds until `target_accuracy` was met; None if no target was set or it was never met."""
+    seconds: float
+    """Wall clock of the run, all included but for a profile, which tells its own cost."""
+    first_step_seconds: float
+    """From the start of the run in the worker to the end of its first optimiser step."""
+    first_step_time: float | None = None
+    """Wall clock at the end of that step, in seconds since 1970."""
+
+
+class RunFailed(RecordBase):
+    """A run ended without a result."""
+
+    kind: Literal["run_failed"] = "run_failed"
+    reason: FailReason
+    message: str
+    detail: str = ""
+    """The traceback, where there is one."""
+
+
+class RunStopped(RecordBase):
+    """An attempt ended because it was asked to, with a checkpoint; the run can be taken up again.
+
+    It is no end of the run: `Results.end_of` is None after it.
+    """
+
+    kind: Literal["run_stopped"] = "run_stopped"
+    reason: StopReason
+    epoch: int
+    """The epoch in which it stopped, counted from 0."""
+    step: int
+    """Optimiser steps behind it, over all epochs."""
+    message: str = ""
+    """What was asked, in words."""
