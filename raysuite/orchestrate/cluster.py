@@ -9,12 +9,13 @@ import signal
 import socket
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from raysuite.errors import UserError
+from raysuite.orchestrate.own_ray import own_token
 
 # Ray reads these when it is imported
 _QUIET = {
@@ -61,16 +62,25 @@ def connect(address: str | None) -> Iterator[Capacity]:
         os.environ.setdefault(name, value)
     import ray
 
-    own = tempfile.mkdtemp(prefix="rs-") if address is None else None
+    with nullcontext() if address else _own_folder() as own:
+        try:
+            _start(address, own)
+            total = ray.cluster_resources()
+            alive = sum(node["Alive"] for node in ray.nodes())
+            yield Capacity(total.get("CPU", 0.0), total.get("GPU", 0.0), alive)
+        finally:
+            ray.shutdown()
+
+
+@contextmanager
+def _own_folder() -> Iterator[str]:
+    """Temporary folder of a Ray of our own, which asks for a token that lies there."""
+    folder = tempfile.mkdtemp(prefix="rs-")
     try:
-        _start(address, own)
-        total = ray.cluster_resources()
-        alive = sum(node["Alive"] for node in ray.nodes())
-        yield Capacity(total.get("CPU", 0.0), total.get("GPU", 0.0), alive)
+        with own_token(Path(folder)):
+            yield folder
     finally:
-        ray.shutdown()
-        if own:
-            shutil.rmtree(own, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _start(address: str | None, own: str | None) -> None:
