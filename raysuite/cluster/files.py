@@ -1,0 +1,100 @@
+"""What the files of a cluster's folder say. Readers skip keys that they do not know."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from raysuite.spec.site import LocalSite, SlurmSite
+
+NodeState = Literal["starting", "joined", "ended", "failed"]
+StopReason = Literal["time_limit", "preempted", "down"]
+
+
+class File(BaseModel):
+    """A file of the folder: written once or replaced whole."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+
+
+class Cluster(File):
+    """cluster.json: what was asked for."""
+
+    name: str
+    site: Annotated[LocalSite | SlurmSite, Field(discriminator="kind")]
+    nodes: int
+    created: float
+    """Seconds since 1970."""
+    working_folder: str
+    """Where `cluster up` was called; jobs start there."""
+    job: str = ""
+    """SLURM's job id, or the process id of a local agent; empty until it is known."""
+    started: float = 0.0
+    """When a local agent's process began, seconds since 1970: its pid may be another's later."""
+
+    @property
+    def backend(self) -> Literal["local", "slurm"]:
+        return self.site.kind
+
+
+class Head(File):
+    """head.json: where the cluster answers; written at each attempt, once all of it answers."""
+
+    host: str
+    gcs: str
+    """HOST:PORT for `ray.init` and `raysuite run --address`."""
+    dashboard: str
+    """URL for `ray job submit`."""
+    mlflow: str
+    """URL; empty where MLflow's server could not be started."""
+    attempt: int = 0
+    """How often the allocation was queued again before this."""
+    incarnation: str = ""
+    """Differs with every start of the cluster's step."""
+    when: float = Field(default_factory=time.time)
+
+
+class Node(File):
+    """nodes/HOST.json: how far a node came."""
+
+    host: str
+    state: NodeState
+    index: int = 0
+    """0 is the head."""
+    address: str = ""
+    pid: int = 0
+    """The agent's, on that host."""
+    message: str = ""
+    incarnation: str = ""
+    temp: str = ""
+    """The node's temporary folder."""
+    seconds: dict[str, float] = Field(default_factory=dict)
+    """Where the time of its start went."""
+    when: float = Field(default_factory=time.time)
+
+
+class Alive(File):
+    """nodes.json: the nodes that Ray itself counts as alive, by the head's agent."""
+
+    addresses: tuple[str, ...] = ()
+    cpus: float = 0.0
+    gpus: float = 0.0
+    incarnation: str = ""
+    when: float = Field(default_factory=time.time)
+
+
+class Stop(File):
+    """stop.json: the allocation is about to end."""
+
+    reason: StopReason
+    deadline: float
+    """Seconds since 1970."""
+
+
+class Mlflow(File):
+    """mlflow.json: who may use the cluster's MLflow server."""
+
+    username: str
+    password: str

@@ -1,0 +1,193 @@
+"""The folder of one cluster: what the client asked for and what the nodes' agents answered.
+
+It lies on a file system that the login node and the compute nodes share.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from raysuite.cluster import private
+from raysuite.cluster.files import Alive, Cluster, File, Head, Mlflow, Node, Stop
+from raysuite.cluster.sites import home
+from raysuite.errors import UserError
+
+VARIABLE = "RAYSUITE_CLUSTER"
+"""The environment variable that names the folder in every process of the cluster."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
+_AnyFile = TypeVar("_AnyFile", bound=File)
+
+
+class ClusterFolder:
+    """Paths in the folder, and what its files say.
+
+    Each is None, or missing from the result, where the file is not there yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __repr__(self) -> str:
+        return f"ClusterFolder({str(self.path)!r})"
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    # paths that others are told
+
+    @property
+    def token_file(self) -> Path:
+        return self.path / "token"
+
+    @property
+    def mlflow_file(self) -> Path:
+        return self.path / "mlflow.json"
+
+    @property
+    def mlflow(self) -> Path:
+        """The MLflow server's database and artifacts, while no server runs."""
+        return self.path / "mlflow"
+
+    @property
+    def script(self) -> Path:
+        return self.path / "job.sh"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def slurm_log(self) -> Path:
+        return self.logs / "slurm.log"
+
+    @property
+    def suites(self) -> Path:
+        return self.path / "suites"
+
+    def log_of(self, host: str) -> Path:
+        return self.logs / f"{host}.log"
+
+    # what the files say
+
+    def cluster(self) -> Cluster:
+        """What was asked for. Raises UserError where no cluster was ever started here."""
+        found = self._read("cluster.json", Cluster)
+        if found is None:
+            raise UserError(
+                f"{self.path} holds no cluster (no cluster.json that can be read); "
+                "`raysuite cluster list` names those that there are"
+            )
+        return found
+
+    def head(self) -> Head | None:
+        return self._read("head.json", Head)
+
+    def alive(self) -> Alive | None:
+        return self._read("nodes.json", Alive)
+
+    def stop(self) -> Stop | None:
+        return self._read("stop.json", Stop)
+
+    def mlflow_user(self) -> Mlflow | None:
+        return self._read("mlflow.json", Mlflow)
+
+    def token(self) -> str:
+        return self.token_file.read_text("utf-8")
+
+    def nodes(self) -> list[Node]:
+        """All nodes that have said something, the head first."""
+        names = sorted((self.path / "nodes").glob("*.json"))
+        found = [self._read(f"nodes/{path.name}", Node) for path in names]
+        return sorted((each for each in found if each), key=lambda node: (node.index, node.host))
+
+    # writing
+
+    def write(self, file: File) -> None:
+        """Put `file` in its place, whole."""
+        place = f"nodes/{file.host}" if isinstance(file, Node) else _PLACES[type(file)]
+        private.replace(self.path / f"{place}.json", file.model_dump_json(indent=1) + "\n")
+
+    def forget(self, kind: type[File]) -> None:
+        """Remove the file of that kind, where there is one."""
+        (self.path / f"{_PLACES[kind]}.json").unlink(missing_ok=True)
+
+    def forget_nodes(self) -> None:
+        """Remove what the nodes of an earlier start said."""
+        for path in (self.path / "nodes").glob("*.json"):
+            path.unlink(missing_ok=True)
+
+    def _read(self, name: str, kind: type[_AnyFile]) -> _AnyFile | None:
+        try:
+            return kind.model_validate_json((self.path / name).read_bytes())
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except ValidationError as error:
+            raise UserError(
+                f"{self.path / name} cannot be read: {error.errors()[0]['msg']}; it was written by "
+                "another version of raysuite, or by hand"
+            ) from error
+
+
+_PLACES: dict[type[File], str] = {
+    Cluster: "cluster",
+    Head: "head",
+    Alive: "nodes",
+    Stop: "stop",
+    Mlflow: "mlflow",
+}
+
+
+def clusters_home() -> Path:
+    """The folder that holds all of the user's clusters."""
+    return home() / "clusters"
+
+
+def folder_of(name: str) -> ClusterFolder:
+    """The folder of the cluster `name`, whether it is there or not.
+
+    Raises UserError for what can be no name.
+    """
+    if not _NAME.fullmatch(name):
+        raise UserError(
+            f"a cluster cannot be called {name!r}; take up to 60 letters, digits, '.', '_' "
+            "and '-', a letter or a digit first"
+        )
+    return ClusterFolder(clusters_home() / name)
+
+
+def all_folders() -> list[ClusterFolder]:
+    """Every cluster's folder, by name."""
+    paths = sorted(clusters_home().glob("*/cluster.json"))
+    return [ClusterFolder(path.parent) for path in paths]
+
+
+def current_folder() -> ClusterFolder | None:
+    """The folder of the cluster that this process runs in."""
+    named = os.environ.get(VARIABLE)
+    return ClusterFolder(Path(named)) if named else None
+
+
+def prepare(cluster: Cluster) -> ClusterFolder:
+    """Make the folder of a cluster that is about to start, with a new token and MLflow password.
+
+    What an earlier cluster of that name left is removed, but for its MLflow database, its suites
+    and its logs.
+    """
+    folder = folder_of(cluster.name)
+    private.make_folder(folder.path)
+    for name in ("nodes", "logs", "suites", "mlflow"):
+        private.make_folder(folder.path / name)
+    for kind in (Cluster, Head, Alive, Stop, Mlflow):
+        folder.forget(kind)
+    folder.forget_nodes()
+    folder.token_file.unlink(missing_ok=True)
+    private.create(folder.token_file, private.new_token())
+    folder.write(Mlflow(username="raysuite", password=private.new_token()))
+    folder.write(cluster)
+    return folder
