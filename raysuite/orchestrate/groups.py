@@ -11,6 +11,9 @@ from typing import Any
 from raysuite.plan import RunPlan
 from raysuite.records import Results
 
+INTERFACE = "RAYSUITE_INTERFACE"
+"""Names the network interface between nodes; `raysuite cluster up` sets it for all nodes."""
+
 _MOST_STARTS = 10
 
 
@@ -40,6 +43,7 @@ def make_trainer(plans: Sequence[RunPlan], results: Path) -> Any:
             num_workers=first.workers,
             use_gpu=gpu,
             resources_per_worker={"CPU": resources.cpus_per_worker, **({"GPU": 1} if gpu else {})},
+            placement_strategy=resources.placement.upper(),
         ),
         "run_config": RunConfig(
             name=f"group-{first.run_id}",
@@ -57,24 +61,31 @@ def make_trainer(plans: Sequence[RunPlan], results: Path) -> Any:
     }
     strategy = first.spec.strategy
     if strategy.name == "horovod":
-        config = HorovodConfig(strategy.fusion_threshold_mb, strategy.cycle_time_ms)
+        config = HorovodConfig(
+            strategy.fusion_threshold_mb, strategy.cycle_time_ms, os.environ.get(INTERFACE)
+        )
         return HorovodTrainer(run_group, horovod_config=config, **common)
     backend = "cpu:gloo,cuda:nccl" if gpu else "gloo"
     return TorchTrainer(run_group, torch_config=TorchConfig(backend=backend), **common)
 
 
 def runtime_env(plan: RunPlan, results: Path) -> dict[str, Any]:
-    """Ray's runtime environment of the workers: nsys around each, where the plan asks for it.
+    """Ray's runtime environment of the workers: the interface that they talk through, where one is
+    named, and nsys around each, where the plan asks for it.
 
     nsys records from the start of the profile's steps to their end, into the run's folder, one
     `nsight-PID.nsys-rep` per worker. (Ray Core, "Profiling", nsight; Nsight Systems User Guide,
     CLI options.)
     """
+    interface = os.environ.get(INTERFACE)
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if interface else ()
+    common = {"env_vars": dict.fromkeys(names, interface)} if names else {}
     if plan.spec.measure.profile != "nsight":
-        return {}
+        return common
     folder = Results(results).journal_file(plan.run_id).parent
     folder.mkdir(parents=True, exist_ok=True)
     return {
+        **common,
         "nsight": {
             "t": "cuda,cudnn,cublas,nvtx,osrt",
             "capture-range": "cudaProfilerApi",
@@ -82,5 +93,5 @@ def runtime_env(plan: RunPlan, results: Path) -> dict[str, Any]:
             "capture-range-end": "stop",
             # Ray puts it on a shell's command line
             "o": shlex.quote(str(folder.absolute() / "nsight-%p")),
-        }
+        },
     }

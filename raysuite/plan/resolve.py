@@ -45,7 +45,8 @@ def make_plans(
     for repeat in range(variants[0][1].repeats):
         for label, spec in variants:
             facts = dataset_facts(spec, seen)
-            plans.append(_resolve(spec, label, facts, repeat, len(plans), gpus))
+            own = spec.model_copy(update={"matrix": {}, "repeats": 1, "seed": spec.seed + repeat})
+            plans.append(resolve(own, label, facts, repeat, len(plans), gpus))
     return plans
 
 
@@ -83,7 +84,7 @@ def placed(document: Document, mistake: Mistake, label: dict[str, Any]) -> Mista
     return Mistake(mistake.message, key=mistake.key, file=file, line=line)
 
 
-def _resolve(
+def resolve(
     spec: ExperimentSpec,
     label: dict[str, Any],
     facts: DatasetFacts,
@@ -91,18 +92,18 @@ def _resolve(
     index: int,
     gpus: int,
 ) -> RunPlan:
+    """The numbers of one run, whose spec has its own seed and no matrix."""
     training, workers = spec.training, spec.resources.workers
     global_batch = training.global_batch or (training.batch_per_worker or 0) * workers
     accumulate = accumulation(spec)
     steps = math.ceil(facts.train_samples / global_batch)
-    own = spec.model_copy(update={"matrix": {}, "repeats": 1, "seed": spec.seed + repeat})
     return RunPlan(
-        run_id=_run_id(own, repeat, index),
+        run_id=_run_id(spec, repeat, index),
         index=index,
         repeat=repeat,
-        seed=own.seed,
+        seed=spec.seed,
         label=label,
-        spec=own,
+        spec=spec,
         dataset=facts,
         workers=workers,
         device=device_of(spec, gpus),

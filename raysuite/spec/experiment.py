@@ -106,6 +106,17 @@ class ResourceOptions(Options):
     """How often a run whose worker died is taken up again from its last checkpoint."""
     fresh_workers: bool = False
     """Start new worker processes for every run instead of sharing them between runs alike."""
+    placement: Literal["pack", "spread"] = "pack"
+    """`pack`: workers on as few nodes as hold them; `spread`: on as many as there are."""
+    wait_for_nodes_s: float = Field(default=300.0, ge=0)
+    """Seconds to wait for a lost node to return, or another in its place, before the run fails."""
+    elastic: bool = False
+    """Where the lost node stays away, make the run with the workers that still fit instead: a run
+    of its own, from its first epoch, with the same global batch and figures apart."""
+    min_workers: int = Field(default=1, ge=1)
+    """The fewest workers of such a run."""
+    elastic_of: int | None = Field(default=None, ge=2)
+    """Workers of the run in whose place this one is made; raysuite sets it."""
 
 
 def _off(value: Any) -> Any:
