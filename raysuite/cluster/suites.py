@@ -1,0 +1,148 @@
+"""Suites under way on a cluster, so that a head that is started again takes them up.
+
+FOLDER/suites/ID.json   a suite that began there, until it ended
+RESULTS/driver.lock     held by the one process that writes into that results folder
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from pydantic import Field, ValidationError
+
+from raysuite.cluster import private
+from raysuite.cluster.files import File
+from raysuite.cluster.folder import ClusterFolder
+from raysuite.errors import UserError
+
+LOCK = "driver.lock"
+
+
+class Suite(File):
+    """suites/ID.json: what must be known to go on with a suite."""
+
+    results: Path
+    """Its results folder."""
+    folder: Path
+    """The working folder in which it was begun."""
+    arguments: tuple[str, ...] = ()
+    """Options of `raysuite run` that hold for its continuation too."""
+    began: float = Field(default_factory=time.time)
+
+
+@dataclass(frozen=True)
+class Resume:
+    """A command that goes on with a suite, and the folder to give it in."""
+
+    words: tuple[str, ...]
+    folder: Path
+
+
+def register(cluster: ClusterFolder, suite: Suite) -> None:
+    """Have `suite` gone on with whenever the cluster's head is started again."""
+    private.make_folder(cluster.suites)
+    private.replace(_file(cluster, suite.results), suite.model_dump_json(indent=1) + "\n")
+
+
+def unregister(cluster: ClusterFolder, results: Path) -> None:
+    """Forget the suite of that results folder, if it is known at all."""
+    _file(cluster, results).unlink(missing_ok=True)
+
+
+def resume_commands(cluster: ClusterFolder) -> list[Resume]:
+    """How to go on with each suite that nobody is at work on, the oldest first.
+
+    Suites whose results are gone are left out, and so are files that cannot be read.
+    """
+    found = []
+    for file in cluster.suites.glob("*.json"):
+        with contextlib.suppress(OSError, ValidationError):
+            found.append(Suite.model_validate_json(file.read_bytes()))
+    return [
+        Resume(
+            ("raysuite", "run", "--resume-from", str(suite.results), *suite.arguments), suite.folder
+        )
+        for suite in sorted(found, key=lambda suite: suite.began)
+        if (suite.results / "plan.json").is_file() and not _is_held(suite.results)
+    ]
+
+
+@contextmanager
+def sole_driver(results: Path) -> Iterator[None]:
+    """Be the one process that writes into a results folder, until the context ends.
+
+    Raises UserError while another one is. A driver that is killed holds it no longer.
+    """
+    with (results / LOCK).open("a+", encoding="utf-8") as stream:
+        if not _take(stream.fileno()) or _lives(_holder(results)):
+            holder = _holder(results)
+            raise UserError(
+                f"{results} is being written by process {holder.get('pid', '?')} on "
+                f"{holder.get('host', 'another host')}; wait until it has ended, or end it"
+            )
+        stream.truncate(0)
+        stream.write(json.dumps(_ourselves()))
+        stream.flush()
+        try:
+            yield
+        finally:
+            stream.truncate(0)
+
+
+def _is_held(results: Path) -> bool:
+    try:
+        with (results / LOCK).open("a+") as stream:
+            return not _take(stream.fileno()) or _lives(_holder(results))
+    except OSError:
+        return False
+
+
+def _take(descriptor: int) -> bool:
+    """Whether the lock is ours now, or the file system has none to give."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _ourselves() -> dict[str, object]:
+    process = psutil.Process()
+    return {"host": socket.gethostname(), "pid": process.pid, "since": process.create_time()}
+
+
+def _holder(results: Path) -> dict[str, object]:
+    try:
+        found = json.loads((results / LOCK).read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _lives(holder: dict[str, object]) -> bool:
+    """Whether the holder's process is still there: for file systems without locks."""
+    if holder.get("host") != socket.gethostname() or holder.get("pid") == os.getpid():
+        return False
+    try:
+        began = psutil.Process(int(str(holder["pid"]))).create_time()
+        return abs(began - float(str(holder["since"]))) < 1
+    except (psutil.Error, KeyError, ValueError):
+        return False
+
+
+def _file(cluster: ClusterFolder, results: Path) -> Path:
+    digest = hashlib.sha256(os.fsencode(results.resolve())).hexdigest()
+    return cluster.suites / f"{digest[:16]}.json"

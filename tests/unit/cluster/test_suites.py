@@ -1,0 +1,125 @@
+"""Suites that a cluster's head goes on with, and the lock that keeps drivers apart."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from raysuite.cluster.folder import ClusterFolder
+from raysuite.cluster.suites import (
+    LOCK,
+    Resume,
+    Suite,
+    register,
+    resume_commands,
+    sole_driver,
+    unregister,
+)
+from raysuite.errors import UserError
+
+HOLD = """\
+import sys
+from pathlib import Path
+from raysuite.cluster.suites import sole_driver
+
+with sole_driver(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> ClusterFolder:
+    return ClusterFolder(tmp_path / "clusters" / "one")
+
+
+def made_results(tmp_path: Path, name: str) -> Path:
+    folder = tmp_path / "results $(x) 'y'" / name
+    folder.mkdir(parents=True)
+    (folder / "plan.json").write_text("[]")
+    return folder
+
+
+def holder(results: Path) -> subprocess.Popen[str]:
+    words = [sys.executable, "-c", HOLD, str(results)]
+    process = subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_a_suite_is_gone_on_with_until_it_ends(tmp_path: Path, cluster: ClusterFolder) -> None:
+    assert resume_commands(cluster) == []
+    first, second = made_results(tmp_path, "first"), made_results(tmp_path, "second")
+    register(cluster, Suite(results=second, folder=tmp_path, began=2.0))
+    register(cluster, Suite(results=first, folder=tmp_path, arguments=("--no-mlflow",), began=1.0))
+    register(cluster, Suite(results=second, folder=tmp_path, began=2.0))
+    expected = [
+        Resume(("raysuite", "run", "--resume-from", str(first), "--no-mlflow"), tmp_path),
+        Resume(("raysuite", "run", "--resume-from", str(second)), tmp_path),
+    ]
+    assert resume_commands(cluster) == expected
+    assert shlex.split(shlex.join(expected[0].words))[3] == str(first)
+    modes = {stat.S_IMODE(file.stat().st_mode) for file in cluster.suites.iterdir()}
+    assert modes == {0o600}
+    unregister(cluster, first)
+    assert resume_commands(cluster) == expected[1:]
+    unregister(cluster, first)
+    (second / "plan.json").unlink()
+    assert resume_commands(cluster) == []
+
+
+def test_what_cannot_be_read_is_left_out(tmp_path: Path, cluster: ClusterFolder) -> None:
+    results = made_results(tmp_path, "a")
+    register(cluster, Suite(results=results, folder=tmp_path))
+    (cluster.suites / "half.json").write_text('{"results": "/x')
+    (cluster.suites / "other.json").write_text("[]")
+    assert len(resume_commands(cluster)) == 1
+
+
+def test_one_driver_a_folder(tmp_path: Path, cluster: ClusterFolder) -> None:
+    results = made_results(tmp_path, "a")
+    register(cluster, Suite(results=results, folder=tmp_path))
+    process = holder(results)
+    try:
+        assert resume_commands(cluster) == [], "its driver lives"
+        with pytest.raises(UserError, match=f"by process {process.pid} on {os.uname().nodename}"):
+            sole_driver(results).__enter__()
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    assert len(resume_commands(cluster)) == 1
+    with sole_driver(results):
+        assert (results / LOCK).read_text("utf-8") != ""
+        assert resume_commands(cluster) == []
+    with sole_driver(results):
+        pass
+
+
+def test_without_locks_the_holders_process_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = made_results(tmp_path, "a")
+    process = holder(results)
+
+    def no_locks(descriptor: int, how: int) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr("raysuite.cluster.suites.fcntl.flock", no_locks)
+    try:
+        with pytest.raises(UserError, match=f"by process {process.pid} "):
+            sole_driver(results).__enter__()
+    finally:
+        process.kill()
+        process.communicate()
+    with sole_driver(results):
+        pass
