@@ -1,0 +1,100 @@
+"""How a suite hears that it is to stop, and how its workers hear of it.
+
+The driver hears from its cluster's folder and by signals. It tells rank 0 through
+RESULTS/stop.json, which it has put there before the first run: on a network file system a reader
+sees what is written into a file at its next opening, but may miss for a minute that there is one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import time
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Self, get_args
+
+from raysuite.cluster.folder import ClusterFolder
+from raysuite.errors import UserError
+from raysuite.records import StopReason
+from raysuite.train.stopping import Stop
+
+FILE = "stop.json"
+SIGNALS: dict[signal.Signals, StopReason] = {
+    signal.SIGTERM: "interrupted",
+    signal.SIGUSR1: "time_limit",
+}
+"""A person, or who ends Ray's jobs; and `sbatch --signal=USR1@SECONDS` ahead of the time limit."""
+
+
+class StopWatch:
+    """Whether this process's suite is to stop.
+
+    `cluster` is the folder of the cluster that it runs in, if any; `within_s` the seconds that
+    workers have after a signal, which names no deadline. Signals are heard inside the context.
+    """
+
+    def __init__(self, cluster: ClusterFolder | None, within_s: float) -> None:
+        self._cluster = cluster
+        self._within_s = within_s
+        self._began = time.time()
+        self._signalled: Stop | None = None
+        self._stop: Stop | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        self._before = {each: signal.signal(each, self._hear) for each in SIGNALS}
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for each, handler in self._before.items():
+            signal.signal(each, handler)
+
+    def asked(self) -> Stop | None:
+        """The first request to stop; the cluster's own goes before a signal that comes with it."""
+        if self._stop is None:
+            self._stop = self._of_cluster() or self._signalled
+        return self._stop
+
+    def is_last_word(self) -> bool:
+        """Whether a person ended the suite: it is not to be gone on with by itself."""
+        stop = self._of_cluster() or self.asked()
+        return stop is not None and stop.reason in ("interrupted", "down")
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        if self._signalled is None:
+            reason = SIGNALS[signal.Signals(number)]
+            self._signalled = Stop(reason, time.time() + self._within_s)
+
+    def _of_cluster(self) -> Stop | None:
+        if self._cluster is None:
+            return None
+        with contextlib.suppress(UserError, OSError):  # a message may be unreadable, a disk away
+            found = self._cluster.stop()
+            # what is left of an allocation before this one counts no longer
+            if found is not None and found.deadline > self._began:
+                return Stop(found.reason, found.deadline)
+        return None
+
+
+def tell(results: Path, stop: Stop | None) -> None:
+    """Tell the workers of these results to stop; None, before the first run, not to."""
+    (results / FILE).write_text(json.dumps(None if stop is None else asdict(stop)), "utf-8")
+
+
+def told(results: Path) -> Stop | None:
+    """What the driver of these results has told its workers."""
+    try:
+        found = json.loads((results / FILE).read_text("utf-8"))
+        if found is None or found["reason"] not in get_args(StopReason):
+            return None
+        return Stop(found["reason"], found["deadline"])
+    except (OSError, ValueError, TypeError, KeyError):  # being written just now
+        return None

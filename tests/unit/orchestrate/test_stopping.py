@@ -1,0 +1,101 @@
+"""Requests to stop: from the cluster's folder, by signals, and on to the workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from raysuite.cluster.files import Stop as ClustersStop
+from raysuite.cluster.folder import ClusterFolder
+from raysuite.orchestrate.stopping import FILE, StopWatch, tell, told
+from raysuite.train.stopping import Stop
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> ClusterFolder:
+    (tmp_path / "one").mkdir()
+    return ClusterFolder(tmp_path / "one")
+
+
+@pytest.mark.parametrize(
+    ("number", "reason", "last"),
+    [(signal.SIGTERM, "interrupted", True), (signal.SIGUSR1, "time_limit", False)],
+)
+def test_signals(number: signal.Signals, reason: str, last: bool) -> None:
+    before = signal.getsignal(number)
+    with StopWatch(None, 30.0) as watch:
+        assert watch.asked() is None
+        assert not watch.is_last_word()
+        sent = time.time()
+        os.kill(os.getpid(), number)
+        stop = watch.asked()
+        assert stop is not None
+        assert stop.reason == reason
+        assert stop.deadline is not None
+        assert sent + 29 < stop.deadline < time.time() + 31
+        assert watch.is_last_word() == last
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert watch.asked() == stop, "the first one counts"
+    assert signal.getsignal(number) == before
+
+
+@pytest.mark.parametrize(
+    ("reason", "last"), [("time_limit", False), ("preempted", False), ("down", True)]
+)
+def test_the_clusters_own_request(cluster: ClusterFolder, reason: str, last: bool) -> None:
+    with StopWatch(cluster, 30.0) as watch:
+        assert watch.asked() is None
+        deadline = time.time() + 100
+        cluster.write(ClustersStop.model_validate({"reason": reason, "deadline": deadline}))
+        assert watch.asked() == Stop(reason, deadline)  # type: ignore[arg-type]
+        assert watch.is_last_word() == last
+
+
+def test_a_signal_that_comes_with_the_clusters_request_is_no_persons(
+    cluster: ClusterFolder,
+) -> None:
+    with StopWatch(cluster, 30.0) as watch:
+        os.kill(os.getpid(), signal.SIGTERM)
+        stop = watch.asked()
+        assert stop is not None
+        assert watch.is_last_word()
+        cluster.write(ClustersStop(reason="preempted", deadline=time.time() + 9))
+        assert watch.asked() == stop
+        assert not watch.is_last_word(), "the cluster comes back, and the suite with it"
+
+
+def test_what_an_earlier_allocation_left_counts_no_longer(cluster: ClusterFolder) -> None:
+    cluster.write(ClustersStop(reason="time_limit", deadline=time.time() - 1))
+    with StopWatch(cluster, 30.0) as watch:
+        assert watch.asked() is None
+    (cluster.path / "stop.json").write_text("{")
+    with StopWatch(cluster, 30.0) as watch:
+        assert watch.asked() is None
+
+
+def test_workers_are_told_in_a_file_that_is_there_already(tmp_path: Path) -> None:
+    assert told(tmp_path) is None
+    tell(tmp_path, None)
+    assert told(tmp_path) is None
+    inode = (tmp_path / FILE).stat().st_ino
+    for stop in (Stop("preempted", 12.5), Stop("interrupted")):
+        tell(tmp_path, stop)
+        assert told(tmp_path) == stop
+    assert (tmp_path / FILE).stat().st_ino == inode
+
+
+@pytest.mark.parametrize("text", ["", '{"reason": "time', "[]", "{}", '{"reason": "x"}'])
+def test_half_a_file_is_read_again_later(tmp_path: Path, text: str) -> None:
+    (tmp_path / FILE).write_text(text)
+    assert told(tmp_path) is None
+
+
+def test_every_reason_of_a_cluster_is_one_of_a_run(tmp_path: Path) -> None:
+    for reason in ClustersStop.model_json_schema()["properties"]["reason"]["enum"]:
+        (tmp_path / FILE).write_text(json.dumps({"reason": reason, "deadline": None}))
+        assert told(tmp_path) == Stop(reason)
