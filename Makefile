@@ -8,6 +8,7 @@ PYTHON ?= $(shell $(FIND_PYTHON))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup lock demo study check test test-fast bench ui report clean have-python
+.PHONY: lab-up lab-down lab-status lab-shell
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -56,6 +57,19 @@ ui: setup ## MLflow's pages on http://127.0.0.1:5000
 
 report: setup ## Write the report of the runs on record
 	$(BIN)/raysuite report results
+
+LAB = $(BIN)/python deploy/lab
+lab-up: setup ## A SLURM site of HOSTS=3 hosts on this machine (root; docs/lab.md)
+	$(LAB) up $(if $(HOSTS),--nodes $(HOSTS))
+
+lab-down: ## End that site and all that it left
+	$(LAB) down
+
+lab-status: ## Its hosts, and what SLURM says of them
+	$(LAB) status
+
+lab-shell: ## A shell as an ordinary user of it: LAB_USER=hpc1
+	$(LAB) as $(or $(LAB_USER),hpc1)
 
 clean: ## Remove .venv and caches; runs and their records stay
 	rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

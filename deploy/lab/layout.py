@@ -1,0 +1,98 @@
+"""What a lab is called and where its things lie; `lab.json` in its folder keeps it."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+USERS = ("hpc1", "hpc2")
+LOGIN = "login"
+INTERFACE = "eth0"
+
+
+class LabError(Exception):
+    """The lab cannot do what was asked; the message says why and what to do."""
+
+
+@dataclass
+class Lab:
+    """One lab: its folder, its hosts and the bridge between them."""
+
+    folder: Path
+    hosts: list[str]
+    bridge: str
+    subnet: str
+    first_uid: int
+    cpus: int
+    """CPUs that SLURM believes each host to have; real ones are shared by all."""
+    memory_mb: int
+    apptainer: bool = False
+    outer: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """By host, LOGIN among them: pid and start time of the process that holds it."""
+
+    def address(self, host: str) -> str:
+        """The address of a host on the bridge."""
+        network = ipaddress.ip_network(self.subnet)
+        return str(network[1 if host == LOGIN else 11 + self.hosts.index(host)])
+
+    def uid(self, user: str) -> int:
+        """The number of a user, which is that of its group too."""
+        return self.first_uid + USERS.index(user)
+
+    def home(self, user: str) -> Path:
+        """The home of a user, which all hosts share."""
+        return self.folder / "home" / user
+
+    def veth(self, host: str) -> str:
+        """The end of the host's cable at the bridge."""
+        return f"{self.bridge}-{self.hosts.index(host) + 1}"
+
+    @property
+    def slurm_conf(self) -> Path:
+        """The configuration that all of SLURM's commands read."""
+        return self.folder / "etc" / "slurm.conf"
+
+    @property
+    def munge_socket(self) -> Path:
+        """Where munge answers; all hosts share it."""
+        return self.folder / "run" / "munge.socket"
+
+    def check_host(self, host: str, *, login: bool = False) -> str:
+        """`host` itself, if there is one; LabError otherwise."""
+        known = [LOGIN, *self.hosts] if login else self.hosts
+        if host not in known:
+            raise LabError(f"no host '{host}'; valid are {', '.join(known)}")
+        return host
+
+    def save(self) -> None:
+        """Write lab.json, whole."""
+        values = asdict(self) | {"folder": str(self.folder)}
+        scratch = self.folder / "lab.json.new"
+        scratch.write_text(json.dumps(values, indent=2) + "\n")
+        scratch.rename(self.folder / "lab.json")
+
+
+def default_folder() -> Path:
+    """$RAYSUITE_LAB, or /var/lib/raysuite-lab."""
+    return Path(os.environ.get("RAYSUITE_LAB", "/var/lib/raysuite-lab"))
+
+
+def load(folder: Path) -> Lab | None:
+    """The lab in a folder; None where there is none."""
+    try:
+        values = json.loads((folder / "lab.json").read_text())
+    except FileNotFoundError:
+        return None
+    values["folder"] = Path(values["folder"])
+    values["outer"] = {host: (pid, began) for host, (pid, began) in values["outer"].items()}
+    return Lab(**values)
+
+
+def needed() -> list[Path]:
+    """What users run: the interpreter, its environment and this checkout."""
+    return [Path(sys.base_prefix).resolve(), Path(sys.prefix).resolve(), ROOT]

@@ -1,0 +1,113 @@
+"""A lab brought up and down as a whole."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pwd
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from lab import hosts, network
+from lab.config import account_files, slurm_conf
+from lab.layout import LOGIN, USERS, Lab, LabError, load
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """One at a time changes the lab in a folder."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def up(folder: Path, nodes: int, cpus: int) -> Lab:
+    """Start what is not running of a lab; raises LabError."""
+    if os.geteuid() != 0:
+        raise LabError("the lab makes network namespaces and users: run this as root")
+    with locked(folder):
+        lab = load(folder)
+        if lab is None:
+            lab = _make(folder, nodes, cpus)
+        elif len(lab.hosts) != nodes:
+            raise LabError(f"the lab in {folder} has {len(lab.hosts)} hosts; take it down first")
+        try:
+            if not hosts.alive(lab, LOGIN):
+                for host in lab.hosts:
+                    hosts.stop(lab, host)
+                network.remove_bridge(lab)
+                network.add_bridge(lab)
+            for host in (LOGIN, *lab.hosts):
+                if not hosts.alive(lab, host):
+                    hosts.start(lab, host)
+            hosts.wait_ready(lab)
+        except BaseException:
+            _remove(lab)
+            raise
+    return lab
+
+
+def down(folder: Path) -> bool:
+    """End the lab in a folder and remove what it left; False where there was none."""
+    with locked(folder):
+        lab = load(folder)
+        if lab is None:
+            return False
+        _remove(lab)
+    return True
+
+
+def _make(folder: Path, nodes: int, cpus: int) -> Lab:
+    for name in ("slurmctld", "slurmd", "munged", "newuidmap", "nsenter", "unshare", "ip", "tc"):
+        hosts.program(name)
+    if folder.exists() and any(folder.iterdir()):
+        raise LabError(f"{folder} is no lab and not empty; RAYSUITE_LAB=FOLDER names another")
+    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    bridge, subnet = network.free_names()
+    memory_mb = psutil.virtual_memory().total // 2**20 // nodes
+    names = [f"node{index + 1}" for index in range(nodes)]
+    lab = Lab(folder, names, bridge, subnet, _free_uids(), cpus, memory_mb)
+    for part in ("etc", "run", "log", "home", "state", *(f"state/{host}" for host in names)):
+        (folder / part).mkdir()
+        (folder / part).chmod(0o755)
+    (folder / "state" / "slurmctld").mkdir(mode=0o700)
+    _write_etc(lab)
+    if Path("/dev/fuse").exists():
+        device = os.stat("/dev/fuse").st_rdev
+        os.mknod(folder / "run" / "fuse", stat.S_IFCHR | 0o666, device)
+        (folder / "run" / "fuse").chmod(0o666)
+    for user in USERS:
+        lab.home(user).mkdir(mode=0o700)
+        os.chown(lab.home(user), lab.uid(user), lab.uid(user))
+    lab.save()
+    return lab
+
+
+def _write_etc(lab: Lab) -> None:
+    etc = lab.folder / "etc"
+    lab.slurm_conf.write_text(slurm_conf(lab))
+    for name, text in account_files(lab).items():
+        (etc / name).write_text(text)
+    key = os.open(etc / "munge.key", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400)
+    os.write(key, secrets.token_bytes(128))
+    os.close(key)
+
+
+def _free_uids() -> int:
+    """The first of two numbers that are no user here."""
+    used = {entry.pw_uid for entry in pwd.getpwall()}
+    return next(uid for uid in range(21001, 60000, 10) if not used & {uid, uid + 1})
+
+
+def _remove(lab: Lab) -> None:
+    for host in (*lab.hosts, LOGIN):
+        hosts.stop(lab, host)
+    network.remove_bridge(lab)
+    shutil.rmtree(lab.folder)
