@@ -1,0 +1,84 @@
+#!/bin/bash -l
+#SBATCH --job-name=raysuite-demo
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=48
+#SBATCH --gres=gpu:a100:4
+#SBATCH --mem=480G
+#SBATCH --time=1-00:00:00
+#SBATCH --partition=gpu
+#SBATCH --account=physics-1
+#SBATCH --qos=normal
+#SBATCH --constraint="a100&hdr"
+#SBATCH --chdir="/home/ada/my experiments"
+#SBATCH --output=/home/ada/.raysuite/clusters/demo/logs/slurm.log
+#SBATCH --open-mode=append
+#SBATCH --signal=B:USR1@120
+#SBATCH --export=NONE
+#SBATCH --exclusive
+#SBATCH --no-kill
+#SBATCH --no-requeue
+#SBATCH --mail-type=END
+
+# The Ray cluster demo of raysuite, by the site example.
+set -eo pipefail
+module load Stages/2024
+module load CUDA/12.4
+folder=/home/ada/.raysuite/clusters/demo
+command=(env OMP_NUM_THREADS=12 'GREETING=it'"'"'s $HOME' /home/ada/raysuite/.venv/bin/python -m raysuite.cluster.agent /home/ada/.raysuite/clusters/demo)
+step=(--nodes=1 --ntasks-per-node=1 --cpus-per-task=48 --export=ALL --cpu-bind=none --mpi=none --input=none --label --no-kill --wait=0 --kill-on-bad-exit=0)
+warn_seconds=120
+head_restarts=2
+requeue=0
+
+set -u
+umask 077
+: "${USER:=$(id -un)}"
+export HOME USER
+
+# SLURM warns this shell alone: sent to the step, the signal would end every process of Ray's.
+warn() {
+  if [[ ! -e $folder/stop.json ]]; then
+    printf '{"reason": "time_limit", "deadline": %d}\n' "$(($(date +%s) + warn_seconds))" \
+      >"$folder/.stop.json.$SLURM_JOB_ID"
+    mv -f -- "$folder/.stop.json.$SLURM_JOB_ID" "$folder/stop.json"
+    warned=1
+  fi
+}
+
+suites_are_left() {
+  local file
+  for file in "$folder"/suites/*.json; do
+    if [[ -e $file ]]; then return 0; fi
+  done
+  return 1
+}
+
+warned=0 cancelled=0 restarts=0
+trap warn USR1
+trap 'cancelled=1' TERM
+rm -f -- "$folder/stop.json"
+echo "raysuite: job $SLURM_JOB_ID, attempt ${SLURM_RESTART_COUNT:-0}, nodes $SLURM_JOB_NODELIST"
+
+while :; do
+  rm -f -- "$folder/head.json"
+  srun "${step[@]}" "${command[@]}" &
+  srun=$! status=0
+  while kill -0 "$srun" 2>/dev/null; do
+    status=0
+    wait "$srun" || status=$?  # a signal's trap interrupts it
+  done
+  if ((status == 0 || cancelled)) || [[ -e $folder/stop.json ]]; then
+    if ((requeue && warned)) && suites_are_left; then
+      echo "raysuite: the time limit came before the end of all suites; queueing the job again"
+      scontrol requeue "$SLURM_JOB_ID"
+    fi
+    exit 0
+  fi
+  if ((restarts >= head_restarts)); then
+    echo "raysuite: the cluster ended with status $status; no start is left of $restarts" >&2
+    exit "$status"
+  fi
+  restarts=$((restarts + 1))
+  echo "raysuite: the cluster ended with status $status; start $restarts of $head_restarts" >&2
+done

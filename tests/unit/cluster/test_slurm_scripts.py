@@ -1,0 +1,252 @@
+"""The batch script: golden files, and what it does when bash runs it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raysuite.cluster.files import Stop
+from raysuite.cluster.sites import find_site, site_files
+from raysuite.cluster.slurm import Job, render
+from raysuite.errors import UserError
+from raysuite.spec.site import SlurmSite
+from tests.require import require
+from tests.sbatch import Bench, read_options
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "sbatch"
+FOLDER = "/home/ada/.raysuite/clusters/demo"
+AGENT = ("-m", "raysuite.cluster.agent", FOLDER)
+PYTHON = "/home/ada/raysuite/.venv/bin/python"
+CASES = [(nodes, image) for nodes in (1, 2, 4, 1024) for image in (False, True)]
+DEADLINE_S = 60
+
+
+def job(nodes: int, image: bool) -> Job:
+    site = SlurmSite(
+        name="example",
+        partition="gpu",
+        account="physics-1",
+        qos="normal",
+        constraint="a100&hdr",
+        time="1-00:00:00",
+        cpus_per_node=48,
+        gpus_per_node=4,
+        gpu_type="a100",
+        memory_per_node="480G",
+        exclusive=True,
+        interface="ib0",
+        modules=("Stages/2024", "CUDA/12.4") if not image else (),
+        environment={"OMP_NUM_THREADS": "12", "GREETING": "it's $HOME"},
+        image="/shared/images/raysuite.sif" if image else None,
+        binds=("/shared/data:/data:ro",) if image else (),
+        scratch="/local scratch",
+        requeue=nodes > 1,
+        sbatch_lines=("#SBATCH --mail-type=END",),
+    )
+    command = (PYTHON, *AGENT)
+    if site.image:
+        binds = ("--bind", site.binds[0], "--bind", site.scratch)
+        command = ("apptainer", "exec", "--nv", *binds, site.image, "python", *AGENT)
+    return Job("demo", site, nodes, FOLDER, "/home/ada/my experiments", command)
+
+
+@pytest.mark.parametrize(("nodes", "image"), CASES)
+def test_golden(nodes: int, image: bool) -> None:
+    file = GOLDEN / f"{nodes}{'-image' if image else ''}.sh"
+    script = render(job(nodes, image))
+    if os.environ.get("RAYSUITE_WRITE_GOLDEN"):
+        file.write_text(script)
+    assert script == file.read_text("utf-8"), "RAYSUITE_WRITE_GOLDEN=1 writes it anew"
+
+
+@pytest.mark.parametrize("file", sorted(GOLDEN.glob("*.sh")), ids=lambda file: file.name)
+def test_shellcheck_finds_nothing(file: Path) -> None:
+    require("shellcheck")
+    found = subprocess.run(
+        ["shellcheck", "--exclude=SC2016", str(file)],  # $ in single quotes is what is meant
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0, found.stdout
+
+
+def test_the_header_says_what_the_site_says() -> None:
+    options = read_options(render(job(4, False)))
+    assert options == [
+        "--job-name=raysuite-demo",
+        "--nodes=4",
+        "--ntasks-per-node=1",
+        "--cpus-per-task=48",
+        "--gres=gpu:a100:4",
+        "--mem=480G",
+        "--time=1-00:00:00",
+        "--partition=gpu",
+        "--account=physics-1",
+        "--qos=normal",
+        "--constraint=a100&hdr",
+        "--chdir=/home/ada/my experiments",
+        f"--output={FOLDER}/logs/slurm.log",
+        "--open-mode=append",
+        "--signal=B:USR1@120",
+        "--export=NONE",
+        "--exclusive",
+        "--no-kill",
+        "--requeue",
+        "--mail-type=END",
+    ]
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in site_files() if isinstance(find_site(name), SlurmSite)]
+)
+def test_every_shipped_site_renders(name: str) -> None:
+    site = find_site(name)
+    assert isinstance(site, SlurmSite)
+    script = render(Job("a", site, site.nodes, FOLDER, "/w", ("python", *AGENT)))
+    assert f"--nodes={site.nodes}" in read_options(script)
+
+
+def test_a_percent_sign_is_no_pattern_of_sbatch() -> None:
+    script = render(Job("a", SlurmSite(), 1, "/home/100%j", "/w", ("x",)))
+    assert "--output=/home/100%%j/logs/slurm.log" in read_options(script)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"name": "a\nb"}, "the cluster's name"),
+        ({"folder": "/a\n#SBATCH --wrap=x"}, "the cluster's folder"),
+        ({"folder": "/a\\b"}, "without backslashes"),
+        ({"working_folder": "relative"}, "absolute path"),
+        ({"working_folder": "/a\0b"}, "control characters"),
+        ({"command": ("x", "a\nb")}, "word 1 of the command"),
+        ({"nodes": 0}, "1 or more"),
+    ],
+)
+def test_what_cannot_stand_in_a_script_is_refused(change: dict[str, Any], words: str) -> None:
+    values: dict[str, Any] = {
+        "name": "a",
+        "site": SlurmSite(),
+        "nodes": 1,
+        "folder": "/f",
+        "working_folder": "/w",
+        "command": ("x",),
+    }
+    with pytest.raises(UserError, match=words):
+        render(Job(**{**values, **change}))
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def script(bench: Bench, **site: Any) -> str:
+    where = str(bench.cluster)
+    return render(Job("a", SlurmSite(**site), 2, where, str(bench.path), ("agent", where)))
+
+
+def wait_for(what: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not what():
+        assert time.monotonic() < deadline, "it did not come"
+        time.sleep(0.02)
+
+
+def signalled(bench: Bench, text: str, number: signal.Signals, status: int) -> tuple[int, str]:
+    """Start it, send the batch shell alone a signal, and let srun end with `status`."""
+    go = bench.path / "go"
+    bench.command("srun", f'while [[ ! -e "{go}" ]]; do sleep 0.05; done; exit {status}')
+    process = bench.start(text)
+    try:
+        wait_for(lambda: bench.calls("srun"))
+        process.send_signal(number)
+        if number == signal.SIGUSR1:
+            wait_for((bench.cluster / "stop.json").exists)
+        go.touch()
+        output, _ = process.communicate(timeout=DEADLINE_S)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    return process.returncode, output
+
+
+def test_a_good_end_is_one_start(bench: Bench) -> None:
+    (bench.cluster / "stop.json").write_text("{}")
+    (bench.cluster / "head.json").write_text("{}")
+    status, output = bench.run(script(bench))
+    assert status == 0, output
+    ((*_, agent, folder),) = bench.calls("srun")
+    assert (agent, folder) == ("agent", str(bench.cluster))
+    assert not (bench.cluster / "stop.json").exists(), "an earlier attempt's"
+    assert not (bench.cluster / "head.json").exists(), "an earlier attempt's"
+    assert not bench.calls("scontrol")
+
+
+def test_a_head_that_dies_is_started_again(bench: Bench) -> None:
+    bench.command("srun", "exit $((n < 2 ? 9 : 0))")
+    status, output = bench.run(script(bench, head_restarts=2))
+    assert status == 0, output
+    assert len(bench.calls("srun")) == 3
+    assert "start 2 of 2" in output
+
+
+def test_but_not_for_ever(bench: Bench) -> None:
+    bench.command("srun", "exit 9")
+    status, output = bench.run(script(bench, head_restarts=1))
+    assert status == 9
+    assert len(bench.calls("srun")) == 2
+    assert "no start is left of 1" in output
+
+
+def test_the_warning_tells_the_agents_when_it_ends(bench: Bench) -> None:
+    before = time.time()
+    status, output = signalled(bench, script(bench, warn_seconds=300), signal.SIGUSR1, 1)
+    file = bench.cluster / "stop.json"
+    stop = Stop.model_validate_json(file.read_bytes())
+    assert stop.reason == "time_limit"
+    assert before + 299 <= stop.deadline <= time.time() + 300
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert status == 0, output
+    assert len(bench.calls("srun")) == 1, "what was asked to stop is not started again"
+    assert not bench.calls("scontrol")
+
+
+@pytest.mark.parametrize("suites", [True, False])
+def test_suites_that_are_left_bring_the_cluster_back(bench: Bench, suites: bool) -> None:
+    if suites:
+        (bench.cluster / "suites" / "1.json").write_text("{}")
+    status, output = signalled(bench, script(bench, requeue=True), signal.SIGUSR1, 0)
+    assert status == 0, output
+    assert bench.calls("scontrol") == ([["requeue", "17"]] if suites else [])
+
+
+def test_a_cluster_that_was_taken_down_stays_down(bench: Bench) -> None:
+    (bench.cluster / "suites" / "1.json").write_text("{}")
+    bench.command("srun", f'echo "{{}}" >"{bench.cluster}/stop.json"; exit 1')
+    status, output = bench.run(script(bench, requeue=True))
+    assert status == 0, output
+    assert len(bench.calls("srun")) == 1
+    assert not bench.calls("scontrol")
+
+
+def test_a_cancelled_job_is_not_started_again(bench: Bench) -> None:
+    status, output = signalled(bench, script(bench), signal.SIGTERM, 143)
+    assert status == 0, output
+    assert len(bench.calls("srun")) == 1
+
+
+def test_modules_come_before_the_step_and_end_it_where_they_are_missing(bench: Bench) -> None:
+    bench.command("module", "exit 1")
+    status, _ = bench.run(script(bench, modules=("GCC/12", "CUDA/12.4")))
+    assert status == 1
+    assert bench.calls("module") == [["load", "GCC/12"]]
+    assert not bench.calls("srun")
