@@ -1,0 +1,63 @@
+"""Who we are to the MLflow server of a cluster: read from a file, for that server alone.
+
+MLflow finds `ClusterCredentials` by the entry point group `mlflow.request_auth_provider` where
+MLFLOW_TRACKING_AUTH=raysuite says so: in every process of a cluster, and wherever
+`raysuite cluster env` was evaluated. No variable, argument or address then holds the password.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, urlsplit
+
+if TYPE_CHECKING:
+    from requests import PreparedRequest
+
+NAME = "raysuite"
+"""The value of MLFLOW_TRACKING_AUTH."""
+FOLDER_VARIABLE = "RAYSUITE_CLUSTER"
+
+
+class ClusterCredentials:
+    """MLflow's protocol for those who can sign its requests."""
+
+    def get_name(self) -> str:
+        return NAME
+
+    def get_auth(self) -> BasicAuth:
+        return BasicAuth(os.environ.get(FOLDER_VARIABLE, ""))
+
+
+class BasicAuth:
+    """Signs requests to the MLflow server that `folder`/head.json names, and no others.
+
+    The files are read for each request: a head that was started again has another address.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def __call__(self, request: PreparedRequest) -> PreparedRequest:
+        from requests.auth import HTTPBasicAuth
+
+        server = self._read("head.json").get("mlflow", "")
+        if server and _origin(server) == _origin(request.url or ""):
+            user = self._read("mlflow.json")
+            if user:
+                HTTPBasicAuth(user["username"], user["password"])(request)
+        return request
+
+    def _read(self, name: str) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads((Path(self._folder) / name).read_text("utf-8"))
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        return found
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    parts: SplitResult = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port
