@@ -42,6 +42,7 @@ PRESENT: dict[str, Callable[[], bool]] = {
     "dali": _module("nvidia.dali"),
     "browser": lambda: chromium() is not None and _module("playwright")(),
     "compiler": lambda: shutil.which("g++") is not None,
+    "slurm": lambda: shutil.which("sbatch") is not None,
     "shellcheck": lambda: shutil.which("shellcheck") is not None,
     "timm": _module("timm"),
     "gpu": _gpu,
