@@ -1,0 +1,1 @@
+"""Apptainer images: the recipe, its build, and how a command runs inside."""
