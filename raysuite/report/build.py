@@ -14,12 +14,13 @@ from raysuite.report.against import Comparison
 from raysuite.report.against_asked import compare
 from raysuite.report.costs import costs_sheet
 from raysuite.report.data import csv_text, finite, row_data, run_data
+from raysuite.report.fastest import Sentence
 from raysuite.report.plot import Plot
 from raysuite.report.plots import make_plots
 from raysuite.report.provenance import provenance
 from raysuite.report.sheet import markdown_sheet
 from raysuite.report.sheets import sheet_files
-from raysuite.report.summary import Sentence, repeats_note, summarize_rows
+from raysuite.report.summary import repeats_note, summarize_rows
 from raysuite.report.tables import markdown, markdown_text
 
 FORMAT = 1

@@ -3,86 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
 
-from raysuite.records import Row, RunFigures, ratio_of_means
-from raysuite.records.names import workers_name
+from raysuite.records import Row, RunFigures
 from raysuite.records.steady import FAR, late_settling
 from raysuite.report import text
+from raysuite.report.fastest import Sentence, fastest
 
-MOST_GROUPS = 8
 MOST_FAILURES = 4
-NO_INTERVAL = "n = 1: no interval; differences are not shown to be more than noise."
-
-
-@dataclass(frozen=True)
-class Sentence:
-    """One statement: a result, a caveat to read it with, or a problem."""
-
-    kind: Literal["result", "caveat", "problem"]
-    text: str
 
 
 def summarize_rows(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
     """The written summary: results first, then caveats, then problems."""
     return [
-        *_fastest(rows),
+        *fastest(rows),
         *_scaling(rows),
         *_caveats(rows, runs),
         *_problems(rows, runs),
     ]
-
-
-def _fastest(rows: Sequence[Row]) -> list[Sentence]:
-    groups: dict[tuple[str, int], list[Row]] = {}
-    for row in rows:
-        if row.throughput is not None:
-            groups.setdefault((row.work, row.workers), []).append(row)
-    several_works = len({work for work, _ in groups}) > 1
-    said = []
-    for (work, workers), group in sorted(groups.items()):
-        place = f"{work}, {workers_name(workers)}" if several_works else workers_name(workers)
-        said.append(Sentence("result", f"{place}: {_best_of(group)}"))
-    if len(said) > MOST_GROUPS:
-        rest = Sentence("caveat", f"{len(said) - MOST_GROUPS} more groups are in the table.")
-        return [*said[:MOST_GROUPS], rest]
-    return said
-
-
-def _best_of(group: Sequence[Row]) -> str:
-    best = max(group, key=_throughput)
-    others = [row for row in group if row is not best]
-    said = f"{best.name} at {text.stat(best.throughput, single='')} images/s"
-    if not others:
-        return f"{said}, the only variant with a speed here."
-    said = f"the highest mean throughput is {said}."
-    # The best is chosen among several after the fact: each of its comparisons has to stand at a
-    # stricter level for all of them to hold together at 95 % (Bonferroni).
-    level = 1 - 0.05 / len(others)
-    slower: list[Row] = []
-    close: list[Row] = []
-    for row in sorted(others, key=_throughput, reverse=True):
-        assert best.throughput is not None
-        assert row.throughput is not None
-        ratio = ratio_of_means(best.throughput, row.throughput, level)
-        (slower if ratio is not None and ratio.differs_from_one else close).append(row)
-    if all(row.throughput is not None and row.throughput.n == 1 for row in group):
-        return f"{said} {NO_INTERVAL}"
-    if not close:
-        subject = "the other variant" if len(others) == 1 else f"all {len(others)} others"
-        return f"{said} It is faster than {subject} (95 % confidence)."
-    names = text.listed([row.name for row in close])
-    if not slower:
-        return f"{said} It is not shown to differ from {names}."
-    return (
-        f"{said} It is faster than {len(slower)} of the {len(others)} others (95 % confidence), "
-        f"and not shown to differ from {names}."
-    )
-
-
-def _throughput(row: Row) -> float:
-    return row.throughput.mean if row.throughput else 0.0
 
 
 def _scaling(rows: Sequence[Row]) -> list[Sentence]:
@@ -221,11 +158,15 @@ def _problems(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]
             "speed is reported."
         )
     failed = [run for run in runs if run.status == "failed" and run.gate != "failed"]
+    stopped = [run for run in runs if run.status == "stopped"]
     missing = sum(run.status == "missing" for run in runs)
     for run in failed[:MOST_FAILURES]:
         said.append(f"{run.name} failed ({run.reason.splitlines()[0]}).")
     if len(failed) > MOST_FAILURES:
         said.append(f"{text.count(len(failed) - MOST_FAILURES, 'more run')} failed.")
+    if stopped:
+        each = text.listed(sorted({run.name for run in stopped}))
+        said.append(f"{each} stopped when asked to, and can be taken up again.")
     if missing:
         said.append(f"{text.count(missing, 'run')} of {len(runs)} without a result so far.")
     return [Sentence("problem", sentence) for sentence in said]
