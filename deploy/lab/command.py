@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from lab import hosts, network, site
+from lab import apptainer, hosts, network, site
 from lab.layout import LOGIN, USERS, Lab, LabError, default_folder, load
 
 app = typer.Typer(
@@ -39,14 +39,28 @@ def the_lab() -> Lab:
 def up(
     nodes: Annotated[int, typer.Option(min=1, max=32, help="Hosts beside the login host.")] = 3,
     cpus: Annotated[int, typer.Option(min=1, help="CPUs that SLURM believes a host has.")] = 4,
+    images: Annotated[
+        bool, typer.Option("--apptainer/--no-apptainer", help="Install Apptainer, if it is not.")
+    ] = True,
 ) -> None:
     """Start the lab, or what is not running of it."""
     try:
+        if images:
+            apptainer.install()
         lab = site.up(default_folder(), nodes, cpus)
     except LabError as error:
         fail(error)
     typer.echo(f"lab: {len(lab.hosts)} hosts on {lab.subnet}; users {', '.join(USERS)}")
     typer.echo("lab: python deploy/lab as hpc1 sinfo")
+
+
+@app.command("apptainer")
+def install_apptainer() -> None:
+    """Install Apptainer for this machine's users, if it is not, and say where."""
+    try:
+        typer.echo(apptainer.install() / "bin" / "apptainer")
+    except LabError as error:
+        fail(error)
 
 
 @app.command()
@@ -81,17 +95,19 @@ def status(
 
 @app.command("as", context_settings=PASS_ON)
 def as_user(
-    user: Annotated[str, typer.Argument(help=f"One of {', '.join(USERS)}.")],
+    who: Annotated[str, typer.Argument(metavar="USER[@HOST]", help=f"One of {', '.join(USERS)}.")],
     command: Command = None,
-    host: Annotated[str, typer.Option(help="Where.")] = LOGIN,
 ) -> None:
-    """Run a command as an ordinary user, on the login host unless told otherwise.
+    """Run a command as an ordinary user, on the login host unless another is named.
 
     python deploy/lab as hpc1 sbatch job.sh
+
+    python deploy/lab as hpc1@node2 hostname
     """
+    user, _, host = who.partition("@")
     if user not in USERS:
         fail(f"no user '{user}'; valid are {', '.join(USERS)}")
-    _run_on(host, command, user)
+    _run_on(host or LOGIN, command, user)
 
 
 @app.command("host", context_settings=PASS_ON)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lab.layout import INTERFACE, LOGIN, USERS, Lab
+from lab import apptainer
+from lab.layout import LOGIN, USERS, Lab, needed
 
 MAX_MINUTES = 60
 
@@ -44,6 +45,7 @@ MpiDefault=none
 SlurmdParameters=config_overrides
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
+DefMemPerCPU={lab.memory_mb // lab.cpus}
 SchedulerParameters=batch_sched_delay=1,sched_interval=3,bf_interval=3
 ReturnToService=2
 SlurmdTimeout=15
@@ -92,11 +94,8 @@ def _kept(path: str) -> str:
 
 def profile(lab: Lab, user: str) -> dict[str, str]:
     """The environment of a user's login shell."""
-    from lab.layout import needed
-
     environment = needed()[1]
-    tools = lab.folder / "apptainer" / "bin"
-    path = f"{environment}/bin:{tools}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+    path = f"{environment}/bin:{apptainer.HOME}/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
     return {
         "HOME": str(lab.home(user)),
         "USER": user,
@@ -106,6 +105,3 @@ def profile(lab: Lab, user: str) -> dict[str, str]:
         "PATH": path,
         "SLURM_CONF": str(lab.slurm_conf),
     }
-
-
-__all__ = ["INTERFACE", "MAX_MINUTES", "account_files", "profile", "slurm_conf"]

@@ -53,7 +53,7 @@ def arrange(private: list[Path], readable: list[Path], writable: list[Path]) -> 
     handles = {path: os.open(path, os.O_PATH) for path in shown}
     for folder in hidden:
         mode = "1777" if folder in private else "755"
-        mount("tmpfs", folder, "tmpfs", MS_NOSUID | MS_NODEV, f"mode={mode}")
+        mount("tmpfs", folder, "tmpfs", MS_NOSUID, f"mode={mode}")
     for path, handle in handles.items():
         path.mkdir(parents=True, exist_ok=True)
         mount(f"/proc/self/fd/{handle}", path, None, MS_BIND | MS_REC)

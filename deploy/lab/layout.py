@@ -31,7 +31,6 @@ class Lab:
     cpus: int
     """CPUs that SLURM believes each host to have; real ones are shared by all."""
     memory_mb: int
-    apptainer: bool = False
     outer: dict[str, tuple[int, float]] = field(default_factory=dict)
     """By host, LOGIN among them: pid and start time of the process that holds it."""
 
