@@ -1,0 +1,1 @@
+"""One process a node: starts Ray there, and the head's MLflow server, watches and ends them."""

@@ -1,0 +1,94 @@
+"""`python -m raysuite.cluster.agent FOLDER`: one node of the cluster, until a signal ends it.
+
+Exit codes: 0 ended as asked; 1 Ray failed here; 2 the site or the folder is wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+from raysuite.cluster.agent.head import HeadNode
+from raysuite.cluster.agent.node import ThisNode
+from raysuite.cluster.agent.place import find_place
+from raysuite.cluster.agent.ray_process import check_temp
+from raysuite.cluster.agent.signals import Signals
+from raysuite.cluster.agent.worker import WorkerNode
+from raysuite.cluster.folder import ClusterFolder
+from raysuite.errors import RaysuiteError, UserError
+
+FAILED, BAD_INPUT = 1, 2
+TEMP_PREFIX = "rs-"
+log = logging.getLogger("raysuite.cluster")
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 1:
+        print("usage: python -m raysuite.cluster.agent FOLDER", file=sys.stderr)
+        return BAD_INPUT
+    os.umask(0o077)  # Ray makes its folders for everyone otherwise
+    signals = Signals()
+    folder = ClusterFolder(Path(arguments[0]))
+    try:
+        cluster = folder.cluster()
+        place = find_place(cluster.site)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT
+    _log_into(folder.log_of(place.host))
+    log.info("agent %d on %s, node %d", signals.pid, place.host, place.index)
+    node: ThisNode | None = None
+    temp: Path | None = None
+    try:
+        temp = _temp(Path(cluster.site.scratch))
+        node = ThisNode(folder, cluster, place, temp, signals)
+        node.took("python", time.monotonic() - (time.time() - psutil.Process().create_time()))
+        check_temp(temp / "r")
+        role = HeadNode(node) if place.is_head else WorkerNode(node)
+        try:
+            role.run()
+        finally:
+            role.end()
+        node.say("ended")
+        return 0
+    except RaysuiteError as error:
+        log.error("%s", error)
+        print(f"raysuite: {place.host}: {error}", file=sys.stderr, flush=True)
+        if node:
+            node.say("failed", str(error))
+        return BAD_INPUT if isinstance(error, UserError) else FAILED
+    except Exception as error:
+        log.exception("the agent failed")
+        if node:
+            node.say("failed", f"{type(error).__name__}: {error}")
+        return FAILED
+    finally:
+        if temp:
+            shutil.rmtree(temp, ignore_errors=True)
+
+
+def _temp(scratch: Path) -> Path:
+    try:
+        return Path(tempfile.mkdtemp(prefix=TEMP_PREFIX, dir=scratch))  # mode 0700
+    except OSError as error:
+        raise UserError(
+            f"no folder can be made in the site's scratch {scratch}: {error}; name another, on "
+            "the node's own disk"
+        ) from error
+
+
+def _log_into(path: Path) -> None:
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,120 @@
+"""Processes that an agent starts, and everything that those start: ended by process id alone."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+_SET_PDEATHSIG, _SET_CHILD_SUBREAPER = 1, 36
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class Children:
+    """The agent's children by name. What outlives its own parent becomes the agent's child."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder` is where they run."""
+        self._folder = folder
+        self._started: dict[str, subprocess.Popen[bytes]] = {}
+        _LIBC.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+    def start(
+        self, name: str, words: Sequence[str], environment: Mapping[str, str], log: Path
+    ) -> None:
+        """Start a process in a session of its own; it writes to `log` and ends with the agent."""
+        descriptor = os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
+        try:
+            self._started[name] = subprocess.Popen(
+                words,
+                env=dict(environment),
+                cwd=self._folder,
+                stdin=subprocess.DEVNULL,
+                stdout=descriptor,
+                stderr=descriptor,
+                start_new_session=True,  # Ray's reaper kills its process group: not ours
+                preexec_fn=_before_it_runs,
+            )
+        finally:
+            os.close(descriptor)
+
+    def status(self, name: str) -> int | None:
+        """The exit status of a child; None while it runs."""
+        return self._started[name].poll()
+
+    def end(self, name: str, patience_s: float) -> None:
+        """End a child and what it started."""
+        process = self._started.pop(name, None)
+        if process is None:
+            return
+        below = _below(process.pid)
+        if process.poll() is None:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(patience_s)
+        _end([*below, *_of_session(process.pid)], 2.0)
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+    def end_all(self, patience_s: float) -> None:
+        """End all of them and all that descends from this process."""
+        for process in self._started.values():
+            if process.poll() is None:
+                process.terminate()
+        deadline = time.monotonic() + patience_s
+        for process in self._started.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.1, deadline - time.monotonic()))
+        self._started.clear()
+        while below := _below(os.getpid()):  # a process may fork while it is being ended
+            _end(below, 3.0)
+            self.reap()
+
+    def reap(self) -> None:
+        """Collect what was left to us by parents that ended before their children."""
+        ours = {process.pid for process in self._started.values()}
+        for process in psutil.Process().children():
+            with contextlib.suppress(psutil.Error, ChildProcessError):
+                if process.pid not in ours and process.status() == psutil.STATUS_ZOMBIE:
+                    os.waitpid(process.pid, os.WNOHANG)
+
+
+def _before_it_runs() -> None:
+    # SLURM may send its warning to every process of a step, and nobody but the agent expects it
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    _LIBC.prctl(_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+def _below(pid: int) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.Error):
+        return psutil.Process(pid).children(recursive=True)
+    return []
+
+
+def _of_session(leader: int) -> list[psutil.Process]:
+    """Processes below us of the session that `leader` began, also when it is gone."""
+    found = []
+    for process in _below(os.getpid()):
+        with contextlib.suppress(OSError):
+            if process.pid != leader and os.getsid(process.pid) == leader:
+                found.append(process)
+    return found
+
+
+def _end(processes: Sequence[psutil.Process], patience_s: float) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.terminate()
+    _, left = psutil.wait_procs(processes, patience_s)
+    for process in left:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(left, patience_s)

@@ -1,0 +1,202 @@
+"""The first node: Ray's head, the MLflow server, and the count of nodes."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shlex
+import time
+
+from raysuite.cluster.agent.addresses import find_address
+from raysuite.cluster.agent.mlflow import MlflowServer
+from raysuite.cluster.agent.node import NodeFailedError, ThisNode
+from raysuite.cluster.dashboard import Dashboard, NoAnswerError
+from raysuite.cluster.files import Alive, Head, Stop
+from raysuite.cluster.suites import resume_commands
+
+_TRIES = 3
+"""Starts of Ray, each with other ports, before the head gives up."""
+_MLFLOW_RESTARTS = 5
+_MLFLOW_STARTS_S = 180.0
+_COUNT_EACH_S = 2.0
+_SAVE_EACH_S = 180.0
+_WARNING_S = 60.0
+"""Between the warning and the end, where the site says nothing of it."""
+log = logging.getLogger("raysuite.cluster")
+
+
+class HeadNode:
+    """Runs until a signal ends it. Raises NodeFailedError when Ray's head dies."""
+
+    def __init__(self, node: ThisNode) -> None:
+        self._node = node
+        self._mlflow: MlflowServer | None = None
+        self._environment: dict[str, str] = {}
+        self._restarts = 0
+        self._alive = Alive()
+        self._counted = self._saved = time.monotonic()
+
+    def run(self) -> None:
+        self._start()
+        node = self._node
+        while not node.signals.ended:
+            self._watch()
+            node.signals.wait(0.5)
+        if node.folder.stop() is None:  # else whoever ended us has told why
+            node.folder.write(Stop(reason="preempted", deadline=time.time()))
+
+    def end(self) -> None:
+        """End all processes, and bring MLflow's database home."""
+        self._node.end()
+        if self._mlflow:
+            self._mlflow.save()
+
+    # starting
+
+    def _start(self) -> None:
+        node = self._node
+        node.address = find_address(node.cluster.site, None)
+        node.say("starting")
+        for attempt in range(_TRIES):
+            node.take_ports(attempt)
+            began = time.monotonic()
+            self._start_mlflow()
+            self._tell_where()
+            node.start_ray("", self._environment)
+            if self._wait_for_ray():
+                node.took("ray", began)
+                break
+            node.end_ray()
+            node.children.end(MlflowServer.NAME, 5.0)
+            if node.signals.ended:
+                return
+            log.warning("Ray's head did not start; trying other ports")
+        else:
+            raise NodeFailedError(
+                f"Ray's head did not start, in {_TRIES} attempts; "
+                f"{node.folder.log_of(node.place.host)} says why"
+            )
+        self._wait_for_mlflow(began)
+        self._count()
+        if not node.signals.ended:
+            node.say("joined")
+            self._resume_suites()
+
+    def _start_mlflow(self) -> None:
+        node = self._node
+        port = node.ports.mlflow
+        server = MlflowServer(node.folder, node.cluster.site.mlflow, node.address, port, node.temp)
+        self._environment = node.environment(server.url)
+        environment = server.prepare(self._environment)
+        node.children.start(
+            server.NAME, server.words(), environment, node.folder.logs / "mlflow.log"
+        )
+        self._mlflow = server
+
+    def _tell_where(self) -> None:
+        """Before Ray answers: the other nodes knock until it does, and lose no time."""
+        node = self._node
+        node.folder.write(
+            Head(
+                host=node.place.host,
+                gcs=f"{node.address}:{node.ports.gcs}",
+                dashboard=self._dashboard_url,
+                mlflow=self._mlflow.url if self._mlflow else "",
+                attempt=node.place.attempt,
+                incarnation=node.place.incarnation,
+            )
+        )
+
+    @property
+    def _dashboard_url(self) -> str:
+        return f"http://{self._node.address}:{self._node.ports.dashboard}"
+
+    def _wait_for_ray(self) -> bool:
+        node = self._node
+        while not node.signals.ended and not node.ray_ended():
+            with contextlib.suppress(NoAnswerError):
+                if any(each.alive for each in self._dashboard().nodes()):
+                    return True
+            node.signals.wait(0.5)
+        return False
+
+    def _wait_for_mlflow(self, began: float) -> None:
+        node, server = self._node, self._mlflow
+        if server is None:
+            return
+        while not node.signals.ended:
+            if server.answers():
+                node.took("mlflow", began)
+                return
+            if (
+                node.children.status(server.NAME) is not None
+                or time.monotonic() - began > _MLFLOW_STARTS_S
+            ):
+                log.error("MLflow's server did not start; logs/mlflow.log says why")
+                node.children.end(server.NAME, 5.0)
+                self._mlflow = None
+                self._tell_where()
+                return
+            node.signals.wait(0.5)
+
+    def _resume_suites(self) -> None:
+        for resume in resume_commands(self._node.folder):
+            entrypoint = f"cd {shlex.quote(str(resume.folder))} && exec {shlex.join(resume.words)}"
+            try:
+                job = self._dashboard().submit(entrypoint)
+            except NoAnswerError as error:
+                log.error("%s could not be resumed: %s", shlex.join(resume.words), error)
+            else:
+                log.info("resumed as job %s: %s", job, shlex.join(resume.words))
+
+    # watching
+
+    def _watch(self) -> None:
+        node, now = self._node, time.monotonic()
+        if node.ray_ended():
+            raise NodeFailedError("Ray's head ended by itself")
+        if node.signals.take_warning() and node.folder.stop() is None:
+            seconds = getattr(node.cluster.site, "warn_seconds", _WARNING_S)
+            node.folder.write(Stop(reason="time_limit", deadline=time.time() + seconds))
+        if now - self._counted > _COUNT_EACH_S:
+            self._counted = now
+            self._count()
+            node.children.reap()
+        if self._mlflow:
+            self._watch_mlflow(self._mlflow, now)
+
+    def _watch_mlflow(self, server: MlflowServer, now: float) -> None:
+        node = self._node
+        if node.children.status(server.NAME) is not None:
+            if self._restarts == _MLFLOW_RESTARTS:
+                log.error("MLflow's server ended again and again; runs are replayed by `sync`")
+                self._mlflow = None
+                return
+            self._restarts += 1
+            log.warning("MLflow's server ended; starting it again")
+            self._start_mlflow()
+        elif now - self._saved > _SAVE_EACH_S:
+            self._saved = now
+            server.save()
+
+    def _count(self) -> None:
+        """Write which nodes Ray counts as alive, whenever that changes."""
+        try:
+            alive = [node for node in self._dashboard().nodes() if node.alive]
+        except NoAnswerError as error:
+            log.warning("%s", error)
+            return
+        found = Alive(
+            addresses=tuple(sorted(node.address for node in alive)),
+            cpus=sum(node.cpus for node in alive),
+            gpus=sum(node.gpus for node in alive),
+            incarnation=self._node.place.incarnation,
+            when=self._alive.when,
+        )
+        if found != self._alive:
+            self._alive = found.model_copy(update={"when": time.time()})
+            self._node.folder.write(self._alive)
+            log.info("nodes alive: %s", ", ".join(found.addresses))
+
+    def _dashboard(self) -> Dashboard:
+        return Dashboard(self._dashboard_url, self._node.folder.token())

@@ -1,0 +1,135 @@
+"""The cluster's MLflow server: behind a password, its database on the head's own disk.
+
+SQLite on a network file system corrupts with several writers (optuna#815): the database is
+restored from the cluster's folder at the start, copied back now and then, and at the end.
+"""
+
+from __future__ import annotations
+
+import configparser
+import contextlib
+import io
+import os
+import sqlite3
+import sys
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+
+from raysuite.cluster import private
+from raysuite.cluster.files import Mlflow
+from raysuite.cluster.folder import ClusterFolder
+from raysuite.errors import UserError
+from raysuite.spec.site import MlflowOptions
+
+_DATABASE = "mlflow.db"
+_PASSWORDS_KEPT_S = 300
+"""A password's check costs a tenth of a second of hashing: a right one is remembered so long."""
+
+
+class MlflowServer:
+    """What `children` starts under the name `mlflow`: its command line, environment and files."""
+
+    NAME = "mlflow"
+
+    def __init__(
+        self, folder: ClusterFolder, options: MlflowOptions, address: str, port: int, temp: Path
+    ) -> None:
+        self._folder, self._options = folder, options
+        self._address, self._port = address, port
+        self._own = private.make_folder(temp / "mlflow")
+
+    @property
+    def url(self) -> str:
+        return f"http://{self._address}:{self._port}"
+
+    def words(self) -> list[str]:
+        """The command line; it holds no secret."""
+        hosts = (self._address, "127.0.0.1", "localhost")  # the last two: through an SSH forward
+        artifacts = private.make_folder(self._folder.mlflow / "artifacts")
+        return [
+            *(sys.executable, "-m", "mlflow", "server"),
+            *("--app-name", "basic-auth", "--workers", "1"),
+            *("--host", self._address, "--port", str(self._port)),
+            *("--allowed-hosts", ",".join(f"{host},{host}:*" for host in hosts)),
+            *("--serve-artifacts", "--artifacts-destination", artifacts.as_uri()),
+        ]
+
+    def prepare(self, base: Mapping[str, str]) -> dict[str, str]:
+        """Bring the database here and write the password's file; the server's environment.
+
+        The database's URL and the key of cookies stand in the environment of this one process:
+        /proc shows it to its owner alone.
+        """
+        user = self._folder.mlflow_user()
+        if user is None:
+            raise UserError(f"{self._folder.mlflow_file} is missing; start the cluster anew")
+        config = self._own / "auth.ini"
+        config.unlink(missing_ok=True)
+        private.create(config, _auth_config(user, self._own / "auth.db"))
+        clients = ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_AUTH")
+        return {
+            **{name: value for name, value in base.items() if name not in clients},
+            "MLFLOW_AUTH_CONFIG_PATH": str(config),
+            "MLFLOW_FLASK_SERVER_SECRET_KEY": private.new_token(),
+            "MLFLOW_BACKEND_STORE_URI": self._store(),
+            "MLFLOW_DISABLE_TELEMETRY": "true",
+            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        }
+
+    def answers(self) -> bool:
+        """Whether the server is up; its health needs no password."""
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with contextlib.suppress(OSError):
+            return bool(opener.open(f"{self.url}/health", timeout=2.0).status == 200)
+        return False
+
+    def save(self) -> None:
+        """Copy the database into the cluster's folder, whole, also while the server writes."""
+        source = self._own / _DATABASE
+        if self._options.backend != "sqlite" or not source.exists():
+            return
+        fresh = self._folder.mlflow / f".{_DATABASE}.{os.getpid()}"
+        # made by us, for sqlite would take the umask's mode; it is one file while nobody writes
+        fresh.unlink(missing_ok=True)
+        private.create(fresh, "")
+        _copy(source, fresh)
+        os.replace(fresh, self._folder.mlflow / _DATABASE)
+
+    def _store(self) -> str:
+        if self._options.url_file is not None:
+            try:
+                return Path(self._options.url_file).read_text("utf-8").strip()
+            except OSError as error:
+                raise UserError(
+                    f"the site's mlflow.url_file {self._options.url_file} cannot be read: {error}"
+                ) from error
+        here, kept = self._own / _DATABASE, self._folder.mlflow / _DATABASE
+        if kept.exists() and not here.exists():
+            private.create(here, "")
+            _copy(kept, here)
+        return f"sqlite:///{here}"
+
+
+def _copy(source: Path, target: Path) -> None:
+    with (
+        contextlib.closing(sqlite3.connect(source)) as origin,
+        contextlib.closing(sqlite3.connect(target)) as copy,
+    ):
+        origin.backup(copy)
+
+
+def _auth_config(user: Mlflow, database: Path) -> str:
+    config = configparser.RawConfigParser()
+    values = {
+        "default_permission": "NO_PERMISSIONS",
+        "database_uri": f"sqlite:///{database}",
+        "admin_username": user.username,
+        "admin_password": user.password,
+        "authorization_function": "mlflow.server.auth:authenticate_request_basic_auth",
+        "auth_cache_ttl_seconds": str(_PASSWORDS_KEPT_S),
+    }
+    config["mlflow"] = {name: value.replace("%", "%%") for name, value in values.items()}
+    text = io.StringIO()
+    config.write(text)
+    return text.getvalue()

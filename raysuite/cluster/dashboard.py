@@ -1,0 +1,95 @@
+"""Questions to a running Ray over HTTP, with its token: no Ray is imported for them."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from typing import Any
+
+from raysuite.errors import RaysuiteError
+
+_MANY = 10_000
+RUNNING = ("PENDING", "RUNNING")
+
+
+class NoAnswerError(RaysuiteError):
+    """The dashboard does not answer, or not as expected."""
+
+
+@dataclass(frozen=True)
+class RayNode:
+    """A node as Ray counts it."""
+
+    address: str
+    alive: bool
+    cpus: float
+    gpus: float
+
+
+@dataclass(frozen=True)
+class RayJob:
+    """A job that was submitted to the cluster."""
+
+    id: str
+    status: str
+    entrypoint: str
+    message: str
+
+
+class Dashboard:
+    """The head's dashboard at `url`, asked with the cluster's token."""
+
+    def __init__(self, url: str, token: str, timeout_s: float = 5.0) -> None:
+        self._url, self._token, self._timeout_s = url, token, timeout_s
+
+    def nodes(self) -> list[RayNode]:
+        """All nodes that ever joined. Raises NoAnswerError, as all methods do."""
+        answer = self._ask(f"/api/v0/nodes?limit={_MANY}")
+        try:
+            return [_node(entry) for entry in answer["data"]["result"]["result"]]
+        except (KeyError, TypeError) as error:
+            raise NoAnswerError(f"{self._url} lists no nodes: {error!r}") from error
+
+    def jobs(self) -> list[RayJob]:
+        """All jobs that were submitted, the newest last."""
+        found = [entry for entry in self._ask("/api/jobs/") if entry.get("type") == "SUBMISSION"]
+        found.sort(key=lambda entry: entry.get("start_time") or 0)
+        return [
+            RayJob(
+                entry["submission_id"],
+                entry["status"],
+                entry["entrypoint"],
+                entry.get("message") or "",
+            )
+            for entry in found
+        ]
+
+    def submit(self, entrypoint: str) -> str:
+        """Start a job on the head, a line of shell; its id."""
+        return str(self._ask("/api/jobs/", {"entrypoint": entrypoint})["submission_id"])
+
+    def _ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        request = urllib.request.Request(
+            self._url + path,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"authorization": f"Bearer {self._token}", "content-type": "application/json"},
+        )
+        # a proxy of the site's has no business with addresses of its own nodes
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(request, timeout=self._timeout_s) as answer:
+                return json.load(answer)
+        except (OSError, ValueError) as error:  # URLError is an OSError
+            raise NoAnswerError(f"{self._url} does not answer: {error}") from error
+
+
+def _node(entry: dict[str, Any]) -> RayNode:
+    total = entry.get("resources_total") or {}
+    return RayNode(
+        entry["node_ip"],
+        entry["state"] == "ALIVE",
+        float(total.get("CPU", 0.0)),
+        float(total.get("GPU", 0.0)),
+    )
