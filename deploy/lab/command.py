@@ -151,7 +151,7 @@ def power(host: Host, state: Annotated[str, typer.Argument(help="on or off.")]) 
             fail(f"no state '{state}'; valid are on, off")
         with site.locked(lab.folder):
             if state == "off":
-                hosts.stop(lab, host)
+                hosts.stop(lab, [host])
             elif not hosts.alive(lab, host):
                 hosts.start(lab, host)
     except LabError as error:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,18 +116,16 @@ def inner_pid(lab: Lab, host: str) -> int:
     raise LabError(f"host {host} is off; `power {host} on` starts it")
 
 
-def stop(lab: Lab, host: str, timeout_s: float = 20) -> None:
-    """Pull the plug: the kernel ends everything in the host; raises LabError where it cannot."""
-    if not alive(lab, host):
-        return
-    outer = psutil.Process(lab.outer[host][0])
-    inner = outer.children()
-    for process in (*inner, outer):
+def stop(lab: Lab, names: Sequence[str], timeout_s: float = 30) -> None:
+    """Pull plugs: the kernel ends everything in the hosts; raises LabError where it cannot."""
+    held = [psutil.Process(lab.outer[host][0]) for host in names if alive(lab, host)]
+    whole = [*(child for process in held for child in process.children()), *held]
+    for process in whole:
         process.send_signal(signal.SIGKILL)
-    _, left = psutil.wait_procs([*inner, outer], timeout=timeout_s)
+    _, left = psutil.wait_procs(whole, timeout=timeout_s)
     left = [p for p in left if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
     if left:
-        raise LabError(f"host {host} does not end: pids {', '.join(str(p.pid) for p in left)}")
+        raise LabError(f"these do not end: pids {', '.join(str(p.pid) for p in left)}")
 
 
 def entering(lab: Lab, host: str, argv: list[str], user: str | None = None) -> list[str]:

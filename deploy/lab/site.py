@@ -40,8 +40,7 @@ def up(folder: Path, nodes: int, cpus: int) -> Lab:
             raise LabError(f"the lab in {folder} has {len(lab.hosts)} hosts; take it down first")
         try:
             if not hosts.alive(lab, LOGIN):
-                for host in lab.hosts:
-                    hosts.stop(lab, host)
+                hosts.stop(lab, lab.hosts)
                 network.remove_bridge(lab)
                 network.add_bridge(lab)
             for host in (LOGIN, *lab.hosts):
@@ -107,7 +106,6 @@ def _free_uids() -> int:
 
 
 def _remove(lab: Lab) -> None:
-    for host in (*lab.hosts, LOGIN):
-        hosts.stop(lab, host)
+    hosts.stop(lab, [*lab.hosts, LOGIN])
     network.remove_bridge(lab)
     shutil.rmtree(lab.folder)
