@@ -85,6 +85,11 @@ class Progress:
         if self._live is not None:
             self._live.stop()
 
+    def add(self, plan: RunPlan) -> None:
+        """One run more, behind the others."""
+        self._runs.append(RunState(plan))
+        self._tails.append(Tail())
+
     def poll(self, results: Results) -> None:
         """Take in what the journals gained, and show it."""
         changed = False
@@ -175,8 +180,11 @@ def event(run: RunState, record: Record) -> str | None:
     """One line on one Record, `run` being the state after it; None for what is not worth one."""
     match record:
         case RunStarted():
-            again = record.first_epoch > 0
-            return f"taken up again at epoch {record.first_epoch + 1}" if again else "started"
+            if not record.first_step and not record.first_epoch:
+                return "started"
+            midway = record.first_step % run.plan.steps_per_epoch
+            place = f", after {midway} of its steps" if midway else ""
+            return f"taken up again at epoch {record.first_epoch + 1}{place}"
         case GateVerdict():
             return gate_words(record)
         case SamplesSkipped():
@@ -204,8 +212,7 @@ def event(run: RunState, record: Record) -> str | None:
             why = FAILED[record.reason]
             return f"failed{f' ({why})' if why else ''}: {record.message}"
         case RunStopped():
-            place = f"epoch {record.epoch + 1}, step {record.step}"
-            return f"stopped ({STOPPED[record.reason]}) in {place}; it can be taken up again"
+            return f"stopped ({STOPPED[record.reason]}) {record.words}"
 
 
 def gate_words(verdict: GateVerdict) -> str:

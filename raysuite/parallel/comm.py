@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from functools import cache
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -14,6 +15,8 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 Reduction = Literal["sum", "max", "min"]
+Pending = Callable[[], Tensor]
+"""Waits for a collective that is under way, and gives its result."""
 
 
 class Comm(Protocol):
@@ -27,6 +30,12 @@ class Comm(Protocol):
     def all_gather(self, value: Tensor) -> Tensor:
         """[ranks, *value.shape]: every rank's `value`, on all of them."""
 
+    def begin_max(self, value: Tensor) -> Pending:
+        """The largest of a small `value` on the CPU, over ranks; returns before it is known.
+
+        No device waits for it. Other collectives may be made before it is waited for.
+        """
+
 
 class NoComm:
     """One process."""
@@ -38,6 +47,9 @@ class NoComm:
 
     def all_gather(self, value: Tensor) -> Tensor:
         return value.unsqueeze(0).clone()
+
+    def begin_max(self, value: Tensor) -> Pending:
+        return value.clone
 
 
 class TorchComm:
@@ -59,6 +71,16 @@ class TorchComm:
         parts = [torch.empty_like(own) for _ in range(self.size)]
         dist.all_gather(parts, own)
         return torch.stack(parts).to(value.device)
+
+    def begin_max(self, value: Tensor) -> Pending:
+        result = value.detach().clone()  # on the CPU: by Gloo, whatever the device
+        work = dist.all_reduce(result, self._OPS["max"], async_op=True)
+
+        def wait() -> Tensor:
+            work.wait()
+            return result
+
+        return wait
 
 
 def average_buffers(model: nn.Module, comm: Comm) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from raysuite.errors import MissingPartError, UserError
 from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, TorchEngine, World, set_lr
-from raysuite.parallel.comm import Reduction
+from raysuite.parallel.comm import Pending, Reduction
 from raysuite.parallel.horovod_env import TIMELINE, Rendezvous, join_from_torchrun
 from raysuite.parallel.marks import communication
 from raysuite.spec.strategies import HorovodOptions
@@ -51,6 +51,15 @@ class HorovodComm:
         with communication():
             gathered: Tensor = self._hvd.allgather(value.detach().unsqueeze(0).contiguous())
         return gathered
+
+    def begin_max(self, value: Tensor) -> Pending:
+        handle = self._hvd.allgather_async(value.detach().unsqueeze(0).contiguous())
+
+        def wait() -> Tensor:
+            gathered: Tensor = self._hvd.synchronize(handle)
+            return gathered.amax(0)
+
+        return wait
 
 
 class Horovod:

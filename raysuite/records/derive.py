@@ -8,8 +8,9 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel
 
+from raysuite.records.attempts import current
 from raysuite.records.costs import Costs, run_costs
-from raysuite.records.ends import RunFailed, RunFinished, RunStopped
+from raysuite.records.ends import STOPPED, RunFailed, RunFinished, RunStopped
 from raysuite.records.journal import Results
 from raysuite.records.names import Plan, run_name, variant_name
 from raysuite.records.schema import (
@@ -26,10 +27,7 @@ from raysuite.records.shares import Shares, run_shares
 Value = TypeVar("Value")
 Kind = TypeVar("Kind", bound=BaseModel)
 
-_OF_AN_ATTEMPT = (RunFinished, RunFailed, RunStopped, SamplesSkipped, TimeShares, RunCosts)
-"""What an attempt that takes a run up again writes anew."""
-
-Status = Literal["finished", "failed", "missing"]
+Status = Literal["finished", "failed", "stopped", "missing"]
 Gate = Literal["passed", "failed", "not checked", "not needed"]
 
 
@@ -39,7 +37,8 @@ class RunFigures:
 
     plan: Plan
     status: Status
-    """missing: no Record tells how it ended; it was not started, still runs, or was killed."""
+    """stopped: it can be taken up again. missing: no Record tells how it ended; it was not
+    started, still runs, or was killed."""
     reason: str
     """Why there is no result; empty for a run that finished."""
     gate: Gate
@@ -76,6 +75,10 @@ class RunFigures:
     """Operations, traffic, energy. None unless the gate was passed."""
     final_top5: float | None = None
     """Top-5 after the last epoch; None where there are no more than five classes."""
+    stopped: RunStopped | None = None
+    """How its last attempt ended, where that was asked to stop."""
+    attempts: int = 1
+    """How often it was started or taken up again."""
 
     @property
     def run_id(self) -> str:
@@ -119,12 +122,14 @@ def run_figures(plan: Plan, records: Sequence[Record]) -> RunFigures:
     counted = current(records)
     started = _last(counted, RunStarted)
     verdict = _last(counted, GateVerdict)
-    end = next((r for r in reversed(counted) if isinstance(r, RunFinished | RunFailed)), None)
+    ends = [r for r in counted if isinstance(r, RunFinished | RunFailed | RunStopped)]
+    stopped = ends[-1] if ends and isinstance(ends[-1], RunStopped) else None
+    end = ends[-1] if ends and not isinstance(ends[-1], RunStopped) else None
     epochs = tuple(record for record in counted if isinstance(record, EpochFinished))
-    status, reason = _status(records, started, end)
+    status, reason = _status(records, end or stopped)
     gate = _gate(plan, verdict, end)
     may_tell_speed = gate in ("passed", "not needed")
-    steady = [epoch for epoch in epochs if epoch.steady_images == epoch.images] or list(epochs)
+    steady = [e for e in epochs if e.steady_images == e.images and e.attempts == 1] or list(epochs)
     target = plan["spec"]["training"].get("target_accuracy")
     finished = end if isinstance(end, RunFinished) else None
     throughput = _throughput(epochs) if may_tell_speed else None
@@ -161,41 +166,22 @@ def run_figures(plan: Plan, records: Sequence[Record]) -> RunFigures:
         if may_tell_speed
         else None,
         final_top5=epochs[-1].val_top5 if epochs else None,
+        stopped=stopped,
+        attempts=sum(isinstance(record, RunStarted) for record in records),
     )
 
 
-def current(records: Iterable[Record]) -> list[Record]:
-    """The Records that count, in order, where a run was taken up again.
-
-    A RunStarted from epoch k sets aside the epochs from k on, the end, the profile, and what was
-    left out, of the attempt before it; of an epoch that was recorded twice the latest counts.
-    """
-    counted: list[Record] = []
-    for record in records:
-        if isinstance(record, RunStarted):
-            first = record.first_epoch
-            counted = [
-                r
-                for r in counted
-                if not isinstance(r, _OF_AN_ATTEMPT)
-                and not (isinstance(r, EpochFinished) and r.epoch >= first)
-            ]
-        elif isinstance(record, EpochFinished):
-            counted = [
-                r for r in counted if not (isinstance(r, EpochFinished) and r.epoch == record.epoch)
-            ]
-        counted.append(record)
-    return counted
-
-
 def _status(
-    records: Sequence[Record], started: RunStarted | None, end: RunFinished | RunFailed | None
+    records: Sequence[Record], end: RunFinished | RunFailed | RunStopped | None
 ) -> tuple[Status, str]:
-    if isinstance(end, RunFinished):
-        return "finished", ""
-    if isinstance(end, RunFailed):
-        return "failed", f"{end.reason}: {end.message}"
-    if started is None and not records:
+    match end:
+        case RunFinished():
+            return "finished", ""
+        case RunFailed():
+            return "failed", f"{end.reason}: {end.message}"
+        case RunStopped():
+            return "stopped", f"{STOPPED[end.reason]}: {end.words}"
+    if not records:
         return "missing", "was not started"
     return "missing", "has no end on record: it still runs, or was killed"
 

@@ -76,5 +76,8 @@ class RunStopped(RecordBase):
     """The epoch in which it stopped, counted from 0."""
     step: int
     """Optimiser steps behind it, over all epochs."""
-    message: str = ""
-    """What was asked, in words."""
+
+    @property
+    def words(self) -> str:
+        """Where it stopped, in one line."""
+        return f"in epoch {self.epoch + 1}, after step {self.step}; it can be taken up again"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 
 from pydantic import BaseModel, ConfigDict
 
@@ -23,6 +24,38 @@ class PowerUse(BaseModel):
     """Which host each worker is on: equal for workers of one host."""
     host_joules: list[float | None]
     """Energy of the host's processors and their memory, by RAPL's counters."""
+
+
+def joined(parts: Sequence[tuple[PowerUse | None, float]]) -> PowerUse | None:
+    """What was drawn in several stretches of training, each with its seconds, one after the other.
+
+    None where any of them is unknown, or was on other devices or hosts.
+    """
+    uses, seconds = [use for use, _ in parts if use is not None], [each for _, each in parts]
+    if not uses or len(uses) < len(parts):
+        return None
+    first = uses[0]
+    if any((use.devices, use.hosts) != (first.devices, first.hosts) for use in uses):
+        return None
+
+    def total(lists: Sequence[Sequence[float | None]], *weights: float) -> list[float | None]:
+        rows = [zip(weights, each, strict=True) for each in zip(*lists, strict=True)]
+        return [_sum(None if x is None else weight * x for weight, x in row) for row in rows]
+
+    alike = [1.0] * len(uses)
+    whole = math.fsum(seconds) or 1.0
+    return PowerUse(
+        devices=first.devices,
+        device_joules=total([use.device_joules for use in uses], *alike),
+        device_busy=total([use.device_busy for use in uses], *(each / whole for each in seconds)),
+        hosts=first.hosts,
+        host_joules=total([use.host_joules for use in uses], *alike),
+    )
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    known = list(values)
+    return None if None in known else math.fsum(each or 0.0 for each in known)
 
 
 def once(names: Sequence[str], joules: Sequence[float | None]) -> float | None:

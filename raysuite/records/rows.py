@@ -92,11 +92,11 @@ class Row:
 
     @property
     def status(self) -> str:
-        """`finished`, or how many runs of how many failed or are missing."""
+        """`finished`, or how many runs of how many failed, stopped or are missing."""
         total = len(self.runs)
         parts = [
             f"{count} of {total} {status}" if total > 1 else status
-            for status in ("failed", "missing")
+            for status in ("failed", "stopped", "missing")
             if (count := sum(run.status == status for run in self.runs))
         ]
         return ", ".join(parts) or "finished"

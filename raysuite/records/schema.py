@@ -24,6 +24,8 @@ class RunStarted(RecordBase):
     """Hardware, versions, commit: see `raysuite.measure.environment`."""
     first_epoch: int = 0
     """0 for a fresh run, else the epoch at which a checkpoint is taken up."""
+    first_step: int = 0
+    """Optimiser steps behind that checkpoint; it may lie within the epoch."""
 
 
 class GateVerdict(RecordBase):
@@ -90,6 +92,9 @@ class EpochFinished(RecordBase):
     """Mean training loss of the global batch, one per optimiser step."""
     learning_rates: list[float]
     """Learning rate used, one per optimiser step."""
+    attempts: int = 1
+    """In how many attempts its steps were taken: one more each time that it was stopped midway.
+    Its times are sums over them, each attempt's warm-up apart."""
     images: int
     """Training images of this epoch over all workers; samples that are left out do not count."""
     seconds: float

@@ -132,14 +132,14 @@ def _baselines(plans: Sequence[Values]) -> list[int]:
 def _run(plan: Values, lines: Sequence[Values]) -> Values:
     starts = [n for n, line in enumerate(lines) if line["kind"] == "run_started"]
     last = starts[-1] if starts else -1
-    ends = [r for r in lines[last + 1 :] if r["kind"] in ("run_finished", "run_failed")]
+    ends = [r for r in lines[last + 1 :] if r["kind"] in _ENDS]
     verdicts = [line for line in lines if line["kind"] == "gate_verdict"]
     epochs = _epochs(lines, starts)
     end = ends[-1] if ends else None
     finished = end if end is not None and end["kind"] == "run_finished" else None
     gate = _gate(plan, verdicts, end)
     run: Values = {
-        "status": "missing" if end is None else "failed" if finished is None else "finished",
+        "status": "missing" if end is None else _ENDS[end["kind"]],
         "gate": gate,
         "final_accuracy": None,
         "best_accuracy": None,
@@ -153,6 +153,7 @@ def _run(plan: Values, lines: Sequence[Values]) -> Values:
     return run | (_speeds(plan, epochs) if told else dict.fromkeys(_SPEEDS))
 
 
+_ENDS = {"run_finished": "finished", "run_failed": "failed", "run_stopped": "stopped"}
 _SPEEDS = ("throughput_images_per_s", "epoch_s", "data_wait_share", "time_to_accuracy_s")
 
 
@@ -180,7 +181,10 @@ def _gate(plan: Values, verdicts: Sequence[Values], end: Values | None) -> str:
 
 def _speeds(plan: Values, epochs: pd.DataFrame) -> Values:
     seconds = float(epochs["steady_seconds"].sum())
-    steady = epochs[epochs["steady_images"] == epochs["images"]]
+    whole = epochs["steady_images"] == epochs["images"]
+    if "attempts" in epochs:
+        whole &= epochs["attempts"] == 1
+    steady = epochs[whole]
     steady = epochs if steady.empty else steady
     waited = float(steady["data_wait_seconds"].map(np.mean).sum())
     target = plan["spec"]["training"].get("target_accuracy")

@@ -84,6 +84,7 @@ def run_data(run: RunFigures) -> dict[str, Any]:
         "seed": run.plan["seed"],
         "status": run.status,
         "reason": run.reason,
+        "attempts": run.attempts,
         "gate": run.gate,
         "verdict": verdict and verdict.model_dump(mode="json", exclude={"run_id", "kind"}),
         "skipped": {

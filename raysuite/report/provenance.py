@@ -75,6 +75,8 @@ def _run(
         "status": run.status,
         "started": run.started and _utc(run.started.time),
         "taken_up_at_epoch": run.started and run.started.first_epoch,
+        "taken_up_at_step": run.started and run.started.first_step,
+        "attempts": run.attempts,
         "ended": run.end and _utc(run.end.time),
         "gate": run.gate,
         "verdict": verdict and verdict.model_dump(mode="json", exclude={"run_id", "kind"}),

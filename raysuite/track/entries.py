@@ -135,6 +135,7 @@ def run_tags(run: RunFigures, results_id: str) -> dict[str, str]:
         "raysuite.gate": run.gate,
         "raysuite.status": run.status,
         "raysuite.reason": run.reason,
+        "raysuite.attempts": str(run.attempts),
         "mlflow.source.name": "raysuite",
         "mlflow.source.type": "LOCAL",
     }
@@ -147,9 +148,11 @@ def run_tags(run: RunFigures, results_id: str) -> dict[str, str]:
 
 
 def mlflow_status(run: RunFigures) -> str:
-    """The run's status in MLflow's words."""
+    """The run's status in MLflow's words; a run that was stopped is taken up as the same one."""
     if run.status == "finished":
         return "FINISHED"
+    if run.status == "stopped":
+        return "KILLED"
     if run.status == "failed":
         return "KILLED" if run.reason.startswith("interrupted") else "FAILED"
     return "RUNNING"

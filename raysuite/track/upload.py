@@ -91,7 +91,8 @@ class Upload:
         params = {key: value for key, value in run_params(run.plan).items() if key not in had}
         self.store.log(mlflow_id, list(run_points(run)), params, run_tags(run, self.id))
         self.store.client.log_artifact(mlflow_id, str(journal))
-        end = milliseconds(run.end.time) if run.end else None
+        last = run.end or run.stopped
+        end = milliseconds(last.time) if last else None
         self.store.finish(mlflow_id, mlflow_status(run), end)
         self.store.log(mlflow_id, tags={MARK: mark})
         return True
@@ -115,7 +116,8 @@ class Upload:
                 self.store.client.log_artifact(mlflow_id, str(plot), "plots")
             tags = _links(parent, folder)
             self.store.log(mlflow_id, tags={**tags, MARK: mark})
-        ends = [milliseconds(run.end.time) for run in runs if run.end]
+        lasts = [run.end or run.stopped for run in runs]
+        ends = [milliseconds(last.time) for last in lasts if last]
         self.store.finish(mlflow_id, _overall(runs), max(ends, default=None))
 
     def _begin(self) -> int | None:

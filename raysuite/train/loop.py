@@ -1,8 +1,7 @@
-"""The training loop: one epoch of steps, one exact validation, a checkpoint."""
+"""The training loop: an epoch of steps, one exact validation, a checkpoint."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from raysuite import models, optim
 from raysuite.data import make_loader, prepare
@@ -22,8 +21,20 @@ from raysuite.optim.schedule import factor
 from raysuite.parallel.base import StepSettings, Strategy, World
 from raysuite.plan import RunPlan
 from raysuite.records import EpochFinished
+from raysuite.train.checkpoint import (
+    LoopState,
+    SoFar,
+    checkpoint_run_id,
+    load_rank,
+    restore_draws,
+    save_rank,
+)
 from raysuite.train.costs import EpochPower
+from raysuite.train.epoch import first_draws, train_rest
+from raysuite.train.stopping import Stop, Watch
 from raysuite.train.validation import validate
+
+__all__ = ["TrainingLoop", "checkpoint_run_id"]
 
 
 class TrainingLoop:
@@ -37,7 +48,11 @@ class TrainingLoop:
         self.time_to_accuracy: float | None = None
         self.first_step_at: float | None = None
         """Monotonic time at the end of the first optimiser step of this attempt."""
-        self._steps_here = 0  # in this attempt: a fresh process warms up anew
+        self.steps_here = 0
+        """Steps of this attempt: a fresh process warms up anew."""
+        self.so_far = SoFar()
+        """What is behind of the present epoch."""
+        self._draws: dict[str, Tensor] | None = None
         self._elapsed_before = 0.0
         self._began: float | None = None
         training = plan.spec.training
@@ -63,71 +78,64 @@ class TrainingLoop:
         self._val = make_loader(self.prepared, "val", plan.spec.loader, world.device)
         self.power = EpochPower(plan, world)
 
-    def run_epoch(self) -> EpochFinished:
-        """Train one epoch and validate. The Record is the same on all ranks."""
-        plan, device, first_step = self.plan, self.world.device, self.step
-        steps, sizes = self.slices(self.epoch)
-        rates = [self.learning_rate(first_step + index) for index in range(len(steps))]
-        steady_from = max(0, plan.spec.measure.warmup_steps - self._steps_here)
+    def run_epoch(self, watch: Watch) -> EpochFinished | Stop:
+        """Train what is left of an epoch, and validate. The Record is the same on all ranks.
 
-        # dropout: other draws on each rank, and the same ones after a checkpoint is taken up
-        torch.manual_seed(_draws(plan.seed, self.epoch, self.world.rank))
-        self.engine.model.train()
-        self.power.begin()
-        began = steady_began = now(device)
-        if self._began is None:
-            self._began = began
-        losses: list[Tensor] = []
-        waited = 0.0
-        batches = self.train_loader.batches([part for step in steps for part in step])
-        for index, (step, rate) in enumerate(zip(steps, rates, strict=True)):
-            if index == steady_from and index > 0:
-                steady_began = now(device)
-            asked = time.perf_counter()
-            micro_batches = [next(batches) for _ in step]
-            waited += time.perf_counter() - asked
-            losses.append(self.train_step(micro_batches, rate))
-            self.step += 1
-            self._steps_here += 1
-            if self.first_step_at is None:
-                self.first_step_at = now(device)
-        ended = now(device)
-        self.power.end()
-
-        steady = max(0, len(steps) - steady_from)
-        seconds, steady_seconds = self._slowest(
-            [ended - began, ended - steady_began if steady else 0.0]
+        A Stop where that was asked for: `save` then keeps what is behind of the epoch.
+        """
+        plan = self.plan
+        self.so_far, stop = train_rest(self, watch)
+        if stop is not None:
+            return stop
+        ended = now(self.world.device)
+        found = validate(
+            plan, self.world, self.engine, self._val, self.average, self.skipped.get("val"), watch
         )
-        sums = self.engine.comm.all_reduce(torch.stack(losses).double().cpu(), "sum")
-        means = (sums / torch.tensor(sizes)).tolist()  # not a number where none counts
-        val_loss, val_accuracy, val_top5 = validate(
-            plan, self.world, self.engine, self._val, self.average, self.skipped.get("val")
-        )
-        validated = now(device)
-        elapsed = self._slowest([self._elapsed_before + self._elapsed()])[0]
+        if isinstance(found, Stop):
+            return found
+        validated = now(self.world.device)
+        elapsed = self.slowest([self._elapsed_before + self._elapsed()])[0]
         target = plan.spec.training.target_accuracy
-        if target is not None and val_accuracy >= target and self.time_to_accuracy is None:
+        if target is not None and found.top1 >= target and self.time_to_accuracy is None:
             self.time_to_accuracy = elapsed
+        done, self.so_far = self.so_far, SoFar()
         self.epoch += 1
+        _, sizes = self.slices(self.epoch - 1)
+        sums = torch.tensor(done.loss_sums, dtype=torch.float64)
+        first_step = self.step - done.steps
         return EpochFinished(
             run_id=plan.run_id,
             epoch=self.epoch - 1,
             first_step=first_step,
-            losses=means,
-            learning_rates=rates,
+            losses=(sums / torch.tensor(sizes)).tolist(),  # not a number where none counts
+            learning_rates=[self.learning_rate(first_step + index) for index in range(len(sizes))],
+            attempts=done.attempts,
             images=sum(sizes),
-            seconds=seconds,
-            steady_images=sum(sizes[steady_from:]),
-            steady_seconds=steady_seconds,
-            data_wait_seconds=self.per_worker(waited),
-            validation_seconds=self._slowest([validated - ended])[0],
+            seconds=done.seconds,
+            steady_images=done.steady_images,
+            steady_seconds=done.steady_seconds,
+            data_wait_seconds=done.data_wait_seconds,
+            validation_seconds=self.slowest([validated - ended])[0],
             train_loss=float(sums.sum() / sum(sizes)),
-            val_loss=val_loss,
-            val_accuracy=val_accuracy,
-            val_top5=val_top5,
+            val_loss=found.loss,
+            val_accuracy=found.top1,
+            val_top5=found.top5,
             elapsed_seconds=elapsed,
-            power=self.power.use(self.engine.comm),
+            power=done.power,
         )
+
+    def has_begun(self, when: float) -> None:
+        """Before the first sample of an epoch is touched, at the monotonic time `when`."""
+        if self._began is None:
+            self._began = when
+
+    def restore_draws(self) -> None:
+        """Before the first step of an epoch, or the first after a checkpoint in its midst."""
+        if self.so_far.steps:
+            assert self._draws is not None, "load() read them"
+            restore_draws(self.world.device, self._draws)
+        else:
+            torch.manual_seed(first_draws(self.plan.seed, self.epoch, self.world.rank))
 
     def _elapsed(self) -> float:
         """Seconds since this attempt touched its first sample."""
@@ -156,7 +164,8 @@ class TrainingLoop:
             plan.spec.schedule, step, plan.steps_per_epoch, plan.total_steps
         )
 
-    def _slowest(self, seconds: list[float]) -> list[float]:
+    def slowest(self, seconds: list[float]) -> list[float]:
+        """The largest of each over all ranks, on all of them."""
         largest: list[float] = self.engine.comm.all_reduce(
             torch.tensor(seconds, dtype=torch.float64), "max"
         ).tolist()
@@ -174,27 +183,34 @@ class TrainingLoop:
     def save(self, folder: Path) -> None:
         """Write a checkpoint; every rank calls it, with a folder of all of them or its own."""
         self.engine.save(folder)
+        if self.so_far.steps:
+            save_rank(folder, self.world, self._models())
         if self.world.rank == 0:
             if self.average is not None:
                 self.average.save(folder / "average.pt")
-            state = {
-                "run_id": self.plan.run_id,
-                "epoch": self.epoch,
-                "step": self.step,
-                "elapsed_seconds": self._elapsed_before + self._elapsed(),
-                "time_to_accuracy": self.time_to_accuracy,
-            }
-            (folder / "loop.json").write_text(json.dumps(state))
+            LoopState(
+                run_id=self.plan.run_id,
+                epoch=self.epoch,
+                step=self.step,
+                elapsed_seconds=self._elapsed_before + self._elapsed(),
+                time_to_accuracy=self.time_to_accuracy,
+                so_far=self.so_far,
+            ).write(folder)
 
     def load(self, folder: Path) -> None:
         """Take up a checkpoint."""
+        state = LoopState.read(folder)
         self.engine.load(folder)
         if self.average is not None:
             self.average.load(folder / "average.pt")
-        state = json.loads((folder / "loop.json").read_text())
-        self.epoch, self.step = state["epoch"], state["step"]
-        self._elapsed_before = state["elapsed_seconds"]
-        self.time_to_accuracy = state["time_to_accuracy"]
+        self.epoch, self.step, self.so_far = state.epoch, state.step, state.so_far
+        self._elapsed_before = state.elapsed_seconds
+        self.time_to_accuracy = state.time_to_accuracy
+        if self.so_far.steps:
+            self._draws = load_rank(folder, self.world, self._models())
+
+    def _models(self) -> list[nn.Module]:
+        return [self.engine.model, *([self.average.model] if self.average else [])]
 
     def save_model(self, file: Path, weights: dict[str, Tensor]) -> None:
         """Write the whole state of the model that was validated: its weights and its buffers."""
@@ -210,16 +226,3 @@ class TrainingLoop:
         self.train_loader.close()
         self._val.close()
         self.engine.close()
-
-
-def _draws(seed: int, epoch: int, rank: int) -> int:
-    """A seed of its own for each epoch of each rank."""
-    return int(np.random.SeedSequence([seed, epoch, rank]).generate_state(1, np.uint64)[0] >> 1)
-
-
-def checkpoint_run_id(folder: Path) -> str:
-    """Which run a checkpoint belongs to; empty if it is none."""
-    try:
-        return str(json.loads((folder / "loop.json").read_text())["run_id"])
-    except (OSError, ValueError, KeyError):
-        return ""

@@ -20,7 +20,7 @@ from raysuite.train.examination import same_on_all_ranks
 from raysuite.train.loop import TrainingLoop
 from raysuite.train.profiling import profile
 from raysuite.train.skipping import bad_samples
-from raysuite.train.stopping import AskedToStop, agreed, never
+from raysuite.train.stopping import AskedToStop, Stop, Watch, never
 
 _DRIFTED = (
     "the strategy passed the gate, and yet the ranks hold different weights at the end of this "
@@ -70,6 +70,7 @@ def execute(
             plan=plan.model_dump(mode="json"),
             environment=facts,
             first_epoch=loop.epoch if loop else 0,
+            first_step=loop.step if loop else 0,
         )
         yield verdict
         if loop is None:
@@ -81,18 +82,19 @@ def execute(
             loop.skipped[found.record.split] = found.mask
             yield found.record
         training = plan.spec.training
+        watch = Watch(asked_to_stop, world, loop.engine.comm)
         while loop.epoch < training.epochs:
-            if stop := agreed(asked_to_stop, world, loop.engine.comm):
+            done = loop.run_epoch(watch)
+            if isinstance(done, Stop):
                 if checkpoint:
                     checkpoint(loop)
-                yield RunStopped(
-                    run_id=plan.run_id, reason=stop.reason, epoch=loop.epoch, step=loop.step
-                )
+                yield _stopped(loop, done)
                 return
-            yield loop.run_epoch()
+            yield done
             every = training.checkpoint_every
             if checkpoint and every and loop.epoch % every == 0 and loop.epoch < training.epochs:
                 checkpoint(loop)
+        watch.end()
         first_step_at = loop.first_step_at or time.perf_counter()
         finished = RunFinished(
             run_id=plan.run_id,
@@ -120,3 +122,7 @@ def execute(
         if loop is not None:
             loop.close()
         strategy.stop()
+
+
+def _stopped(loop: TrainingLoop, stop: Stop) -> RunStopped:
+    return RunStopped(run_id=loop.plan.run_id, reason=stop.reason, epoch=loop.epoch, step=loop.step)

@@ -1,7 +1,14 @@
-"""Runs that stop between steps because somebody asked, and go on later."""
+"""Runs that stop between steps because somebody asked, and go on later.
+
+Rank 0 alone is asked, and all ranks have to stop after the same step: a rank that went on would
+wait for the others in its next collective. So they meet now and then, in one small reduction that
+is begun after one step and looked at after the next, while that one computes. Rank 0 tells with
+it after how many steps they meet again, so that it is about once a second however long a step is.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import get_args
@@ -9,8 +16,13 @@ from typing import get_args
 import torch
 
 from raysuite.parallel.base import World
-from raysuite.parallel.comm import Comm
+from raysuite.parallel.comm import Comm, Pending
 from raysuite.records import StopReason
+
+MEET_SECONDS = 1.0
+"""About how long ranks train between two meetings. A meeting takes some 0.1 ms of the host."""
+_MOST_STEPS = 1000
+_REASONS: tuple[StopReason, ...] = get_args(StopReason)
 
 
 @dataclass(frozen=True)
@@ -32,14 +44,44 @@ def never() -> Stop | None:
     return None
 
 
-_REASONS: tuple[StopReason, ...] = get_args(StopReason)
+class Watch:
+    """Tells all ranks after the same step that rank 0 was asked to stop."""
 
+    def __init__(self, asked: AskedToStop, world: World, comm: Comm) -> None:
+        self._asked, self._asks, self._comm = asked, world.rank == 0, comm
+        self._pending: Pending | None = None
+        self._left = 1
+        """Steps until the next meeting; the same on all ranks."""
+        self._met_at, self._steps = time.monotonic(), 0
 
-def agreed(asked: AskedToStop, world: World, comm: Comm) -> Stop | None:
-    """What rank 0 is asked, on all ranks; every rank calls it."""
-    stop = asked() if world.rank == 0 else None
-    row = torch.zeros(2, dtype=torch.float64)
-    if stop is not None:
-        row[0], row[1] = 1 + _REASONS.index(stop.reason), stop.deadline or 0.0
-    number, deadline = comm.all_reduce(row, "max").tolist()
-    return Stop(_REASONS[int(number) - 1], deadline or None) if number else None
+    def step(self) -> Stop | None:
+        """After each step, on every rank: whether to stop now."""
+        self._steps += 1
+        if self._pending is not None:
+            number, deadline, steps = self._pending().tolist()
+            self._pending, self._left = None, int(steps)
+            if number:
+                return Stop(_REASONS[int(number) - 1], deadline or None)
+        self._left -= 1
+        if self._left <= 0:
+            self._pending = self._comm.begin_max(self._word())
+        return None
+
+    def end(self) -> None:
+        """After the last step, on every rank: wait for what was begun."""
+        if self._pending is not None:
+            self._pending()
+            self._pending = None
+
+    def _word(self) -> torch.Tensor:
+        """[3]: number of the reason or 0, deadline or 0, steps until the next meeting."""
+        word = torch.zeros(3, dtype=torch.float64)
+        if not self._asks:
+            return word
+        now = time.monotonic()
+        seconds = max(now - self._met_at, 1e-6)
+        word[2] = min(max(1, round(MEET_SECONDS * self._steps / seconds)), _MOST_STEPS)
+        if stop := self._asked():
+            word[0], word[1] = 1 + _REASONS.index(stop.reason), stop.deadline or 0.0
+        self._met_at, self._steps = now, 0
+        return word

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -13,8 +15,21 @@ from raysuite.parallel.base import Engine, World
 from raysuite.parallel.comm import average_buffers
 from raysuite.parallel.precision import Autocast
 from raysuite.plan import RunPlan
+from raysuite.train.stopping import Stop, Watch
 
 _FIVE = 5
+
+
+@dataclass(frozen=True)
+class Validated:
+    """Of a whole validation set."""
+
+    loss: float
+    """Mean over samples."""
+    top1: float
+    """In [0, 1], as top-5."""
+    top5: float | None
+    """None where there are no more than five classes: it would always be 1."""
 
 
 def validate(
@@ -24,11 +39,11 @@ def validate(
     loader: Loader,
     average: WeightAverage | None,
     skipped: NDArray[np.bool_] | None,
-) -> tuple[float, float, float | None]:
-    """(mean loss, top-1, top-5) over every validation sample but `skipped`, from all ranks.
+    watch: Watch,
+) -> Validated | Stop:
+    """Over every validation sample but `skipped`, from all ranks, unless asked to stop meanwhile.
 
-    Of the averaged weights where there is an `average`. top-5 is None where there are no more than
-    five classes: it would always be 1. All ranks must call it.
+    Of the averaged weights where there is an `average`. All ranks must call it.
     """
     average_buffers(engine.model, engine.comm)
     engine.model.eval()
@@ -49,6 +64,8 @@ def validate(
             first = logits.topk(1 if few else _FIVE).indices
             among = (first == labels.unsqueeze(1)).sum()
             sums += torch.stack([loss.double(), correct.double(), among.double()]).cpu()
+            if stop := watch.step():
+                return stop
     samples = sum(step_sizes(order, global_batch, skipped))
     loss, top1, top5 = (engine.comm.all_reduce(sums, "sum") / samples).tolist()
-    return loss, top1, None if few else top5
+    return Validated(loss, top1, None if few else top5)

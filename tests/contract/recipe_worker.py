@@ -23,6 +23,7 @@ from raysuite.spec.optimizers import LambOptions, LarsOptions
 from raysuite.spec.strategies import DeepSpeedOptions
 from raysuite.train.examination import compare, same_on_all_ranks
 from raysuite.train.loop import TrainingLoop
+from raysuite.train.stopping import Watch, never
 from raysuite.train.world import world_from_environment
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
@@ -92,10 +93,18 @@ def started(plan: RunPlan, world: World) -> tuple[Strategy, TrainingLoop]:
     return strategy, TrainingLoop(plan, world, strategy)
 
 
+def epoch_of(loop: TrainingLoop) -> EpochFinished:
+    watch = Watch(never, loop.world, loop.engine.comm)
+    epoch = loop.run_epoch(watch)
+    watch.end()
+    assert isinstance(epoch, EpochFinished)
+    return epoch
+
+
 def alone(optimizer: str, averaged: bool) -> tuple[dict[str, Tensor], list[EpochFinished]]:
     world = World(0, 1, 0, torch.device("cpu"))
     _, loop = started(plan_of({"name": "single"}, optimizer, 1, averaged), world)
-    epochs = [loop.run_epoch() for _ in range(2)]
+    epochs = [epoch_of(loop) for _ in range(2)]
     weights = weights_of(loop)
     loop.close()
     return weights, epochs
@@ -107,9 +116,9 @@ def examine(strategy: dict[str, Any], optimizer: str, world: World, folder: Path
     joined, loop = started(plan, world)
     folder.mkdir(parents=True, exist_ok=True)
     with rates_used() as used:
-        epochs = [loop.run_epoch()]
+        epochs = [epoch_of(loop)]
         loop.save(folder)
-        epochs.append(loop.run_epoch())
+        epochs.append(epoch_of(loop))
     weights = weights_of(loop)
     expected, reference = alone(optimizer, averaged)
     told = [rate for epoch in epochs for rate in epoch.learning_rates]

@@ -1,0 +1,42 @@
+"""A run in several attempts: which of its Records count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from raysuite.records.ends import RunFailed, RunFinished, RunStopped
+from raysuite.records.schema import (
+    EpochFinished,
+    Record,
+    RunCosts,
+    RunStarted,
+    SamplesSkipped,
+    TimeShares,
+)
+
+_OF_AN_ATTEMPT = (RunFinished, RunFailed, RunStopped, SamplesSkipped, TimeShares, RunCosts)
+"""What an attempt that takes a run up again writes anew."""
+
+
+def current(records: Iterable[Record]) -> list[Record]:
+    """The Records that count, in order, where a run was taken up again.
+
+    A RunStarted from epoch k sets aside the epochs from k on, the end, the profile, and what was
+    left out, of the attempt before it; of an epoch that was recorded twice the latest counts.
+    """
+    counted: list[Record] = []
+    for record in records:
+        if isinstance(record, RunStarted):
+            first = record.first_epoch
+            counted = [
+                r
+                for r in counted
+                if not isinstance(r, _OF_AN_ATTEMPT)
+                and not (isinstance(r, EpochFinished) and r.epoch >= first)
+            ]
+        elif isinstance(record, EpochFinished):
+            counted = [
+                r for r in counted if not (isinstance(r, EpochFinished) and r.epoch == record.epoch)
+            ]
+        counted.append(record)
+    return counted

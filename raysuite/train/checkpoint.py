@@ -1,0 +1,112 @@
+"""What a checkpoint holds beside the engine's own files: where training stands.
+
+FOLDER/loop.json     epoch, step, times, and what is behind of an epoch that is under way
+FOLDER/rank-R.pt     in mid-epoch alone: the rank's random draws and its running statistics
+FOLDER/average.pt    the average of the weights, where there is one
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from raysuite.parallel.base import World
+from raysuite.records.power import PowerUse
+
+_STATE = "loop.json"
+
+
+class SoFar(BaseModel):
+    """What is behind of an epoch that is under way, over all attempts; the same on all ranks."""
+
+    model_config = ConfigDict(
+        frozen=True, use_attribute_docstrings=True, ser_json_inf_nan="constants"
+    )
+
+    steps: int = 0
+    attempts: int = 0
+    """In how many attempts those steps were taken."""
+    loss_sums: list[float] = Field(default_factory=list)
+    """Summed loss of each step's samples, over all ranks."""
+    seconds: float = 0.0
+    """Training time of the slowest worker of each attempt."""
+    steady_images: int = 0
+    steady_seconds: float = 0.0
+    data_wait_seconds: list[float] = Field(default_factory=list)
+    """Per worker."""
+    power: PowerUse | None = None
+
+
+class LoopState(BaseModel):
+    """Where training stands."""
+
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
+
+    run_id: str
+    epoch: int
+    step: int
+    elapsed_seconds: float
+    time_to_accuracy: float | None
+    so_far: SoFar = SoFar()
+
+    def write(self, folder: Path) -> None:
+        """Keep it in a checkpoint."""
+        (folder / _STATE).write_text(self.model_dump_json(), "utf-8")
+
+    @classmethod
+    def read(cls, folder: Path) -> LoopState:
+        """What `write` kept."""
+        return cls.model_validate_json((folder / _STATE).read_text("utf-8"))
+
+
+def checkpoint_run_id(folder: Path) -> str:
+    """Which run a checkpoint belongs to; empty if it is none."""
+    try:
+        return LoopState.read(folder).run_id
+    except (OSError, ValueError):
+        return ""
+
+
+def draws(device: torch.device) -> dict[str, Tensor]:
+    """The state of torch's random draws in this process: dropout goes on where it stopped."""
+    found = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        found["cuda"] = torch.cuda.get_rng_state(device)
+    return found
+
+
+def restore_draws(device: torch.device, state: dict[str, Tensor]) -> None:
+    """Take up what `draws` gave."""
+    torch.set_rng_state(state["cpu"])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state["cuda"], device)
+
+
+def save_rank(folder: Path, world: World, models: Sequence[nn.Module]) -> None:
+    """Write what each rank has of its own in mid-epoch: every rank calls it."""
+    buffers = {name: value.cpu() for name, value in _buffers(models)}
+    state = {"draws": draws(world.device), "buffers": buffers}
+    torch.save(state, _rank_file(folder, world))
+
+
+def load_rank(folder: Path, world: World, models: Sequence[nn.Module]) -> dict[str, Tensor]:
+    """Take up the buffers that `save_rank` wrote, and return the draws' state."""
+    state = torch.load(_rank_file(folder, world), map_location="cpu", weights_only=True)
+    with torch.no_grad():
+        for name, buffer in _buffers(models):
+            buffer.copy_(state["buffers"][name])
+    found: dict[str, Tensor] = state["draws"]
+    return found
+
+
+def _rank_file(folder: Path, world: World) -> Path:
+    return folder / f"rank-{world.rank}.pt"
+
+
+def _buffers(models: Sequence[nn.Module]) -> Iterator[tuple[str, Tensor]]:
+    for place, model in enumerate(models):
+        yield from ((f"{place}.{name}", buffer) for name, buffer in model.named_buffers())

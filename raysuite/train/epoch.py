@@ -1,0 +1,81 @@
+"""The steps of one epoch, from where an earlier attempt stopped, and what they took."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raysuite.measure.clock import now
+from raysuite.records.power import joined
+from raysuite.train.checkpoint import SoFar
+from raysuite.train.stopping import Stop, Watch
+
+if TYPE_CHECKING:
+    from raysuite.train.loop import TrainingLoop
+
+
+def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, Stop | None]:
+    """Take the steps that are left of the loop's epoch, or those until it is asked to stop.
+
+    What is behind of the epoch then is the same on all ranks, which all call it.
+    """
+    device, before = loop.world.device, loop.so_far
+    whole, all_sizes = loop.slices(loop.epoch)
+    steps, sizes = whole[before.steps :], all_sizes[before.steps :]
+    if not steps:
+        return before, None
+    steady_from = max(0, loop.plan.spec.measure.warmup_steps - loop.steps_here)
+    loop.restore_draws()
+    loop.engine.model.train()
+    loop.power.begin()
+    began = steady_began = now(device)
+    loop.has_begun(began)
+    losses: list[Tensor] = []
+    waited, stop = 0.0, None
+    batches = loop.train_loader.batches([part for step in steps for part in step])
+    for index, step in enumerate(steps):
+        if index == steady_from and index > 0:
+            steady_began = now(device)
+        asked = time.perf_counter()
+        micro_batches = [next(batches) for _ in step]
+        waited += time.perf_counter() - asked
+        losses.append(loop.train_step(micro_batches, loop.learning_rate(loop.step)))
+        loop.step += 1
+        loop.steps_here += 1
+        if loop.first_step_at is None:
+            loop.first_step_at = now(device)
+        if stop := watch.step():
+            break
+    ended = now(device)
+    loop.power.end()
+
+    steady = len(losses) > steady_from
+    times = [ended - began, ended - steady_began if steady else 0.0]
+    seconds, steady_seconds = loop.slowest(times)
+    sums = loop.engine.comm.all_reduce(torch.stack(losses).double().cpu(), "sum")
+    waits = loop.per_worker(waited)
+    power = loop.power.use(loop.engine.comm)
+    if before.attempts:
+        waits = [a + b for a, b in zip(before.data_wait_seconds, waits, strict=True)]
+        power = joined([(before.power, before.seconds), (power, seconds)])
+    done = SoFar(
+        steps=before.steps + len(losses),
+        attempts=before.attempts + 1,
+        loss_sums=[*before.loss_sums, *sums.tolist()],
+        seconds=before.seconds + seconds,
+        steady_images=before.steady_images + sum(sizes[steady_from : len(losses)]),
+        steady_seconds=before.steady_seconds + steady_seconds,
+        data_wait_seconds=waits,
+        power=power,
+    )
+    return done, stop
+
+
+def first_draws(seed: int, epoch: int, rank: int) -> int:
+    """A seed of its own for each epoch of each rank: other dropout on each rank, the same ones
+    after a checkpoint is taken up."""
+    return int(np.random.SeedSequence([seed, epoch, rank]).generate_state(1, np.uint64)[0] >> 1)
