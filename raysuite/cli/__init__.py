@@ -1,6 +1,7 @@
 """`raysuite`: one verb a file.
 
-Exit codes: 0 all well; 1 something failed while it ran; 2 bad input; 130 interrupted.
+Exit codes: 0 all well; 1 something failed while it ran; 2 bad input; 75 stopped, and can be gone
+on with; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from raysuite import __version__
 from raysuite.cli.bench import bench
 from raysuite.cli.data import data
 from raysuite.cli.doctor import doctor
+from raysuite.cli.image import image
+from raysuite.cli.job import job
 from raysuite.cli.models import models
 from raysuite.cli.plan import plan
 from raysuite.cli.report import report
@@ -85,6 +88,8 @@ for _verb in (plan, run, report, models, doctor, verify, sync, schema):
     app.command(_verb.__name__)(_verb)
 app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")
+app.add_typer(job, name="job")
+app.add_typer(image, name="image")
 
 
 def main() -> None:

@@ -1,0 +1,76 @@
+"""Make the Python environment of an image, from the files that its build brought along.
+
+Standard library only; runs as root inside the image that is being built. Beside it lie the locked
+requirements, the wheel of raysuite, and facts.json: what the image shall say about itself.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+LENT = Path("/mnt")
+"""What the building machine lends: its settings, and a cache. Gone when the build has ended."""
+FACTS = Path("/etc/raysuite-image.json")
+SHOWN = {"torch", "torchvision", "ray", "horovod", "deepspeed", "timm", "mlflow", "numpy"}
+SHOWN |= {"nvidia-dali-cuda120", "nvidia-nccl-cu13"}
+
+
+def environment() -> dict[str, str]:
+    """The variables of the build: this machine's settings, and where caches go."""
+    lent = LENT / "settings.json"
+    settings: dict[str, str] = json.loads(lent.read_text()) if lent.exists() else {}
+    cache = LENT / "cache" if (LENT / "cache").is_dir() else Path("/var/tmp/raysuite-cache")
+    settings |= {"RAYSUITE_CACHE": str(cache), "UV_CACHE_DIR": str(cache / "uv")}
+    return settings | {"UV_LINK_MODE": "copy", "PYTHONNOUSERSITE": "1", "PIP_NO_CACHE_DIR": "1"}
+
+
+def set_up(facts: dict[str, object]) -> None:
+    """Bring the environment into the image, and the file that says what the image is."""
+    import setup_venv as setup  # reads the variables set below
+
+    uv = setup.private_uv()
+    env = setup.uv_environment(uv)
+    setup.run(uv, "venv", "--quiet", "--python", sys.executable, setup.VENV, env=env)
+    extras = [str(name) for name in facts["extras"]]  # type: ignore[attr-defined]
+    setup.say(f"installing the locked packages: base {' '.join(extras)}")
+    install = (uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", setup.PYTHON)
+    files = [setup.REQUIREMENTS / f"{name}.txt" for name in ("base", *extras)]
+    setup.run(*install, "--require-hashes", *(f"--requirement={path}" for path in files), env=env)
+    if "horovod" in extras:
+        setup.install_horovod(uv, env)
+    (wheel,) = (setup.ROOT / "dist").glob("raysuite-*.whl")
+    setup.run(*install, "--no-deps", wheel, env=env)
+    setup.say("recording what the image holds")
+    record(facts, setup.PYTHON)
+    setup.LOG.unlink(missing_ok=True)
+    shutil.rmtree("/var/tmp/raysuite-cache", ignore_errors=True)
+    setup.say("the environment is complete")
+
+
+def record(facts: dict[str, object], python: Path) -> None:
+    """Write the image's facts, and its labels where Apptainer collects them."""
+    code = "import importlib.metadata as m, json; print(json.dumps({d.name.lower(): d.version "
+    code += "for d in m.distributions()}))"
+    installed = json.loads(subprocess.check_output((python, "-c", code)))
+    versions = {name: installed[name] for name in sorted(SHOWN & installed.keys())}
+    built = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    facts |= {"built": built, "python": platform.python_version(), "versions": versions}
+    FACTS.write_text(json.dumps(facts, indent=2, sort_keys=True) + "\n")
+    labels = {"raysuite.digest": facts["digest"], "raysuite.version": facts["raysuite"]}
+    labels |= {"raysuite.commit": facts["commit"] or "unknown", "raysuite.arch": facts["arch"]}
+    labels |= {f"raysuite.{name}": version for name, version in versions.items()}
+    if collected := os.environ.get("APPTAINER_LABELS"):
+        with open(collected, "a") as file:
+            file.writelines(f"{name} {value}\n" for name, value in labels.items())
+
+
+if __name__ == "__main__":
+    os.environ.update(environment())
+    set_up(json.loads((Path(__file__).resolve().parent.parent / "facts.json").read_text()))

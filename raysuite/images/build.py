@@ -1,0 +1,225 @@
+"""Builds an image: a base layer that is kept and used again, and raysuite's layer on top."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import raysuite
+from raysuite.errors import UserError
+from raysuite.images import machine
+from raysuite.images.engine import client, streamed
+from raysuite.images.exec_line import checked_bind
+from raysuite.images.layers import Bootstrap, Choice, this_architecture
+from raysuite.images.recipe import BASE, TOP, definitions, digest, ingredients
+
+COMPRESSIONS = {"zstd": "-comp zstd -Xcompression-level 3", "gzip": "-comp gzip"}
+"""Arguments of mksquashfs, whose own level for zstd is 15 of 22."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be built, where to, and with what."""
+
+    choice: Choice
+    out: Path
+    root: Path
+    """The checkout that the locked requirements and raysuite itself are taken from."""
+    shelf: Path
+    """Where base layers and downloads are kept between builds."""
+    scratch: Path | None = None
+    """Where Apptainer unpacks: some 20 GB for a full image; default: as Apptainer's, /tmp."""
+    mirror: str | None = None
+    """Debian's mirror, for debootstrap."""
+    compression: str = "zstd"
+    fresh: bool = False
+    """Whether the base layer is built anew where one is kept."""
+    own: Mapping[str, str] | None = None
+    """Definition files of one's own, by layer; default: the recipe's."""
+
+    @property
+    def texts(self) -> Mapping[str, str]:
+        """The definition files, by layer."""
+        return self.own or definitions(self.choice)
+
+    @property
+    def base(self) -> Path:
+        """The kept base layer, named by what it is made of."""
+        made_of = hashlib.sha256(f"{self.choice.arch}\n{self.texts[BASE]}".encode()).hexdigest()
+        return self.shelf / f"{BASE}-{self.choice.variant}-{self.choice.arch}-{made_of[:12]}.sif"
+
+
+@dataclass(frozen=True)
+class Built:
+    """A finished image."""
+
+    path: Path
+    digest: str
+    size_bytes: int
+    seconds: dict[str, float]
+    """By step: base, context, raysuite."""
+    log: Path
+
+
+def checkout() -> Path:
+    """The checkout that this raysuite runs from. Raises UserError where it is an installed one."""
+    root = Path(raysuite.__file__).resolve().parents[1]
+    if not all((root / name).exists() for name in ("containers/requirements", "pyproject.toml")):
+        raise UserError(
+            f"raysuite runs from {root}, which is no checkout of its sources; an image is built "
+            "from one: git clone it, make setup, and use its .venv/bin/raysuite"
+        )
+    return root
+
+
+def check(order: Order) -> None:
+    """Raise UserError for what would make the build fail after minutes."""
+    if order.choice.arch != this_architecture():
+        raise UserError(
+            f"given was {order.choice.arch} and this machine is {this_architecture()}; an image is "
+            "built on a machine of its own architecture"
+        )
+    if order.compression not in COMPRESSIONS:
+        raise UserError(
+            f"given was the compression {order.compression!r}; valid are "
+            f"{' and '.join(COMPRESSIONS)}"
+        )
+    if order.out.suffix != ".sif" or not order.out.parent.is_dir():
+        raise UserError(f"given was {order.out}; it should be NAME.sif in a folder that exists")
+    if order.choice.bootstrap is Bootstrap.DEBOOTSTRAP and not shutil.which(
+        "debootstrap", path=_path()
+    ):
+        raise UserError("debootstrap is not on PATH; on Debian or Ubuntu: apt-get install it")
+
+
+def commands(order: Order, work: Path) -> dict[str, list[str]]:
+    """By layer: the command that builds it; it runs in `work`, beside the definition files."""
+    lent = ["--bind", checked_bind(f"{work / 'lent'}:{machine.LENT}")]
+    lent += ["--bind", checked_bind(f"{_downloads(order)}:{machine.LENT}/cache")]
+    squash = ["--mksquashfs-args", COMPRESSIONS[order.compression]]
+    base = []
+    if order.choice.bootstrap is Bootstrap.DEBOOTSTRAP:
+        base = ["--build-arg", f"mirror={machine.debian_mirror(order.mirror)}"]
+    return {
+        BASE: _command(BASE, _half(order.base), lent + squash + base),
+        TOP: _command(TOP, _half(order.out), lent + squash),
+    }
+
+
+def _command(layer: str, out: Path, options: list[str]) -> list[str]:
+    """`apptainer build` as spython puts it together."""
+    made: list[str] = []
+    client(made.extend).build(
+        recipe=f"{layer}.def", image=str(out), options=options, sudo=False, force=True, quiet=True
+    )
+    return made
+
+
+def build(order: Order, say: Callable[[str], None]) -> Built:
+    """Build the image; `say` hears each line that is printed, all of which go into a log too.
+
+    Raises UserError, or EngineError with the log's end.
+    """
+    check(order)
+    _downloads(order).mkdir(parents=True, exist_ok=True)
+    log = order.out.with_suffix(".log")
+    log.write_text(f"$ {shlex.join(sys.argv)}\n")
+    environment = {"PATH": _path()}
+    if order.scratch is not None:
+        environment |= {"APPTAINER_TMPDIR": str(order.scratch)}
+    seconds: dict[str, float] = {}
+
+    @contextmanager
+    def step(name: str) -> Iterator[None]:
+        started = time.monotonic()
+        yield
+        seconds[name] = round(time.monotonic() - started, 1)
+
+    with tempfile.TemporaryDirectory(prefix="raysuite-image-", dir=order.scratch) as folder:
+        work = Path(folder)
+        lines = commands(order, work)
+        for layer, text in order.texts.items():
+            (work / f"{layer}.def").write_text(text)
+        (work / "lent" / "cache").mkdir(parents=True)
+        machine.lend(work / "lent")
+        if order.fresh or not order.base.exists():
+            with step(BASE):
+                say("building the base layer")
+                streamed(lines[BASE], log, say, cwd=work, environment=environment)
+                _half(order.base).replace(order.base)
+        (work / f"{BASE}.sif").symlink_to(order.base)
+        with step("context"):
+            say("packing raysuite and its locked requirements")
+            found = write_context(order, work / "context")
+        with step(TOP):
+            say("building raysuite's layer")
+            streamed(lines[TOP], log, say, cwd=work, environment=environment)
+            _half(order.out).replace(order.out)
+    return Built(order.out, found, order.out.stat().st_size, seconds, log)
+
+
+def write_context(order: Order, context: Path) -> str:
+    """Write what the upper layer's %files copies into the image; returns the recipe's digest."""
+    for path in ingredients(order.choice, order.root):
+        copy = context / path.relative_to(order.root)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
+    wheel = _wheel(order.root, context / "dist")
+    facts = {
+        "digest": digest(order.choice, order.root),
+        "variant": order.choice.variant,
+        "arch": order.choice.arch,
+        "extras": order.choice.extras,
+        "raysuite": raysuite.__version__,
+        "commit": _commit(order.root),
+        "wheel_sha256": hashlib.sha256(wheel.read_bytes()).hexdigest(),
+    }
+    (context / "facts.json").write_text(json.dumps(facts, indent=2))
+    return str(facts["digest"])
+
+
+def _wheel(root: Path, folder: Path) -> Path:
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    if done.returncode:
+        raise UserError(
+            f"raysuite's wheel cannot be made with {sys.executable}: "
+            f"{done.stderr.strip().splitlines()[-1:]}; make setup installs hatchling"
+        )
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def _commit(root: Path) -> str | None:
+    """The checkout's commit, `-dirty` appended where tracked files were changed."""
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        done = subprocess.run([*command, "--exclude=*"], capture_output=True, text=True)
+    except OSError:
+        return None
+    return done.stdout.strip() or None
+
+
+def _downloads(order: Order) -> Path:
+    # by base layer: what is compiled in there fits that layer's C library and Python alone
+    return order.shelf / f"downloads-{order.base.stem}"
+
+
+def _half(path: Path) -> Path:
+    return path.with_suffix(".part.sif")
+
+
+def _path() -> str:
+    """PATH with the system's folders, where debootstrap lies and ordinary users do not look."""
+    return f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"

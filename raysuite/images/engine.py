@@ -1,0 +1,107 @@
+"""Apptainer, driven through spython's client: it puts the commands together, we run them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from raysuite.errors import MissingPartError, RaysuiteError
+
+if TYPE_CHECKING:
+    from spython.main.base import Client
+
+ENGINES = ("apptainer", "singularity")
+"""Names of the program, the first found is taken."""
+
+
+class EngineError(RaysuiteError):
+    """Apptainer ended with an error; the message holds the last lines that it printed."""
+
+
+def engine() -> str:
+    """The program's path. Raises MissingPartError where there is none."""
+    found = next((path for name in ENGINES if (path := shutil.which(name))), None)
+    if found is None:
+        raise MissingPartError(
+            "apptainer is not on PATH; images need it: load your site's module, or install it as "
+            "its administrator's guide says (Ubuntu and EPEL have the package `apptainer`)"
+        )
+    return found
+
+
+def client(run: Callable[[list[str]], None]) -> Client:
+    """spython's client, calling the Apptainer of this machine; `run` gets each command."""
+    from spython.main import get_client
+
+    path = engine()
+
+    class Engine(type(get_client(quiet=True))):  # type: ignore[misc]
+        """spython knows the program as `singularity`, and keeps no log of what it prints."""
+
+        def _init_command(self, action: str, flags: list[str] | None = None) -> list[str]:
+            line: list[str] = super()._init_command(action, flags)
+            return [path, *(part for part in line[1:] if part != "--quiet")]
+
+        def _run_command(self, cmd: list[str], **_: Any) -> None:
+            run(cmd)
+
+    return Engine()
+
+
+def streamed(
+    command: Sequence[str],
+    log: Path,
+    say: Callable[[str], None],
+    *,
+    cwd: Path,
+    environment: Mapping[str, str] | None = None,
+) -> None:
+    """Run a command in a group of its own, each line into `log` and to `say`.
+
+    Raises EngineError with the log's end where it fails; an interruption ends the group.
+    """
+    lines: list[str] = []
+    with (
+        log.open("a") as file,
+        subprocess.Popen(
+            command,
+            cwd=cwd,
+            env=os.environ | dict(environment or {}),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        ) as process,
+    ):
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                file.write(line)
+                file.flush()
+                lines = [*lines[-14:], line.rstrip()]
+                say(line.rstrip())
+            status = process.wait()
+        except BaseException:
+            os.killpg(process.pid, signal.SIGTERM)
+            raise
+    if status:
+        end = "\n".join(f"  {line}" for line in lines)
+        raise EngineError(f"apptainer ended with {status}; the whole log is {log}:\n{end}")
+
+
+def asked(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `apptainer ARGUMENTS` and keep what it prints."""
+    return subprocess.run(
+        [engine(), *arguments],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        stdin=subprocess.DEVNULL,
+    )

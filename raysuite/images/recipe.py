@@ -1,0 +1,138 @@
+"""The definition files of an image's two layers, written by spython from one recipe."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from raysuite.images.layers import CUDA_IMAGE, DEBIAN, Bootstrap, Choice, Variant
+
+if TYPE_CHECKING:
+    from spython.main.parse.recipe import Recipe
+
+HOME = "/opt/raysuite"
+"""Where the image keeps raysuite's environment."""
+FACTS = "/etc/raysuite-image.json"
+"""Where the image says what it is."""
+BASE, TOP = "base", "raysuite"
+"""The two layers: the distribution's packages, and what Python needs."""
+
+_FORMAT = "1"
+_HEADS = {
+    Bootstrap.DOCKER: f"Bootstrap: docker\nFrom: {CUDA_IMAGE}",
+    Bootstrap.DEBOOTSTRAP: (
+        f"Bootstrap: debootstrap\nOSVersion: {DEBIAN}\nMirrorURL: {{{{ mirror }}}}"
+    ),
+}
+_NOTE = "# Made by `raysuite image recipe`; do not edit. Built by `raysuite image build`.\n"
+
+
+def definitions(choice: Choice) -> dict[str, str]:
+    """The two definition files by layer; `{{ mirror }}` is filled in when the base is built."""
+    assert choice.bootstrap is not None
+    return {
+        BASE: _text(_base(choice), _HEADS[choice.bootstrap]),
+        TOP: _text(_top(choice), f"Bootstrap: localimage\nFrom: {BASE}.sif"),
+    }
+
+
+def file_names(choice: Choice) -> dict[str, str]:
+    """The definition files' names in containers/, by layer."""
+    return {BASE: f"{BASE}-{choice.variant}.def", TOP: f"{TOP}-{choice.variant}.def"}
+
+
+def ingredients(choice: Choice, root: Path) -> list[Path]:
+    """The files of the checkout `root` that the upper layer is built with, raysuite itself apart.
+
+    Raises OSError where one is missing when it is read.
+    """
+    names = ["base", *choice.extras, "tools"]
+    if "horovod" in choice.extras:
+        names.append("horovod-source")
+    files = [root / "containers" / "requirements" / f"{name}.txt" for name in names]
+    files += sorted((root / "containers").glob("*.patch"))
+    scripts = ("setup_image", "setup_venv", "horovod_wheel")
+    return [*files, *(root / "deploy" / f"{name}.py" for name in scripts)]
+
+
+def digest(choice: Choice, root: Path) -> str:
+    """64 hex digits: equal for the same recipe, locked packages, scripts and architecture."""
+    parts = [("format", _FORMAT.encode()), ("arch", choice.arch.encode())]
+    parts.append(("extras", ",".join(choice.extras).encode()))
+    parts += [(name, text.encode()) for name, text in definitions(choice).items()]
+    for path in ingredients(choice, root):
+        parts.append((path.relative_to(root).as_posix(), path.read_bytes()))
+    return _hash(parts)
+
+
+def _hash(parts: Iterable[tuple[str, bytes]]) -> str:
+    found = hashlib.sha256()
+    for name, content in parts:
+        found.update(f"{name} {len(content)}\n".encode() + content)
+    return found.hexdigest()
+
+
+def _base(choice: Choice) -> Recipe:
+    recipe = _recipe()
+    recipe.labels = [["raysuite.variant", str(choice.variant)]]
+    packages = " ".join(choice.packages)
+    recipe.install = [
+        "set -eu",
+        "export DEBIAN_FRONTEND=noninteractive",
+        "if [ -e /mnt/apt.conf ]; then",
+        "    export APT_CONFIG=/mnt/apt.conf",
+        "fi",
+        "apt-get update -q",
+        f"apt-get install -qy --no-install-recommends {packages}",
+        "rm -rf /var/lib/apt/lists/* /var/cache/apt/archives/*.deb",
+    ]
+    return recipe
+
+
+def _top(choice: Choice) -> Recipe:
+    gpu = "NCCL" if choice.variant is Variant.CUDA and "horovod" in choice.extras else ""
+    recipe = _recipe()
+    recipe.files = [["context", HOME]]
+    recipe.environ = [
+        f'PATH="{HOME}/.venv/bin:$PATH"',
+        # a site's modules and a user's ~/.local must not reach into the image's packages
+        "PYTHONPATH= PYTHONHOME= PYTHONNOUSERSITE=1 VIRTUAL_ENV=",
+        "LC_ALL=C.UTF-8",
+    ]
+    recipe.install = ["set -eu"]
+    if gpu:
+        recipe.install.append('export PATH="/usr/local/cuda/bin:$PATH"')
+    recipe.install += [
+        f"RAYSUITE_HOROVOD_GPU={gpu} python3 {HOME}/deploy/setup_image.py",
+    ]
+    if choice.bootstrap is Bootstrap.DEBOOTSTRAP:
+        recipe.install += [
+            "# the building machine's mirror is nobody else's",
+            "rm -f /etc/apt/sources.list",
+            "sed -i 's|^MirrorURL:.*|MirrorURL:|' /.singularity.d/Singularity",
+            "sed -i '/deffile.mirrorurl/d' /.singularity.d/labels.json",
+        ]
+    recipe.test = ["set -eu", "cd /tmp", "raysuite --version", "python -m raysuite.images.selftest"]
+    recipe.entrypoint = "exec raysuite"
+    return recipe
+
+
+def _recipe() -> Recipe:
+    from spython.main.parse.recipe import Recipe
+
+    recipe = Recipe()
+    recipe.fromHeader = "scratch"  # spython wants one; _text puts the true head in its place
+    return recipe
+
+
+def _text(recipe: Any, head: str) -> str:
+    """spython's text, with a head of our own: it writes `Bootstrap: docker` alone."""
+    from spython.main.parse.writers import SingularityWriter
+
+    written = SingularityWriter({"layer": recipe}).convert()
+    _, _, sections = written.partition("\n%")
+    spaced = re.sub(r"\n%", r"\n\n%", f"%{sections}")
+    return f"{_NOTE}{head}\n\n{spaced.rstrip()}\n"

@@ -1,0 +1,48 @@
+"""`python -m raysuite.images.selftest`: whether an image holds, and runs, what it says it does.
+
+An image's own %test: imports every part that /etc/raysuite-image.json names, and prints versions.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from raysuite.images.recipe import FACTS
+
+ALWAYS = ("torch", "torchvision", "ray", "mlflow", "raysuite.cli")
+MODULES = {"horovod": "horovod.torch", "deepspeed": "deepspeed", "timm": "timm"}
+MODULES |= {"dali": "nvidia.dali"}
+
+
+def failures(facts: dict[str, Any]) -> list[str]:
+    """What is missing or wrong, one line each; prints what works."""
+    wrong = []
+    for name in (*ALWAYS, *(MODULES[extra] for extra in facts["extras"])):
+        try:
+            module = importlib.import_module(name)
+        except Exception as error:  # a library that is broken raises what it likes
+            wrong.append(f"{name}: {type(error).__name__}: {error}")
+            continue
+        print(f"{name} {getattr(module, '__version__', '')}".rstrip(), flush=True)
+    return wrong + (_horovod(facts) if "horovod" in facts["extras"] else [])
+
+
+def _horovod(facts: dict[str, Any]) -> list[str]:
+    try:
+        import horovod.torch as hvd
+    except Exception:
+        return []  # named above
+    wanted = {"gloo": hvd.gloo_built()}
+    if facts["variant"] == "cuda":
+        wanted["nccl"] = hvd.nccl_built()
+    return [f"horovod is built without {name}" for name, built in wanted.items() if not built]
+
+
+if __name__ == "__main__":
+    found = failures(json.loads(Path(FACTS).read_text("utf-8")))
+    print("\n".join(found), file=sys.stderr)
+    sys.exit(bool(found))

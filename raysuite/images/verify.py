@@ -1,0 +1,58 @@
+"""Whether an image is the one that it should be: signed, and of this checkout's recipe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from raysuite.errors import UserError
+from raysuite.images.engine import EngineError, asked
+from raysuite.images.inspect import describe, image_path
+from raysuite.images.layers import Choice, Variant
+from raysuite.images.recipe import digest
+
+
+@dataclass(frozen=True)
+class Check:
+    """One question about an image, and its answer."""
+
+    name: str
+    passed: bool
+    note: str
+
+
+def sign_image(image: Path, key: Path) -> None:
+    """Sign with a private key (PEM). Raises EngineError where Apptainer refuses."""
+    done = asked("sign", "--key", str(key.absolute()), image_path(image))
+    if done.returncode:
+        raise EngineError(f"apptainer sign: {done.stderr.strip()}")
+
+
+def signature(image: Path, key: Path | None) -> Check:
+    """Whether the image is unchanged since it was signed by `key` (PEM), or by a known PGP key."""
+    if key is not None and not key.is_file():
+        raise UserError(f"the key {key} is not there; give the public half, as PEM")
+    how = ["--local"] if key is None else ["--key", str(key.absolute())]
+    done = asked("verify", *how, image_path(image))
+    said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    note = f"by {key}" if key is not None else "by a key of this machine's keyring"
+    return Check("signature", not done.returncode, note if not done.returncode else said[-1])
+
+
+def recipe(image: Path, root: Path) -> Check:
+    """Whether the checkout `root` would build the same image: recipe, lock and scripts."""
+    facts = describe(image).facts
+    choice = Choice(Variant(facts["variant"]), extras=tuple(facts["extras"]), arch=facts["arch"])
+    wanted = digest(choice, root)
+    if facts["digest"] == wanted:
+        return Check("recipe", True, f"digest {wanted[:16]}, as this checkout's")
+    note = f"digest {facts['digest'][:16]}, and this checkout's is {wanted[:16]}: build it anew"
+    return Check("recipe", False, note)
+
+
+def test(image: Path) -> Check:
+    """The image's own %test: every part that it names is imported."""
+    done = asked("--quiet", "test", "--no-eval", image_path(image))
+    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    note = ", ".join(lines) if not done.returncode else "; ".join(lines[-3:])
+    return Check("test", not done.returncode, note)

@@ -1,0 +1,86 @@
+"""`raysuite image`: what is printed without Apptainer, and the messages for mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from raysuite.cli import app
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def _a_program_called_apptainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("apptainer", "debootstrap"):
+        (folder / name).write_text("#!/bin/sh\nexit 9\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.setenv("RAYSUITE_CACHE", str(tmp_path / "cache"))
+
+
+def image(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["image", *map(str, arguments)])
+
+
+def test_the_committed_definitions_are_current(tmp_path: Path) -> None:
+    assert image("recipe", "--check").exit_code == 0
+    assert image("recipe", "--check", "--out", tmp_path).exit_code == 1
+    assert image("recipe", "--out", tmp_path).exit_code == 0
+    for path in sorted((ROOT / "containers").glob("*.def")):
+        assert (tmp_path / path.name).read_bytes() == path.read_bytes()
+
+
+def test_a_dry_run_prints_files_and_commands_and_builds_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "r.sif"
+    done = image("build", out, "--dry-run", "--mirror", "http://m.example/debian")
+    assert done.exit_code == 0, done.output
+    assert (ROOT / "containers/raysuite-cpu.def").read_text() in done.stdout
+    commands = [line for line in done.stdout.splitlines() if "apptainer build" in line]
+    assert len(commands) == 2
+    assert "--build-arg mirror=http://m.example/debian" in commands[0]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bin"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--extras", "mpi"), "given was the extra 'mpi'; valid are horovod,"),
+        (("--bootstrap", "docker"), "valid are cpu from debootstrap"),
+        (("--compression", "xz"), "valid are zstd and gzip"),
+    ],
+)
+def test_mistakes_are_one_message(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    done = image("build", tmp_path / "r.sif", *arguments)
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_image_that_is_there_is_not_replaced_unasked(tmp_path: Path) -> None:
+    (tmp_path / "r.sif").touch()
+    done = image("build", tmp_path / "r.sif", "--mirror", "http://m.example/debian")
+    assert done.exit_code == 2
+    assert "replace it with --force" in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["inspect", "verify", "shell", "run"])
+def test_an_image_that_is_not_there_is_said(tmp_path: Path, verb: str) -> None:
+    done = image(verb, tmp_path / "none.sif")
+    assert done.exit_code == 2
+    assert "is not there; build one" in done.stderr
+
+
+def test_the_way_in_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "r.sif").touch()
+    done = image("run", "r.sif", "--dry-run", "--gpus", "--bind", "/data:/data:ro", "--", "doctor")
+    assert done.stdout.split() == [
+        *("apptainer", "--quiet", "run", "--no-eval", "--nv", "--bind", "/data:/data:ro"),
+        *("--bind", str(tmp_path), "--env", "PYTHONPATH=", "--env", "PYTHONHOME="),
+        *(str(tmp_path / "r.sif"), "doctor"),
+    ]
