@@ -36,6 +36,9 @@ PACKAGES = (
     "simplejpeg",
 )
 
+IMAGE_FACTS = Path("/etc/raysuite-image.json")
+"""What an image built by `raysuite image build` says about itself."""
+
 # Only these are ever read: an environment holds tokens and passwords.
 VARIABLES = (
     "OMP_NUM_THREADS",
@@ -72,6 +75,7 @@ def environment() -> dict[str, Any]:
         "source": _own_commit(),
         "slurm_job_id": os.environ.get("SLURM_JOB_ID"),
         "container": _container(),
+        "image": _image(),
         "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
     }
     return {**found, "fingerprint": fingerprint(found)}
@@ -194,3 +198,12 @@ def _container() -> str | None:
         "/.singularity.d": "apptainer",
     }
     return next((name for mark, name in marks.items() if Path(mark).exists()), None)
+
+
+def _image() -> dict[str, Any] | None:
+    """Digest of the image's recipe, its variant, commit and time of build; None outside of one."""
+    try:
+        facts = json.loads(IMAGE_FACTS.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return {key: facts.get(key) for key in ("digest", "variant", "arch", "commit", "built")}

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from raysuite.measure.environment import environment, fingerprint
+from raysuite.measure.environment import IMAGE_FACTS, environment, fingerprint
 
 
 def test_it_is_plain_data_and_names_hardware_and_versions():
@@ -92,3 +92,20 @@ def test_it_is_cheap_and_imports_nothing_heavy():
         environment()
         seconds.append(time.perf_counter() - begin)
     assert min(seconds) < 0.3
+
+
+def test_an_image_is_known_by_what_its_build_left_in_it(monkeypatch, tmp_path):
+    facts = tmp_path / "facts.json"
+    monkeypatch.setattr("raysuite.measure.environment.IMAGE_FACTS", facts)
+    assert environment()["image"] is None
+    known = {"digest": "ab12", "variant": "cpu", "arch": "amd64", "commit": "c0", "built": "now"}
+    facts.write_text(json.dumps({**known, "versions": {"torch": "2"}}))
+    assert environment()["image"] == known
+    facts.write_text("{")
+    assert environment()["image"] is None
+
+
+def test_the_image_and_its_reader_agree_on_the_file():
+    from raysuite.images import recipe
+
+    assert str(IMAGE_FACTS) == recipe.FACTS
