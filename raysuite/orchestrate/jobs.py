@@ -1,0 +1,209 @@
+"""Jobs on a cluster through Ray's job server, which is told the token of the cluster's folder."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from raysuite.errors import RunError, UserError
+
+if TYPE_CHECKING:
+    from ray.job_submission import JobSubmissionClient
+
+TEMPORARY_FAILURE = 75
+"""EX_TEMPFAIL of sysexits.h: `raysuite run` was asked to stop and can go on later."""
+_PATIENCE_S = 60.0
+"""How long a job server may be silent while a job is followed: a head may be starting again."""
+_PAUSE_S = 0.5
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job, as the server knows it. Times are seconds since 1970."""
+
+    id: str
+    status: str
+    """PENDING, RUNNING, SUCCEEDED, FAILED or STOPPED."""
+    entrypoint: str
+    message: str = ""
+    started: float | None = None
+    ended: float | None = None
+    exit_code: int | None = None
+    """Of the command; None until it has ended, or where it was never started."""
+
+    @property
+    def ended_already(self) -> bool:
+        return self.status in ("SUCCEEDED", "FAILED", "STOPPED")
+
+    @property
+    def code(self) -> int:
+        """With what a program ends that waited for the job: the command's own code, 1 if none."""
+        if self.status == "SUCCEEDED":
+            return 0
+        return self.exit_code if self.exit_code and self.exit_code > 0 else 1
+
+
+class JobServer:
+    """The job server at `url`, spoken to with the token that `token_file` holds.
+
+    Raises UserError where it does not answer, or refuses the token.
+    """
+
+    def __init__(self, url: str, token_file: Path) -> None:
+        self._url, self._token_file = url, token_file
+        with self._told():
+            self._client = self._connect()
+
+    def submit(self, entrypoint: str) -> str:
+        """Have the cluster's head run a shell command in the cluster's working folder; its id."""
+        name = f"job-{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+        with self._told():
+            return str(self._client.submit_job(entrypoint=entrypoint, submission_id=name))
+
+    def jobs(self) -> list[Job]:
+        """All that were submitted, the oldest first."""
+        with self._told():
+            found = [job for job in self._client.list_jobs() if job.submission_id]
+        return sorted(map(_job, found), key=lambda job: job.started or 0.0)
+
+    def job(self, name: str) -> Job:
+        """The job of that id. Raises UserError where there is none."""
+        known = self.jobs()
+        for job in known:
+            if job.id == name:
+                return job
+        raise UserError(f"no job {name!r} on this cluster; there {_those(known)}")
+
+    def newest(self) -> Job:
+        """Raises UserError where none was ever submitted."""
+        known = self.jobs()
+        if not known:
+            raise UserError("no job was submitted to this cluster yet")
+        return known[-1]
+
+    def logs(self, name: str) -> str:
+        """What the job has printed so far."""
+        with self._told():
+            return str(self._client.get_job_logs(name))
+
+    def follow(self, name: str) -> Iterator[str]:
+        """What the job prints, until it has ended.
+
+        A connection that breaks is made again. Raises RunError when that fails for a minute.
+        """
+        self.job(name)
+        told, failing_since = 0, None
+        while True:
+            seen = 0
+            try:
+                ended = self.job(name).ended_already  # asked first: its last lines come after
+                for text in _read(self._client.tail_job_logs(name)):
+                    seen += len(text)
+                    if seen > told:
+                        yield text[told - seen :]
+                        told = seen
+                failing_since = None
+                if ended:
+                    return
+            except (OSError, RuntimeError, UserError) as error:
+                failing_since = failing_since or time.monotonic()
+                if time.monotonic() - failing_since > _PATIENCE_S:
+                    raise RunError(f"job {name} cannot be followed any longer: {error}") from error
+            time.sleep(_PAUSE_S)
+
+    def cancel(self, name: str, patience_s: float) -> Job:
+        """Ask the job to end, and wait until it has, for `patience_s` seconds at most."""
+        if not self.job(name).ended_already:
+            with self._told():
+                self._client.stop_job(name)
+        deadline = time.monotonic() + patience_s
+        while not (job := self.job(name)).ended_already and time.monotonic() < deadline:
+            time.sleep(_PAUSE_S)
+        return job
+
+    def _connect(self) -> JobSubmissionClient:
+        token = self._token_file.read_text("utf-8").strip()
+        # Ray takes this before any address that it is given, and before RAY_ADDRESS
+        os.environ["RAY_API_SERVER_ADDRESS"] = self._url
+        _past_proxies(self._url)
+        from ray.job_submission import JobSubmissionClient
+
+        logging.getLogger("ray.dashboard.modules.job.sdk").setLevel(logging.WARNING)
+        return JobSubmissionClient(self._url, headers={"Authorization": f"Bearer {token}"})
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        from ray.exceptions import AuthenticationError
+
+        try:
+            yield
+        except AuthenticationError as error:
+            raise UserError(
+                f"the job server at {self._url} refuses the token in {self._token_file}: it is "
+                "of another cluster, or this one was started anew; look at `raysuite cluster list`"
+            ) from error
+        except FileNotFoundError as error:
+            raise UserError(f"the token's file is missing: {self._token_file}") from error
+        except (OSError, RuntimeError) as error:
+            raise UserError(
+                f"the job server at {self._url} does not answer as it should: {error}; "
+                "`raysuite cluster status` tells whether the cluster is up"
+            ) from error
+
+
+def _job(details: Any) -> Job:
+    return Job(
+        id=details.submission_id,
+        status=str(details.status),
+        entrypoint=details.entrypoint,
+        message=details.message or "",
+        started=_seconds(details.start_time),
+        ended=_seconds(details.end_time),
+        exit_code=details.driver_exit_code,
+    )
+
+
+def _seconds(milliseconds: int | None) -> float | None:
+    return milliseconds / 1000 if milliseconds else None
+
+
+def _those(known: Sequence[Job]) -> str:
+    if not known:
+        return "is none yet"
+    return f"are {', '.join(job.id for job in known)}"
+
+
+def _past_proxies(url: str) -> None:
+    """The token goes to the cluster itself, not through a proxy that the site has for the web."""
+    host = urlsplit(url).hostname or ""
+    for name in ("NO_PROXY", "no_proxy"):
+        hosts = [each for each in os.environ.get(name, "").split(",") if each]
+        if host not in hosts:
+            os.environ[name] = ",".join([*hosts, host])
+
+
+def _read(pieces: AsyncIterator[str]) -> Iterator[str]:
+    """The pieces of an asynchronous iterator, as they come."""
+    import aiohttp
+
+    async def following() -> str | None:
+        return await anext(pieces, None)
+
+    with asyncio.Runner() as runner:
+        while True:
+            try:
+                piece = runner.run(following())
+            except aiohttp.ClientError as error:
+                raise RuntimeError(str(error)) from error
+            if piece is None:
+                return
+            yield piece
