@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from raysuite.cluster.slurm_body import BODY
+from raysuite.cluster.slurm_body import BODY, HEAD, MODULES
 from raysuite.errors import UserError
 from raysuite.spec.site import SlurmSite
 from raysuite.spec.site_values import one_line
@@ -39,8 +39,15 @@ def render(job: Job) -> str:
     """
     _check(job)
     header = [f"#SBATCH {option}" for option in _header(job)]
-    lines = ["#!/bin/bash -l", *header, *job.site.sbatch_lines, "", *_settings(job)]
-    return "\n".join(lines) + "\n" + BODY
+    title = f"# The Ray cluster {job.name} of raysuite, site {job.site.name or '-'}."
+    top = ["#!/bin/bash", *header, *job.site.sbatch_lines, "", title]
+    modules = [f"module load {shlex.quote(module)}" for module in job.site.modules]
+    parts = [_lines(top), HEAD, MODULES if modules else "", _lines(modules), _settings(job), BODY]
+    return "".join(parts)
+
+
+def _lines(lines: Iterable[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
 
 
 def quote_option(value: str) -> str:
@@ -109,7 +116,7 @@ def _header(job: Job) -> Iterator[str]:
     yield "--requeue" if site.requeue else "--no-requeue"
 
 
-def _settings(job: Job) -> Iterator[str]:
+def _settings(job: Job) -> str:
     site = job.site
     step = [
         f"--nodes={job.nodes}",
@@ -124,16 +131,16 @@ def _settings(job: Job) -> Iterator[str]:
         "--wait=0",
         "--kill-on-bad-exit=0",
     ]
-    yield f"# The Ray cluster {shlex.quote(job.name)} of raysuite, by the site {site.name or '-'}."
-    yield "set -eo pipefail"
-    for module in site.modules:
-        yield f"module load {shlex.quote(module)}"
     # by `env`, for some names mean something to bash itself: IFS, UID, POSIXLY_CORRECT
     setting = ["env", *(f"{name}={value}" for name, value in site.environment.items())]
     command = [*(setting if site.environment else []), *job.command]
-    yield f"folder={shlex.quote(job.folder)}"
-    yield f"command=({shlex.join(command)})"
-    yield f"step=({shlex.join(step)})"
-    yield f"warn_seconds={site.warn_seconds}"
-    yield f"head_restarts={site.head_restarts}"
-    yield f"requeue={int(site.requeue)}"
+    return _lines(
+        [
+            f"folder={shlex.quote(job.folder)}",
+            f"command=({shlex.join(command)})",
+            f"step=({shlex.join(step)})",
+            f"warn_seconds={site.warn_seconds}",
+            f"head_restarts={site.head_restarts}",
+            f"requeue={int(site.requeue)}",
+        ]
+    )

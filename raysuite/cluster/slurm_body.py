@@ -1,19 +1,31 @@
-"""What every batch script does, below the lines that differ."""
+"""What every batch script does, above and below the lines that differ."""
 
 from __future__ import annotations
 
+HEAD = r"""set -eo pipefail
+# The submitting shell's variables stay there, and SLURM may fail to find those of a login.
+if [[ -z ${HOME:-} ]]; then
+  unset HOME
+  HOME=~
+fi
+: "${USER:=$(id -un)}"
+PATH=${PATH%:.}  # bash itself adds the working folder where SLURM gives it no PATH
+export HOME USER PATH
+
+"""
+
+MODULES = r"""type module >/dev/null 2>&1 || source /etc/profile || true
+"""
+
 BODY = r"""
 set -u
-umask 077
-: "${USER:=$(id -un)}"
-export HOME USER
 
 # SLURM warns this shell alone: sent to the step, the signal would end every process of Ray's.
 warn() {
+  local fresh=$folder/.stop.json.$SLURM_JOB_ID deadline=$(($(date +%s) + warn_seconds))
   if [[ ! -e $folder/stop.json ]]; then
-    printf '{"reason": "time_limit", "deadline": %d}\n' "$(($(date +%s) + warn_seconds))" \
-      >"$folder/.stop.json.$SLURM_JOB_ID"
-    mv -f -- "$folder/.stop.json.$SLURM_JOB_ID" "$folder/stop.json"
+    (umask 077 && printf '{"reason": "time_limit", "deadline": %d}\n' "$deadline" >"$fresh")
+    mv -f -- "$fresh" "$folder/stop.json"
     warned=1
   fi
 }

@@ -1,4 +1,4 @@
-#!/bin/bash -l
+#!/bin/bash
 #SBATCH --job-name=raysuite-demo
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
@@ -20,8 +20,17 @@
 #SBATCH --no-requeue
 #SBATCH --mail-type=END
 
-# The Ray cluster demo of raysuite, by the site example.
+# The Ray cluster demo of raysuite, site example.
 set -eo pipefail
+# The submitting shell's variables stay there, and SLURM may fail to find those of a login.
+if [[ -z ${HOME:-} ]]; then
+  unset HOME
+  HOME=~
+fi
+: "${USER:=$(id -un)}"
+PATH=${PATH%:.}  # bash itself adds the working folder where SLURM gives it no PATH
+export HOME USER PATH
+
 folder=/home/ada/.raysuite/clusters/demo
 command=(env OMP_NUM_THREADS=12 'GREETING=it'"'"'s $HOME' apptainer exec --nv --bind /shared/data:/data:ro --bind '/local scratch' /shared/images/raysuite.sif python -m raysuite.cluster.agent /home/ada/.raysuite/clusters/demo)
 step=(--nodes=1 --ntasks-per-node=1 --cpus-per-task=48 --export=ALL --cpu-bind=none --mpi=none --input=none --label --no-kill --wait=0 --kill-on-bad-exit=0)
@@ -30,16 +39,13 @@ head_restarts=2
 requeue=0
 
 set -u
-umask 077
-: "${USER:=$(id -un)}"
-export HOME USER
 
 # SLURM warns this shell alone: sent to the step, the signal would end every process of Ray's.
 warn() {
+  local fresh=$folder/.stop.json.$SLURM_JOB_ID deadline=$(($(date +%s) + warn_seconds))
   if [[ ! -e $folder/stop.json ]]; then
-    printf '{"reason": "time_limit", "deadline": %d}\n' "$(($(date +%s) + warn_seconds))" \
-      >"$folder/.stop.json.$SLURM_JOB_ID"
-    mv -f -- "$folder/.stop.json.$SLURM_JOB_ID" "$folder/stop.json"
+    (umask 077 && printf '{"reason": "time_limit", "deadline": %d}\n' "$deadline" >"$fresh")
+    mv -f -- "$fresh" "$folder/stop.json"
     warned=1
   fi
 }

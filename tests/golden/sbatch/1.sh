@@ -1,4 +1,4 @@
-#!/bin/bash -l
+#!/bin/bash
 #SBATCH --job-name=raysuite-demo
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
@@ -20,8 +20,18 @@
 #SBATCH --no-requeue
 #SBATCH --mail-type=END
 
-# The Ray cluster demo of raysuite, by the site example.
+# The Ray cluster demo of raysuite, site example.
 set -eo pipefail
+# The submitting shell's variables stay there, and SLURM may fail to find those of a login.
+if [[ -z ${HOME:-} ]]; then
+  unset HOME
+  HOME=~
+fi
+: "${USER:=$(id -un)}"
+PATH=${PATH%:.}  # bash itself adds the working folder where SLURM gives it no PATH
+export HOME USER PATH
+
+type module >/dev/null 2>&1 || source /etc/profile || true
 module load Stages/2024
 module load CUDA/12.4
 folder=/home/ada/.raysuite/clusters/demo
@@ -32,16 +42,13 @@ head_restarts=2
 requeue=0
 
 set -u
-umask 077
-: "${USER:=$(id -un)}"
-export HOME USER
 
 # SLURM warns this shell alone: sent to the step, the signal would end every process of Ray's.
 warn() {
+  local fresh=$folder/.stop.json.$SLURM_JOB_ID deadline=$(($(date +%s) + warn_seconds))
   if [[ ! -e $folder/stop.json ]]; then
-    printf '{"reason": "time_limit", "deadline": %d}\n' "$(($(date +%s) + warn_seconds))" \
-      >"$folder/.stop.json.$SLURM_JOB_ID"
-    mv -f -- "$folder/.stop.json.$SLURM_JOB_ID" "$folder/stop.json"
+    (umask 077 && printf '{"reason": "time_limit", "deadline": %d}\n' "$deadline" >"$fresh")
+    mv -f -- "$fresh" "$folder/stop.json"
     warned=1
   fi
 }

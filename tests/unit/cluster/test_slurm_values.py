@@ -91,7 +91,7 @@ def accepted(values: dict[str, Any]) -> SlurmSite:
     return SlurmSite.model_validate(kept)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     values=st.fixed_dictionaries(TEXTS),
     folder=NASTY,
