@@ -30,6 +30,21 @@ def _module(name: str) -> Callable[[], bool]:
     return present
 
 
+def _programs(*names: str) -> bool:
+    return all(shutil.which(name, path="/usr/sbin:/usr/bin:/sbin:/bin") for name in names)
+
+
+def _lab() -> bool:
+    wanted = ("slurmctld", "slurmd", "munged", "sbatch", "ip", "tc", "nsenter", "unshare")
+    return os.geteuid() == 0 and _programs(*wanted)
+
+
+def _apptainer() -> bool:
+    """Whether the lab can install it; tests that only use it look for the command itself."""
+    wanted = ("apt-get", "patchelf", "mksquashfs", "squashfuse", "fuse-overlayfs", "newuidmap")
+    return os.geteuid() == 0 and _programs(*wanted)
+
+
 def _gpu() -> bool:
     import torch
 
@@ -46,6 +61,9 @@ PRESENT: dict[str, Callable[[], bool]] = {
     "shellcheck": lambda: shutil.which("shellcheck") is not None,
     "timm": _module("timm"),
     "gpu": _gpu,
+    "sshd": lambda: _programs("sshd", "ssh", "ssh-keygen"),
+    "lab": _lab,
+    "apptainer": _apptainer,
 }
 
 

@@ -1,0 +1,125 @@
+"""A cluster behind a login node, reached through a real sshd."""
+
+from __future__ import annotations
+
+import http.server
+import os
+import socket
+import stat
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from raysuite.cluster import private
+from raysuite.cluster.files import Head, Mlflow
+from raysuite.cluster.folder import ClusterFolder
+from raysuite.cluster.forward import forwarded
+from raysuite.errors import UserError
+from tests.require import require
+from tests.secrets import files_with, processes_with
+from tests.sshd import OwnSshd
+
+pytestmark = [pytest.mark.integration]
+
+
+class _Server(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(f"port {self.server.server_address[1]}".encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[list[str]]:
+    """URLs of two servers on loopback: what a dashboard and MLflow are to the login node."""
+    made = [http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Server) for _ in range(2)]
+    for server in made:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield [f"http://127.0.0.1:{server.server_address[1]}" for server in made]
+    for server in made:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnSshd]:
+    require("sshd")
+    made = OwnSshd(tmp_path_factory.mktemp("site"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def here(site: OwnSshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """RAYSUITE_HOME of the laptop."""
+    monkeypatch.setenv("PATH", f"{site.bin}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("RAYSUITE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def _cluster(site: OwnSshd, name: str, servers: list[str]) -> ClusterFolder:
+    folder = ClusterFolder(private.make_folder(site.home / "clusters" / name))
+    private.replace(folder.token_file, private.new_token())
+    folder.write(Mlflow(username="raysuite", password=private.new_token()))
+    folder.write(Head(host="n0", gcs="10.0.0.1:1", dashboard=servers[0], mlflow=servers[1]))
+    return folder
+
+
+def test_it_is_as_if_it_were_here(site: OwnSshd, here: Path, servers: list[str]) -> None:
+    far = _cluster(site, "far", servers)
+    with forwarded("site", "far") as folder:
+        assert folder.path.is_relative_to(here)
+        assert folder.token() == far.token()
+        assert folder.mlflow_user() == far.mlflow_user()
+        files = list(folder.path.iterdir())
+        assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+        assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
+        head = folder.head()
+        assert head is not None
+        ends = {head.dashboard: servers[0], head.mlflow: servers[1]}
+        for near, end in ends.items():
+            assert near != end
+            answer = urllib.request.urlopen(near, timeout=60).read().decode()
+            assert answer == f"port {urlsplit(end).port}"
+        assert processes_with(far.token()) == []
+        assert files_with(far.token(), here) == {folder.token_file}
+    assert not folder.path.exists()
+    for near in ends:
+        with socket.socket() as probe:
+            assert probe.connect_ex(("127.0.0.1", urlsplit(near).port)) != 0
+
+
+def test_the_only_one_needs_no_name(site: OwnSshd, servers: list[str]) -> None:
+    for folder in (site.home / "clusters").glob("*"):
+        (folder / "head.json").unlink()
+    only = _cluster(site, "only", servers)
+    with forwarded("site") as folder:
+        assert folder.token() == only.token()
+    _cluster(site, "other", servers)
+    with pytest.raises(UserError, match=r"several clusters there: .*only.*name one by --cluster"):
+        forwarded("site").__enter__()
+
+
+@pytest.mark.parametrize(
+    ("login", "name", "message"),
+    [
+        ("site", "none", "cluster none is not up there; there are:"),
+        ("site", "a;b", "cannot be called"),
+        ("down", "far", "Connection refused"),
+        ("-oProxyCommand=true", "far", "no cluster reached by"),
+    ],
+)
+def test_what_goes_wrong_is_told(
+    login: str, name: str, message: str, servers: list[str], site: OwnSshd, here: Path
+) -> None:
+    _cluster(site, "far", servers)
+    with pytest.raises(UserError, match=message):
+        forwarded(login, name).__enter__()
+    assert not list(here.glob("forwarded/*"))
