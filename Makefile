@@ -7,7 +7,7 @@ FIND_PYTHON = for p in python3.11 python3.12 python3.13 python3; do \
 PYTHON ?= $(shell $(FIND_PYTHON))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock demo study check test test-fast bench ui report clean have-python
+.PHONY: help setup lock demo study check test test-fast bench ui image report clean have-python
 .PHONY: lab-up lab-down lab-status lab-shell
 
 help: ## List the targets
@@ -54,6 +54,11 @@ bench: setup ## What orchestration and measuring cost, and how fast images are l
 ui: setup ## MLflow's pages on http://127.0.0.1:5000
 	MLFLOW_DISABLE_TELEMETRY=true $(BIN)/mlflow ui --host 127.0.0.1 --workers 1 \
 	  --backend-store-uri sqlite:///mlflow.db --default-artifact-root ./mlartifacts
+
+IMAGE ?= raysuite.sif
+VARIANT ?= cpu
+image: setup ## An Apptainer image of this checkout: IMAGE=raysuite.sif VARIANT=cpu
+	$(BIN)/raysuite image build $(IMAGE) --variant $(VARIANT) --force
 
 report: setup ## Write the report of the runs on record
 	$(BIN)/raysuite report results

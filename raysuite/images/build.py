@@ -54,6 +54,11 @@ class Order:
         return self.own or definitions(self.choice)
 
     @property
+    def debootstraps(self) -> bool:
+        """Whether the base layer is a fresh Debian, which needs a mirror."""
+        return f"Bootstrap: {Bootstrap.DEBOOTSTRAP}\n" in self.texts[BASE]
+
+    @property
     def base(self) -> Path:
         """The kept base layer, named by what it is made of."""
         made_of = hashlib.sha256(f"{self.choice.arch}\n{self.texts[BASE]}".encode()).hexdigest()
@@ -97,9 +102,7 @@ def check(order: Order) -> None:
         )
     if order.out.suffix != ".sif" or not order.out.parent.is_dir():
         raise UserError(f"given was {order.out}; it should be NAME.sif in a folder that exists")
-    if order.choice.bootstrap is Bootstrap.DEBOOTSTRAP and not shutil.which(
-        "debootstrap", path=_path()
-    ):
+    if order.debootstraps and not shutil.which("debootstrap", path=_path()):
         raise UserError("debootstrap is not on PATH; on Debian or Ubuntu: apt-get install it")
 
 
@@ -109,7 +112,7 @@ def commands(order: Order, work: Path) -> dict[str, list[str]]:
     lent += ["--bind", checked_bind(f"{_downloads(order)}:{machine.LENT}/cache")]
     squash = ["--mksquashfs-args", COMPRESSIONS[order.compression]]
     base = []
-    if order.choice.bootstrap is Bootstrap.DEBOOTSTRAP:
+    if order.debootstraps:
         base = ["--build-arg", f"mirror={machine.debian_mirror(order.mirror)}"]
     return {
         BASE: _command(BASE, _half(order.base), lent + squash + base),
@@ -133,7 +136,7 @@ def build(order: Order, say: Callable[[str], None]) -> Built:
     """
     check(order)
     _downloads(order).mkdir(parents=True, exist_ok=True)
-    log = order.out.with_suffix(".log")
+    log = order.out.with_suffix(".sif.log")
     log.write_text(f"$ {shlex.join(sys.argv)}\n")
     environment = {"PATH": _path()}
     if order.scratch is not None:
