@@ -56,7 +56,7 @@ def data_wait(rows: Sequence[Row]) -> Plot | None:
         axis="share of the epoch's time, mean over workers",
         note="A large share says that the loader, not the strategy, sets the pace.",
         write=text.percent,
-        extra={"tickformat": ".0%"},
+        extra={"tickformat": "~%"},
     )
 
 

@@ -45,7 +45,11 @@ def accuracy(rows: Sequence[Row], styles: Styles, intervals: bool = False) -> Pl
         description=f"One line per variant over epochs.{reached}",
         panels=drawn,
         x={"title": {"text": "epochs"}, "rangemode": "tozero"},
-        y={"title": {"text": "validation accuracy"}, "tickformat": ".0%"},
+        y={
+            "title": {"text": "validation accuracy"},
+            "tickformat": "~%",
+            "rangemode": "nonnegative",
+        },
         height=PANEL_HEIGHT,
     )
 

@@ -53,7 +53,11 @@ def accuracy(rows: Sequence[Row], styles: Styles) -> Plot | None:
             "tickvals": batches,
             "ticktext": [f"{batch:,}" for batch in batches],
         },
-        y={"title": {"text": "validation accuracy"}, "tickformat": ".0%"},
+        y={
+            "title": {"text": "validation accuracy"},
+            "tickformat": "~%",
+            "rangemode": "nonnegative",
+        },
     )
 
 
