@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Protocol
 
 from ray.train import UserCallback
 
 from raysuite.plan import RunPlan
-from raysuite.records import Journal, Results, RunFailed
+from raysuite.records import FailReason, Journal, Results, RunFailed
 
 
 class BrokenRunError(Exception):
@@ -28,15 +28,23 @@ class BrokenRunError(Exception):
         """A collective failed, which alone is no error of this rank."""
 
 
+class Nodes(Protocol):
+    """Who knows where the workers were."""
+
+    def lost(self, patient: bool) -> list[str]:
+        """The hosts of the last workers that are dead; `patient` waits until that can be known."""
+
+
 class FailureRecorder(UserCallback):
     """Writes RunFailed for a run that raised, or whose workers died once too often.
 
     A group's runs go one after the other, so the first that has not ended is the one at work.
     """
 
-    def __init__(self, plans: Sequence[RunPlan], results: Path) -> None:
+    def __init__(self, plans: Sequence[RunPlan], results: Path, nodes: Nodes) -> None:
         self._plans = plans
         self._results = Results(results)
+        self._nodes = nodes
         self._deaths: Counter[str] = Counter()
 
     def after_exception(
@@ -57,11 +65,14 @@ class FailureRecorder(UserCallback):
             dead = {r: e for r, e in worker_exceptions.items() if r not in raised}
             message, detail = _first(dead or raised)
             times = "its only attempt" if attempts == 1 else f"each of {attempts} attempts"
-            self._record(plan, "lost", f"its workers died in {times}; {message}", detail)
+            # ranks that lost another one raise before Ray knows whether its node went with it
+            hosts = self._nodes.lost(patient=not dead)
+            if hosts:
+                message = f"the last time with node {', '.join(hosts)}"
+            reason: FailReason = "node_lost" if hosts else "lost"
+            self._record(plan, reason, f"its workers died in {times}; {message}", detail)
 
-    def _record(
-        self, plan: RunPlan, reason: Literal["error", "lost"], message: str, detail: str
-    ) -> None:
+    def _record(self, plan: RunPlan, reason: FailReason, message: str, detail: str) -> None:
         record = RunFailed(run_id=plan.run_id, reason=reason, message=message, detail=detail)
         Journal(self._results.journal_file(plan.run_id)).write(record)
 

@@ -17,8 +17,13 @@ INTERFACE = "RAYSUITE_INTERFACE"
 _MOST_STARTS = 10
 
 
-def make_trainer(plans: Sequence[RunPlan], results: Path) -> Any:
+def make_trainer(
+    plans: Sequence[RunPlan], results: Path, wait_for_nodes_s: float | None = None
+) -> Any:
     """The Ray Train trainer that runs `plans` on workers alike.
+
+    `wait_for_nodes_s`: how long it waits for a cluster that holds them, where not so long as the
+    plans say.
 
     Its name follows from its plans, so that a suite that is resumed finds its checkpoints again.
     """
@@ -28,11 +33,14 @@ def make_trainer(plans: Sequence[RunPlan], results: Path) -> Any:
 
     from raysuite.orchestrate.failures import FailureRecorder
     from raysuite.orchestrate.horovod_trainer import HorovodConfig, HorovodTrainer
+    from raysuite.orchestrate.nodes import Need, NodeKeeper
     from raysuite.orchestrate.worker import run_group
 
     first = plans[0]
     resources = first.spec.resources
     gpu = first.device == "gpu"
+    wait_s = resources.wait_for_nodes_s if wait_for_nodes_s is None else wait_for_nodes_s
+    keeper = NodeKeeper(Need.of(first), wait_s, results)
     common: dict[str, Any] = {
         "train_loop_config": {
             "plans": [plan.model_dump(mode="json") for plan in plans],
@@ -49,7 +57,8 @@ def make_trainer(plans: Sequence[RunPlan], results: Path) -> Any:
             name=f"group-{first.run_id}",
             storage_path=str(results / "checkpoints"),
             worker_runtime_env=runtime_env(first, results),
-            callbacks=[FailureRecorder(plans, results)],
+            # Ray Train takes any of its own callbacks here, and types the simplest alone
+            callbacks=[FailureRecorder(plans, results, keeper), keeper],  # type: ignore[list-item]
             failure_config=FailureConfig(
                 # the recorder ends each run in time; this bounds what it does not hear of
                 max_failures=len(plans) * (resources.retries + 1),

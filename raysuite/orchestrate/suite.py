@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from raysuite.errors import SpecError, UserError
+from raysuite.orchestrate import stopping
 from raysuite.orchestrate.cluster import Capacity, connect
 from raysuite.orchestrate.groups import make_trainer
+from raysuite.orchestrate.nodes import NodesGoneError, NodeWatch, capacity, with_fewer
 from raysuite.orchestrate.preflight import lacking, too_large
 from raysuite.plan import RunPlan, groups, placed
 from raysuite.records import Journal, Results, RunFailed
 from raysuite.spec import Document
-
-Poll = Callable[[], None]
-"""Called about twice a second while runs are going on."""
+from raysuite.train.stopping import Stop
 
 _POLL_SECONDS = 0.5
+_LAST_WORDS_S = 3.0
+"""What the driver keeps of the time until the deadline, to end by itself."""
 
 __all__ = ["check", "connect", "create", "forget_failures", "latest", "planned", "run"]
 
@@ -52,12 +57,15 @@ def planned(results: Results) -> list[RunPlan]:
     return [RunPlan.model_validate(plan) for plan in results.plans()]
 
 
-def check(plans: Sequence[RunPlan], capacity: Capacity, document: Document) -> None:
-    """Raise SpecError with everything that stands in the way of the plans, at once."""
+def check(plans: Sequence[RunPlan], capacity: Capacity, document: Document | None) -> None:
+    """Raise SpecError with everything that stands in the way of the plans, at once.
+
+    Without a document the mistakes have no place.
+    """
     mistakes = []
     for plan in plans:
         for mistake in [*lacking(plan), *too_large(plan, capacity)]:
-            mistakes.append(placed(document, mistake, plan.label))
+            mistakes.append(placed(document, mistake, plan.label) if document else mistake)
     if mistakes:
         raise SpecError(mistakes)
 
@@ -70,36 +78,94 @@ def forget_failures(plans: Sequence[RunPlan], results: Results) -> None:
             file.rename(file.with_name(f"journal.failed-{int(time.time())}.jsonl"))
 
 
-def run(
-    plans: Sequence[RunPlan],
-    results: Results,
-    poll: Poll,
-    between: Callable[[], None],
-) -> None:
-    """Run what has not finished yet. `between` is called when no worker is at work.
+@dataclass(frozen=True)
+class Listener:
+    """Who hears of a suite while it goes on."""
+
+    poll: Callable[[], None]
+    """About twice a second while runs are going on."""
+    between: Callable[[], None]
+    """When no worker is at work."""
+    say: Callable[[str], None]
+    """A line for a person: nodes that are lost, or join."""
+    added: Callable[[RunPlan], None]
+    """A run that is made in the place of one whose node stayed away."""
+    asked_to_stop: Callable[[], Stop | None]
+    """About twice a second."""
+
+
+def run(plans: Sequence[RunPlan], results: Results, nodes: int, hear: Listener) -> Stop | None:
+    """Run what has not finished yet; the request that stopped it, if one did before the end.
 
     A group whose workers cannot be kept alive has its unfinished runs recorded as lost, and the
-    next group goes on.
+    next group goes on. `nodes`: how many the cluster had at the beginning.
     """
-    for group in groups(plans):
-        pending = [plan for plan in group if results.end_of(plan.run_id) is None]
-        if not pending:
-            continue
-        error = _fit(group, results, poll)
-        for plan in pending:
-            if results.end_of(plan.run_id) is None:
-                text = str(error).strip() if error else "its workers ended without a result"
-                message = text.splitlines()[-1] if text else type(error).__name__
-                Journal(results.journal_file(plan.run_id)).write(
-                    RunFailed(run_id=plan.run_id, reason="lost", message=message, detail=text)
-                )
-        poll()
-        between()
+    stopping.tell(results.folder, None)
+    count = len(plans)
+    pending = deque(groups(plans))
+    gave_up_at: Capacity | None = None
+    with NodeWatch(nodes) as watch:
+        while pending:
+            group = pending.popleft()
+            unfinished = _unfinished(group, results)
+            if not unfinished:
+                continue
+            if stop := hear.asked_to_stop():
+                return stop
+            # where nothing came back the last time, and nothing has since, it is not waited for
+            patience = 0.0 if gave_up_at is not None and capacity() == gave_up_at else None
+            error, stop = _fit(make_trainer(group, results.folder, patience), results, hear, watch)
+            hear.poll()
+            if stop is not None:
+                left = _unfinished([plan for each in (group, *pending) for plan in each], results)
+                return stop if left else None
+            gone = _gone(error)
+            gave_up_at = capacity() if gone else None
+            fewer: list[RunPlan] = []
+            for plan in _unfinished(unfinished, results):
+                _record_loss(plan, results, error)
+                made = with_fewer(plan, count + len(fewer)) if gone else None
+                if made is not None:
+                    fewer.append(made)
+                    results.add_plan(made.model_dump(mode="json"))
+                    hear.added(made)
+            count += len(fewer)
+            pending.extend(groups(fewer))
+            hear.poll()
+            hear.between()
+    return None
 
 
-def _fit(group: Sequence[RunPlan], results: Results, poll: Poll) -> Exception | None:
-    """Run one group to its end; the error that ended it, if any."""
-    trainer = make_trainer(group, results.folder)
+def _unfinished(plans: Sequence[RunPlan], results: Results) -> list[RunPlan]:
+    return [plan for plan in plans if results.end_of(plan.run_id) is None]
+
+
+def _gone(error: Exception | None) -> NodesGoneError | None:
+    """The error that Ray Train's controller ended with, where nodes that stayed away were it."""
+    cause = getattr(error, "controller_failure", None)
+    return cause if isinstance(cause, NodesGoneError) else None
+
+
+def _record_loss(plan: RunPlan, results: Results, error: Exception | None) -> None:
+    gone = _gone(error)
+    text = str(error).strip() if error else "its workers ended without a result"
+    message = text.splitlines()[-1] if text else type(error).__name__
+    record = RunFailed(
+        run_id=plan.run_id,
+        reason="node_lost" if gone else "lost",
+        message=gone.message if gone else message,
+        detail=text,
+    )
+    Journal(results.journal_file(plan.run_id)).write(record)
+
+
+def _fit(
+    trainer: Any, results: Results, hear: Listener, watch: NodeWatch
+) -> tuple[Exception | None, Stop | None]:
+    """Run one group to its end: the error that ended it, and the request to stop, if any.
+
+    Workers that have not stopped in time are left to whoever ends this process's Ray.
+    """
     raised: list[Exception] = []
 
     def fit() -> None:
@@ -108,10 +174,18 @@ def _fit(group: Sequence[RunPlan], results: Results, poll: Poll) -> Exception | 
         except Exception as error:
             raised.append(error)
 
+    stop: Stop | None = None
     # in a thread: Ray's own handler of Ctrl-C waits for the workers, ours ends them
     thread = threading.Thread(target=fit, name="ray-train", daemon=True)
     thread.start()
     while thread.is_alive():
         thread.join(_POLL_SECONDS)
-        poll()
-    return raised[0] if raised else None
+        hear.poll()
+        for line in watch.news():
+            hear.say(line)
+        if stop is None and (stop := hear.asked_to_stop()):
+            stopping.tell(results.folder, stop)
+        if stop and stop.deadline is not None and time.time() > stop.deadline - _LAST_WORDS_S:
+            hear.say("the workers did not stop in time: their last checkpoint counts")
+            break
+    return (raised[0] if raised else None), stop

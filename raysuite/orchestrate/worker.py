@@ -14,9 +14,10 @@ from ray.train.collective import broadcast_from_rank_zero
 
 from raysuite.errors import UserError
 from raysuite.orchestrate.failures import BrokenRunError
+from raysuite.orchestrate.stopping import told
 from raysuite.parallel.base import World
 from raysuite.plan import RunPlan
-from raysuite.records import Journal, Results
+from raysuite.records import Journal, Results, RunStopped
 from raysuite.train.loop import TrainingLoop, checkpoint_run_id
 from raysuite.train.peers import is_peer_loss
 from raysuite.train.run import TRACE, Checkpoint, execute
@@ -24,7 +25,7 @@ from raysuite.train.world import torch_device
 
 
 def run_group(config: dict[str, Any]) -> None:
-    """Run every plan of `config["plans"]` that has not ended yet, in order.
+    """Run every plan of `config["plans"]` that has not ended yet, in order, until told to stop.
 
     Called anew on fresh workers after each failure that Ray Train retries: what has ended stays
     ended, and the run that was broken off is taken up from its last checkpoint.
@@ -46,16 +47,19 @@ def run_group(config: dict[str, Any]) -> None:
             local_rank=local_rank,
             device=torch_device(plan.device, local_rank),
         )
-        _run(plan, world, results)
+        if _run(plan, world, results):
+            break
 
 
 def _shall_run(plan: RunPlan, results: Results) -> bool:
     """Rank 0's decision, which counts: its journals are the ones that are written."""
     rank = ray.train.get_context().get_world_rank()
-    return rank == 0 and results.end_of(plan.run_id) is None
+    return rank == 0 and results.end_of(plan.run_id) is None and told(results.folder) is None
 
 
-def _run(plan: RunPlan, world: World, results: Results) -> None:
+def _run(plan: RunPlan, world: World, results: Results) -> bool:
+    """Whether it stopped because it was told to."""
+
     def checkpoint(loop: TrainingLoop) -> None:
         with tempfile.TemporaryDirectory() as folder:
             loop.save(Path(folder))
@@ -67,11 +71,10 @@ def _run(plan: RunPlan, world: World, results: Results) -> None:
     latest = ray.train.get_checkpoint()
     try:
         if latest is None:
-            _write_all(plan, world, results, None, checkpoint)
-        else:
-            with latest.as_directory() as folder:
-                ours = checkpoint_run_id(Path(folder)) == plan.run_id
-                _write_all(plan, world, results, Path(folder) if ours else None, checkpoint)
+            return _write_all(plan, world, results, None, checkpoint)
+        with latest.as_directory() as folder:
+            ours = checkpoint_run_id(Path(folder)) == plan.run_id
+            return _write_all(plan, world, results, Path(folder) if ours else None, checkpoint)
     except Exception as error:
         text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
         # the other ranks may wait for this one: Ray Train ends them and goes on with the rest
@@ -80,10 +83,20 @@ def _run(plan: RunPlan, world: World, results: Results) -> None:
 
 def _write_all(
     plan: RunPlan, world: World, results: Results, resume: Path | None, checkpoint: Checkpoint
-) -> None:
+) -> bool:
     file = results.journal_file(plan.run_id)
     journal = Journal(file) if world.rank == 0 else None
-    model, trace = file.with_name("model.pt"), file.with_name(TRACE)
-    for record in execute(plan, world, resume, checkpoint, model, trace):
+    stopped = False
+    for record in execute(
+        plan,
+        world,
+        resume,
+        checkpoint,
+        file.with_name("model.pt"),
+        file.with_name(TRACE),
+        asked_to_stop=lambda: told(results.folder),
+    ):
         if journal is not None:
             journal.write(record)
+        stopped = isinstance(record, RunStopped)
+    return stopped

@@ -91,11 +91,12 @@ def test_sigterm_gives_the_cluster_its_workers_back(
 ) -> None:
     workplace.write("held.yaml", HELD)
     workplace.write("hold-torch-0", "")
-    words = ["raysuite", "run", "held.yaml", "strategy=ddp", "--no-mlflow"]
+    words = ["raysuite", "run", "held.yaml", "strategy=ddp", "--no-mlflow", "--stop-within", "5"]
     command = workplace.start(*words, **cluster)
     worker = workplace.held(command)
     command.process.send_signal(signal.SIGTERM)
-    assert command.wait(15) == 130
-    assert "raysuite run held.yaml --resume" in command.stderr
+    assert command.wait(60) == 75
+    assert "did not stop in time: their last checkpoint counts" in command.stderr
+    assert "raysuite run --resume-from " in command.stderr
     assert "Traceback" not in command.stderr
     until(lambda: not alive([worker]), 30)

@@ -79,13 +79,16 @@ class Workplace:
     def write(self, name: str, text: str) -> None:
         (self.folder / name).write_text(text, "utf-8")
 
-    def start(self, *words: str, **variables: str) -> Command:
-        """`raysuite WORDS`, or another command of this environment."""
+    def start(self, *words: str, folder: Path | None = None, **variables: str) -> Command:
+        """`raysuite WORDS`, or another command of this environment, here or in another folder."""
         left_out = ("RAY_ADDRESS", "MLFLOW_TRACKING_URI", "PYTHONPATH", "FORCE_COLOR")
+        left_out += ("RAYSUITE_CLUSTER", "RAYSUITE_INTERFACE")
         environment = {name: value for name, value in os.environ.items() if name not in left_out}
         program = Path(sys.executable).with_name(words[0])
-        environment |= {"TMPDIR": str(self.temporary), **variables}
-        command = Command([str(program), *words[1:]], self.folder, environment)
+        # Ray itself gives up after a minute
+        patience = {"RAY_raylet_start_wait_time_s": str(TIMEOUT_S)}
+        environment |= {"TMPDIR": str(self.temporary), **patience, **variables}
+        command = Command([str(program), *words[1:]], folder or self.folder, environment)
         self._commands.append(command)
         return command
 

@@ -28,11 +28,23 @@ def results(tmp_path: Path) -> Results:
     return write_results(tmp_path, missing=range(12))
 
 
+class Nodes:
+    """Nodes that are alive, or dead once one has the patience to hear of it."""
+
+    def __init__(self) -> None:
+        self.dead: list[str] = []
+        self.known_at_once = True
+
+    def lost(self, patient: bool) -> list[str]:
+        return self.dead if patient or self.known_at_once else []
+
+
 @pytest.fixture
 def recorder(results: Results) -> FailureRecorder:
     plans = [RunPlan.model_validate(plan) for plan in results.plans()[:2]]
     assert plans[0].spec.resources.retries == 2
-    made: FailureRecorder = pickle.loads(pickle.dumps(FailureRecorder(plans, results.folder)))
+    unpickled = pickle.loads(pickle.dumps(FailureRecorder(plans, results.folder, Nodes())))
+    made: FailureRecorder = unpickled
     return made
 
 
@@ -71,6 +83,26 @@ def test_a_death_is_tried_again_until_it_happens_too_often(recorder, results, ra
     assert failed.message == f"its workers died in each of 3 attempts; {last}"
     recorder.after_exception(None, raised)
     assert end(results, 1) is None, "the next run has attempts of its own"
+
+
+@pytest.mark.parametrize(
+    ("raised", "at_once", "reason"),
+    [
+        ({0: PEER, 1: DEAD}, True, "node_lost"),
+        ({0: PEER}, True, "node_lost"),
+        ({0: PEER}, False, "node_lost"),  # Ray does not know yet what became of the other rank
+        ({0: PEER, 1: DEAD}, False, "lost"),  # it does: the process died alone
+    ],
+)
+def test_a_node_that_went_with_the_workers_is_told(recorder, results, raised, at_once, reason):
+    recorder._nodes.dead, recorder._nodes.known_at_once = ["n2"], at_once
+    for _ in range(3):
+        recorder.after_exception(None, raised)
+    failed = end(results, 0)
+    assert isinstance(failed, RunFailed)
+    assert failed.reason == reason
+    node = "its workers died in each of 3 attempts; the last time with node n2"
+    assert (failed.message == node) == (reason == "node_lost")
 
 
 def test_it_is_the_first_run_without_an_end(recorder, results):
