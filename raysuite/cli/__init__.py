@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from raysuite import __version__
 from raysuite.cli.bench import bench
+from raysuite.cli.cluster import cluster
 from raysuite.cli.data import data
 from raysuite.cli.doctor import doctor
 from raysuite.cli.image import image
@@ -88,6 +89,7 @@ for _verb in (plan, run, report, models, doctor, verify, sync, schema):
     app.command(_verb.__name__)(_verb)
 app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")
+app.add_typer(cluster, name="cluster")
 app.add_typer(job, name="job")
 app.add_typer(image, name="image")
 

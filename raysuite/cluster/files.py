@@ -70,6 +70,8 @@ class Node(File):
     incarnation: str = ""
     temp: str = ""
     """The node's temporary folder."""
+    began: float = 0.0
+    """When the agent's process began."""
     seconds: dict[str, float] = Field(default_factory=dict)
     """Where the time of its start went."""
     when: float = Field(default_factory=time.time)
@@ -98,3 +100,9 @@ class Mlflow(File):
 
     username: str
     password: str
+
+
+class Timings(File):
+    """timings.json: where the seconds of `cluster up` went."""
+
+    seconds: dict[str, float] = Field(default_factory=dict)

@@ -13,7 +13,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from raysuite.cluster import private
-from raysuite.cluster.files import Alive, Cluster, File, Head, Mlflow, Node, Stop
+from raysuite.cluster.files import Alive, Cluster, File, Head, Mlflow, Node, Stop, Timings
 from raysuite.cluster.sites import home
 from raysuite.errors import UserError
 
@@ -97,6 +97,10 @@ class ClusterFolder:
     def mlflow_user(self) -> Mlflow | None:
         return self._read("mlflow.json", Mlflow)
 
+    def timings(self) -> dict[str, float]:
+        found = self._read("timings.json", Timings)
+        return found.seconds if found else {}
+
     def token(self) -> str:
         return self.token_file.read_text("utf-8")
 
@@ -116,6 +120,12 @@ class ClusterFolder:
     def forget(self, kind: type[File]) -> None:
         """Remove the file of that kind, where there is one."""
         (self.path / f"{_PLACES[kind]}.json").unlink(missing_ok=True)
+
+    def forget_secrets(self) -> None:
+        """Remove what opened the cluster, and where it was, once it has ended."""
+        self.token_file.unlink(missing_ok=True)
+        for kind in (Mlflow, Head, Alive):
+            self.forget(kind)
 
     def forget_nodes(self) -> None:
         """Remove what the nodes of an earlier start said."""
@@ -140,6 +150,7 @@ _PLACES: dict[type[File], str] = {
     Alive: "nodes",
     Stop: "stop",
     Mlflow: "mlflow",
+    Timings: "timings",
 }
 
 
@@ -173,18 +184,21 @@ def current_folder() -> ClusterFolder | None:
     return ClusterFolder(Path(named)) if named else None
 
 
-def prepare(cluster: Cluster) -> ClusterFolder:
+def prepare(cluster: Cluster, resume: bool = False) -> ClusterFolder:
     """Make the folder of a cluster that is about to start, with a new token and MLflow password.
 
-    What an earlier cluster of that name left is removed, but for its MLflow database, its suites
-    and its logs.
+    What an earlier cluster of that name left is removed, but for its MLflow database and its logs;
+    with `resume` its suites stay too, and the head goes on with them.
     """
     folder = folder_of(cluster.name)
     private.make_folder(folder.path)
     for name in ("nodes", "logs", "suites", "mlflow"):
         private.make_folder(folder.path / name)
-    for kind in (Cluster, Head, Alive, Stop, Mlflow):
+    for kind in _PLACES:
         folder.forget(kind)
+    if not resume:
+        for suite in folder.suites.glob("*.json"):
+            suite.unlink(missing_ok=True)
     folder.forget_nodes()
     folder.token_file.unlink(missing_ok=True)
     private.create(folder.token_file, private.new_token())

@@ -10,10 +10,7 @@ import os
 import shutil
 import sys
 import tempfile
-import time
 from pathlib import Path
-
-import psutil
 
 from raysuite.cluster.agent.head import HeadNode
 from raysuite.cluster.agent.node import ThisNode
@@ -49,7 +46,6 @@ def main(arguments: list[str]) -> int:
     try:
         temp = _temp(Path(cluster.site.scratch))
         node = ThisNode(folder, cluster, place, temp, signals)
-        node.took("python", time.monotonic() - (time.time() - psutil.Process().create_time()))
         check_temp(temp / "r")
         role = HeadNode(node) if place.is_head else WorkerNode(node)
         try:

@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from raysuite.cluster import binding
-from raysuite.cluster.agent.addresses import interface_of, is_loopback
-from raysuite.cluster.folder import VARIABLE, ClusterFolder
+from raysuite.cluster.agent.addresses import interface_of
+from raysuite.cluster.environment import variables
+from raysuite.cluster.folder import ClusterFolder
 
-TRACKING_AUTH = "raysuite"
-"""The provider of raysuite/track that reads the MLflow password from the cluster's folder."""
 _NEVER_INHERITED = (
     "RAY_ADDRESS",
     "RAY_AUTH_TOKEN",
@@ -29,24 +28,9 @@ _RAY = {
     "RAY_TRAIN_METRICS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "PYTHONUNBUFFERED": "1",
+    "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "300",  # its modules are read from a busy file system
+    "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "5",  # SLURM kills half a minute after its signal
 }
-
-
-def client_variables(folder: ClusterFolder, address: str, mlflow: str) -> dict[str, str]:
-    """What a program needs to speak with the cluster, but for Ray's address."""
-    variables = {
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN_PATH": str(folder.token_file),
-        VARIABLE: str(folder.path),
-    }
-    if mlflow:
-        variables["MLFLOW_TRACKING_URI"] = mlflow
-        variables["MLFLOW_TRACKING_AUTH"] = TRACKING_AUTH
-    if is_loopback(address):
-        # Ray replaces 127.0.0.1 by an address that others can reach unless clusters are off: on
-        # Linux too, whatever the name says
-        variables["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-    return variables
 
 
 def node_variables(
@@ -63,7 +47,7 @@ def node_variables(
         **inherited,
         **_RAY,
         **site_environment,
-        **client_variables(folder, address, mlflow),
+        **variables(folder, address, mlflow),
         **binding.variables(address, folder.path),
         "RAYSUITE_INTERFACE": interface_of(address),
         "RAY_TMPDIR": str(temp),

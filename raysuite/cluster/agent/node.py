@@ -8,6 +8,8 @@ import socket
 import time
 from pathlib import Path
 
+import psutil
+
 from raysuite.cluster import ports
 from raysuite.cluster.agent.children import Children
 from raysuite.cluster.agent.environment import node_variables
@@ -39,7 +41,8 @@ class ThisNode:
         self.address = ""
         self.ports = ports.Ports(0, 0)
         self._guard: socket.socket | None = None
-        self._seconds: dict[str, float] = {}
+        self._began = psutil.Process().create_time()
+        self._seconds = {"python": time.time() - self._began}
 
     def say(self, state: NodeState, message: str = "") -> None:
         """Tell in the cluster's folder how far this node came."""
@@ -54,6 +57,7 @@ class ThisNode:
                 message=message,
                 incarnation=self.place.incarnation,
                 temp=str(self.temp),
+                began=self._began,
                 seconds={name: round(value, 3) for name, value in self._seconds.items()},
             )
         )

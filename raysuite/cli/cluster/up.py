@@ -1,0 +1,188 @@
+"""`raysuite cluster up`: start a cluster and wait until all of it is there."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from raysuite.cli.console import print_text, stderr
+from raysuite.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from raysuite.cluster.client import Progress
+    from raysuite.cluster.files import Cluster
+    from raysuite.cluster.folder import ClusterFolder
+
+_AGENT = ("-m", "raysuite.cluster.agent")
+
+
+def up(
+    site: Annotated[
+        str, typer.Option(help="A site's name, or the path of its YAML file.")
+    ] = "local",
+    nodes: Annotated[
+        int | None, typer.Option(min=1, help="Nodes; default: what the site says.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="The cluster's name; default: the site's.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option(help="Go on with the suites that the last one of that name left.")
+    ] = False,
+    keep: Annotated[
+        bool, typer.Option(help="Leave it as it is when it does not come up, to look into it.")
+    ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Wait until all nodes have joined.")
+    ] = True,
+    dry_run: Annotated[
+        bool, typer.Option(help="Print the batch script, or the command, and stop.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print its state as JSON.")] = False,
+) -> None:
+    """Start a Ray cluster, and an MLflow server beside it, for you alone.
+
+    Without --site it runs on this machine, on loopback. Jobs start in the folder in which this is
+    called.
+
+    \b
+    Examples:
+      raysuite cluster up
+      raysuite cluster up --site mysite --nodes 4
+      raysuite cluster up --site mysite --nodes 4 --dry-run
+      raysuite cluster up --name second
+    """
+    from raysuite.cluster.client import start
+    from raysuite.cluster.folder import folder_of
+    from raysuite.cluster.status import status_of
+
+    cluster = _asked(site, nodes, name)
+    folder = folder_of(cluster.name)
+    command = _command(cluster, folder)
+    if dry_run:
+        print_text(_text(cluster, folder, command))
+        return
+    folder = start(cluster, command, resume)
+    if wait:
+        _wait(folder, keep)
+    if as_json:
+        from raysuite.cli.cluster.words import as_data
+
+        print_text(json.dumps(as_data(status_of(folder)), indent=2))
+        return
+    print_text(_how_to_go_on(cluster.name, wait), error=not wait)
+
+
+def _asked(site_name: str, nodes: int | None, name: str | None) -> Cluster:
+    from raysuite.cluster.files import Cluster
+    from raysuite.cluster.sites import find_site
+    from raysuite.spec.site import LocalSite
+
+    site = find_site(site_name)
+    if isinstance(site, LocalSite) and nodes not in (None, 1):
+        raise UserError(f"given were {nodes} nodes; the site {site.name!r} is this machine alone")
+    return Cluster(
+        name=name or site.name,
+        site=site,
+        nodes=nodes or (1 if isinstance(site, LocalSite) else site.nodes),
+        created=time.time(),
+        working_folder=os.getcwd(),
+    )
+
+
+def _command(cluster: Cluster, folder: ClusterFolder) -> tuple[str, ...]:
+    """What runs on each node."""
+    site = cluster.site
+    if site.image is None:
+        return (site.python or sys.executable, *_AGENT, str(folder.path))
+    from raysuite.images.exec_line import exec_line
+
+    # the home folder is there in every image
+    folders = (str(folder.path), cluster.working_folder)
+    outside = [path for path in folders if not Path(path).is_relative_to(Path.home())]
+    line = exec_line(
+        site.image,
+        binds=[*site.binds, *outside],
+        gpus=bool(getattr(site, "gpus_per_node", 0) or getattr(site, "gpus", 0)),
+        scratch=site.scratch,
+        environment=site.environment,
+    )
+    return (*line, "python", *_AGENT, str(folder.path))
+
+
+def _text(cluster: Cluster, folder: ClusterFolder, command: tuple[str, ...]) -> str:
+    import shlex
+
+    from raysuite.cluster.squeue import script
+
+    if cluster.backend == "local":
+        return shlex.join(command)
+    return script(folder, cluster, command).rstrip("\n")
+
+
+def _wait(folder: ClusterFolder, keep: bool) -> None:
+    from raysuite.cluster.client import NotStartedError, wait
+    from raysuite.cluster.teardown import down
+
+    try:
+        with _shown(folder.name) as tell:
+            wait(folder, tell)
+    except NotStartedError:
+        if not keep:
+            down(folder, grace_s=0.0)
+        raise
+    except KeyboardInterrupt:
+        print_text(
+            f"not waiting any longer; it goes on: `raysuite cluster status {folder.name}` tells "
+            f"how far it is, `raysuite cluster down {folder.name}` ends it",
+            error=True,
+        )
+        raise
+
+
+@contextmanager
+def _shown(name: str) -> Iterator[Callable[[Progress], None]]:
+    """Progress on stderr: one line that changes on a terminal, else a line for each change."""
+    console = stderr()
+    last = ""
+
+    def line(progress: Progress) -> str:
+        job = progress.job
+        if job.phase == "waiting":
+            return f"{name}: {job.state}, {job.reason}"
+        return f"{name}: {progress.joined} of {progress.wanted} nodes joined"
+
+    if console.is_terminal:
+        with console.status(name) as status:
+            yield lambda progress: status.update(f"{line(progress)}, {progress.seconds:.0f} s")
+        return
+
+    def tell(progress: Progress) -> None:
+        nonlocal last
+        if line(progress) != last:
+            last = line(progress)
+            console.print(f"{last}, {progress.seconds:.0f} s")
+
+    yield tell
+
+
+def _how_to_go_on(name: str, is_up: bool) -> str:
+    if not is_up:
+        return f"{name} is starting; `raysuite cluster status {name}` tells how far it is"
+    return "\n".join(
+        (
+            f"{name} is up. Go on with:",
+            f'  eval "$(raysuite cluster env {name})"',
+            "  ray job submit -- raysuite run experiments/quickstart.yaml",
+            f"  raysuite cluster down {name}",
+        )
+    )

@@ -1,0 +1,100 @@
+"""Start a cluster and wait for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from raysuite.cluster.backend import JobState, backend_of
+from raysuite.cluster.explain import why_not
+from raysuite.cluster.files import Cluster, Timings
+from raysuite.cluster.folder import ClusterFolder, folder_of, prepare
+from raysuite.cluster.status import Status, status_of
+from raysuite.errors import RaysuiteError, UserError
+
+_POLL_S = 1.0
+_FAILED_FOR_S = 15.0
+"""A node that failed may be started again by the batch script; not when it stays so."""
+
+
+class NotStartedError(RaysuiteError):
+    """The cluster did not come up; the message says which nodes are missing, and their logs."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far `wait` has come."""
+
+    job: JobState
+    joined: int
+    wanted: int
+    seconds: float
+
+
+def start(cluster: Cluster, command: tuple[str, ...], resume: bool = False) -> ClusterFolder:
+    """Start `command`, the agent, on each node.
+
+    Raises UserError where a cluster of that name lives.
+    """
+    folder = folder_of(cluster.name)
+    if (folder.path / "cluster.json").exists():
+        status = status_of(folder)
+        if status.lives:
+            raise UserError(
+                f"a cluster called {cluster.name!r} is there already ({status.state}); take it "
+                f"down with `raysuite cluster down {cluster.name}`, or name another with --name"
+            )
+    folder = prepare(cluster, resume)
+    began = time.time()
+    try:
+        cluster = backend_of(cluster).start(folder, cluster, command)
+    except BaseException:
+        folder.forget_secrets()
+        raise
+    folder.write(cluster)
+    folder.write(Timings(seconds={"submit": round(time.time() - began, 3)}))
+    return folder
+
+
+def wait(folder: ClusterFolder, tell: Callable[[Progress], None] = lambda _: None) -> Status:
+    """Wait until all nodes have joined.
+
+    The site's start_timeout_seconds count from the start of the allocation: a queue may be long.
+    Raises NotStartedError.
+    """
+    cluster = folder.cluster()
+    began, running_since, failed_since = time.time(), 0.0, 0.0
+    while True:
+        status = status_of(folder)
+        now = time.time()
+        tell(Progress(status.job, status.alive_count, cluster.nodes, now - began))
+        if not status.lives:
+            raise NotStartedError(why_not(folder, status))
+        if status.job.phase == "running" and not running_since:
+            running_since = now
+        if status.state == "up" and status.alive_count >= cluster.nodes:
+            _record_timings(folder, status, running_since, now)
+            return status
+        failed = any(node.state == "failed" for node in status.nodes)
+        failed_since = (failed_since or now) if failed else 0.0
+        too_late = running_since and now - running_since > cluster.site.start_timeout_seconds
+        if too_late or (failed and now - failed_since > _FAILED_FOR_S):
+            raise NotStartedError(why_not(folder, status_of(folder)))
+        time.sleep(_POLL_S)
+
+
+def _record_timings(
+    folder: ClusterFolder, status: Status, running_since: float, now: float
+) -> None:
+    """Where the seconds went; clocks of several hosts are compared, which may differ a little."""
+    seconds = dict(folder.timings())
+    submitted = status.cluster.created + seconds.get("submit", 0.0)
+    seconds["waiting"] = max(0.0, running_since - submitted)
+    first = min((node.began for node in status.nodes if node.began), default=running_since)
+    seconds["step"] = max(0.0, first - running_since)
+    for what in ("python", "ray", "mlflow"):
+        longest = max((node.seconds.get(what, 0.0) for node in status.nodes), default=0.0)
+        seconds[what] = longest
+    seconds["all"] = now - status.cluster.created
+    folder.write(Timings(seconds={name: round(value, 3) for name, value in seconds.items()}))

@@ -1,0 +1,92 @@
+"""A cluster on this machine: the same agent, detached from the terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+import psutil
+
+from raysuite.cluster.backend import JobState
+from raysuite.cluster.files import Cluster
+from raysuite.cluster.folder import ClusterFolder
+
+_SAME_START_S = 1.0
+
+
+class LocalBackend:
+    """The agent is one process; its id and the time of its start name it."""
+
+    def start(self, folder: ClusterFolder, cluster: Cluster, command: tuple[str, ...]) -> Cluster:
+        log = os.open(folder.logs / "agent.log", os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
+        try:
+            process = subprocess.Popen(
+                command,
+                env={**os.environ, **cluster.site.environment},
+                cwd=cluster.working_folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        finally:
+            os.close(log)
+        with contextlib.suppress(psutil.Error):
+            began = psutil.Process(process.pid).create_time()
+            return cluster.model_copy(update={"job": str(process.pid), "started": began})
+        return cluster.model_copy(update={"job": str(process.pid)})
+
+    def state(self, cluster: Cluster) -> JobState:
+        if _agent(cluster) is None:
+            return JobState("gone")
+        return JobState("running", "running", hosts=(platform.node().partition(".")[0],))
+
+    def end(self, cluster: Cluster) -> None:
+        agent = _agent(cluster)
+        if agent:
+            with contextlib.suppress(psutil.Error):
+                agent.terminate()
+
+    def kill(self, cluster: Cluster) -> None:
+        agent = _agent(cluster)
+        if agent is None:
+            return
+        with contextlib.suppress(psutil.Error):
+            for process in [agent, *agent.children(recursive=True)]:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+
+
+def left_behind(temp: str) -> list[psutil.Process]:
+    """Processes of ours that still work in an ended node's temporary folder."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "uids"]):
+        words = process.info["cmdline"] or []
+        uids = process.info["uids"]
+        if uids and uids.real == os.getuid() and any(f"{temp}/" in word for word in words):
+            found.append(process)
+    return found
+
+
+def remove_temp(temp: str) -> None:
+    """Remove what an agent that was killed could not, if it is ours."""
+    path = Path(temp)
+    if temp and path.name.startswith("rs-") and not path.is_symlink():
+        with contextlib.suppress(OSError):
+            if path.stat().st_uid == os.getuid():
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _agent(cluster: Cluster) -> psutil.Process | None:
+    """The agent's process; None when it has ended, also when its id is another's now."""
+    try:
+        process = psutil.Process(int(cluster.job))
+        same = abs(process.create_time() - cluster.started) < _SAME_START_S
+        ended = process.status() == psutil.STATUS_ZOMBIE
+    except (psutil.Error, ValueError):
+        return None
+    return process if same and not ended else None

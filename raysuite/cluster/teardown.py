@@ -1,0 +1,83 @@
+"""Take a cluster down, and see that nothing of it is left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from raysuite.cluster.backend import Backend, backend_of
+from raysuite.cluster.dashboard import RUNNING, Dashboard, NoAnswerError
+from raysuite.cluster.files import Cluster, Stop
+from raysuite.cluster.folder import ClusterFolder
+from raysuite.cluster.local import left_behind, remove_temp
+from raysuite.cluster.status import Status, status_of
+
+_POLL_S = 0.5
+_ENDS_S = 90.0
+"""From asking until the last process and the database's copy are done; then it is killed."""
+
+
+def down(
+    folder: ClusterFolder, grace_s: float, tell: Callable[[str], None] = lambda _: None
+) -> list[str]:
+    """End a cluster; a line for everything that is left of it, which should be none.
+
+    Runs under way have `grace_s` seconds to write a checkpoint and stop.
+    """
+    status = status_of(folder)
+    cluster, backend = status.cluster, backend_of(status.cluster)
+    if status.lives:
+        if folder.stop() is None:
+            folder.write(Stop(reason="down", deadline=time.time() + grace_s))
+        _wait_for_jobs(folder, status, grace_s, tell)
+        tell("ending")
+        backend.end(cluster)
+        if not _gone(backend, cluster, _ENDS_S):
+            tell("killing what did not end")
+            backend.kill(cluster)
+            _gone(backend, cluster, _ENDS_S)
+    left = _left(folder, cluster, backend)
+    folder.forget_secrets()
+    return left
+
+
+def _wait_for_jobs(
+    folder: ClusterFolder, status: Status, grace_s: float, tell: Callable[[str], None]
+) -> None:
+    if status.head is None or status.state == "waiting":
+        return
+    dashboard = Dashboard(status.head.dashboard, folder.token())
+    deadline = time.monotonic() + grace_s
+    try:
+        while running := [job for job in dashboard.jobs() if job.status in RUNNING]:
+            if time.monotonic() > deadline:
+                tell(f"not waiting any longer for {', '.join(job.id for job in running)}")
+                return
+            tell(f"{len(running)} jobs stop: {', '.join(job.id for job in running)}")
+            time.sleep(_POLL_S)
+    except NoAnswerError:
+        return  # as from a laptop, or when the head is gone: the nodes wait for nobody
+
+
+def _gone(backend: Backend, cluster: Cluster, patience_s: float) -> bool:
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline:
+        if backend.state(cluster).phase == "gone":
+            return True
+        time.sleep(_POLL_S)
+    return False
+
+
+def _left(folder: ClusterFolder, cluster: Cluster, backend: Backend) -> list[str]:
+    state = backend.state(cluster)
+    if state.phase != "gone":
+        return [f"SLURM's job {cluster.job} is {state.state or 'still there'} {state.reason}"]
+    if cluster.backend != "local":
+        return []
+    left = []
+    for node in folder.nodes():
+        for process in left_behind(node.temp) if node.temp else ():
+            process.kill()
+            left.append(f"process {process.pid} had not ended with its agent; it was killed")
+        remove_temp(node.temp)
+    return left
