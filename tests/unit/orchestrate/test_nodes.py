@@ -1,0 +1,148 @@
+"""What is made of nodes that leave, come back, or stay away."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from raysuite.orchestrate import nodes
+from raysuite.orchestrate.cluster import Capacity
+from raysuite.orchestrate.nodes import (
+    Need,
+    NodeKeeper,
+    NodesGoneError,
+    NodeWatch,
+    StoppedWaitingError,
+    with_fewer,
+)
+from raysuite.orchestrate.stopping import tell
+from raysuite.plan import RunPlan, make_plans
+from raysuite.spec import parse_document
+from raysuite.train.stopping import Stop
+
+FULL, HALF = Capacity(4, 0, 2), Capacity(2, 0, 1)
+
+
+def plan_of(resources: str = "workers: 4") -> RunPlan:
+    text = (
+        "name: a\nmodel: resnet20\ndata: digits\nstrategy: ddp\n"
+        f"training: {{epochs: 1, global_batch: 120}}\nresources: {{device: cpu, {resources}}}\n"
+    )
+    return make_plans(parse_document(text, "x.yaml"), gpus=0)[0]
+
+
+@pytest.mark.parametrize(
+    ("need", "capacity", "fit"),
+    [
+        (Need(4, 1, False), FULL, 4),
+        (Need(4, 1, False), HALF, 2),
+        (Need(4, 2, False), FULL, 2),
+        (Need(4, 1, True), FULL, 0),
+        (Need(4, 1, True), Capacity(9, 3, 1), 3),
+        (Need(4, 3, False), HALF, 0),
+    ],
+)
+def test_how_many_workers_fit(need: Need, capacity: Capacity, fit: int) -> None:
+    assert need.fit(capacity) == fit
+
+
+class Cluster:
+    """A cluster whose nodes are what a list says, look by look; the last look stays."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *seen: Capacity) -> None:
+        self.looks, self._seen = 0, seen
+        monkeypatch.setattr(nodes, "capacity", self.look)
+        monkeypatch.setattr(nodes, "_LOOK_S", 0.01)
+
+    def look(self) -> Capacity:
+        self.looks += 1
+        return self._seen[min(self.looks, len(self._seen)) - 1]
+
+
+def start(keeper: NodeKeeper) -> None:
+    keeper.on_controller_start_worker_group(scaling_config=None, num_workers=4)
+
+
+def test_workers_start_when_the_node_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster(monkeypatch, HALF, HALF, HALF, FULL)
+    start(NodeKeeper(Need.of(plan_of()), 60.0, tmp_path))
+    assert cluster.looks == 4
+
+
+def test_it_is_waited_for_so_long_and_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster(monkeypatch, HALF)
+    began = time.monotonic()
+    with pytest.raises(NodesGoneError) as raised:
+        start(NodeKeeper(Need.of(plan_of()), 0.3, tmp_path))
+    assert time.monotonic() - began >= 0.3
+    assert cluster.looks > 1
+    message = (
+        "4 workers with 1 CPU each need more than the 1 node(s) that are left: 2 CPUs and 0 GPUs "
+        "hold 2, and nothing came back within 0.3 s"
+    )
+    copied = pickle.loads(pickle.dumps(raised.value))  # it comes from the controller's process
+    assert (copied.message, str(copied)) == (message, message)
+
+
+def test_who_waits_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Cluster(monkeypatch, HALF)
+    tell(tmp_path, Stop("preempted"))
+    with pytest.raises(StoppedWaitingError):
+        start(NodeKeeper(Need.of(plan_of()), 60.0, tmp_path))
+
+
+def node(name: str, alive: bool = True) -> dict[str, Any]:
+    return {"NodeID": name, "NodeManagerHostname": f"host-{name}", "Alive": alive}
+
+
+def keeper_on(monkeypatch: pytest.MonkeyPatch, *looks: list[dict[str, Any]]) -> NodeKeeper:
+    seen = list(looks)
+    answer = lambda: seen.pop(0) if len(seen) > 1 else seen[0]  # noqa: E731
+    monkeypatch.setattr(nodes.ray, "nodes", answer)
+    monkeypatch.setattr(nodes, "_LOOK_S", 0.01)
+    monkeypatch.setattr(nodes, "_VERDICT_S", 0.3)
+    keeper = NodeKeeper(Need.of(plan_of()), 60.0, Path("results"))
+    places = [
+        SimpleNamespace(metadata=SimpleNamespace(node_id=name, hostname=f"host-{name}", node_ip=""))
+        for name in ("a", "a", "b")
+    ]
+    keeper.after_worker_group_start(SimpleNamespace(get_workers=lambda: places))  # type: ignore[arg-type]
+    return pickle.loads(pickle.dumps(keeper))  # type: ignore[no-any-return]
+
+
+def test_the_hosts_of_dead_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    dead, alive = [node("a"), node("b", False), node("c")], [node("a"), node("b"), node("c")]
+    assert keeper_on(monkeypatch, dead).lost(patient=False) == ["host-b"]
+    assert keeper_on(monkeypatch, alive).lost(patient=False) == []
+    assert keeper_on(monkeypatch, alive).lost(patient=True) == []
+    assert keeper_on(monkeypatch, alive, alive, dead).lost(patient=True) == ["host-b"]
+    assert keeper_on(monkeypatch, [node("a"), node("b"), node("c", False)]).lost(False) == []
+    assert keeper_on(monkeypatch, [node("a")]).lost(patient=False) == ["host-b"]
+
+
+def test_news_of_nodes() -> None:
+    watch = NodeWatch(2)
+    watch.look([node("a"), node("b")])
+    assert watch.news() == []
+    watch.look([node("a"), node("b", False)])
+    watch.look([node("a"), node("b", False), node("c")])
+    assert watch.news() == ["node lost: host-b; 1 left", "node joined: host-c; 2 are there"]
+    assert watch.news() == []
+
+
+def test_fewer_workers_where_the_spec_allows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    Cluster(monkeypatch, Capacity(3, 0, 1))
+    assert with_fewer(plan_of(), 1) is None
+    made = with_fewer(plan_of("workers: 4, elastic: true"), 1)
+    assert made is not None
+    assert (made.workers, made.index) == (3, 1)
+    assert with_fewer(plan_of("workers: 4, elastic: true, min_workers: 4"), 1) is None
