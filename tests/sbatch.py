@@ -73,6 +73,7 @@ class Bench:
             (self.path / "bin" / tool).symlink_to(found)
         for name in ("srun", "scontrol", "module"):
             self.command(name)
+        self.command("squeue", "echo 4")
 
     @property
     def cluster(self) -> Path:
@@ -111,6 +112,7 @@ class Bench:
                 "LC_ALL": os.environ.get("LC_ALL", "C.UTF-8"),
                 "SLURM_JOB_ID": "17",
                 "SLURM_JOB_NODELIST": "node[1-4]",
+                "SLURM_JOB_NUM_NODES": "4",
                 **(variables or {}),
             },
             stdout=subprocess.PIPE,

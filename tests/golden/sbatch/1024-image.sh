@@ -79,6 +79,15 @@ while :; do
     fi
     exit 0
   fi
+  # slurmctld 22.05 gives a job that has lost a node no further step, and may crash over one
+  nodes=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%D) || nodes=$SLURM_JOB_NUM_NODES
+  if ((nodes < SLURM_JOB_NUM_NODES)); then
+    echo "raysuite: the cluster ended with status $status, after a node was lost" >&2
+    if ((requeue)); then
+      scontrol requeue "$SLURM_JOB_ID"
+    fi
+    exit "$status"
+  fi
   if ((restarts >= head_restarts)); then
     echo "raysuite: the cluster ended with status $status; no start is left of $restarts" >&2
     exit "$status"

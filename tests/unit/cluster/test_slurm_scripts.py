@@ -207,6 +207,17 @@ def test_but_not_for_ever(bench: Bench) -> None:
     assert "no start is left of 1" in output
 
 
+@pytest.mark.parametrize("requeue", [True, False])
+def test_after_a_lost_node_no_second_step_is_asked_for(bench: Bench, requeue: bool) -> None:
+    bench.command("srun", "exit 9")
+    bench.command("squeue", "echo 3")
+    status, output = bench.run(script(bench, requeue=requeue))
+    assert status == 9, output
+    assert len(bench.calls("srun")) == 1
+    assert bench.calls("squeue") == [["--noheader", "--jobs=17", "--format=%D"]]
+    assert bench.calls("scontrol") == ([["requeue", "17"]] if requeue else [])
+
+
 def test_the_warning_tells_the_agents_when_it_ends(bench: Bench) -> None:
     before = time.time()
     status, output = signalled(bench, script(bench, warn_seconds=300), signal.SIGUSR1, 1)
