@@ -9,7 +9,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import subprocess
 from collections.abc import Callable
+from typing import NoReturn
 
 import pytest
 
@@ -36,7 +38,14 @@ def _programs(*names: str) -> bool:
 
 def _lab() -> bool:
     wanted = ("slurmctld", "slurmd", "munged", "sbatch", "ip", "tc", "nsenter", "unshare")
-    return os.geteuid() == 0 and _programs(*wanted)
+    return os.geteuid() == 0 and _programs(*wanted) and _namespaces()
+
+
+def _namespaces() -> bool:
+    """Whether this root may make namespaces, and a bridge in one: many containers' may not."""
+    spaces = ("unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--net")
+    bridge = ("ip", "link", "add", "trial", "type", "bridge")
+    return subprocess.run((*spaces, *bridge), capture_output=True, check=False).returncode == 0
 
 
 def _apptainer() -> bool:
@@ -69,8 +78,12 @@ PRESENT: dict[str, Callable[[], bool]] = {
 
 def require(part: str) -> None:
     """Skip the calling test where `part` is missing; fail it where RAYSUITE_REQUIRE names it."""
-    if PRESENT[part]():
-        return
+    if not PRESENT[part]():
+        give_up(part)
+
+
+def give_up(part: str) -> NoReturn:
+    """Skip the calling test, or fail it, because `part` is missing."""
     wanted = os.environ.get("RAYSUITE_REQUIRE", "").split(",")
     if part in (name.strip() for name in wanted):
         pytest.fail(f"{part} is missing, and RAYSUITE_REQUIRE names it", pytrace=False)

@@ -149,7 +149,7 @@ def power(host: Host, state: Annotated[str, typer.Argument(help="on or off.")]) 
         lab.check_host(host)
         if state not in ("on", "off"):
             fail(f"no state '{state}'; valid are on, off")
-        with site.locked(lab.folder):
+        with site.locked():
             if state == "off":
                 hosts.stop(lab, [host])
             elif not hosts.alive(lab, host):

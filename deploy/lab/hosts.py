@@ -20,7 +20,6 @@ from lab.config import profile
 from lab.layout import LOGIN, USERS, Lab, LabError, needed
 
 PRIVATE = ("/tmp", "/dev/shm")
-BOUND_FILES = ("passwd", "group", "subuid", "subgid", "hosts")
 
 
 def program(name: str) -> str:
@@ -60,10 +59,7 @@ def start(lab: Lab, host: str) -> None:
 
 
 def _init_config(lab: Lab, host: str) -> dict[str, Any]:
-    etc = lab.folder / "etc"
-    binds = [
-        (str(etc / name), f"/etc/{name}") for name in BOUND_FILES if Path("/etc", name).exists()
-    ]
+    binds = [(str(lab.folder / "run" / "etc"), "/etc")]
     if Path("/dev/fuse").exists():
         binds.append((str(lab.folder / "run" / "fuse"), "/dev/fuse"))
     return {

@@ -20,10 +20,9 @@ from lab.layout import LOGIN, USERS, Lab, LabError, load
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """One at a time changes the lab in a folder."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
+def locked() -> Iterator[None]:
+    """One at a time changes a lab, or looks for a free subnet for one."""
+    with Path("/run/raysuite-lab.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -32,7 +31,7 @@ def up(folder: Path, nodes: int, cpus: int) -> Lab:
     """Start what is not running of a lab; raises LabError."""
     if os.geteuid() != 0:
         raise LabError("the lab makes network namespaces and users: run this as root")
-    with locked(folder):
+    with locked():
         lab = load(folder)
         if lab is None:
             lab = _make(folder, nodes, cpus)
@@ -55,7 +54,7 @@ def up(folder: Path, nodes: int, cpus: int) -> Lab:
 
 def down(folder: Path) -> bool:
     """End the lab in a folder and remove what it left; False where there was none."""
-    with locked(folder):
+    with locked():
         lab = load(folder)
         if lab is None:
             return False
@@ -90,13 +89,20 @@ def _make(folder: Path, nodes: int, cpus: int) -> Lab:
 
 
 def _write_etc(lab: Lab) -> None:
-    etc = lab.folder / "etc"
+    """SLURM's and munge's files, and the /etc that the hosts see: this machine's, and two users.
+
+    The whole folder is copied: a file that is bound over another comes off when the machine
+    replaces that one, as package managers do.
+    """
     lab.slurm_conf.write_text(slurm_conf(lab))
-    for name, text in account_files(lab).items():
-        (etc / name).write_text(text)
-    key = os.open(etc / "munge.key", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400)
+    key = os.open(lab.folder / "etc" / "munge.key", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400)
     os.write(key, secrets.token_bytes(128))
     os.close(key)
+    etc = lab.folder / "run" / "etc"
+    network.sh("cp", "--archive", "/etc", str(etc))
+    for name, text in account_files(lab).items():
+        (etc / name).unlink(missing_ok=True)
+        (etc / name).write_text(text)
 
 
 def _free_uids() -> int:

@@ -1,0 +1,142 @@
+"""The lab is a SLURM site: jobs over hosts, lost hosts, time limits, users apart."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.lab.place import LabPlace, lab_command
+
+pytestmark = [pytest.mark.lab, pytest.mark.integration, pytest.mark.slow]
+
+WHERE = (
+    "import json, os, socket; open('/dev/shm/mine', 'x').close(); open('/tmp/mine', 'x').close();"
+    "print(json.dumps([socket.gethostname(), socket.gethostbyname(socket.gethostname()),"
+    " os.getuid(), os.environ['SLURM_PROCID']]))"
+)
+
+
+def test_a_job_runs_on_hosts_with_names_addresses_and_temp_folders_of_their_own(
+    lab: LabPlace,
+) -> None:
+    done = lab.out("srun", "-N3", "--ntasks-per-node=1", "python", "-c", WHERE)
+    rows = [json.loads(line) for line in done.splitlines()]
+    assert {row[0]: row[1] for row in rows} == {h: lab.lab.address(h) for h in lab.lab.hosts}
+    assert {row[2] for row in rows} == {lab.lab.uid("hpc1")}
+    assert {row[3] for row in rows} == {"0", "1", "2"}
+    assert not Path("/tmp/mine").exists()
+    lab.out("srun", "-N3", "rm", "/tmp/mine", "/dev/shm/mine")
+
+
+def test_homes_are_shared_by_hosts_and_closed_to_other_users(lab: LabPlace) -> None:
+    home = str(lab.lab.home("hpc1"))
+    lab.run("tee", "secret", text_in="mine")
+    assert lab.out("srun", "-w", "node3", "cat", f"{home}/secret") == "mine"
+    for host in ("login", "node2"):
+        other = lab.run("cat", f"{home}/secret", user="hpc2", host=host, check=False)
+        assert other.returncode != 0
+        assert "Permission denied" in other.stderr
+
+
+def test_no_user_ends_a_job_of_another(lab: LabPlace) -> None:
+    job = lab.batch("sleep 300")
+    lab.wait(lambda: lab.job_state(job) == "RUNNING", 60)
+    refused = lab.run("scancel", job, user="hpc2", check=False)
+    assert "denied" in refused.stderr
+    assert lab.job_state(job) == "RUNNING"
+    lab.out("scancel", job)
+    lab.wait(lambda: lab.job_state(job) == "CANCELLED", 60)
+
+
+def test_users_reach_the_project_and_nothing_else_of_a_closed_home(lab: LabPlace) -> None:
+    assert "Usage" in lab.out("raysuite", "--help")
+    script = "import raysuite, pathlib; print(pathlib.Path(raysuite.__file__).parent)"
+    where = lab.out("python", "-c", script, host="node1")
+    refused = lab.run("touch", f"{where}/new", host="node1", check=False)
+    assert refused.returncode != 0
+    shadow = lab.run("cat", "/etc/shadow", host="node1", check=False)
+    assert shadow.returncode != 0
+
+
+STEP = """\
+import signal, sys
+def warned(*_):
+    print("warned", flush=True)
+    sys.exit(7)
+signal.signal(signal.SIGUSR1, warned)
+signal.pause()
+"""
+
+
+def test_the_warning_before_the_time_limit_reaches_the_steps(lab: LabPlace) -> None:
+    lab.run("tee", "step.py", text_in=STEP)
+    # SLURM may warn half a minute early: 20 s after the start, when the handler is there.
+    job = lab.batch("srun python step.py", "--time=1", "--signal=USR1@10")
+    lab.wait(lambda: lab.job_state(job) in ("FAILED", "COMPLETED", "TIMEOUT"), 150)
+    assert lab.job_state(job) == "FAILED"
+    assert "warned" in lab.out("cat", f"{job}.out")
+
+
+def test_a_host_without_its_cable_goes_down_and_its_job_starts_again(lab: LabPlace) -> None:
+    script = "echo start $SLURM_RESTART_COUNT on $(hostname); sleep 300"
+    job = lab.batch(script, "--requeue", "-w", "node3", "--open-mode=append")
+    lab.wait(lambda: lab.job_state(job) == "RUNNING", 60)
+    lab.link("node3", up=False)
+    lab.wait(lambda: lab.node_state("node3").startswith("down"), 120)
+    lab.link("node3", up=True)
+    lab.wait(lambda: "start 1 on node3" in lab.out("cat", f"{job}.out"), 150)
+
+
+RECEIVER = """\
+import socket
+listener = socket.create_server(("0.0.0.0", 7777))
+print("listening", flush=True)
+connection, _ = listener.accept()
+while connection.recv(65536):
+    pass
+connection.sendall(b"!")
+"""
+SENDER = """\
+import socket
+connection = socket.create_connection(("node2", 7777), timeout=60)
+connection.sendall(bytes(1_000_000))
+connection.shutdown(socket.SHUT_WR)
+assert connection.recv(1) == b"!"
+"""
+
+
+def test_a_cable_is_slowed(lab: LabPlace) -> None:
+    lab.shape("node2", "rate", "4mbit")
+    job = lab.batch(f"python - <<'END'\n{RECEIVER}END", "-w", "node2")
+    lab.wait(lambda: "listening" in lab.run("cat", f"{job}.out", check=False).stdout, 90)
+    began = time.monotonic()
+    lab.out("python", "-c", SENDER, host="node1")
+    # 8 Mbit, less the buckets' bursts, at 4 Mbit/s: no machine is quicker.
+    assert time.monotonic() - began > 1.5
+
+
+def test_a_second_lab_stands_beside_the_first_and_leaves_nothing(
+    lab: LabPlace, tmp_path: Path
+) -> None:
+    folder = Path(f"{lab.lab.folder}-second")
+    up = ("up", "--nodes", "1", "--no-apptainer")
+    try:
+        for _ in range(2):
+            done = lab_command(folder, *up)
+            assert done.returncode == 0, done.stderr
+        status = json.loads(lab_command(folder, "status", "--json").stdout)
+        assert [row["on"] for row in status["hosts"]] == [True, True]
+        assert lab_command(folder, "as", "hpc2", "srun", "hostname").stdout == "node1\n"
+        assert lab_command(folder, "up", "--nodes", "2", "--no-apptainer").returncode == 2
+        pid = json.loads((folder / "lab.json").read_text())["outer"]["node1"][0]
+        bridge = json.loads((folder / "lab.json").read_text())["bridge"]
+    finally:
+        done = lab_command(folder, "down")
+    assert done.returncode == 0, done.stderr
+    assert not folder.exists()
+    assert not Path(f"/proc/{pid}").exists()
+    assert not Path(f"/sys/class/net/{bridge}").exists()
+    assert lab_command(folder, "as", "hpc1", "id").returncode == 2
