@@ -1,0 +1,164 @@
+"""What is told of a cluster, from what its folder and SLURM say."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import psutil
+import pytest
+
+from raysuite.cluster import status as status_module
+from raysuite.cluster.backend import JobState
+from raysuite.cluster.explain import last_lines, missing_nodes, why_not
+from raysuite.cluster.files import Alive, Cluster, Head, Node, Stop
+from raysuite.cluster.folder import ClusterFolder, prepare
+from raysuite.cluster.local import LocalBackend
+from raysuite.cluster.squeue import parse_state
+from raysuite.cluster.status import find_folder, status_of
+from raysuite.errors import UserError
+from raysuite.spec.site import LocalSite, SlurmSite
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAYSUITE_HOME", str(tmp_path))
+
+
+@pytest.fixture
+def folder() -> ClusterFolder:
+    site = SlurmSite(name="far", nodes=2)
+    return prepare(
+        Cluster(name="mine", site=site, nodes=2, created=1.0, working_folder="/", job="17")
+    )
+
+
+def slurm_says(monkeypatch: pytest.MonkeyPatch, state: JobState) -> None:
+    class Backend:
+        def state(self, cluster: Cluster) -> JobState:
+            return state
+
+    monkeypatch.setattr(status_module, "backend_of", lambda _: Backend())
+
+
+def joined(folder: ClusterFolder, *hosts: str, incarnation: str = "now") -> None:
+    folder.write(
+        Head(host="a", gcs="a:1", dashboard="http://a:2", mlflow="", incarnation=incarnation)
+    )
+    for index, host in enumerate(hosts):
+        folder.write(
+            Node(host=host, index=index, state="joined", address=f"1.{index}", incarnation="now")
+        )
+
+
+@pytest.mark.parametrize(
+    ("said", "phase", "reason"),
+    [
+        ("PENDING|Priority|\n", "waiting", "Priority"),
+        ("CONFIGURING|None|n[1-2]\n", "waiting", "None"),
+        ("RUNNING|None|n[1-2]\n", "running", ""),
+        ("COMPLETING|NonZeroExitCode|n1\n", "running", "NonZeroExitCode"),
+        ("TIMEOUT|TimeLimit|n1\n", "gone", "TimeLimit"),
+        ("", "gone", ""),
+    ],
+)
+def test_squeue_is_read(said: str, phase: str, reason: str) -> None:
+    state = parse_state(said)
+    assert (state.phase, state.reason) == (phase, reason)
+
+
+def test_states_of_a_life(folder: ClusterFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def now() -> tuple[str, str]:
+        status = status_of(folder)
+        return status.state, status.why
+
+    slurm_says(monkeypatch, JobState("waiting", "PENDING", "Resources"))
+    assert now() == ("waiting", "Resources")
+    slurm_says(monkeypatch, JobState("running", "RUNNING"))
+    assert now() == ("starting", "")
+    joined(folder, "a", "b")
+    folder.write(Alive(addresses=("1.0",), incarnation="now"))
+    assert now() == ("up", "")
+    folder.write(Stop(reason="time_limit", deadline=1.0))
+    assert now() == ("stopping", "the time limit came")
+    slurm_says(monkeypatch, JobState("gone"))
+    assert now() == ("ended", "the time limit came")
+    folder.forget(Stop)
+    assert now()[0] == "stale"
+    folder.write(Node(host="a", state="failed", message="no ports", incarnation="now"))
+    assert now() == ("failed", "no ports")
+    slurm_says(monkeypatch, JobState("unknown", reason="slurmctld is silent"))
+    assert now() == ("unknown", "slurmctld is silent")
+
+
+def test_what_an_earlier_start_said_counts_no_more(
+    folder: ClusterFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm_says(monkeypatch, JobState("running", "RUNNING"))
+    joined(folder, "a", incarnation="later")
+    folder.write(Alive(addresses=("1.0",), incarnation="now"))
+    status = status_of(folder)
+    assert (status.state, status.nodes, status.alive_count) == ("starting", (), 0)
+
+
+def test_missing_nodes_are_named_with_their_logs(
+    folder: ClusterFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm_says(monkeypatch, JobState("running", "RUNNING", hosts=("a",)))
+    joined(folder, "a", "b")
+    folder.write(Alive(addresses=("1.0",), incarnation="now"))
+    slurm_says(monkeypatch, JobState("running", "RUNNING"))
+    (folder.log_of("b")).write_text("\n".join(f"line {number}" for number in range(100)))
+    (folder.log_of("a")).write_text("the head's")
+    status = status_of(folder)
+    assert missing_nodes(status) == ["b"]
+    message = why_not(folder, status)
+    assert "1 of 2 nodes joined within 600 s" in message
+    assert "missing: b" in message
+    assert "  line 99" in message
+    assert "line 50" not in message
+    assert "the head's" not in message
+    assert last_lines(folder.path / "none.log") == []
+
+
+def test_the_only_living_one_needs_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="no cluster is there"):
+        find_folder(None)
+    with pytest.raises(UserError, match=r"'x'.*none is known"):
+        find_folder("x")
+    us = psutil.Process()
+    for name in ("one", "two"):
+        cluster = Cluster(
+            name=name,
+            site=LocalSite(name="local"),
+            nodes=1,
+            created=1.0,
+            working_folder="/",
+            job=str(us.pid),
+            started=us.create_time(),
+        )
+        prepare(cluster)
+        if name == "one":
+            assert find_folder(None).name == "one"
+    with pytest.raises(UserError, match="name one of one, two"):
+        find_folder(None)
+    with pytest.raises(UserError, match="known are one, two"):
+        find_folder("three")
+
+
+def test_another_process_with_that_id_is_not_the_agent() -> None:
+    cluster = Cluster(
+        name="x",
+        site=LocalSite(name="local"),
+        nodes=1,
+        created=1.0,
+        working_folder="/",
+        job=str(os.getpid()),
+        started=psutil.Process().create_time(),
+    )
+    backend = LocalBackend()
+    assert backend.state(cluster).phase == "running"
+    other = cluster.model_copy(update={"started": cluster.started - 60})
+    assert backend.state(other).phase == "gone"
+    backend.end(other)  # ends nobody
+    assert backend.state(cluster.model_copy(update={"job": ""})).phase == "gone"
