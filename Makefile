@@ -8,10 +8,10 @@ PYTHON ?= $(shell $(FIND_PYTHON))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup lock demo study check test test-fast bench ui image report clean have-python
-.PHONY: lab-up lab-down lab-status lab-shell
+.PHONY: lab-up lab-down lab-status lab-shell cluster-up cluster-status cluster-down submit
 
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
 
 setup: have-python ## Make .venv: locked packages, Horovod built here, raysuite itself
 	@$(PYTHON) deploy/setup_venv.py
@@ -75,6 +75,22 @@ lab-status: ## Its hosts, and what SLURM says of them
 
 lab-shell: ## A shell as an ordinary user of it: LAB_USER=hpc1
 	$(LAB) as $(or $(LAB_USER),hpc1)
+
+CLUSTER = $(BIN)/raysuite cluster
+cluster-up: setup ## A Ray cluster: SITE=local NODES= NAME=; RESUME=1 goes on with its suites
+	@$(CLUSTER) up $(if $(SITE),--site '$(SITE)') $(if $(NODES),--nodes '$(NODES)') \
+	  $(if $(NAME),--name '$(NAME)') $(if $(RESUME),--resume)
+
+cluster-status: ## Its nodes and jobs: NAME=
+	@$(CLUSTER) status $(if $(NAME),'$(NAME)')
+
+submit: ## A spec as a job on the cluster: SPEC=experiments/quickstart.yaml SCALE= NAME=
+	@set -e; settings="$$($(CLUSTER) env $(if $(NAME),'$(NAME)'))"; eval "$$settings"; \
+	  $(BIN)/ray job submit -- raysuite run '$(or $(SPEC),experiments/quickstart.yaml)' \
+	  $(if $(SCALE),--scale '$(SCALE)')
+
+cluster-down: ## End it, and nothing else: NAME=
+	@$(CLUSTER) down $(if $(NAME),'$(NAME)')
 
 clean: ## Remove .venv and caches; runs and their records stay
 	rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
