@@ -134,4 +134,6 @@ def test_make_lists_its_targets() -> None:
     )
     listed = [line.split()[0] for line in answer.stdout.splitlines()]
     habits = ["setup", "lock", "demo", "study", "check", "test", "test-fast", "bench", "ui"]
-    assert listed == ["help", *habits, "report", "clean"]
+    lab = ["lab-up", "lab-down", "lab-status", "lab-shell"]
+    cluster = ["cluster-up", "cluster-status", "submit", "cluster-down"]
+    assert listed == ["help", *habits, "image", "report", *lab, *cluster, "clean"]
