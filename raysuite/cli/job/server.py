@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raysuite.cluster.folder import ClusterFolder, all_folders, current_folder, folder_of
+from raysuite.cluster.folder import ClusterFolder, current_folder
 from raysuite.cluster.forward import forwarded
+from raysuite.cluster.status import find_folder
 from raysuite.errors import UserError
 
 if TYPE_CHECKING:
@@ -45,16 +46,6 @@ def job_server(cluster: str | None, via: str | None) -> Iterator[JobServer]:
 
 
 def _chosen(name: str | None) -> ClusterFolder:
-    if name is not None:
-        folder = folder_of(name)
-        folder.cluster()  # raises where there is none
-        return folder
-    if (current := current_folder()) is not None:
-        return current
-    known = [folder for folder in all_folders() if folder.head()]
-    if len(known) == 1:
-        return known[0]
-    if not known:
-        raise UserError("no cluster of yours is up; start one by `raysuite cluster up`")
-    names = ", ".join(folder.name for folder in known)
-    raise UserError(f"several clusters are up ({names}); say which by --cluster NAME")
+    """The cluster `name`, else the one that this process runs in, else the only one that lives."""
+    current = current_folder()
+    return current if name is None and current is not None else find_folder(name)

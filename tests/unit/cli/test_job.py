@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -27,9 +29,17 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _cluster(name: str, up: bool = True) -> ClusterFolder:
-    folder = prepare(
-        Cluster(name=name, site=LocalSite(name="local"), nodes=1, created=1.0, working_folder="/")
+    """A local cluster whose agent is this process."""
+    asked = Cluster(
+        name=name,
+        site=LocalSite(name="local"),
+        nodes=1,
+        created=1.0,
+        working_folder="/",
+        job=str(os.getpid()) if up else "",
+        started=psutil.Process().create_time(),
     )
+    folder = prepare(asked)
     if up:  # port 1 answers nowhere
         folder.write(Head(host="n0", gcs="", dashboard="http://127.0.0.1:1", mlflow=""))
     return folder
@@ -57,10 +67,10 @@ def test_a_job_means_its_own_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_which_of_several_must_be_said() -> None:
-    assert "no cluster of yours is up" in _refused("list")
+    assert "no cluster is there" in _refused("list")
     _cluster("one")
     _cluster("two")
-    assert "several clusters are up (one, two); say which by --cluster" in _refused("list")
+    assert "2 clusters are there; name one of" in _refused("list")
     with pytest.raises(UserError, match="three"):
         _chosen("three")
 
