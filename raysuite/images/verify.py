@@ -35,8 +35,10 @@ def signature(image: Path, key: Path | None) -> Check:
     how = ["--local"] if key is None else ["--key", str(key.absolute())]
     done = asked("verify", *how, image_path(image))
     said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-    note = f"by {key}" if key is not None else "by a key of this machine's keyring"
-    return Check("signature", not done.returncode, note if not done.returncode else said[-1])
+    if done.returncode:
+        return Check("signature", False, said[-1] if said else "apptainer refuses it")
+    by = "a key of this machine's keyring" if key is None else str(key)
+    return Check("signature", True, f"by {by}")
 
 
 def recipe(image: Path, root: Path) -> Check:
