@@ -33,18 +33,26 @@ def site_files() -> dict[str, Path]:
     return found
 
 
-def find_site(name_or_path: str | os.PathLike[str]) -> LocalSite | SlurmSite:
-    """The site of that name, or in that file.
+def site_file(name_or_path: str | os.PathLike[str]) -> Path:
+    """The file of the site of that name, or the path that was given.
 
-    Raises UserError for a name that is not known, SpecError for mistakes in the file.
+    Raises UserError for a name that is not known.
     """
     given = os.fspath(name_or_path)
     if os.sep in given or given.endswith((".yaml", ".yml")):
-        return read_site(Path(given).expanduser())
+        return Path(given).expanduser()
     files = site_files()
     if given not in files:
         raise UserError(
             f"no site is called {given!r}; {suggest(given, files)}. `raysuite cluster site new "
             "NAME` describes another, and a path such as ./mysite.yaml is taken too"
         )
-    return read_site(files[given])
+    return files[given]
+
+
+def find_site(name_or_path: str | os.PathLike[str]) -> LocalSite | SlurmSite:
+    """The site of that name, or in that file.
+
+    Raises UserError for a name that is not known, SpecError for mistakes in the file.
+    """
+    return read_site(site_file(name_or_path))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from raysuite.errors import Mistake, SpecError
+from raysuite.spec.document import Document
 from raysuite.spec.reading import read_document
 from raysuite.spec.site import SITES, LocalSite, SlurmSite
 from raysuite.spec.validate import suggest, validate_as
@@ -15,11 +16,18 @@ def read_site(file: Path) -> LocalSite | SlurmSite:
 
     Raises SpecError, which names file, line and key of every mistake.
     """
-    document = read_document(file)
+    return site_of(read_document(file), file.stem)
+
+
+def site_of(document: Document, name: str) -> LocalSite | SlurmSite:
+    """The site of a document, called `name` where it gives none itself.
+
+    Raises SpecError, which names file, line and key of every mistake.
+    """
     kind = document.data.get("kind")
     if not isinstance(kind, str) or kind not in SITES:
-        name, line = document.place(("kind",))
+        place, line = document.place(("kind",))
         given = "is missing" if kind is None else f"given was {kind!r}"
         message = f"{given}; {suggest(str(kind), SITES)}"
-        raise SpecError([Mistake(message, key="kind", file=name, line=line)])
-    return validate_as(SITES[kind], {"name": file.stem, **document.data}, document.place)
+        raise SpecError([Mistake(message, key="kind", file=place, line=line)])
+    return validate_as(SITES[kind], {"name": name, **document.data}, document.place)

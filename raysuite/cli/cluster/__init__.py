@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import typer
 
+from raysuite.cli.cluster.doctor import doctor
 from raysuite.cli.cluster.down import down
 from raysuite.cli.cluster.env import env
 from raysuite.cli.cluster.list import list_clusters
 from raysuite.cli.cluster.logs import logs
+from raysuite.cli.cluster.site import site
 from raysuite.cli.cluster.status import status
 from raysuite.cli.cluster.up import up
 
@@ -24,3 +26,5 @@ cluster.command("status")(status)
 cluster.command("list")(list_clusters)
 cluster.command("logs")(logs)
 cluster.command("down")(down)
+cluster.command("doctor")(doctor)
+cluster.add_typer(site, name="site")

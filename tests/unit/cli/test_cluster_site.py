@@ -1,0 +1,128 @@
+"""`raysuite cluster site`: what it writes, what it shows, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from raysuite.cli import app
+from raysuite.cli.cluster.site_questions import ask_all
+from raysuite.cluster.sites import find_site
+from raysuite.spec.site import SlurmSite
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAYSUITE_HOME", str(tmp_path))
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["cluster", "site", *arguments])
+
+
+def test_a_new_site_is_found_by_its_name(tmp_path: Path) -> None:
+    settings = ("--set", "time=24:00:00", "--set", "modules=[GCC/12, CUDA/12.4]")
+    result = run("new", "mine", "--yes", "--partition", "gpu", "--account", "12", *settings)
+    assert result.exit_code == 0, result.output
+    file = tmp_path / "sites" / "mine.yaml"
+    assert file.read_text("utf-8") == result.stdout
+    assert f"wrote {file}; next: raysuite cluster doctor --site mine" in result.stderr
+    site = find_site("mine")
+    assert isinstance(site, SlurmSite)
+    assert (site.name, site.partition, site.account) == ("mine", "gpu", "12")
+    assert (site.time, site.modules) == ("24:00:00", ("GCC/12", "CUDA/12.4"))
+    assert site.exclusive, "from slurm-generic"
+
+
+def test_it_begins_with_another_site() -> None:
+    result = run("new", "mine", "--from", "juwels-booster", "--yes", "--set", "nodes=8")
+    assert result.exit_code == 0, result.output
+    site = find_site("mine")
+    assert isinstance(site, SlurmSite)
+    assert (site.nodes, site.gpus_per_node, site.partition) == (8, 4, "booster")
+
+
+def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
+    result = run("new", "mine", "--yes", "--dry-run")
+    assert result.exit_code == 0
+    assert "kind: slurm" in result.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_site_that_is_there_is_kept() -> None:
+    assert run("new", "mine", "--yes").exit_code == 0
+    result = run("new", "mine", "--yes", "--partition", "other")
+    assert result.exit_code == 2
+    assert "is there already" in result.stderr
+    assert run("new", "mine", "--yes", "--partition", "other", "--force").exit_code == 0
+    assert "partition: other" in run("show", "mine").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["m/y"], "command line: name: given was 'm/y'"),
+        (["a", "--partition", "a\nb"], "command line: partition: given was 'a\\nb'"),
+        (["a", "--set", "tyme=3"], "command line: tyme: unknown key; did you mean 'time'?"),
+        (["a", "--set", "nodes=x"], "command line: nodes: given was 'x'"),
+        (["a", "--set", "nodes"], "'nodes' is not key=value"),
+        (["a", "--from", "nowhere"], "no site is called 'nowhere'; valid are juwels-booster"),
+        (["a", "--set", "kind=cloud"], "kind: given was 'cloud'; valid are local, slurm"),
+    ],
+)
+def test_mistakes_are_told_and_nothing_is_written(
+    tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    result = run("new", *arguments, "--yes")
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_all_sites_are_listed_those_with_mistakes_too(tmp_path: Path) -> None:
+    (tmp_path / "sites").mkdir()
+    (tmp_path / "sites" / "bad.yaml").write_text("kind: slurm\nnodes: 0\n")
+    rows = json.loads(run("list", "--json").stdout)
+    kinds = {row["name"]: row["kind"] for row in rows}
+    assert kinds == {
+        "bad": "?",
+        "juwels-booster": "slurm",
+        "lab": "slurm",
+        "local": "local",
+        "slurm-generic": "slurm",
+    }
+    assert "untested" in run("list").stdout.lower()
+
+
+def test_a_site_is_shown_with_its_defaults() -> None:
+    values = json.loads(run("show", "juwels-booster", "--json").stdout)
+    assert values["gpus_per_node"] == 4
+    assert values["scratch"] == "/tmp"
+    assert run("show", "no-such").exit_code == 2
+
+
+def test_questions_are_asked_again_until_the_answer_is_valid(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    texts = ["gpu", "-", "soon", "2:00:00", "0", "4", "", "4", "", "ib0"]
+    texts += ["GCC/12, CUDA/12.4", "/scratch", "sif", "/images/a.sif"]
+    answers = iter(texts)
+    monkeypatch.setattr("typer.prompt", lambda *_, **__: next(answers))
+    found = ask_all("slurm", {"partition": "old"})
+    assert found == {
+        "partition": "gpu",
+        "account": None,
+        "time": "2:00:00",
+        "nodes": 4,
+        "cpus_per_node": None,
+        "gpus_per_node": 4,
+        "memory_per_node": None,
+        "interface": "ib0",
+        "modules": ["GCC/12", "CUDA/12.4"],
+        "scratch": "/scratch",
+        "image": "/images/a.sif",
+    }
+    assert "given was 'soon'" in capfd.readouterr().err
