@@ -144,7 +144,7 @@ def entering(lab: Lab, host: str, argv: list[str], user: str | None = None) -> l
     return [*enter, "--", *become, *clean, *argv]
 
 
-def wait_ready(lab: Lab, timeout_s: float = 90) -> None:
+def wait_ready(lab: Lab, timeout_s: float = 180) -> None:
     """Wait until SLURM counts all hosts as idle; raises LabError with the daemons' last words."""
     deadline = time.monotonic() + timeout_s
     command = entering(lab, LOGIN, ["sinfo", "-h", "-p", "lab", "-N", "-o", "%N %T"])

@@ -33,11 +33,14 @@ def up(folder: Path, nodes: int, cpus: int) -> Lab:
         raise LabError("the lab makes network namespaces and users: run this as root")
     with locked():
         lab = load(folder)
+        new = lab is None
         if lab is None:
-            lab = _make(folder, nodes, cpus)
+            lab = _plan(folder, nodes, cpus)
         elif len(lab.hosts) != nodes:
             raise LabError(f"the lab in {folder} has {len(lab.hosts)} hosts; take it down first")
         try:
+            if new:
+                _furnish(lab)
             if not hosts.alive(lab, LOGIN):
                 hosts.stop(lab, lab.hosts)
                 network.remove_bridge(lab)
@@ -47,7 +50,8 @@ def up(folder: Path, nodes: int, cpus: int) -> Lab:
                     hosts.start(lab, host)
             hosts.wait_ready(lab)
         except BaseException:
-            _remove(lab)
+            if new:
+                _remove(lab)
             raise
     return lab
 
@@ -62,30 +66,33 @@ def down(folder: Path) -> bool:
     return True
 
 
-def _make(folder: Path, nodes: int, cpus: int) -> Lab:
+def _plan(folder: Path, nodes: int, cpus: int) -> Lab:
     for name in ("slurmctld", "slurmd", "munged", "newuidmap", "nsenter", "unshare", "ip", "tc"):
         hosts.program(name)
     if folder.exists() and any(folder.iterdir()):
         raise LabError(f"{folder} is no lab and not empty; RAYSUITE_LAB=FOLDER names another")
-    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
     bridge, subnet = network.free_names()
     memory_mb = psutil.virtual_memory().total // 2**20 // nodes
     names = [f"node{index + 1}" for index in range(nodes)]
-    lab = Lab(folder, names, bridge, subnet, _free_uids(), cpus, memory_mb)
-    for part in ("etc", "run", "log", "home", "state", *(f"state/{host}" for host in names)):
-        (folder / part).mkdir()
-        (folder / part).chmod(0o755)
-    (folder / "state" / "slurmctld").mkdir(mode=0o700)
+    return Lab(folder, names, bridge, subnet, _free_uids(), cpus, memory_mb)
+
+
+def _furnish(lab: Lab) -> None:
+    lab.folder.mkdir(parents=True, exist_ok=True)
+    lab.folder.chmod(0o755)
+    lab.save()
+    for part in ("etc", "run", "log", "home", "state", *(f"state/{host}" for host in lab.hosts)):
+        (lab.folder / part).mkdir()
+        (lab.folder / part).chmod(0o755)
+    (lab.folder / "state" / "slurmctld").mkdir(mode=0o700)
     _write_etc(lab)
     if Path("/dev/fuse").exists():
-        device = os.stat("/dev/fuse").st_rdev
-        os.mknod(folder / "run" / "fuse", stat.S_IFCHR | 0o666, device)
-        (folder / "run" / "fuse").chmod(0o666)
+        device = lab.folder / "run" / "fuse"
+        os.mknod(device, stat.S_IFCHR | 0o666, Path("/dev/fuse").stat().st_rdev)
+        device.chmod(0o666)
     for user in USERS:
         lab.home(user).mkdir(mode=0o700)
         os.chown(lab.home(user), lab.uid(user), lab.uid(user))
-    lab.save()
-    return lab
 
 
 def _write_etc(lab: Lab) -> None:
