@@ -60,14 +60,13 @@ class HeadNode:
         for attempt in range(_TRIES):
             node.take_ports(attempt)
             began = time.monotonic()
-            self._start_mlflow()
+            self._place_mlflow()
             self._tell_where()
             node.start_ray("", self._environment)
             if self._wait_for_ray():
                 node.took("ray", began)
                 break
             node.end_ray()
-            node.children.end(MlflowServer.NAME, 5.0)
             if node.signals.ended:
                 return
             log.warning("Ray's head did not start; trying other ports")
@@ -76,22 +75,28 @@ class HeadNode:
                 f"Ray's head did not start, in {_TRIES} attempts; "
                 f"{node.folder.log_of(node.place.host)} says why"
             )
+        # not beside Ray, whose processes give each other half a minute; nodes join meanwhile
+        began = time.monotonic()
+        self._start_mlflow()
         self._wait_for_mlflow(began)
         self._count()
         if not node.signals.ended:
             node.say("joined")
             self._resume_suites()
 
-    def _start_mlflow(self) -> None:
+    def _place_mlflow(self) -> None:
+        """Where the server will answer: Ray's processes are told before it does."""
         node = self._node
-        port = node.ports.mlflow
-        server = MlflowServer(node.folder, node.cluster.site.mlflow, node.address, port, node.temp)
-        self._environment = node.environment(server.url)
-        environment = server.prepare(self._environment)
-        node.children.start(
-            server.NAME, server.words(), environment, node.folder.logs / "mlflow.log"
-        )
-        self._mlflow = server
+        options, port = node.cluster.site.mlflow, node.ports.mlflow
+        self._mlflow = MlflowServer(node.folder, options, node.address, port, node.temp)
+        self._environment = node.environment(self._mlflow.url)
+
+    def _start_mlflow(self) -> None:
+        node, server = self._node, self._mlflow
+        if server:
+            environment = server.prepare(self._environment)
+            log = node.folder.logs / "mlflow.log"
+            node.children.start(server.NAME, server.words(), environment, log)
 
     def _tell_where(self) -> None:
         """Before Ray answers: the other nodes knock until it does, and lose no time."""

@@ -52,7 +52,7 @@ def start_words(place: Place, address: str, ports: Ports, gcs: str, temp: Path) 
     else:
         role = [f"--address={gcs}"]
     given = [f"--{name}={value}" for name, value in options.items() if value is not None]
-    program = [sys.executable, "-m", "ray.scripts.scripts", "start"]
+    program = [sys.executable, "-m", "raysuite.cluster.agent.patient_ray", "start"]
     return [*program, "--block", "--disable-usage-stats", "--log-color=false", *role, *given]
 
 
