@@ -2,32 +2,45 @@
 
 python -m raysuite.train experiments/x.yaml [--results DIR] [key=value ...]
 torchrun --nproc-per-node 2 -m raysuite.train experiments/x.yaml resources.workers=2
+
+SIGTERM and SIGUSR1 make a run stop between two steps, with a checkpoint in its folder; it exits
+with 75 then, and goes on with --resume.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import shutil
 import sys
 import time
 import traceback
 from pathlib import Path
 
+import torch
+
 from raysuite.errors import RunError, UserError
 from raysuite.parallel.base import World
 from raysuite.plan import RunPlan, make_plans
 from raysuite.records import (
+    STOPPED,
     EpochFinished,
     Journal,
     Record,
     Results,
     RunFailed,
     RunFinished,
+    RunStopped,
     SamplesSkipped,
     TimeShares,
 )
 from raysuite.spec import read_document
+from raysuite.train.checkpoint import checkpoint_run_id
+from raysuite.train.loop import TrainingLoop
 from raysuite.train.peers import is_peer_loss
 from raysuite.train.run import TRACE, execute
+from raysuite.train.signals import Signals
+from raysuite.train.stopping import AskedToStop
 from raysuite.train.world import world_from_environment
 
 
@@ -42,6 +55,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--results", type=Path, help="folder for the journals (default: results/NAME)"
     )
+    parser.add_argument(
+        "--resume", action="store_true", help="leave out what has ended, and go on with the rest"
+    )
     given = parser.parse_intermixed_args(arguments)
     try:
         document = read_document(given.spec, given.overrides, given.scale)
@@ -55,7 +71,15 @@ def main(arguments: list[str] | None = None) -> int:
                 f"start it with torchrun --nproc-per-node N, or set resources.workers={size}"
             )
         results = Results(given.results or Path("results") / plans[0].spec.name)
-        failed = [plan for plan in ours if not _run(plan, results)]
+        if given.resume:
+            ours = [plan for plan in ours if results.end_of(plan.run_id) is None]
+        failed = False
+        with Signals() as signals:
+            for plan in ours:
+                end = _run(plan, results, given.resume, signals.asked)
+                if isinstance(end, RunStopped):
+                    return os.EX_TEMPFAIL
+                failed |= not isinstance(end, RunFinished)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -65,25 +89,53 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def _run(plan: RunPlan, results: Results) -> bool:
+def _run(plan: RunPlan, results: Results, resume: bool, asked: AskedToStop) -> Record | None:
+    """Run a plan; its last Record."""
     world = world_from_environment(plan.device)
+    kept = results.journal_file(plan.run_id).with_name("checkpoint")
+    taken_up = kept if resume and checkpoint_run_id(kept) == plan.run_id else None
     if world.rank == 0:
         results.add_plan(plan.model_dump(mode="json"))
+        if taken_up is None:
+            shutil.rmtree(kept, ignore_errors=True)
+
+    def checkpoint(loop: TrainingLoop) -> None:
+        _keep(loop, kept)
+
     journal = Journal(results.journal_file(plan.run_id)) if world.rank == 0 else None
-    done, began = False, time.time()
+    last, began = None, time.time()
     try:
         trace = results.journal_file(plan.run_id).with_name(TRACE)
-        for record in execute(plan, world, trace_file=trace):
+        for record in execute(plan, world, taken_up, checkpoint, None, trace, asked):
             if journal is not None:
                 journal.write(record)
                 _tell(plan, record)
-            done = isinstance(record, RunFinished)
+            last = record
     except Exception as error:
         message = _end(plan, results, world, error, began)
         if is_peer_loss(error):
             raise RunError(f"rank {world.rank} lost another; the run ended: {message}") from error
         raise
-    return done
+    return last
+
+
+def _keep(loop: TrainingLoop, folder: Path) -> None:
+    """Write a checkpoint, all ranks into one folder that they share, in the place of an older one.
+
+    A rank that dies meanwhile leaves the older one as it is.
+    """
+    partial = folder.with_name(f"{folder.name}.partial")
+    partial.mkdir(parents=True, exist_ok=True)
+    loop.save(partial)
+    loop.engine.comm.all_reduce(torch.zeros(1), "max")  # all ranks have written
+    if loop.world.rank == 0:
+        old = folder.with_name(f"{folder.name}.old")
+        shutil.rmtree(old, ignore_errors=True)
+        if folder.exists():
+            folder.rename(old)
+        partial.rename(folder)
+        shutil.rmtree(old, ignore_errors=True)
+    loop.engine.comm.all_reduce(torch.zeros(1), "max")  # before anybody writes the next one
 
 
 def _tell(plan: RunPlan, record: Record) -> None:
@@ -99,6 +151,9 @@ def _tell(plan: RunPlan, record: Record) -> None:
             )
         case TimeShares(words=words):
             print(f"{plan.title}: {words}", flush=True)
+        case RunStopped():
+            why = STOPPED[record.reason]
+            print(f"{plan.title}: stopped ({why}) {record.words} with --resume", flush=True)
         case RunFailed():
             print(f"{plan.title}: failed: {record.message}", file=sys.stderr)
 

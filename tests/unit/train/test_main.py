@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from raysuite.records import EpochFinished, Results, RunFinished
+from raysuite.records import EpochFinished, Results, RunFinished, RunStopped
+from raysuite.train import stopping
 from raysuite.train.__main__ import main
-from tests.torchrun import torchrun
+from raysuite.train.signals import Signals
+from raysuite.train.stopping import Stop
+from tests.torchrun import ROOT, torchrun
 
 SPEC = """
 name: plain
@@ -46,6 +52,51 @@ def test_a_rank_more_changes_no_loss(
     one, two = losses(tmp_path / "one"), losses(tmp_path / "two")
     assert len(one) == 12
     assert two == pytest.approx(one, rel=1e-5)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("sent", "reason"), [("SIGTERM", "interrupted"), ("SIGUSR1", "time_limit")]
+)
+def test_a_signal_stops_it_and_it_goes_on(
+    spec: Path, tmp_path: Path, sent: str, reason: str
+) -> None:
+    folder = tmp_path / "stopped"
+    call = [sys.executable, "-m", "raysuite.train", spec, "--results", folder]
+    # longer than anybody waits: it ends by the signal
+    call += ["training.epochs=20000", "training.checkpoint_every=0"]
+    with subprocess.Popen(map(str, call), stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout is not None
+        assert "epoch 1/" in process.stdout.readline()
+        process.send_signal(signal.Signals[sent])
+        said = process.stdout.read()
+        assert process.wait(timeout=120) == 75
+    assert "it can be taken up again with --resume" in said
+    results = Results.open(folder)
+    (plan,) = results.plans()
+    stopped = results.records(plan["run_id"])[-1]
+    assert isinstance(stopped, RunStopped)
+    assert stopped.reason == reason
+    assert results.end_of(plan["run_id"]) is None
+
+
+@pytest.mark.integration
+def test_a_run_that_is_taken_up_has_the_losses_of_one_left_alone(
+    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = iter([None] * 3 + [Stop("time_limit")] * 1000)
+    monkeypatch.setattr(stopping, "MEET_SECONDS", 0.0)
+    monkeypatch.setattr(Signals, "asked", lambda _: next(calls))
+    call = [str(spec), "--results", str(tmp_path / "parts")]
+    assert main(call) == 75
+    monkeypatch.undo()
+    assert main([*call, "--resume"]) == 0
+    assert main([*call, "--resume"]) == 0  # nothing is left to do
+    assert main([str(spec), "--results", str(tmp_path / "whole")]) == 0
+    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+    records = Results.open(tmp_path / "parts")
+    kinds = [record.kind for record in records.records(records.plans()[0]["run_id"])]
+    assert kinds.count("run_started") == 2
 
 
 def test_another_number_of_processes(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
