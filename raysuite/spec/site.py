@@ -17,6 +17,7 @@ from raysuite.spec.site_values import (
     Module,
     SbatchLine,
     SlurmTime,
+    Text,
     environment_mistakes,
     slurm_seconds,
 )
@@ -50,7 +51,7 @@ def _checked(environment: dict[str, str]) -> dict[str, str]:
     return environment
 
 
-Environment = Annotated[dict[str, str], AfterValidator(_checked)]
+Environment = Annotated[dict[str, Text], AfterValidator(_checked)]
 
 
 class _Site(Options):
@@ -131,11 +132,11 @@ class SlurmSite(_Site):
     @classmethod
     def _leaves_ours_alone(cls, lines: tuple[str, ...]) -> tuple[str, ...]:
         for line in lines:
-            option = re.match(r"#SBATCH\s+(--[a-z-]+|-[A-Za-z])", line)
-            if option and option[1] in _OURS:
-                raise ValueError(
-                    f"{line!r} sets {option[1]}, which raysuite sets itself; leave it out"
-                )
+            for option in re.findall(r"\s(--[a-z-]+|-[A-Za-z])", line):
+                if any(ours.startswith(option) for ours in _OURS):  # sbatch takes --wra too
+                    raise ValueError(
+                        f"{line!r} sets {option}, which raysuite sets itself; leave it out"
+                    )
         return lines
 
     @model_validator(mode="after")

@@ -130,11 +130,12 @@ def environment_mistakes(environment: Mapping[str, str]) -> list[str]:
                 f"{name} looks like a secret, and others can read a job's script; put it into a "
                 "file of your own that your code reads"
             )
-        if "\0" in value or any(unicodedata.category(char) == "Cs" for char in value):
-            wrong.append(f"the value of {name!r} holds a character that no variable can hold")
+        if any(unicodedata.category(char) in _CONTROL and char != "\t" for char in value):
+            wrong.append(f"the value of {name} is {value!r}; it should be one line")
     return wrong
 
 
+Text = Annotated[str, BeforeValidator(_plain_number)]
 Line = Annotated[str, BeforeValidator(_plain_number), AfterValidator(one_line)]
 """One line of text, not empty."""
 AbsolutePath = Annotated[str, AfterValidator(_absolute)]

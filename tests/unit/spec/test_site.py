@@ -1,0 +1,137 @@
+"""A site's file: what it may say, and every mistake in it at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raysuite.errors import Mistake, SpecError, UserError
+from raysuite.spec.site import LocalSite, SlurmSite
+from raysuite.spec.site_file import read_site
+from raysuite.spec.site_values import slurm_seconds
+
+
+def read(tmp_path: Path, text: str) -> LocalSite | SlurmSite:
+    file = tmp_path / "mysite.yaml"
+    file.write_text(text, encoding="utf-8")
+    return read_site(file)
+
+
+def mistakes(tmp_path: Path, text: str) -> tuple[Mistake, ...]:
+    with pytest.raises(SpecError) as caught:
+        read(tmp_path, text)
+    return caught.value.mistakes
+
+
+def test_the_least_of_each_kind(tmp_path: Path) -> None:
+    assert read(tmp_path, "kind: local") == LocalSite(name="mysite")
+    assert read(tmp_path, "kind: slurm") == SlurmSite(name="mysite")
+
+
+def test_the_name_is_the_files_unless_it_says_otherwise(tmp_path: Path) -> None:
+    assert read(tmp_path, "kind: local\nname: other").name == "other"
+
+
+def test_a_site_survives_json() -> None:
+    site = SlurmSite(name="a", binds=("/x:/y:ro",), environment={"A": "é\t'"}, time="1-2")
+    assert SlurmSite.model_validate_json(site.model_dump_json()) == site
+
+
+def test_all_mistakes_at_once_in_the_order_of_their_lines(tmp_path: Path) -> None:
+    text = """\
+kind: slurm
+partition: ""
+time: soon
+nodes: 0
+interface: ib 0
+binds: [relative, "/a:/b:rx"]
+modules: [-x]
+environment: {A B: c, HF_TOKEN: x, SLURM_JOB_ID: 1}
+image: images/a.sif
+mlflow: {backend: postgresql}
+nods: 3
+"""
+    found = mistakes(tmp_path, text)
+    assert [(mistake.key, mistake.line) for mistake in found] == [
+        ("partition", 2),
+        ("time", 3),
+        ("nodes", 4),
+        ("interface", 5),
+        ("binds.0", 6),
+        ("binds.1", 6),
+        ("modules.0", 7),
+        ("environment", 8),
+        ("image", 9),
+        ("mlflow", 10),
+        ("nods", 11),
+    ]
+    assert {mistake.file for mistake in found} == {str(tmp_path / "mysite.yaml")}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("nodes: 1", "kind: is missing; valid are local, slurm"),
+        ("kind: slrum", "given was 'slrum'; did you mean 'slurm'?"),
+        ("kind: [slurm]", "given was ['slurm']"),
+        ("kind: slurm\npartitoin: a", "unknown key; did you mean 'partition'?"),
+        ("kind: local\npartition: a", "unknown key"),
+        ("kind: slurm\npartition: 'a\n\n  b'", "one line without control characters"),
+        ('kind: slurm\naccount: "a\\0b"', "one line without control characters"),
+        ("kind: slurm\nenvironment: {WANDB_API_KEY: x}", "looks like a secret"),
+        ("kind: slurm\nenvironment: {A B: x}", "no variable's name"),
+        ("kind: slurm\nenvironment: {RAY_ADDRESS: x}", "leave it out"),
+        ('kind: slurm\nenvironment: {A: "x\\n#PBS -N y"}', "should be one line"),
+        ("kind: slurm\nsbatch_lines: ['--x']", "such as '#SBATCH --mail-type=END'"),
+        ("kind: slurm\nsbatch_lines: ['#SBATCH --nodes=3']", "sets --nodes, which raysuite"),
+        ("kind: slurm\nsbatch_lines: ['#SBATCH -N3']", "sets -N, which raysuite"),
+        ("kind: slurm\nsbatch_lines: ['#SBATCH --mail-type=END --wrap=x']", "sets --wrap"),
+        ("kind: slurm\nsbatch_lines: ['#SBATCH --expor=ALL']", "sets --expor"),
+        ("kind: slurm\ntime: 2", "make time longer or warn_seconds smaller"),
+        ("kind: slurm\ngpu_type: a100", "gpu_type is given without gpus_per_node"),
+        ("kind: slurm\nmemory_per_node: 480GB", "such as 480G"),
+        ("kind: slurm\nmlflow: {url_file: /x}", "sqlite takes none"),
+        ("kind: slurm\nmlflow: {url: 'postgresql://u:p@h/d'}", "unknown key"),
+    ],
+)
+def test_one_mistake(tmp_path: Path, text: str, words: str) -> None:
+    assert words in str(mistakes(tmp_path, text)[0])
+
+
+def test_a_file_that_is_missing_is_the_users_mistake(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot be read"):
+        read_site(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize("text", ["24:00:00", "'24:00:00'", "1-00:00:00", "1-0", "1440", "1440:00"])
+def test_a_day_in_yaml(tmp_path: Path, text: str) -> None:
+    site = read(tmp_path, f"kind: slurm\ntime: {text}")
+    assert isinstance(site, SlurmSite)
+    assert site.time == text.strip("'")
+    assert slurm_seconds(site.time) == 86400
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 5400), ("1:30", 90), ("1:30:00", 5400), ("2-12", 216000), ("0-0:01:01", 61)],
+)
+def test_slurms_notation_of_a_time(text: str, seconds: int) -> None:
+    assert slurm_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "1:2:3:4", "1h", "UNLIMITED", "1-", "٣", "9" * 30])
+def test_what_is_no_time(text: str) -> None:
+    with pytest.raises(ValueError, match="as SLURM writes it"):
+        slurm_seconds(text)
+
+
+def test_a_number_may_be_a_variables_value(tmp_path: Path) -> None:
+    assert read(tmp_path, "kind: local\nenvironment: {A: 12}").environment == {"A": "12"}
+
+
+def test_paths_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ada")
+    site = read(tmp_path, "kind: local\nimage: ~/a.sif\nbinds: ['~/data:/data:ro', ~/b]")
+    assert site.image == "/home/ada/a.sif"
+    assert site.binds == ("/home/ada/data:/data:ro", "/home/ada/b")
