@@ -73,4 +73,10 @@ def record(facts: dict[str, object], python: Path) -> None:
 
 if __name__ == "__main__":
     os.environ.update(environment())
-    set_up(json.loads((Path(__file__).resolve().parent.parent / "facts.json").read_text()))
+    import horovod_wheel
+    import setup_venv
+
+    try:
+        set_up(json.loads((setup_venv.ROOT / "facts.json").read_text()))
+    except (setup_venv.SetupError, horovod_wheel.HorovodError) as error:
+        sys.exit(f"setup: {error}")

@@ -44,5 +44,4 @@ def _horovod(facts: dict[str, Any]) -> list[str]:
 
 if __name__ == "__main__":
     found = failures(json.loads(Path(FACTS).read_text("utf-8")))
-    print("\n".join(found), file=sys.stderr)
-    sys.exit(bool(found))
+    sys.exit("\n".join(found) or None)
