@@ -16,6 +16,7 @@ _STEP_S = 0.5
 def main() -> None:
     """As `ray` on the command line."""
     from ray._private import services
+    from ray.exceptions import RaySystemError
     from ray.scripts import scripts
 
     find = services.get_node
@@ -25,7 +26,7 @@ def main() -> None:
         while True:
             try:
                 return find(*arguments, **named)
-            except RuntimeError:
+            except (RuntimeError, RaySystemError):  # not there yet; the GCS is silent
                 if time.monotonic() > deadline:
                     raise
             time.sleep(_STEP_S)
