@@ -20,7 +20,8 @@ from raysuite.parallel.comm import Comm, Pending
 from raysuite.records import StopReason
 
 MEET_SECONDS = 1.0
-"""About how long ranks train between two meetings. A meeting takes some 0.1 ms of the host."""
+"""About how long ranks train between two meetings. A meeting takes less than a millisecond
+of the host, beside a step that computes."""
 _MOST_STEPS = 1000
 _REASONS: tuple[StopReason, ...] = get_args(StopReason)
 
