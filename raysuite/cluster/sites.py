@@ -10,7 +10,8 @@ from raysuite.spec.site import LocalSite, SlurmSite
 from raysuite.spec.site_file import read_site
 from raysuite.spec.validate import suggest
 
-_PACKAGE = Path(__file__).parent
+_SHIPPED = Path(__file__).parent / "shipped_sites"
+"""A checkout calls it deploy/sites."""
 
 
 def home() -> Path:
@@ -25,9 +26,8 @@ def own_sites() -> Path:
 
 def site_files() -> dict[str, Path]:
     """Every site by its name; the user's own come before the shipped ones, also in their place."""
-    shipped = [_PACKAGE.parents[1] / "deploy" / "sites", _PACKAGE / "shipped_sites"]
     found: dict[str, Path] = {}
-    for folder in (own_sites(), *shipped):
+    for folder in (own_sites(), _SHIPPED):
         for file in sorted(folder.glob("*.yaml")):
             found.setdefault(file.stem, file)
     return found
