@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from raysuite.errors import MissingPartError
 from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, World, set_lr
+from raysuite.parallel.checkpoints import weights_only
 from raysuite.parallel.comm import TorchComm, join_torch_group, leave_torch_group
 from raysuite.spec.strategies import DeepSpeedOptions
 from raysuite.units import MIB
@@ -141,6 +142,15 @@ def engine_config(
     }
 
 
+def _data_classes() -> list[type]:
+    """What ZeRO's checkpoints hold beside tensors and plain values."""
+    from deepspeed.runtime.fp16.loss_scaler import LossScaler
+    from deepspeed.runtime.zero.config import ZeroStageEnum
+    from deepspeed.utils.tensor_fragment import fragment_address
+
+    return [LossScaler, ZeroStageEnum, fragment_address]
+
+
 class DeepSpeedEngine(Engine):
     """A training step by DeepSpeed's engine."""
 
@@ -200,7 +210,8 @@ class DeepSpeedEngine(Engine):
         self.engine.save_checkpoint(str(folder), tag="engine", client_state=self.scale.state())
 
     def load(self, folder: Path) -> None:
-        _, state = self.engine.load_checkpoint(str(folder), tag="engine")
+        with weights_only(_data_classes()):
+            _, state = self.engine.load_checkpoint(str(folder), tag="engine")
         self.scale.load_state(state)
 
     def close(self) -> None:

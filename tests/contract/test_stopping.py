@@ -1,0 +1,62 @@
+"""Under every strategy, two ranks stop after the same step and go on as if they had not."""
+
+from __future__ import annotations
+
+import functools
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.stopping_worker import STOP_AFTER
+from tests.require import require
+from tests.torchrun import torchrun
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(660)]
+
+RANKS = 2
+VARIANTS: dict[str, dict[str, Any]] = {
+    "ddp": {"name": "ddp"},
+    "horovod": {"name": "horovod"},
+    **{f"deepspeed-{n}": {"name": "deepspeed", "zero_stage": n} for n in (0, 1, 2, 3)},
+}
+ROUNDING = {"ddp": 0.0, "horovod": 1e-6, "deepspeed": 1e-6}
+
+
+@functools.cache
+def launched(framework: str) -> list[dict[str, Any]]:
+    request = {name: value for name, value in VARIANTS.items() if value["name"] == framework}
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "found"
+        torchrun(RANKS, "tests.contract.stopping_worker", json.dumps(request), file, timeout_s=600)
+        return [json.loads(Path(f"{file}.{rank}").read_text()) for rank in range(RANKS)]
+
+
+def found_for(variant: str) -> list[dict[str, Any]]:
+    framework = VARIANTS[variant]["name"]
+    if framework != "ddp":
+        require(framework)
+    return [found[variant] for found in launched(framework)]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_all_ranks_stop_after_the_same_step(variant: str) -> None:
+    assert [each["stop"] for each in found_for(variant)] == [["preempted", 7.0, STOP_AFTER]] * RANKS
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_training_goes_on_as_if_left_alone(variant: str) -> None:
+    for found in found_for(variant):
+        assert found["distance"] <= ROUNDING[VARIANTS[variant]["name"]]
+        assert (found["attempts"], found["waits"]) == (2, RANKS)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_no_code_of_a_checkpoint_is_run(variant: str) -> None:
+    """Each file of it in turn, put there by somebody else."""
+    kinds = {"ddp": 3, "horovod": 3, "deepspeed-0": 3, "deepspeed-3": 3}.get(variant, 4)
+    for found in found_for(variant):
+        assert len(found["refused"]) == kinds
+        assert set(found["refused"].values()) == {"UnpicklingError"}, found["refused"]
