@@ -34,6 +34,7 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, Stop | None]:
     loop.power.begin()
     began = steady_began = now(device)
     loop.has_begun(began)
+    watch.anew()
     losses: list[Tensor] = []
     waited, stop = 0.0, None
     batches = loop.train_loader.batches([part for step in steps for part in step])

@@ -53,6 +53,14 @@ class Watch:
         self._pending: Pending | None = None
         self._left = 1
         """Steps until the next meeting; the same on all ranks."""
+        self._met_at, self._steps, self._anew = time.monotonic(), 0, False
+
+    def anew(self) -> None:
+        """Before steps of another length, on every rank: meet after the first of them.
+
+        At the pace of a validation's steps, the next meeting would be half an epoch away.
+        """
+        self._left, self._anew = 1, True
         self._met_at, self._steps = time.monotonic(), 0
 
     def step(self) -> Stop | None:
@@ -60,10 +68,11 @@ class Watch:
         self._steps += 1
         if self._pending is not None:
             number, deadline, steps = self._pending().tolist()
-            self._pending, self._left = None, int(steps)
+            # of the steps before, it tells the pace of those
+            self._pending, self._left = None, 1 if self._anew else int(steps)
             if number:
                 return Stop(_REASONS[int(number) - 1], deadline or None)
-        self._left -= 1
+        self._left, self._anew = self._left - 1, False
         if self._left <= 0:
             self._pending = self._comm.begin_max(self._word())
         return None

@@ -55,6 +55,7 @@ def validate(
     steps = rank_slices(order, global_batch, plan.workers, world.rank, skipped=skipped)
     sums = torch.zeros(3, dtype=torch.float64)
     few = plan.dataset.classes <= _FIVE
+    watch.anew()
     with torch.no_grad():
         for batch in loader.batches([part for step in steps for part in step]):
             logits = forward(batch.images)[: batch.real].float()

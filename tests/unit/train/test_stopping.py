@@ -202,6 +202,22 @@ class TestWatch:
     def test_never_rarer_than_a_thousand_steps(self) -> None:
         assert self.asked_at(1e-5, 2500) == [1, 1001, 2001]
 
+    @pytest.mark.parametrize("short", [999, 1000, 1001, 1003])
+    def test_steps_of_another_length_have_a_pace_of_their_own(self, short: int) -> None:
+        asked: list[int] = []
+        count = 0
+        watch = Watch(lambda: asked.append(count), ALONE, NoComm())
+        for length, steps in [(0.001, short), (0.5, 20)]:  # a validation, then training
+            watch.anew()
+            for _ in range(steps):
+                self.now += length
+                count += 1
+                assert watch.step() is None
+        watch.end()
+        late = [each - short for each in asked if each > short]
+        assert late[0] == 1
+        assert {b - a for a, b in pairwise(late)} <= {1, 2}
+
     def test_a_slow_beginning_is_made_up_for(self) -> None:
         asked = self.asked_over([5.0, *[0.001] * 3000])
         assert asked[:2] == [1, 2]
