@@ -24,6 +24,8 @@ TEMPORARY_FAILURE = 75
 _PATIENCE_S = 60.0
 """How long a job server may be silent while a job is followed: a head may be starting again."""
 _PAUSE_S = 0.5
+_NO_AGENT = "No available agent"
+"""The job server's word for a head whose agent has not reported yet."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,15 @@ class JobServer:
     def submit(self, entrypoint: str) -> str:
         """Have the cluster's head run a shell command in the cluster's working folder; its id."""
         name = f"job-{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+        deadline = time.monotonic() + _PATIENCE_S
         with self._told():
-            return str(self._client.submit_job(entrypoint=entrypoint, submission_id=name))
+            while True:
+                try:
+                    return str(self._client.submit_job(entrypoint=entrypoint, submission_id=name))
+                except RuntimeError as error:  # the cluster has only just come up
+                    if _NO_AGENT not in str(error) or time.monotonic() > deadline:
+                        raise
+                time.sleep(_PAUSE_S)
 
     def jobs(self) -> list[Job]:
         """All that were submitted, the oldest first."""
