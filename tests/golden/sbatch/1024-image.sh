@@ -42,8 +42,9 @@ set -u
 
 # SLURM warns this shell alone: sent to the step, the signal would end every process of Ray's.
 warn() {
-  local fresh=$folder/.stop.json.$SLURM_JOB_ID deadline=$(($(date +%s) + warn_seconds))
+  local fresh=$folder/.stop.json.$SLURM_JOB_ID
   if [[ ! -e $folder/stop.json ]]; then
+    deadline=$(($(date +%s) + warn_seconds))
     (umask 077 && printf '{"reason": "time_limit", "deadline": %d}\n' "$deadline" >"$fresh")
     mv -f -- "$fresh" "$folder/stop.json"
     warned=1
@@ -58,7 +59,17 @@ suites_are_left() {
   return 1
 }
 
-warned=0 cancelled=0 restarts=0
+# SLURM itself queues a job again for a lost node or preemption, not for its time limit.
+queue_again() {
+  if ((requeue && warned && !queued)) && suites_are_left; then
+    queued=1
+    echo "raysuite: the time limit came before the end of all suites; queueing the job again"
+    scontrol requeue "$SLURM_JOB_ID" || echo "raysuite: SLURM does not queue it again" >&2
+  fi
+}
+
+warned=0 queued=0 cancelled=0 restarts=0 deadline=0
+last_seconds=$((warn_seconds < 20 ? warn_seconds / 2 : 10))
 trap warn USR1
 trap 'cancelled=1' TERM
 rm -f -- "$folder/stop.json"
@@ -69,14 +80,16 @@ while :; do
   srun "${step[@]}" "${command[@]}" &
   srun=$! status=0
   while kill -0 "$srun" 2>/dev/null; do
-    status=0
-    wait "$srun" || status=$?  # a signal's trap interrupts it
+    if ((warned)); then
+      sleep 1
+      if (($(date +%s) >= deadline - last_seconds)); then queue_again; fi
+    else
+      status=0
+      wait "$srun" || status=$?  # a signal's trap interrupts it
+    fi
   done
   if ((status == 0 || cancelled)) || [[ -e $folder/stop.json ]]; then
-    if ((requeue && warned)) && suites_are_left; then
-      echo "raysuite: the time limit came before the end of all suites; queueing the job again"
-      scontrol requeue "$SLURM_JOB_ID"
-    fi
+    queue_again
     exit 0
   fi
   # slurmctld 22.05 gives a job that has lost a node no further step, and may crash over one

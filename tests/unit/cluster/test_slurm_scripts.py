@@ -240,6 +240,24 @@ def test_suites_that_are_left_bring_the_cluster_back(bench: Bench, suites: bool)
     assert bench.calls("scontrol") == ([["requeue", "17"]] if suites else [])
 
 
+def test_a_cluster_that_goes_on_is_queued_again_before_its_limit(bench: Bench) -> None:
+    (bench.cluster / "suites" / "1.json").write_text("{}")
+    gone = bench.path / "gone"
+    bench.command("srun", f'while [[ ! -e "{gone}" ]]; do sleep 0.05; done; exit 143')
+    bench.command("scontrol", f'touch "{gone}"')
+    process = bench.start(script(bench, requeue=True, warn_seconds=2))
+    try:
+        wait_for(lambda: bench.calls("srun"))
+        process.send_signal(signal.SIGUSR1)
+        output, _ = process.communicate(timeout=DEADLINE_S)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, output
+    assert bench.calls("scontrol") == [["requeue", "17"]], "once"
+    assert len(bench.calls("srun")) == 1
+
+
 def test_a_cluster_that_was_taken_down_stays_down(bench: Bench) -> None:
     (bench.cluster / "suites" / "1.json").write_text("{}")
     bench.command("srun", f'echo "{{}}" >"{bench.cluster}/stop.json"; exit 1')
