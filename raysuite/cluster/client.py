@@ -51,6 +51,7 @@ def start(cluster: Cluster, command: tuple[str, ...], resume: bool = False) -> C
         cluster = backend_of(cluster).start(folder, cluster, command)
     except BaseException:
         folder.forget_secrets()
+        folder.forget(Cluster)
         raise
     folder.write(cluster)
     folder.write(Timings(seconds={"submit": round(time.time() - began, 3)}))

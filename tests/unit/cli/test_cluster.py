@@ -1,0 +1,119 @@
+"""`raysuite cluster` where nothing is started."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from raysuite.cli import app
+from raysuite.cli.cluster.env import exports
+from raysuite.cluster.files import Cluster, Head
+from raysuite.cluster.folder import prepare
+from raysuite.spec.site import LocalSite
+
+CLI = CliRunner()
+TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RAYSUITE_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "home"
+
+
+def test_a_dry_run_leaves_nothing(own_home: Path) -> None:
+    Path("far.yaml").write_text("kind: slurm\nnodes: 3\npartition: gpu\n")
+    done = CLI.invoke(app, ["cluster", "up", "--site", "./far.yaml", "--dry-run"])
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith("#!/bin/bash")
+    assert "#SBATCH --nodes=3" in done.output
+    assert f"{own_home}/clusters/far" in done.output
+    done = CLI.invoke(app, ["cluster", "up", "--dry-run"])
+    assert done.output.rstrip().endswith(f"-m raysuite.cluster.agent {own_home}/clusters/local")
+    assert not own_home.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["up", "--nodes", "2"], "is this machine alone"),
+        (["up", "--name", "../x"], "cannot be called"),
+        (["up", "--site", "nowhere"], "no site is called 'nowhere'"),
+        (["env"], "no cluster is there"),
+        (["down", "mine"], "no cluster is called 'mine'"),
+        (["down", "mine", "--all"], "give one of them"),
+    ],
+)
+def test_mistakes_are_told(words: list[str], said: str) -> None:
+    done = CLI.invoke(app, ["cluster", *words])
+    assert done.exit_code == 2
+    assert said in done.output
+
+
+def test_env_names_files_and_no_secrets() -> None:
+    us = psutil.Process()
+    cluster = Cluster(
+        name="mine",
+        site=LocalSite(name="local"),
+        nodes=1,
+        created=1.0,
+        working_folder="/",
+        job=str(us.pid),
+        started=us.create_time(),
+    )
+    folder = prepare(cluster)
+    starting = CLI.invoke(app, ["cluster", "env"])
+    assert starting.exit_code == 2
+    assert "wait until it is up" in starting.output
+    folder.write(
+        Head(host="a", gcs="127.0.0.1:1", dashboard="http://127.0.0.1:2", mlflow="http://m:3")
+    )
+    done = CLI.invoke(app, ["cluster", "env", "--json"])
+    assert json.loads(done.output) == {
+        "RAY_ADDRESS": "http://127.0.0.1:2",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(folder.token_file),
+        "RAYSUITE_CLUSTER": str(folder.path),
+        "MLFLOW_TRACKING_URI": "http://m:3",
+        "MLFLOW_TRACKING_AUTH": "raysuite",
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    }
+
+
+@given(TEXT)
+@settings(deadline=None, max_examples=25)
+def test_a_shell_reads_what_was_meant(value: str) -> None:
+    script = exports({"VALUE": value}) + '\nprintf %s "$VALUE"'
+    said = subprocess.run(["bash", "-c", script], capture_output=True, check=True)
+    assert said.stdout.decode() == value
+    assert said.stderr == b""
+
+
+def test_logs(own_home: Path) -> None:
+    us = psutil.Process()
+    folder = prepare(
+        Cluster(
+            name="mine",
+            site=LocalSite(name="local"),
+            nodes=1,
+            created=1.0,
+            working_folder="/",
+            job=str(us.pid),
+            started=us.create_time(),
+        )
+    )
+    folder.log_of("a").write_text("one\ntwo\n")
+    folder.log_of("b").write_text("three\n")
+    assert CLI.invoke(app, ["cluster", "logs"]).output == "a: one\na: two\nb: three\n"
+    assert CLI.invoke(app, ["cluster", "logs", "a", "-n", "1"]).output == "two\n"
+    wrong = CLI.invoke(app, ["cluster", "logs", "c"])
+    assert wrong.exit_code == 2
+    assert "valid are a, b" in wrong.output

@@ -1,0 +1,98 @@
+"""Ending what was started, all of it and nothing else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+PROGRAM = """
+import os, sys, time
+from pathlib import Path
+from raysuite.cluster.agent.children import Children
+
+folder = Path(sys.argv[1])
+children = Children(folder)
+shell = sys.argv[2]
+children.start("shell", ["bash", "-c", shell], os.environ, folder / "log")
+(folder / "started").touch()
+while not (folder / "end").exists():
+    time.sleep(0.05)
+    children.reap()
+children.end_all(2.0)
+(folder / "ended").touch()
+time.sleep(600)
+"""
+
+
+def until(holds: Callable[[], object], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def begin(tmp_path: Path, shell: str) -> subprocess.Popen[bytes]:
+    program = subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path), shell])
+    until((tmp_path / "started").exists)
+    return program
+
+
+def pids(tmp_path: Path, count: int) -> list[int]:
+    file = tmp_path / "pids"
+    until(lambda: file.exists() and len(file.read_text().split()) == count)
+    return [int(word) for word in file.read_text().split()]
+
+
+def gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_orphans_and_the_deaf_are_ended_too(tmp_path: Path) -> None:
+    # one daemon in a session of its own whose parent is gone, one that ignores SIGTERM
+    shell = (
+        '(setsid sleep 600 & echo $! >>pids) & bash -c \'trap "" TERM; echo $$ >>pids; '
+        "while :; do sleep 1; done' & echo $$ >>pids; wait; sleep 600"
+    )
+    stranger = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    program = begin(tmp_path, shell)
+    try:
+        started = pids(tmp_path, 3)
+        assert not any(map(gone, started))
+        (tmp_path / "end").touch()
+        until((tmp_path / "ended").exists)
+        until(lambda: all(map(gone, started)))
+        assert psutil.Process(program.pid).children() == []
+        assert stranger.poll() is None
+    finally:
+        for process in (program, stranger):
+            process.kill()
+            process.wait()
+
+
+def test_children_end_with_an_agent_that_is_killed(tmp_path: Path) -> None:
+    program = begin(tmp_path, "echo $$ >pids; exec sleep 600")
+    (child,) = pids(tmp_path, 1)
+    program.kill()
+    program.wait()
+    until(lambda: gone(child))
+
+
+def test_the_warning_of_slurm_does_not_end_them(tmp_path: Path) -> None:
+    program = begin(tmp_path, "echo $$ >pids; exec sleep 600")
+    try:
+        (child,) = pids(tmp_path, 1)
+        os.kill(child, signal.SIGUSR1)
+        time.sleep(0.2)
+        assert not gone(child)
+    finally:
+        (tmp_path / "end").touch()
+        until(lambda: gone(child))
+        program.kill()
+        program.wait()
