@@ -1,0 +1,92 @@
+"""Options of `raysuite run` that do not go together, and what is passed on to a continuation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from raysuite.cli import app
+from raysuite.cli.run_suite import Request
+
+BASE: dict[str, Any] = {
+    "spec": Path("x y.yaml"),
+    "overrides": [],
+    "scale": None,
+    "address": None,
+    "root": Path("results"),
+    "resume": False,
+    "resume_from": None,
+    "retry_failed": False,
+    "mlflow": True,
+    "tracking_uri": None,
+    "quiet": False,
+    "as_json": False,
+    "stop_within_s": 60.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "no SPEC was given; give an experiment's YAML file, or --resume-from RESULTS"),
+        (["--dry-run"], "--dry-run prints the runs of a SPEC, and none was given"),
+        (["x.yaml", "--resume-from", "results"], "leave SPEC and KEY=VALUE out"),
+        (["--resume", "--resume-from", "results"], "give one of them"),
+        (["x.yaml", "repeats=2", "--resume"], "leave KEY=VALUE out"),
+        (["x.yaml", "--retry-failed"], "--retry-failed goes with --resume or --resume-from"),
+        (["--resume-from", "nowhere"], "nowhere is not a results folder"),
+        (["x.yaml", "--address", "http://10.0.0.1:8265"], "`ray job submit -- raysuite run ...`"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    done = CliRunner().invoke(app, ["run", *words])
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_address_of_jobs_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "https://10.0.0.1:8265")
+    done = CliRunner().invoke(app, ["run", "x.yaml"])
+    assert done.exit_code == 2
+    assert "no Ray can be joined there" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("changes", "command"),
+    [
+        ({}, "raysuite run 'x y.yaml' --resume"),
+        (
+            {"scale": "laptop", "root": Path("my results")},
+            "raysuite run 'x y.yaml' --scale laptop --results 'my results' --resume",
+        ),
+        (
+            {"spec": None, "resume_from": Path("$(x)")},
+            "raysuite run --resume-from '$(x)'",
+        ),
+    ],
+)
+def test_how_to_go_on(changes: dict[str, Any], command: str) -> None:
+    assert Request(**{**BASE, **changes}).hint() == command
+
+
+def test_what_holds_for_the_continuation_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://node1:5000")
+    within = ("--stop-within", "60")
+    assert Request(**BASE).arguments() == within
+    given = {**BASE, "mlflow": False, "as_json": True}
+    assert Request(**given).arguments() == ("--json", "--no-mlflow", *within)
+    # the next head's server has another address, which its environment names
+    inherited = {**BASE, "tracking_uri": "http://node1:5000"}
+    assert Request(**inherited).arguments() == within
+    own = {**BASE, "quiet": True, "tracking_uri": "sqlite:///own.db"}
+    assert Request(**own).arguments() == ("--quiet", "--tracking-uri", "sqlite:///own.db", *within)
+    secret = {**BASE, "tracking_uri": "http://me:secret@host"}
+    assert Request(**secret).arguments() == within
