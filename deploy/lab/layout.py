@@ -78,7 +78,7 @@ class Lab:
 
 def default_folder() -> Path:
     """$RAYSUITE_LAB, or /var/lib/raysuite-lab."""
-    return Path(os.environ.get("RAYSUITE_LAB", "/var/lib/raysuite-lab"))
+    return Path(os.environ.get("RAYSUITE_LAB") or "/var/lib/raysuite-lab").absolute()
 
 
 def load(folder: Path) -> Lab | None:
