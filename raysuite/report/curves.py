@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from raysuite.records import EpochFinished, Row, RunFigures, summarize
 from raysuite.report import text
 from raysuite.report.facets import WORK, shared, telling, written
-from raysuite.report.figures.panels import panelled
+from raysuite.report.figures.panels import ACCURACY, panelled
 from raysuite.report.figures.points import whiskers
 from raysuite.report.figures.styles import Styles
 from raysuite.report.plot import NEUTRAL, Plot, Trace, key, safe
@@ -45,11 +45,7 @@ def accuracy(rows: Sequence[Row], styles: Styles, intervals: bool = False) -> Pl
         description=f"One line per variant over epochs.{reached}",
         panels=drawn,
         x={"title": {"text": "epochs"}, "rangemode": "tozero"},
-        y={
-            "title": {"text": "validation accuracy"},
-            "tickformat": "~%",
-            "rangemode": "nonnegative",
-        },
+        y=ACCURACY,
         height=PANEL_HEIGHT,
     )
 

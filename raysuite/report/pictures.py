@@ -199,6 +199,9 @@ def _axis(axes: Axes, given: dict[str, Any], name: str) -> None:
         axes.set(**{f"{name}lim": given["range"]})
     elif given.get("rangemode") == "tozero" and given.get("type") != "log":
         axes.set(**{f"{name}lim": (0.0, None)})
+    if clip := given.get("autorangeoptions"):
+        low, high = getattr(axes, f"get_{name}lim")()
+        axes.set(**{f"{name}lim": (max(low, clip["clipmin"]), min(high, clip["clipmax"]))})
 
 
 def _legend(figure: Figure, drawn: Sequence[Axes], wanted: bool) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from raysuite.records import Row
 from raysuite.report import curves, text
 from raysuite.report.facets import WORK, shared, telling, written
-from raysuite.report.figures.panels import panelled
+from raysuite.report.figures.panels import ACCURACY, panelled
 from raysuite.report.figures.points import line
 from raysuite.report.figures.styles import Styles
 from raysuite.report.plot import Plot, Trace
@@ -53,11 +53,7 @@ def accuracy(rows: Sequence[Row], styles: Styles) -> Plot | None:
             "tickvals": batches,
             "ticktext": [f"{batch:,}" for batch in batches],
         },
-        y={
-            "title": {"text": "validation accuracy"},
-            "tickformat": "~%",
-            "rangemode": "nonnegative",
-        },
+        y=ACCURACY,
     )
 
 

@@ -12,6 +12,12 @@ from raysuite.report.plot import Plot, Trace, safe
 
 PANEL_HEIGHT = 300
 """Pixels of one row of panels."""
+ACCURACY = {
+    "title": {"text": "validation accuracy"},
+    "tickformat": "~%",
+    "autorangeoptions": {"clipmin": 0.0, "clipmax": 1.02},
+}
+"""Axis of accuracies: an interval of few repeats may reach beyond what an accuracy can be."""
 
 
 def panelled(
