@@ -172,12 +172,12 @@ class HeadNode:
 
     def _watch_mlflow(self, server: MlflowServer, now: float) -> None:
         node = self._node
-        if node.children.status(server.NAME) is not None:
-            if self._restarts == _MLFLOW_RESTARTS:
-                log.error("MLflow's server ended again and again; runs are replayed by `sync`")
-                self._mlflow = None
-                return
+        if self._restarts <= _MLFLOW_RESTARTS and node.children.status(server.NAME) is not None:
+            node.children.end(server.NAME, 5.0)  # its own child may live on, and hold the port
             self._restarts += 1
+            if self._restarts > _MLFLOW_RESTARTS:
+                log.error("MLflow's server ended again and again; runs are replayed by `sync`")
+                return
             log.warning("MLflow's server ended; starting it again")
             self._start_mlflow()
         elif now - self._saved > _SAVE_EACH_S:
