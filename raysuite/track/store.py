@@ -25,6 +25,8 @@ MOST_METRICS, MOST_PARAMS = 1000, 100
 _DEFAULTS = {
     # MLflow would report its use to its makers; a benchmark on a closed machine must not.
     "MLFLOW_DISABLE_TELEMETRY": "true",
+    # It would print addresses on stdout, amid our records.
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     # By its own defaults it tries a dead server for minutes.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
