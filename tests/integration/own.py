@@ -58,6 +58,15 @@ class Holding(Net):
         return super().forward(images)
 
 
+class Slow(Net):
+    """Takes its time over each step, so that there is a middle of an epoch to be stopped in."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        if self.training:
+            time.sleep(0.1)
+        return super().forward(images)
+
+
 class Raising(Net):
     """Fails on rank 1 alone, with words that a lost connection might use too."""
 
