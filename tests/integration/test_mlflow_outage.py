@@ -1,0 +1,116 @@
+"""An MLflow server that is away for a while in the middle of a suite."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raysuite.cli.run_tracking import Tracking
+from raysuite.records import Results
+from tests.fake_results import TWELVE_ROWS, write_results
+from tests.integration.workplace import until
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
+
+FOUR_RUNS = TWELVE_ROWS.replace("[ddp, horovod, deepspeed]", "[ddp]")
+
+
+class Server:
+    """MLflow's own, on loopback, with an SQLite database that outlives it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._port = probe.getsockname()[1]
+        self.uri = f"http://127.0.0.1:{self._port}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        words = [sys.executable, "-m", "mlflow", "server", "--workers", "1", "--host", "127.0.0.1"]
+        words += ["--port", str(self._port), "--backend-store-uri", "sqlite:///server.db"]
+        words += ["--artifacts-destination", "artifacts"]
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                words, cwd=self._folder, stdout=log, stderr=log, start_new_session=True
+            )
+        until(self._answers)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (self._folder / "log").read_text()
+        try:
+            with urllib.request.urlopen(f"{self.uri}/health", timeout=5):
+                return True
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def query(self, question: str) -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(self._folder / "server.db")) as connection:
+            return connection.execute(question).fetchall()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    (tmp_path / "server").mkdir()
+    made = Server(tmp_path / "server")
+    made.start()
+    yield made
+    made.kill()
+
+
+def grow(results: Results, whole: Results, places: list[int]) -> None:
+    """Let runs end: their journals come to lie in the results."""
+    for place in places:
+        run_id = results.plans()[place]["run_id"]
+        results.journal_file(run_id).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(whole.journal_file(run_id), results.journal_file(run_id))
+
+
+def test_what_it_missed_comes_later_and_once(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = write_results(tmp_path / "whole", spec=FOUR_RUNS)
+    results = write_results(tmp_path / "results", spec=FOUR_RUNS, missing=range(4))
+    tracking = Tracking(server.uri)
+    grow(results, whole, [0])
+    tracking.sync(results)
+    assert capsys.readouterr() == ("", "")
+    assert server.query("select count(*) from runs") == [(1 + 1,)]
+
+    server.kill()
+    grow(results, whole, [1, 2])
+    tracking.sync(results)
+    said = capsys.readouterr().err
+    assert "could not be written" in said
+    assert "Nothing is lost" in said
+    tracking.sync(results)
+    assert capsys.readouterr() == ("", ""), "an outage is told once"
+
+    server.start()
+    grow(results, whole, [3])
+    tracking.sync(results)
+    assert capsys.readouterr() == ("", "")
+    assert server.query("select count(*) from runs") == [(1 + 4,)]
+    found = server.query("select run_uuid, key, step, value from metrics")
+    assert len(found) == len(set(found))
+    assert len([row for row in found if row[1] == "step/loss"]) == 4 * 6 * 23
