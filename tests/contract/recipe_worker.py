@@ -133,7 +133,7 @@ def examine(strategy: dict[str, Any], optimizer: str, world: World, folder: Path
     loop.close()
     _, fresh = started(plan, world)
     fresh.load(folder)
-    again = fresh.run_epoch()
+    again = epoch_of(fresh)
     found["resumed"] = distance(weights_of(fresh), weights)
     found["resumed_validation"] = abs(again.val_loss - epochs[-1].val_loss)
     fresh.close()
