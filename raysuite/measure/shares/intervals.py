@@ -46,9 +46,8 @@ def minus(whole: Intervals, *others: Intervals) -> Intervals:
 def within(whole: Intervals, window: Interval) -> Intervals:
     """The part that lies in the window."""
     first, last = window
-    return [
-        (max(begin, first), min(end, last)) for begin, end in whole if begin < last and end > first
-    ]
+    cut = [(max(begin, first), min(end, last)) for begin, end in whole]
+    return [(begin, end) for begin, end in cut if begin < end]
 
 
 def seconds(whole: Intervals) -> float:
