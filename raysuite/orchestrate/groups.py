@@ -33,7 +33,8 @@ def make_trainer(
 
     from raysuite.orchestrate.failures import FailureRecorder
     from raysuite.orchestrate.horovod_trainer import HorovodConfig, HorovodTrainer
-    from raysuite.orchestrate.nodes import Need, NodeKeeper
+    from raysuite.orchestrate.node_keeper import NodeKeeper
+    from raysuite.orchestrate.nodes import Need
     from raysuite.orchestrate.worker import run_group
 
     first = plans[0]

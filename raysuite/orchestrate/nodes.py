@@ -1,29 +1,20 @@
-"""Nodes that go away: what Ray Train waits for, and what the driver tells of them."""
+"""Nodes that go away: what the driver knows and tells of them.
+
+Ray is imported on use: it reads its settings then, which `cluster.connect` makes before.
+"""
 
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import ray
-from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback
+from typing import Any
 
 from raysuite.errors import RunError
 from raysuite.orchestrate.cluster import Capacity
-from raysuite.orchestrate.stopping import told
 from raysuite.plan import RunPlan
 from raysuite.plan.elastic import smaller
 
-if TYPE_CHECKING:
-    from ray.train.v2._internal.execution.worker_group import WorkerGroup
-
-_LOOK_S = 1.0
 _WATCH_S = 2.0
-_VERDICT_S = 40.0
-"""Ray counts a node that fell silent as dead after some 25 s (its gcs_server's health checks)."""
 
 
 class NodesGoneError(RunError):
@@ -32,10 +23,6 @@ class NodesGoneError(RunError):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
-
-
-class StoppedWaitingError(RunError):
-    """The suite was asked to stop while workers were waited for."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +52,8 @@ class Need:
 
 def capacity() -> Capacity:
     """What the nodes that are alive have."""
+    import ray
+
     total = ray.cluster_resources()
     alive = sum(node["Alive"] for node in ray.nodes())
     return Capacity(total.get("CPU", 0.0), total.get("GPU", 0.0), alive)
@@ -76,49 +65,6 @@ def with_fewer(plan: RunPlan, index: int) -> RunPlan | None:
         return None
     left = capacity()
     return smaller(plan, Need.of(plan).fit(left), int(left.gpus), index)
-
-
-class NodeKeeper(ControllerCallback, WorkerGroupCallback):
-    """In Ray Train's controller: lets workers start when the cluster holds them, and knows which
-    nodes they were on.
-
-    Ray Train itself would ask for their places minute by minute, ten times.
-    """
-
-    def __init__(self, need: Need, wait_s: float, results: Path) -> None:
-        self._need = need
-        self._wait_s = wait_s
-        self._results = results
-        self._hosts: dict[str, str] = {}
-
-    def on_controller_start_worker_group(self, *, scaling_config: Any, num_workers: int) -> None:
-        """Wait until the cluster holds the workers. Raises NodesGoneError, StoppedWaitingError."""
-        deadline = time.monotonic() + self._wait_s
-        while (fit := self._need.fit(left := capacity())) < self._need.workers:
-            if told(self._results) is not None:
-                raise StoppedWaitingError("stopped while nodes were waited for")
-            if time.monotonic() >= deadline:
-                raise NodesGoneError(
-                    f"{self._need} need more than the {left.nodes} node(s) that are left: "
-                    f"{left.cpus:g} CPUs and {left.gpus:g} GPUs hold {fit}, and nothing came back "
-                    f"within {self._wait_s:g} s"
-                )
-            time.sleep(_LOOK_S)
-
-    def after_worker_group_start(self, worker_group: WorkerGroup) -> None:
-        """Remember where the workers are."""
-        placed = [worker.metadata for worker in worker_group.get_workers()]
-        self._hosts = {each.node_id: each.hostname or each.node_ip for each in placed}
-
-    def lost(self, patient: bool) -> list[str]:
-        """The hosts of the last workers that are dead; `patient` waits until Ray can know it."""
-        deadline = time.monotonic() + (_VERDICT_S if patient and len(self._hosts) > 1 else 0.0)
-        while True:
-            alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
-            lost = sorted({host for node, host in self._hosts.items() if node not in alive})
-            if lost or time.monotonic() >= deadline:
-                return lost
-            time.sleep(_LOOK_S)
 
 
 class NodeWatch:
@@ -149,6 +95,8 @@ class NodeWatch:
         return told
 
     def _watch(self) -> None:
+        import ray
+
         while not self._ended.wait(_WATCH_S):
             try:
                 nodes = ray.nodes()

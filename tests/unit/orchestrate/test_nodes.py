@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import ray
 
-from raysuite.orchestrate import nodes
+from raysuite.orchestrate import node_keeper, nodes
 from raysuite.orchestrate.cluster import Capacity
-from raysuite.orchestrate.nodes import (
-    Need,
-    NodeKeeper,
-    NodesGoneError,
-    NodeWatch,
-    StoppedWaitingError,
-    with_fewer,
-)
+from raysuite.orchestrate.node_keeper import NodeKeeper, StoppedWaitingError
+from raysuite.orchestrate.nodes import Need, NodesGoneError, NodeWatch, with_fewer
 from raysuite.orchestrate.stopping import tell
 from raysuite.plan import RunPlan, make_plans
 from raysuite.spec import parse_document
@@ -57,7 +54,8 @@ class Cluster:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *seen: Capacity) -> None:
         self.looks, self._seen = 0, seen
         monkeypatch.setattr(nodes, "capacity", self.look)
-        monkeypatch.setattr(nodes, "_LOOK_S", 0.01)
+        monkeypatch.setattr(node_keeper, "capacity", self.look)
+        monkeypatch.setattr(node_keeper, "_LOOK_S", 0.01)
 
     def look(self) -> Capacity:
         self.looks += 1
@@ -107,9 +105,9 @@ def node(name: str, alive: bool = True) -> dict[str, Any]:
 def keeper_on(monkeypatch: pytest.MonkeyPatch, *looks: list[dict[str, Any]]) -> NodeKeeper:
     seen = list(looks)
     answer = lambda: seen.pop(0) if len(seen) > 1 else seen[0]  # noqa: E731
-    monkeypatch.setattr(nodes.ray, "nodes", answer)
-    monkeypatch.setattr(nodes, "_LOOK_S", 0.01)
-    monkeypatch.setattr(nodes, "_VERDICT_S", 0.3)
+    monkeypatch.setattr(ray, "nodes", answer)
+    monkeypatch.setattr(node_keeper, "_LOOK_S", 0.01)
+    monkeypatch.setattr(node_keeper, "_VERDICT_S", 0.3)
     keeper = NodeKeeper(Need.of(plan_of()), 60.0, Path("results"))
     places = [
         SimpleNamespace(metadata=SimpleNamespace(node_id=name, hostname=f"host-{name}", node_ip=""))
@@ -146,3 +144,9 @@ def test_fewer_workers_where_the_spec_allows_it(monkeypatch: pytest.MonkeyPatch)
     assert made is not None
     assert (made.workers, made.index) == (3, 1)
     assert with_fewer(plan_of("workers: 4, elastic: true, min_workers: 4"), 1) is None
+
+
+def test_a_suite_is_ready_before_ray_is_imported() -> None:
+    """Ray reads its settings and its token's place then, and `connect` makes them before."""
+    seen = "import sys, raysuite.orchestrate.suite; sys.exit('ray' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", seen], check=False).returncode == 0

@@ -1,0 +1,68 @@
+"""What Ray Train's controller waits for where nodes go away, and whose nodes they were."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback
+
+from raysuite.errors import RunError
+from raysuite.orchestrate.nodes import Need, NodesGoneError, capacity
+from raysuite.orchestrate.stopping import told
+
+if TYPE_CHECKING:
+    from ray.train.v2._internal.execution.worker_group import WorkerGroup
+
+_LOOK_S = 1.0
+_VERDICT_S = 40.0
+"""Ray counts a node that fell silent as dead after some 25 s (its gcs_server's health checks)."""
+
+
+class StoppedWaitingError(RunError):
+    """The suite was asked to stop while workers were waited for."""
+
+
+class NodeKeeper(ControllerCallback, WorkerGroupCallback):
+    """In Ray Train's controller: lets workers start when the cluster holds them, and knows which
+    nodes they were on.
+
+    Ray Train itself would ask for their places minute by minute, ten times.
+    """
+
+    def __init__(self, need: Need, wait_s: float, results: Path) -> None:
+        self._need = need
+        self._wait_s = wait_s
+        self._results = results
+        self._hosts: dict[str, str] = {}
+
+    def on_controller_start_worker_group(self, *, scaling_config: Any, num_workers: int) -> None:
+        """Wait until the cluster holds the workers. Raises NodesGoneError, StoppedWaitingError."""
+        deadline = time.monotonic() + self._wait_s
+        while (fit := self._need.fit(left := capacity())) < self._need.workers:
+            if told(self._results) is not None:
+                raise StoppedWaitingError("stopped while nodes were waited for")
+            if time.monotonic() >= deadline:
+                raise NodesGoneError(
+                    f"{self._need} need more than the {left.nodes} node(s) that are left: "
+                    f"{left.cpus:g} CPUs and {left.gpus:g} GPUs hold {fit}, and nothing came back "
+                    f"within {self._wait_s:g} s"
+                )
+            time.sleep(_LOOK_S)
+
+    def after_worker_group_start(self, worker_group: WorkerGroup) -> None:
+        """Remember where the workers are."""
+        placed = [worker.metadata for worker in worker_group.get_workers()]
+        self._hosts = {each.node_id: each.hostname or each.node_ip for each in placed}
+
+    def lost(self, patient: bool) -> list[str]:
+        """The hosts of the last workers that are dead; `patient` waits until Ray can know it."""
+        deadline = time.monotonic() + (_VERDICT_S if patient and len(self._hosts) > 1 else 0.0)
+        while True:
+            alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+            lost = sorted({host for node, host in self._hosts.items() if node not in alive})
+            if lost or time.monotonic() >= deadline:
+                return lost
+            time.sleep(_LOOK_S)
