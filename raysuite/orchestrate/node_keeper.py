@@ -1,4 +1,4 @@
-"""What Ray Train's controller waits for where nodes go away, and whose nodes they were."""
+"""In Ray Train's controller: waits for nodes that went away, and ends workers that are late."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ray.train.v2._internal.execution.callback import ControllerCallback, Worker
 
 from raysuite.errors import RunError
 from raysuite.orchestrate.nodes import Need, NodesGoneError, capacity
-from raysuite.orchestrate.stopping import told
+from raysuite.orchestrate.stopping import is_late, told
 
 if TYPE_CHECKING:
     from ray.train.v2._internal.execution.worker_group import WorkerGroup
@@ -23,6 +23,10 @@ _VERDICT_S = 40.0
 
 class StoppedWaitingError(RunError):
     """The suite was asked to stop while workers were waited for."""
+
+
+class LateError(RunError):
+    """The workers were asked to stop and did not before the deadline."""
 
 
 class NodeKeeper(ControllerCallback, WorkerGroupCallback):
@@ -56,6 +60,12 @@ class NodeKeeper(ControllerCallback, WorkerGroupCallback):
         """Remember where the workers are."""
         placed = [worker.metadata for worker in worker_group.get_workers()]
         self._hosts = {each.node_id: each.hostname or each.node_ip for each in placed}
+
+    def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
+        """End workers that were asked to stop and did not. Raises LateError then."""
+        stop = told(self._results)
+        if stop is not None and is_late(stop):
+            raise LateError("the workers were asked to stop and did not in time")
 
     def lost(self, patient: bool) -> list[str]:
         """The hosts of the last workers that are dead; `patient` waits until Ray can know it."""

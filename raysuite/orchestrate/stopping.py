@@ -29,6 +29,10 @@ SIGNALS: dict[signal.Signals, StopReason] = {
 """A person, or who ends Ray's jobs; and `sbatch --signal=USR1@SECONDS` ahead of the time limit."""
 
 
+LAST_WORDS_S = 3.0
+"""What the driver keeps of the time until the deadline, to end by itself."""
+
+
 class StopWatch:
     """Whether this process's suite is to stop.
 
@@ -98,3 +102,8 @@ def told(results: Path) -> Stop | None:
         return Stop(found["reason"], found["deadline"])
     except (OSError, ValueError, TypeError, KeyError):  # being written just now
         return None
+
+
+def is_late(stop: Stop) -> bool:
+    """Whether workers that have not stopped by now are not waited for any longer."""
+    return stop.deadline is not None and time.time() > stop.deadline - LAST_WORDS_S

@@ -22,8 +22,8 @@ from raysuite.spec import Document
 from raysuite.train.stopping import Stop
 
 _POLL_SECONDS = 0.5
-_LAST_WORDS_S = 3.0
-"""What the driver keeps of the time until the deadline, to end by itself."""
+_ENDING_S = 20.0
+"""How long Ray Train may take to end workers that did not stop in time."""
 
 __all__ = ["check", "connect", "create", "forget_failures", "latest", "planned", "run"]
 
@@ -164,7 +164,9 @@ def _fit(
 ) -> tuple[Exception | None, Stop | None]:
     """Run one group to its end: the error that ended it, and the request to stop, if any.
 
-    Workers that have not stopped in time are left to whoever ends this process's Ray.
+    Workers that have not stopped in time are ended by Ray Train's controller (NodeKeeper). Only a
+    controller that does not answer is left to whoever ends this process's Ray: what still waits
+    in a thread then would end the process, too.
     """
     raised: list[Exception] = []
 
@@ -175,6 +177,7 @@ def _fit(
             raised.append(error)
 
     stop: Stop | None = None
+    late_at: float | None = None
     # in a thread: Ray's own handler of Ctrl-C waits for the workers, ours ends them
     thread = threading.Thread(target=fit, name="ray-train", daemon=True)
     thread.start()
@@ -185,7 +188,9 @@ def _fit(
             hear.say(line)
         if stop is None and (stop := hear.asked_to_stop()):
             stopping.tell(results.folder, stop)
-        if stop and stop.deadline is not None and time.time() > stop.deadline - _LAST_WORDS_S:
+        if stop and late_at is None and stopping.is_late(stop):
+            late_at = time.monotonic()
             hear.say("the workers did not stop in time: their last checkpoint counts")
+        if late_at is not None and time.monotonic() > late_at + _ENDING_S:
             break
     return (raised[0] if raised else None), stop

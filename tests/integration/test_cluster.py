@@ -95,7 +95,7 @@ def test_sigterm_gives_the_cluster_its_workers_back(
     command = workplace.start(*words, **cluster)
     worker = workplace.held(command)
     command.process.send_signal(signal.SIGTERM)
-    assert command.wait(60) == 75
+    assert command.wait(60) == 75, command.stdout + command.stderr
     assert "did not stop in time: their last checkpoint counts" in command.stderr
     assert "raysuite run --resume-from " in command.stderr
     assert "Traceback" not in command.stderr

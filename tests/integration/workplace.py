@@ -81,9 +81,14 @@ class Workplace:
 
     def start(self, *words: str, folder: Path | None = None, **variables: str) -> Command:
         """`raysuite WORDS`, or another command of this environment, here or in another folder."""
-        left_out = ("RAY_ADDRESS", "MLFLOW_TRACKING_URI", "PYTHONPATH", "FORCE_COLOR")
+        left_out = ("MLFLOW_TRACKING_URI", "PYTHONPATH", "FORCE_COLOR")
         left_out += ("RAYSUITE_CLUSTER", "RAYSUITE_INTERFACE")
-        environment = {name: value for name, value in os.environ.items() if name not in left_out}
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            # what a Ray of this process's own was told is nothing to another
+            if name not in left_out and not name.startswith("RAY_")
+        }
         program = Path(sys.executable).with_name(words[0])
         # Ray itself gives up after a minute
         patience = {"RAY_raylet_start_wait_time_s": str(TIMEOUT_S)}

@@ -15,7 +15,7 @@ import ray
 
 from raysuite.orchestrate import node_keeper, nodes
 from raysuite.orchestrate.cluster import Capacity
-from raysuite.orchestrate.node_keeper import NodeKeeper, StoppedWaitingError
+from raysuite.orchestrate.node_keeper import LateError, NodeKeeper, StoppedWaitingError
 from raysuite.orchestrate.nodes import Need, NodesGoneError, NodeWatch, with_fewer
 from raysuite.orchestrate.stopping import tell
 from raysuite.plan import RunPlan, make_plans
@@ -96,6 +96,17 @@ def test_who_waits_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     tell(tmp_path, Stop("preempted"))
     with pytest.raises(StoppedWaitingError):
         start(NodeKeeper(Need.of(plan_of()), 60.0, tmp_path))
+
+
+def test_workers_that_do_not_stop_in_time_are_ended(tmp_path: Path) -> None:
+    keeper = NodeKeeper(Need.of(plan_of()), 60.0, tmp_path)
+    keeper.after_worker_group_poll_status(None)
+    for deadline in (None, time.time() + 600):
+        tell(tmp_path, Stop("preempted", deadline))
+        keeper.after_worker_group_poll_status(None)
+    tell(tmp_path, Stop("preempted", time.time() + 1))
+    with pytest.raises(LateError):
+        keeper.after_worker_group_poll_status(None)
 
 
 def node(name: str, alive: bool = True) -> dict[str, Any]:
