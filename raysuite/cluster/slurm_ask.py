@@ -41,7 +41,7 @@ def ask(words: Sequence[str], text: str | None = None) -> str:
         done = subprocess.run(
             words, input=text, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
         )
-    except FileNotFoundError as error:
+    except OSError as error:
         raise SlurmError(f"{words[0]} is not on PATH") from error
     except subprocess.TimeoutExpired as error:
         raise SlurmError(f"{words[0]} did not answer within {TIMEOUT_S:.0f} s") from error

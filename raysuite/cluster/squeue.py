@@ -91,7 +91,7 @@ def _ask(words: Sequence[str]) -> str:
         done = subprocess.run(
             words, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
         )
-    except FileNotFoundError as error:
+    except OSError as error:
         raise UserError(
             f"{words[0]} is not found: a site of kind slurm is used on a login node of it; on "
             "this machine alone, leave SITE out"
