@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from raysuite.errors import RaysuiteError
 from raysuite.spec.site_values import slurm_seconds
 
 TIMEOUT_S = 30.0
@@ -31,23 +32,36 @@ class NodeGroup:
     gpus: int
 
 
-class SlurmError(Exception):
-    """A command of SLURM's that failed; the text is what it said."""
+class SlurmError(RaysuiteError):
+    """A command of SLURM's that failed; the text is the last line of what it said."""
+
+    def __init__(self, message: str, said: str = "") -> None:
+        super().__init__(message)
+        self.said = said or message
+        """All of it."""
 
 
-def ask(words: Sequence[str], text: str | None = None) -> str:
-    """Standard output of a command. Raises SlurmError where it is missing, fails or hangs."""
+class NoSlurmError(SlurmError):
+    """A command of SLURM's that is not here."""
+
+
+def ask(words: Sequence[str], text: str | None = None, timeout_s: float = TIMEOUT_S) -> str:
+    """Standard output of a command.
+
+    Raises NoSlurmError where it is missing, SlurmError where it fails or hangs.
+    """
     try:
         done = subprocess.run(
-            words, input=text, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+            words, input=text, capture_output=True, text=True, timeout=timeout_s, check=False
         )
     except OSError as error:
-        raise SlurmError(f"{words[0]} is not on PATH") from error
+        raise NoSlurmError(f"{words[0]} is not on PATH") from error
     except subprocess.TimeoutExpired as error:
-        raise SlurmError(f"{words[0]} did not answer within {TIMEOUT_S:.0f} s") from error
+        raise SlurmError(f"{words[0]} did not answer within {timeout_s:.0f} s") from error
     if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        raise SlurmError(said[-1] if said else f"{words[0]} ended with status {done.returncode}")
+        said = done.stderr.strip() or done.stdout.strip()
+        last = said.splitlines()[-1] if said else f"{words[0]} ended with status {done.returncode}"
+        raise SlurmError(last, said)
     return done.stdout + done.stderr if text is not None else done.stdout
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Sequence
 
 from raysuite.cluster import private
@@ -10,16 +9,13 @@ from raysuite.cluster.backend import JobState
 from raysuite.cluster.files import Cluster
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.slurm import Job, render
-from raysuite.errors import RaysuiteError, UserError
+from raysuite.cluster.slurm_ask import NoSlurmError, SlurmError, ask
+from raysuite.errors import UserError
 from raysuite.spec.site import SlurmSite
 
 _PATIENCE_S = 60.0
 _WAITING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"}
 _RUNNING = {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"}
-
-
-class SlurmError(RaysuiteError):
-    """One of SLURM's programs failed."""
 
 
 class SlurmBackend:
@@ -88,16 +84,11 @@ def host_names(names: str) -> list[str]:
 def _ask(words: Sequence[str]) -> str:
     """Raises UserError where the program is not there, SlurmError where it fails."""
     try:
-        done = subprocess.run(
-            words, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
-        )
-    except OSError as error:
+        return ask(words, timeout_s=_PATIENCE_S)
+    except NoSlurmError as error:
         raise UserError(
             f"{words[0]} is not found: a site of kind slurm is used on a login node of it; on "
             "this machine alone, leave SITE out"
         ) from error
-    except subprocess.TimeoutExpired as error:
-        raise SlurmError(f"{words[0]} has not answered for {_PATIENCE_S:.0f} s") from error
-    if done.returncode != 0:
-        raise SlurmError(f"{words[0]}: {done.stderr.strip() or done.stdout.strip()}")
-    return done.stdout
+    except SlurmError as error:
+        raise SlurmError(f"{words[0]}: {error.said}") from error
