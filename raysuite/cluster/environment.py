@@ -5,6 +5,23 @@ from __future__ import annotations
 from raysuite.cluster.files import Head
 from raysuite.cluster.folder import VARIABLE, ClusterFolder
 
+RAY_SETTINGS = {
+    "RAY_TRAIN_V2_ENABLED": "1",
+    # workers stay in the working folder, where relative paths and the user's modules are found
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "1",
+    "RAY_TRAIN_METRICS_ENABLED": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+"""Of every Ray that runs are made on. Ray reads them when it is imported."""
+
+LOOPBACK_ONLY = {
+    # Ray replaces 127.0.0.1 by an address that others can reach, and listens there, unless
+    # clusters are off: on Linux too, whatever the name says
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+}
+
 TRACKING_AUTH = "raysuite"
 """The provider of raysuite/track that reads the MLflow password from the cluster's folder."""
 
@@ -26,7 +43,5 @@ def variables(folder: ClusterFolder, address: str, mlflow: str) -> dict[str, str
         found["MLFLOW_TRACKING_URI"] = mlflow
         found["MLFLOW_TRACKING_AUTH"] = TRACKING_AUTH
     if address.startswith("127."):
-        # Ray replaces 127.0.0.1 by an address that others can reach unless clusters are off: on
-        # Linux too, whatever the name says
-        found["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+        found |= LOOPBACK_ONLY
     return found

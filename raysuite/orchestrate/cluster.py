@@ -14,24 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from raysuite.cluster.environment import LOOPBACK_ONLY, RAY_SETTINGS
 from raysuite.errors import UserError
 from raysuite.orchestrate.own_ray import own_token
 
-# Ray reads these when it is imported
-_QUIET = {
-    "RAY_TRAIN_V2_ENABLED": "1",
-    # workers stay in the working folder, where relative paths and the user's modules are found
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",
-    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "1",
-    "RAY_TRAIN_METRICS_ENABLED": "0",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-}
-_ALONE = {
-    # Ray replaces 127.0.0.1 by an address that others can reach, and listens there, unless
-    # clusters are off: on Linux too, whatever the name says
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-}
 _KNOCK_S = 10.0
 _TOKEN_FILE = Path.home() / ".ray" / "auth_token"
 
@@ -57,7 +43,7 @@ def connect(address: str | None) -> Iterator[Capacity]:
             "address 'auto' joins whichever Ray it finds, maybe another user's; give the "
             "cluster's own address, such as 10.0.0.1:6379, or none for a cluster of your own"
         )
-    settings = {**_QUIET, **(_token() if address else _ALONE)}
+    settings = {**RAY_SETTINGS, **(_token() if address else LOOPBACK_ONLY)}
     for name, value in settings.items():
         os.environ.setdefault(name, value)
     import ray

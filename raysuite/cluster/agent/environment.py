@@ -9,7 +9,7 @@ from pathlib import Path
 
 from raysuite.cluster import binding
 from raysuite.cluster.agent.addresses import interface_of
-from raysuite.cluster.environment import variables
+from raysuite.cluster.environment import RAY_SETTINGS, variables
 from raysuite.cluster.folder import ClusterFolder
 
 _NEVER_INHERITED = (
@@ -20,13 +20,7 @@ _NEVER_INHERITED = (
     "MLFLOW_TRACKING_TOKEN",
 )
 _RAY = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_TRAIN_V2_ENABLED": "1",
-    # workers stay in the working folder, where relative paths and the user's modules are found
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",
-    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "1",
-    "RAY_TRAIN_METRICS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    **RAY_SETTINGS,
     "PYTHONUNBUFFERED": "1",
     "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "300",  # its modules are read from a busy file system
     "RAY_JOB_STOP_WAIT_TIME_S": "70",  # a job that is stopped has a minute for a checkpoint
