@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from raysuite.plan import RunPlan
     from raysuite.train.stopping import Stop
 
-STOPPED_CODE = 75
-"""Exit code of a suite that was asked to stop and can be gone on with (EX_TEMPFAIL)."""
 _SYNC_S = 20.0
 """A stopped suite tells MLflow where so much of its time is left."""
 
@@ -223,7 +221,7 @@ def _stopped(results: Results, stop: Stop, tracking: Tracking | None) -> int:
         tracking.sync(results)
     command = f"raysuite run --resume-from {shlex.quote(str(results.folder))}"
     console.print_text(f"stopped ({STOPPED[stop.reason]}); go on with: {command}", error=True)
-    return STOPPED_CODE
+    return os.EX_TEMPFAIL
 
 
 def _report(results: Results, silent: bool) -> None:

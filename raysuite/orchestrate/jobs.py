@@ -19,8 +19,6 @@ from raysuite.errors import RunError, UserError
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
-TEMPORARY_FAILURE = 75
-"""EX_TEMPFAIL of sysexits.h: `raysuite run` was asked to stop and can go on later."""
 _PATIENCE_S = 60.0
 """How long a job server may be silent while a job is followed: a head may be starting again."""
 _PAUSE_S = 0.5

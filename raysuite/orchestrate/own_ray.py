@@ -7,13 +7,12 @@ Left alone, Ray asks for a token too, but one that all of the user's clusters sh
 from __future__ import annotations
 
 import os
-import secrets
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-TOKEN_BYTES = 32
+from raysuite.cluster import private
 
 
 @contextmanager
@@ -24,9 +23,7 @@ def own_token(folder: Path) -> Iterator[Path]:
     environment said of tokens before, it says again afterwards.
     """
     file = folder / "token"
-    descriptor = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-    with os.fdopen(descriptor, "w") as opened:
-        opened.write(secrets.token_hex(TOKEN_BYTES))
+    private.create(file, private.new_token())
     ours = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(file)}
     # Ray prefers a token in the environment to one in a file
     before = {name: os.environ.pop(name, None) for name in (*ours, "RAY_AUTH_TOKEN")}

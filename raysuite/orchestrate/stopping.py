@@ -9,26 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-import signal
 import time
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType, TracebackType
 from typing import Any, Self, get_args
 
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.errors import UserError
 from raysuite.records import StopReason
+from raysuite.train.signals import Signals
 from raysuite.train.stopping import Stop
 
 FILE = "stop.json"
-SIGNALS: dict[signal.Signals, StopReason] = {
-    signal.SIGTERM: "interrupted",
-    signal.SIGUSR1: "time_limit",
-}
-"""A person, or who ends Ray's jobs; and `sbatch --signal=USR1@SECONDS` ahead of the time limit."""
-
-
 LAST_WORDS_S = 3.0
 """What the driver keeps of the time until the deadline, to end by itself."""
 
@@ -42,40 +34,27 @@ class StopWatch:
 
     def __init__(self, cluster: ClusterFolder | None, within_s: float) -> None:
         self._cluster = cluster
-        self._within_s = within_s
         self._began = time.time()
-        self._signalled: Stop | None = None
+        self._signals = Signals(within_s, kept=True)
         self._stop: Stop | None = None
-        self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
-        self._before = {each: signal.signal(each, self._hear) for each in SIGNALS}
+        self._signals.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for each, handler in self._before.items():
-            signal.signal(each, handler)
+    def __exit__(self, *error: Any) -> None:
+        self._signals.__exit__(*error)
 
     def asked(self) -> Stop | None:
         """The first request to stop; the cluster's own goes before a signal that comes with it."""
         if self._stop is None:
-            self._stop = self._of_cluster() or self._signalled
+            self._stop = self._of_cluster() or self._signals.asked()
         return self._stop
 
     def is_last_word(self) -> bool:
         """Whether a person ended the suite: it is not to be gone on with by itself."""
         stop = self._of_cluster() or self.asked()
         return stop is not None and stop.reason in ("interrupted", "down")
-
-    def _hear(self, number: int, frame: FrameType | None) -> None:
-        if self._signalled is None:
-            reason = SIGNALS[signal.Signals(number)]
-            self._signalled = Stop(reason, time.time() + self._within_s)
 
     def _of_cluster(self) -> Stop | None:
         if self._cluster is None:

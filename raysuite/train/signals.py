@@ -1,8 +1,9 @@
-"""Signals that ask a run to stop, for runs without a driver."""
+"""Signals that ask runs to stop."""
 
 from __future__ import annotations
 
 import signal
+import time
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -13,14 +14,19 @@ SIGNALS: dict[signal.Signals, StopReason] = {
     signal.SIGTERM: "interrupted",
     signal.SIGUSR1: "time_limit",
 }
-"""torchrun hands SIGTERM on to its workers; `srun --signal=USR1@SECONDS` comes ahead of the time
-limit. A signal that comes again does what it always does."""
+"""A person, who ends Ray's jobs, or torchrun, which hands it on to its workers; and SLURM's
+`--signal=USR1@SECONDS`, ahead of the time limit."""
 
 
 class Signals:
-    """Whether a signal asked this process to stop, since the context was entered."""
+    """Whether a signal asked this process to stop, since the context was entered.
 
-    def __init__(self) -> None:
+    `within_s`: the seconds until the deadline, which no signal names; None for no deadline. A
+    signal that comes again does what it always does, or nothing where all are `kept`.
+    """
+
+    def __init__(self, within_s: float | None = None, kept: bool = False) -> None:
+        self._within_s, self._kept = within_s, kept
         self._stop: Stop | None = None
         self._before: dict[signal.Signals, Any] = {}
 
@@ -44,5 +50,7 @@ class Signals:
     def _hear(self, number: int, frame: FrameType | None) -> None:
         heard = signal.Signals(number)
         if self._stop is None:
-            self._stop = Stop(SIGNALS[heard])
-        signal.signal(heard, self._before[heard])
+            deadline = None if self._within_s is None else time.time() + self._within_s
+            self._stop = Stop(SIGNALS[heard], deadline)
+        if not self._kept:
+            signal.signal(heard, self._before[heard])

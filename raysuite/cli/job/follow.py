@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -41,7 +42,7 @@ def ending(job: Job) -> str:
         return f"job {job.id} was cancelled"
     if job.status != "FAILED":
         return f"job {job.id} is {job.status.lower()}"
-    if job.code == 75:
-        return f"job {job.id} was stopped and can go on later: exit code 75"
+    if job.code == os.EX_TEMPFAIL:  # of `raysuite run`
+        return f"job {job.id} was stopped and can go on later: exit code {job.code}"
     said = f"exit code {job.exit_code}" if job.exit_code is not None else job.message
     return f"job {job.id} failed: {said}"
