@@ -10,6 +10,8 @@ import subprocess
 import time
 from pathlib import Path
 
+from raysuite.cluster.ports import free_port
+
 SSHD_PATH = "/usr/sbin:/usr/local/sbin:/usr/bin"
 _SSHD = """\
 ListenAddress 127.0.0.1
@@ -48,7 +50,7 @@ class OwnSshd:
         for name in ("host", "user"):
             words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
             subprocess.run(words, check=True)
-        port, closed = _free_port(), _free_port()
+        port, closed = free_port(), free_port()
         values = {"folder": folder, "home": self.home, "port": port, "closed": closed}
         (folder / "sshd_config").write_text(_SSHD.format(**values), "utf-8")
         user = getpass.getuser()
@@ -78,9 +80,3 @@ class OwnSshd:
 def _answers(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
+
+from raysuite.cluster.ports import free_port
 
 ROOT = Path(__file__).parents[1]
 
@@ -15,9 +16,7 @@ def torchrun(
     workers: int, module: str, *arguments: object, timeout_s: float = 240, fails: bool = False
 ) -> str:
     """Run `python -m MODULE ARGUMENTS` on `workers` ranks; what all of them wrote."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     launcher = ["torch.distributed.run", "--nproc-per-node", workers, "--master-port", port]
     done = subprocess.run(
         [sys.executable, *map(str, ["-m", *launcher, "-m", module, *arguments])],

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from raysuite.cluster import private
 from raysuite.cluster.files import Head
 from raysuite.cluster.folder import ClusterFolder, folder_of
+from raysuite.cluster.ports import free_port
 from raysuite.cluster.sites import home
 from raysuite.errors import UserError
 
@@ -106,7 +107,7 @@ def _unpacked(archive: bytes) -> dict[str, str]:
 def _tunnel(login: str, head: Head) -> Iterator[Head]:
     """`head` with the addresses of the near end of an SSH tunnel that lasts as long as this."""
     ends = {"dashboard": head.dashboard, "mlflow": head.mlflow}
-    near = {name: _free_port() for name, url in ends.items() if url}
+    near = {name: free_port() for name, url in ends.items() if url}
     words = ["ssh", "-N", "-T"]
     # a forward that a shared connection holds would outlive this one
     for option in ("ExitOnForwardFailure=yes", "ControlPath=none", "ServerAliveInterval=15"):
@@ -153,9 +154,3 @@ def _last_line(said: IO[bytes]) -> str:
 def _listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

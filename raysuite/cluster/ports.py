@@ -87,6 +87,14 @@ class NoPortsError(RaysuiteError):
     """No block of ports is free on this host."""
 
 
+def free_port() -> int:
+    """A port that is free on loopback just now, of the kernel's choice; nothing holds it."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
 def block_size(cpus: int) -> int:
     """Ports that a node with that many CPUs needs."""
     return _SERVICES + max(_WORKERS_AT_LEAST, _WORKERS_PER_CPU * cpus)

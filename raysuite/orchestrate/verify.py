@@ -10,7 +10,6 @@ import json
 import math
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from raysuite.cluster.ports import free_port
 from raysuite.records import GateVerdict
 from raysuite.spec.strategies import StrategyOptions
 
@@ -106,16 +106,9 @@ def _command(request: Request, pending: Sequence[int], file: Path) -> list[str]:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--master-addr", "127.0.0.1"]
     return [
         *launcher,
-        *("--nproc-per-node", str(request.workers), "--master-port", str(_free_port())),
+        *("--nproc-per-node", str(request.workers), "--master-port", str(free_port())),
         *("-m", "raysuite.train.verify", str(file), json.dumps(content)),
     ]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _lines(file: Path) -> list[dict[str, Any]]:

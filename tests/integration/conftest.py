@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import secrets
-import socket
 from collections.abc import Iterator
 
 import pytest
 
+from raysuite.cluster.ports import free_port
 from tests.integration.workplace import Workplace, until
 
 
@@ -23,9 +23,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workplace]:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The variables that name a Ray cluster of two CPUs. It began in another folder."""
     elsewhere = Workplace(tmp_path_factory.mktemp("elsewhere"))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     words = f"start --head --block --port={port} --num-cpus=2 --temp-dir={elsewhere.temporary}"
     words += " --node-ip-address=127.0.0.1 --include-dashboard=false --disable-usage-stats"
     token = {"RAY_AUTH_TOKEN": secrets.token_hex(32)}

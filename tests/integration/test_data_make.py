@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import secrets
 import signal
-import socket
 from pathlib import Path
 
 import pytest
 
+from raysuite.cluster.ports import free_port
 from raysuite.data.synthesis import make, plan_stand_in
 from tests.integration.workplace import Workplace, alive, until
 
@@ -17,13 +17,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900
 
 IMAGES = 3000
 WORDS = ["imagenet", "--images", str(IMAGES), "--size", "200x150", "--out", "set", "--json"]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture(scope="module")

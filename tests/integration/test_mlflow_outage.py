@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from typing import Any
 import pytest
 
 from raysuite.cli.run_tracking import Tracking
+from raysuite.cluster.ports import free_port
 from raysuite.records import Results
 from tests.fake_results import TWELVE_ROWS, write_results
 from tests.integration.workplace import until
@@ -33,9 +33,7 @@ class Server:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = probe.getsockname()[1]
+        self._port = free_port()
         self.uri = f"http://127.0.0.1:{self._port}"
         self._process: subprocess.Popen[bytes] | None = None
 

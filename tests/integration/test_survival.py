@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import secrets
 import signal
-import socket
 import time
 
 import pytest
 
 from raysuite.cluster.files import Stop
 from raysuite.cluster.folder import ClusterFolder
+from raysuite.cluster.ports import free_port
 from raysuite.cluster.suites import resume_commands
 from raysuite.records import (
     EpochFinished,
@@ -59,13 +59,6 @@ def slow_results(workplace: Workplace) -> Results:
 
 def losses(epochs: list[Record]) -> list[list[float]]:
     return [epoch.losses for epoch in epochs if isinstance(epoch, EpochFinished)]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Nodes:

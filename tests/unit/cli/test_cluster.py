@@ -6,7 +6,6 @@ import json
 import subprocess
 from pathlib import Path
 
-import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,9 +13,9 @@ from typer.testing import CliRunner
 
 from raysuite.cli import app
 from raysuite.cli.cluster.env import exports
-from raysuite.cluster.files import Cluster, Head
+from raysuite.cluster.files import Head
 from raysuite.cluster.folder import prepare
-from raysuite.spec.site import LocalSite
+from tests.living import living
 
 CLI = CliRunner()
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
@@ -59,17 +58,7 @@ def test_mistakes_are_told(words: list[str], said: str) -> None:
 
 
 def test_env_names_files_and_no_secrets() -> None:
-    us = psutil.Process()
-    cluster = Cluster(
-        name="mine",
-        site=LocalSite(name="local"),
-        nodes=1,
-        created=1.0,
-        working_folder="/",
-        job=str(us.pid),
-        started=us.create_time(),
-    )
-    folder = prepare(cluster)
+    folder = prepare(living())
     starting = CLI.invoke(app, ["cluster", "env"])
     assert starting.exit_code == 2
     assert "wait until it is up" in starting.output
@@ -98,18 +87,7 @@ def test_a_shell_reads_what_was_meant(value: str) -> None:
 
 
 def test_logs(own_home: Path) -> None:
-    us = psutil.Process()
-    folder = prepare(
-        Cluster(
-            name="mine",
-            site=LocalSite(name="local"),
-            nodes=1,
-            created=1.0,
-            working_folder="/",
-            job=str(us.pid),
-            started=us.create_time(),
-        )
-    )
+    folder = prepare(living())
     folder.log_of("a").write_text("one\ntwo\n")
     folder.log_of("b").write_text("three\n")
     assert CLI.invoke(app, ["cluster", "logs"]).output == "a: one\na: two\nb: three\n"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-import psutil
 import pytest
 
 from raysuite.cluster import status as status_module
@@ -17,7 +15,8 @@ from raysuite.cluster.local import LocalBackend
 from raysuite.cluster.squeue import parse_state
 from raysuite.cluster.status import find_folder, status_of
 from raysuite.errors import UserError
-from raysuite.spec.site import LocalSite, SlurmSite
+from raysuite.spec.site import SlurmSite
+from tests.living import living
 
 
 @pytest.fixture(autouse=True)
@@ -126,18 +125,8 @@ def test_the_only_living_one_needs_no_name(monkeypatch: pytest.MonkeyPatch) -> N
         find_folder(None)
     with pytest.raises(UserError, match=r"'x'.*none is known"):
         find_folder("x")
-    us = psutil.Process()
     for name in ("one", "two"):
-        cluster = Cluster(
-            name=name,
-            site=LocalSite(name="local"),
-            nodes=1,
-            created=1.0,
-            working_folder="/",
-            job=str(us.pid),
-            started=us.create_time(),
-        )
-        prepare(cluster)
+        prepare(living(name))
         if name == "one":
             assert find_folder(None).name == "one"
     with pytest.raises(UserError, match="name one of one, two"):
@@ -147,15 +136,7 @@ def test_the_only_living_one_needs_no_name(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_another_process_with_that_id_is_not_the_agent() -> None:
-    cluster = Cluster(
-        name="x",
-        site=LocalSite(name="local"),
-        nodes=1,
-        created=1.0,
-        working_folder="/",
-        job=str(os.getpid()),
-        started=psutil.Process().create_time(),
-    )
+    cluster = living("x")
     backend = LocalBackend()
     assert backend.state(cluster).phase == "running"
     other = cluster.model_copy(update={"started": cluster.started - 60})

@@ -1,0 +1,22 @@
+"""A cluster that lives: this very process stands for its agent."""
+
+from __future__ import annotations
+
+import psutil
+
+from raysuite.cluster.files import Cluster
+from raysuite.spec.site import LocalSite
+
+
+def living(name: str = "mine") -> Cluster:
+    """What `cluster up` asked for, on this machine, with this process as the agent."""
+    us = psutil.Process()
+    return Cluster(
+        name=name,
+        site=LocalSite(name="local"),
+        nodes=1,
+        created=1.0,
+        working_folder="/",
+        job=str(us.pid),
+        started=us.create_time(),
+    )
