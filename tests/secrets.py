@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterable, Iterator
+import stat
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 
@@ -24,8 +26,21 @@ def processes_with(secret: str) -> list[str]:
 
 def files_with(secret: str, *folders: Path) -> set[Path]:
     """Every file below `folders` that holds `secret`, links not followed."""
-    needle = secret.encode()
-    return {path for path in _files(folders) if _holds(path, needle)}
+    return files_with_each([secret], *folders)[secret]
+
+
+def files_with_each(
+    secrets: Sequence[str], *folders: Path, since: float = 0.0
+) -> dict[str, set[Path]]:
+    """The same for several secrets, in files that were changed after `since`, in seconds since
+    1970."""
+    found: dict[str, set[Path]] = {secret: set() for secret in secrets}
+    for path in _files(folders, since):
+        text = _read(path)
+        for secret in secrets:
+            if secret.encode() in text:
+                found[secret].add(path)
+    return found
 
 
 def others_may_read(*folders: Path) -> list[Path]:
@@ -38,20 +53,22 @@ def others_may_read(*folders: Path) -> list[Path]:
     return found
 
 
-def _files(folders: Iterable[Path]) -> Iterator[Path]:
+def _files(folders: Iterable[Path], since: float = 0.0) -> Iterator[Path]:
     for folder in folders:
         for parent, _, names in os.walk(folder):
             for name in names:
                 path = Path(parent, name)
-                if path.is_file() and not path.is_symlink():
-                    yield path
+                with contextlib.suppress(FileNotFoundError):  # removed while we look
+                    found = path.lstat()
+                    if stat.S_ISREG(found.st_mode) and found.st_mtime >= since:
+                        yield path
 
 
-def _holds(path: Path, needle: bytes) -> bool:
+def _read(path: Path) -> bytes:
     try:
-        return needle in path.read_bytes()
+        return path.read_bytes()
     except (FileNotFoundError, PermissionError):
-        return False  # written and removed while we look
+        return b""  # written and removed while we look
 
 
 def _words(process: Path) -> str:

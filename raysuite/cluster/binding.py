@@ -44,10 +44,18 @@ def variables(address: str, folder: Path) -> dict[str, str]:
     Ray's open ports only: the others ask for the token, on every interface.
     """
     try:
-        return {**CLOSED, **_bound(address, build(folder))}
+        return {**CLOSED, **bound(address, folder)}
     except UnboundError as error:
         log.warning("processes listen on all interfaces of this node: %s", error)
         return dict(CLOSED)
+
+
+def bound(address: str, folder: Path) -> dict[str, str]:
+    """The variables of processes that listen on `address` alone; the library is in `folder`.
+
+    Raises UnboundError where that cannot be.
+    """
+    return _bound(address, build(folder))
 
 
 def library_in(folder: Path) -> Path:

@@ -13,7 +13,7 @@ from raysuite.cluster.folder import ClusterFolder, folder_of, prepare
 from raysuite.cluster.status import Status, status_of
 from raysuite.errors import RaysuiteError, UserError
 
-_POLL_S = 1.0
+_POLL_S = 0.5
 _FAILED_FOR_S = 15.0
 """A node that failed may be started again by the batch script; not when it stays so."""
 
@@ -94,7 +94,7 @@ def _record_timings(
     seconds["waiting"] = max(0.0, running_since - submitted)
     first = min((node.began for node in status.nodes if node.began), default=running_since)
     seconds["step"] = max(0.0, first - running_since)
-    for what in ("python", "ray", "mlflow"):
+    for what in ("python", "ray"):
         longest = max((node.seconds.get(what, 0.0) for node in status.nodes), default=0.0)
         seconds[what] = longest
     seconds["all"] = now - status.cluster.created

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 from raysuite.cluster.files import Head
 from raysuite.cluster.folder import VARIABLE, ClusterFolder
+from raysuite.cluster.proxies import past_proxies
 
 RAY_SETTINGS = {
     "RAY_TRAIN_V2_ENABLED": "1",
@@ -29,7 +32,11 @@ TRACKING_AUTH = "raysuite"
 def client_environment(folder: ClusterFolder, head: Head) -> dict[str, str]:
     """For a shell: `ray job submit` takes RAY_ADDRESS as the dashboard's URL."""
     gcs_host = head.gcs.rpartition(":")[0]
-    return {"RAY_ADDRESS": head.dashboard, **variables(folder, gcs_host, head.mlflow)}
+    return {
+        "RAY_ADDRESS": head.dashboard,
+        **variables(folder, gcs_host, head.mlflow),
+        **past_proxies((head.dashboard, head.mlflow), os.environ),
+    }
 
 
 def variables(folder: ClusterFolder, address: str, mlflow: str) -> dict[str, str]:

@@ -49,6 +49,8 @@ class Head(File):
     """URL for `ray job submit`."""
     mlflow: str
     """URL; empty where MLflow's server could not be started."""
+    mlflow_answers: bool = False
+    """Whether it has answered since this start: the cluster is up before it does."""
     attempt: int = 0
     """How often the allocation was queued again before this."""
     incarnation: str = ""

@@ -67,6 +67,16 @@ class ClusterFolder:
         return self.logs / "slurm.log"
 
     @property
+    def over(self) -> Path:
+        """There once the head's agent has ended all that it had started; the batch script looks."""
+        return self.path / "over"
+
+    @property
+    def end(self) -> Path:
+        """There once `cluster down` has asked the agents to end."""
+        return self.path / "end"
+
+    @property
     def suites(self) -> Path:
         return self.path / "suites"
 
@@ -200,7 +210,8 @@ def prepare(cluster: Cluster, resume: bool = False) -> ClusterFolder:
         for suite in folder.suites.glob("*.json"):
             suite.unlink(missing_ok=True)
     folder.forget_nodes()
-    folder.token_file.unlink(missing_ok=True)
+    for path in (folder.token_file, folder.over, folder.end):
+        path.unlink(missing_ok=True)
     private.create(folder.token_file, private.new_token())
     folder.write(Mlflow(username="raysuite", password=private.new_token()))
     folder.write(cluster)

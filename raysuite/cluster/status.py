@@ -74,9 +74,16 @@ def all_status() -> list[Status]:
 def find_folder(name: str | None) -> ClusterFolder:
     """The folder of the cluster `name`; without a name, of the only one that lives.
 
-    Raises UserError for a name that is not known, and where none or several live.
+    Raises UserError for a name that is not known, where none or several live, and where the
+    folder of all clusters is another user's.
     """
-    known = {folder.name: folder for folder in all_folders()}
+    try:
+        known = {folder.name: folder for folder in all_folders()}
+    except PermissionError as error:
+        raise UserError(
+            f"{error.filename} cannot be read: it is closed to you; RAYSUITE_HOME names a folder "
+            "of your own"
+        ) from error
     if name is not None:
         if name not in known:
             raise UserError(

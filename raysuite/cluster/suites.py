@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import psutil
 from pydantic import Field, ValidationError
@@ -28,6 +29,9 @@ from raysuite.errors import UserError
 
 LOCK = "driver.lock"
 
+Verb = Literal["run", "sweep"]
+"""Of the commands that make results."""
+
 
 class Suite(File):
     """suites/ID.json: what must be known to go on with a suite."""
@@ -36,8 +40,9 @@ class Suite(File):
     """Its results folder."""
     folder: Path
     """The working folder in which it was begun."""
+    verb: Verb = "run"
     arguments: tuple[str, ...] = ()
-    """Options of `raysuite run` that hold for its continuation too."""
+    """Options of that command that hold for its continuation too."""
     began: float = Field(default_factory=time.time)
 
 
@@ -71,7 +76,8 @@ def resume_commands(cluster: ClusterFolder) -> list[Resume]:
             found.append(Suite.model_validate_json(file.read_bytes()))
     return [
         Resume(
-            ("raysuite", "run", "--resume-from", str(suite.results), *suite.arguments), suite.folder
+            ("raysuite", suite.verb, "--resume-from", str(suite.results), *suite.arguments),
+            suite.folder,
         )
         for suite in sorted(found, key=lambda suite: suite.began)
         if (suite.results / "plan.json").is_file() and not _is_held(suite.results)

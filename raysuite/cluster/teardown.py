@@ -13,6 +13,8 @@ from raysuite.cluster.local import left_behind, remove_temp
 from raysuite.cluster.status import Status, status_of
 
 _POLL_S = 0.5
+_ASKED_S = 60.0
+"""For the agents of a job to end by themselves, before SLURM signals every process of theirs."""
 _ENDS_S = 90.0
 """From asking until the last process and the database's copy are done; then it is killed."""
 
@@ -31,7 +33,8 @@ def down(
             folder.write(Stop(reason="down", deadline=time.time() + grace_s))
         _wait_for_jobs(folder, status, grace_s, tell)
         tell("ending")
-        backend.end(cluster)
+        if not _ended_when_asked(folder, status, backend):
+            backend.end(cluster)
         if not _gone(backend, cluster, _ENDS_S):
             tell("killing what did not end")
             backend.kill(cluster)
@@ -39,6 +42,17 @@ def down(
     left = _left(folder, cluster, backend)
     folder.forget_secrets()
     return left
+
+
+def _ended_when_asked(folder: ClusterFolder, status: Status, backend: Backend) -> bool:
+    """Ask by a file: SLURM's signal also ends the process that serves an image's files.
+
+    Agents, and Ray, then die of a bus error before they have removed what they made.
+    """
+    folder.end.touch(0o600)
+    if status.cluster.backend == "local" or status.state == "waiting":
+        return False
+    return _gone(backend, status.cluster, _ASKED_S)
 
 
 def _wait_for_jobs(

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raysuite.cluster.environment import LOOPBACK_ONLY, RAY_SETTINGS
+from raysuite.cluster.environment import RAY_SETTINGS
 from raysuite.errors import UserError
-from raysuite.orchestrate.own_ray import own_token
+from raysuite.orchestrate.own_ray import own_loopback, own_token
+from raysuite.orchestrate.search_path import job_config
 
 _KNOCK_S = 10.0
 _TOKEN_FILE = Path.home() / ".ray" / "auth_token"
@@ -43,7 +44,7 @@ def connect(address: str | None) -> Iterator[Capacity]:
             "address 'auto' joins whichever Ray it finds, maybe another user's; give the "
             "cluster's own address, such as 10.0.0.1:6379, or none for a cluster of your own"
         )
-    settings = {**RAY_SETTINGS, **(_token() if address else LOOPBACK_ONLY)}
+    settings = {**RAY_SETTINGS, **(_token() if address else {})}
     for name, value in settings.items():
         os.environ.setdefault(name, value)
     import ray
@@ -60,10 +61,13 @@ def connect(address: str | None) -> Iterator[Capacity]:
 
 @contextmanager
 def _own_folder() -> Iterator[str]:
-    """Temporary folder of a Ray of our own, which asks for a token that lies there."""
+    """Temporary folder of a Ray of our own, which asks for a token that lies there.
+
+    What this Ray's processes start listens on loopback.
+    """
     folder = tempfile.mkdtemp(prefix="rs-")
     try:
-        with own_token(Path(folder)):
+        with own_token(Path(folder)), own_loopback(Path(folder)):
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -83,6 +87,7 @@ def _start(address: str | None, own: str | None) -> None:
             address=address or "local",
             log_to_driver=False,
             logging_level=logging.ERROR,
+            job_config=job_config(),
             **(_embedded(own) if own else {}),
         )
     except (OSError, RuntimeError, ValueError) as error:

@@ -15,17 +15,21 @@ from ray.train import UserCallback
 
 from raysuite.plan import RunPlan
 from raysuite.records import FailReason, Journal, Results, RunFailed
+from raysuite.train.memory import tells_of_memory
 
 
 class BrokenRunError(Exception):
     """What one rank raised, as text: an exception of the user's own may not survive pickling."""
 
-    def __init__(self, message: str, detail: str, peer_lost: bool) -> None:
-        super().__init__(message, detail, peer_lost)
+    def __init__(
+        self, message: str, detail: str, peer_lost: bool, out_of_memory: bool = False
+    ) -> None:
+        super().__init__(message, detail, peer_lost, out_of_memory)
         self.message = message
         self.detail = detail
         self.peer_lost = peer_lost
         """A collective failed, which alone is no error of this rank."""
+        self.out_of_memory = out_of_memory
 
 
 class Nodes(Protocol):
@@ -54,6 +58,10 @@ class FailureRecorder(UserCallback):
         plan = next((p for p in self._plans if self._results.end_of(p.run_id) is None), None)
         if plan is None:
             return
+        full = {r: e for r, e in worker_exceptions.items() if _out_of_memory(e)}
+        if full:  # as much is needed at the next attempt
+            self._record(plan, "out_of_memory", *_first(full))
+            return
         raised = {r: e for r, e in worker_exceptions.items() if isinstance(e, BrokenRunError)}
         own = {rank: error for rank, error in raised.items() if not error.peer_lost}
         if own and len(raised) == len(worker_exceptions):  # otherwise a process died as well
@@ -75,6 +83,12 @@ class FailureRecorder(UserCallback):
     def _record(self, plan: RunPlan, reason: FailReason, message: str, detail: str) -> None:
         record = RunFailed(run_id=plan.run_id, reason=reason, message=message, detail=detail)
         Journal(self._results.journal_file(plan.run_id)).write(record)
+
+
+def _out_of_memory(error: Exception) -> bool:
+    if isinstance(error, BrokenRunError):
+        return error.out_of_memory
+    return tells_of_memory(str(error))
 
 
 def _first(errors: Mapping[int, Exception]) -> tuple[str, str]:

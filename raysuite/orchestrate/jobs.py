@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
+from raysuite.cluster.proxies import past_proxies
 from raysuite.errors import RunError, UserError
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class JobServer:
         token = self._token_file.read_text("utf-8").strip()
         # Ray takes this before any address that it is given, and before RAY_ADDRESS
         os.environ["RAY_API_SERVER_ADDRESS"] = self._url
-        _past_proxies(self._url)
+        os.environ.update(past_proxies((self._url,), os.environ))
         from ray.job_submission import JobSubmissionClient
 
         logging.getLogger("ray.dashboard.modules.job.sdk").setLevel(logging.WARNING)
@@ -187,15 +187,6 @@ def _those(known: Sequence[Job]) -> str:
     if not known:
         return "is none yet"
     return f"are {', '.join(job.id for job in known)}"
-
-
-def _past_proxies(url: str) -> None:
-    """The token goes to the cluster itself, not through a proxy that the site has for the web."""
-    host = urlsplit(url).hostname or ""
-    for name in ("NO_PROXY", "no_proxy"):
-        hosts = [each for each in os.environ.get(name, "").split(",") if each]
-        if host not in hosts:
-            os.environ[name] = ",".join([*hosts, host])
 
 
 def _read(pieces: AsyncIterator[str]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from ray.train.v2._internal.execution.callback import ControllerCallback, Worker
 from raysuite.errors import RunError
 from raysuite.orchestrate.nodes import Need, NodesGoneError, capacity
 from raysuite.orchestrate.stopping import is_late, told
+from raysuite.records import Results
 
 if TYPE_CHECKING:
     from ray.train.v2._internal.execution.worker_group import WorkerGroup
@@ -29,21 +31,44 @@ class LateError(RunError):
     """The workers were asked to stop and did not before the deadline."""
 
 
+class DeadlineError(RunError):
+    """The runs took longer than they may."""
+
+
+class NothingLeftError(RunError):
+    """All runs of the group have ended: new workers would find nothing to do."""
+
+
 class NodeKeeper(ControllerCallback, WorkerGroupCallback):
     """In Ray Train's controller: lets workers start when the cluster holds them, and knows which
-    nodes they were on.
+    nodes they were on. With a `deadline`, in seconds since 1970, it ends them then.
 
     Ray Train itself would ask for their places minute by minute, ten times.
     """
 
-    def __init__(self, need: Need, wait_s: float, results: Path) -> None:
+    def __init__(
+        self,
+        need: Need,
+        wait_s: float,
+        results: Path,
+        run_ids: Sequence[str] = (),
+        deadline: float | None = None,
+    ) -> None:
         self._need = need
         self._wait_s = wait_s
         self._results = results
+        self._run_ids = run_ids
+        self._deadline = deadline
         self._hosts: dict[str, str] = {}
 
     def on_controller_start_worker_group(self, *, scaling_config: Any, num_workers: int) -> None:
-        """Wait until the cluster holds the workers. Raises NodesGoneError, StoppedWaitingError."""
+        """Wait until the cluster holds the workers.
+
+        Raises NodesGoneError, StoppedWaitingError, NothingLeftError.
+        """
+        results = Results(self._results)
+        if self._run_ids and all(results.end_of(run_id) for run_id in self._run_ids):
+            raise NothingLeftError("all runs have ended")
         deadline = time.monotonic() + self._wait_s
         while (fit := self._need.fit(left := capacity())) < self._need.workers:
             if told(self._results) is not None:
@@ -62,10 +87,15 @@ class NodeKeeper(ControllerCallback, WorkerGroupCallback):
         self._hosts = {each.node_id: each.hostname or each.node_ip for each in placed}
 
     def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
-        """End workers that were asked to stop and did not. Raises LateError then."""
+        """End workers that were asked to stop and did not, or that may not go on.
+
+        Raises LateError then, or DeadlineError.
+        """
         stop = told(self._results)
         if stop is not None and is_late(stop):
             raise LateError("the workers were asked to stop and did not in time")
+        if self._deadline is not None and time.time() > self._deadline:
+            raise DeadlineError("the workers took longer than they may")
 
     def lost(self, patient: bool) -> list[str]:
         """The hosts of the last workers that are dead; `patient` waits until Ray can know it."""

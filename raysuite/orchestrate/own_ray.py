@@ -1,18 +1,28 @@
-"""The token of a Ray that `raysuite run` starts for itself: fresh, and told to its processes only.
+"""A Ray that `raysuite run` starts for itself is for its processes only.
 
-Left alone, Ray asks for a token too, but one that all of the user's clusters share, from
-~/.ray/auth_token, which it writes readable for everyone whom the umask lets in.
+Its token is fresh. Left alone, Ray asks for one too, but for one that all of the user's clusters
+share, from ~/.ray/auth_token, which it writes readable for everyone whom the umask lets in.
+
+Its workers' meeting places, torch's TCPStore, Gloo and Horovod's rendezvous, know no token: they
+are on loopback.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from raysuite.cluster import private
+from raysuite.cluster import binding, private
+from raysuite.cluster.environment import LOOPBACK_ONLY
+
+_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")
+_LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -34,12 +44,56 @@ def own_token(folder: Path) -> Iterator[Path]:
         _set(before)
 
 
-def _set(values: Mapping[str, str | None]) -> None:
+@contextmanager
+def own_loopback(folder: Path) -> Iterator[None]:
+    """Have what the Ray that starts within the context starts listen on loopback alone.
+
+    Where processes cannot be led there, as without a C compiler, torch's TCPStore and Horovod's
+    rendezvous listen on every interface. An interface that the user names for Gloo or NCCL stays.
+    """
+    ours = LOOPBACK_ONLY | {name: _LOOPBACK for name in _INTERFACES if name not in os.environ}
+    try:
+        ours |= binding.bound("127.0.0.1", folder)
+    except binding.UnboundError as error:
+        log.info("torch's and Horovod's meeting places are on all interfaces: %s", error)
+    before = {name: os.environ.get(name) for name in ours}
+    try:
+        os.environ.update(ours)
+        with _single_machine():
+            yield
+    finally:
+        _put(before)
+
+
+@contextmanager
+def _single_machine() -> Iterator[None]:
+    """Have a Ray that was imported before LOOPBACK_ONLY was set heed it too.
+
+    It reads that variable once. Its driver would ask for the GCS at an address on which that, led
+    to loopback, does not listen.
+    """
+    constants: Any = sys.modules.get("ray._private.ray_constants")
+    if constants is None:
+        yield
+        return
+    before = constants.ENABLE_RAY_CLUSTER
+    constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
+
+
+def _put(values: Mapping[str, str | None]) -> None:
     for name, value in values.items():
         if value is None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
+
+
+def _set(values: Mapping[str, str | None]) -> None:
+    _put(values)
     if "ray" in sys.modules:  # it reads the environment once, when it is imported
         from ray._raylet import (  # type: ignore[attr-defined]
             AuthenticationTokenLoader,

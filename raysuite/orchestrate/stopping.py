@@ -3,6 +3,7 @@
 The driver hears from its cluster's folder and by signals. It tells rank 0 through
 RESULTS/stop.json, which it has put there before the first run: on a network file system a reader
 sees what is written into a file at its next opening, but may miss for a minute that there is one.
+A single run of a sweep is ended by a file of its own, in the same way.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from typing import Any, Self, get_args
 
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.errors import UserError
-from raysuite.records import StopReason
+from raysuite.records import Results, StopReason
 from raysuite.train.signals import Signals
-from raysuite.train.stopping import Stop
+from raysuite.train.stopping import Prune, Stop
 
 FILE = "stop.json"
+PRUNE_FILE = "prune.json"
+"""In a run's own folder."""
 LAST_WORDS_S = 3.0
 """What the driver keeps of the time until the deadline, to end by itself."""
 
@@ -80,6 +83,23 @@ def told(results: Path) -> Stop | None:
             return None
         return Stop(found["reason"], found["deadline"])
     except (OSError, ValueError, TypeError, KeyError):  # being written just now
+        return None
+
+
+def prune(results: Results, run_id: str, asked: Prune | None) -> None:
+    """Tell the workers of one run of a sweep to end it; None, before it begins, not to."""
+    file = results.journal_file(run_id).with_name(PRUNE_FILE)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(None if asked is None else asdict(asked)), "utf-8")
+
+
+def asked_to_prune(results: Results, run_id: str) -> Prune | None:
+    """What the workers of a run have been told by `prune`."""
+    file = results.journal_file(run_id).with_name(PRUNE_FILE)
+    try:
+        found = json.loads(file.read_text("utf-8"))
+        return None if found is None else Prune(**found)
+    except (OSError, ValueError, TypeError):  # no sweep, or being written just now
         return None
 
 

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lab.layout import load
+from lab import apptainer
+from lab.layout import LabError, load
 
 from tests.lab.place import LabPlace, lab_command
-from tests.require import require
+from tests.require import give_up, require
 
 FOLDER = Path(f"/var/lib/raysuite-lab-test-{os.getpid()}")
 
@@ -35,3 +36,14 @@ def lab(whole_lab: LabPlace) -> Iterator[LabPlace]:
     """The lab with mended cables and no jobs, before and after each test."""
     yield whole_lab
     whole_lab.mend()
+
+
+@pytest.fixture(scope="session")
+def tools() -> Path:
+    """Apptainer, installed on first use."""
+    require("apptainer")
+    try:
+        return apptainer.install()
+    except LabError as error:
+        print(error)
+        give_up("apptainer")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lab import hosts, network
-from lab.layout import LOGIN, ROOT, Lab
+from lab.layout import LOGIN, ROOT, Lab, load
 
 
 class LabPlace:
@@ -61,6 +61,15 @@ class LabPlace:
     def link(self, host: str, *, up: bool) -> None:
         """Cut or mend a cable."""
         network.set_link(self.lab, host, up=up)
+
+    def power(self, host: str, *, on: bool) -> None:
+        """Pull a host's plug, or start it again."""
+        words = ("power", host, "on" if on else "off")
+        done = lab_command(self.lab.folder, *words)
+        assert done.returncode == 0, done.stderr
+        renewed = load(self.lab.folder)
+        assert renewed is not None
+        self.lab = renewed
 
     def shape(self, host: str, *words: str) -> None:
         """Shape a cable; no words end that."""

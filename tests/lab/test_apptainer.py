@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 from lab import apptainer
-from lab.layout import LabError
 
 from tests.lab.place import LabPlace
-from tests.require import give_up, require
 
-pytestmark = [pytest.mark.lab, pytest.mark.integration, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.timeout(1200),
+]
 
 # A root file system of a shell and the libraries that it needs.
 SANDBOX = """
@@ -33,21 +36,10 @@ From: box
 """
 
 
-@pytest.fixture(scope="module")
-def tools() -> Path:
-    """Apptainer, installed on first use."""
-    require("apptainer")
-    try:
-        return apptainer.install()
-    except LabError as error:
-        print(error)
-        give_up("apptainer")
-
-
 def test_a_user_builds_an_image_and_runs_it_on_three_hosts(lab: LabPlace, tools: Path) -> None:
     lab.run("bash", "-e", text_in=SANDBOX)
     lab.run("tee", "tiny.def", text_in=RECIPE)
-    lab.run("apptainer", "build", "tiny.sif", "tiny.def", timeout_s=200)
+    lab.run("apptainer", "build", "tiny.sif", "tiny.def", timeout_s=600)
     assert "kind: tiny" in lab.out("apptainer", "inspect", "tiny.sif")
     inside = 'read name < /proc/sys/kernel/hostname; echo "$name $APPTAINER_NAME"'
     done = lab.out("srun", "-N3", "apptainer", "exec", "tiny.sif", "/bin/sh", "-c", inside)

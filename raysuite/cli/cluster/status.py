@@ -52,7 +52,7 @@ def _jobs(folder: ClusterFolder, found: Status) -> list[RayJob]:
 def _show(folder: ClusterFolder, found: Status, jobs: list[RayJob]) -> None:
     from rich.table import Table
 
-    from raysuite.cli.cluster.words import age, in_words, node_in_words
+    from raysuite.cli.cluster.words import age, in_words, mlflow_in_words, node_in_words
 
     cluster, head, out = found.cluster, found.head, stdout()
     facts = {
@@ -64,7 +64,7 @@ def _show(folder: ClusterFolder, found: Status, jobs: list[RayJob]) -> None:
         "jobs start in": cluster.working_folder,
     }
     if head:
-        facts |= {"ray": head.gcs, "dashboard": head.dashboard, "mlflow": head.mlflow or "none"}
+        facts |= {"ray": head.gcs, "dashboard": head.dashboard, "mlflow": mlflow_in_words(head)}
     seconds = folder.timings()
     if seconds:
         facts["start took"] = ", ".join(f"{what} {value:.1f} s" for what, value in seconds.items())

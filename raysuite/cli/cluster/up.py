@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import time
 from contextlib import contextmanager
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from raysuite.cluster.files import Cluster
     from raysuite.cluster.folder import ClusterFolder
 
-_AGENT = ("-m", "raysuite.cluster.agent")
+_AGENT = ("-P", "-m", "raysuite.cluster.agent")
+"""-P: not from the working folder, which may be a checkout of another raysuite."""
 
 
 def up(
@@ -116,7 +118,9 @@ def _command(cluster: Cluster, folder: ClusterFolder) -> tuple[str, ...]:
         scratch=site.scratch,
         environment=site.environment,
     )
-    return (*line, "python", *_AGENT, str(folder.path))
+    # a batch script has no login's PATH; a site's modules set one of their own
+    program = None if getattr(site, "modules", ()) else shutil.which(line[0])
+    return (program or line[0], *line[1:], "python", *_AGENT, str(folder.path))
 
 
 def _text(cluster: Cluster, folder: ClusterFolder, command: tuple[str, ...]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from raysuite.cluster.files import Head
 from raysuite.cluster.status import Status
 
 
@@ -19,6 +20,13 @@ def node_in_words(status: Status, index: int) -> str:
     if status.state == "up" and node.state == "joined" and not status.is_alive(node):
         return "lost"
     return f"{node.state} ({node.message})" if node.message else node.state
+
+
+def mlflow_in_words(head: Head) -> str:
+    """Where the MLflow server is, and whether it answers yet."""
+    if not head.mlflow:
+        return "none"
+    return head.mlflow if head.mlflow_answers else f"{head.mlflow} (starting)"
 
 
 def age(since: float) -> str:
@@ -51,6 +59,7 @@ def as_data(status: Status) -> dict[str, Any]:
         "gcs": head.gcs if head else None,
         "dashboard": head.dashboard if head else None,
         "mlflow": head.mlflow if head else None,
+        "mlflow_answers": bool(head and head.mlflow_answers),
         "nodes": [
             {
                 "host": node.host,

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
 import threading
 from typing import Annotated
 
 import typer
 
+from raysuite.cli.cluster.env import exports
 from raysuite.cli.console import print_text
 from raysuite.cli.job.server import ClusterOption
-from raysuite.cluster.folder import ClusterFolder
+from raysuite.cluster.environment import client_environment
 from raysuite.cluster.forward import forwarded
 
 
@@ -30,20 +30,8 @@ def forward(
       raysuite job forward me@login.site.org
     """
     with forwarded(login, cluster) as folder:
-        for name, value in _variables(folder).items():
-            print_text(f"export {name}={shlex.quote(value)}")
+        head = folder.head()
+        assert head is not None  # else there is nothing to forward
+        print_text(exports(client_environment(folder, head)))
         print_text("the tunnel is open until Ctrl-C", error=True)
         threading.Event().wait()
-
-
-def _variables(folder: ClusterFolder) -> dict[str, str]:
-    head = folder.head()
-    assert head is not None
-    tracking = {"MLFLOW_TRACKING_URI": head.mlflow, "MLFLOW_TRACKING_AUTH": "raysuite"}
-    return {
-        "RAY_ADDRESS": head.dashboard,
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN_PATH": str(folder.token_file),
-        "RAYSUITE_CLUSTER": str(folder.path),
-        **(tracking if head.mlflow else {}),
-    }

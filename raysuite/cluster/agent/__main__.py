@@ -1,4 +1,4 @@
-"""`python -m raysuite.cluster.agent FOLDER`: one node of the cluster, until a signal ends it.
+"""`python -P -m raysuite.cluster.agent FOLDER`: one node of the cluster, until a signal ends it.
 
 Exit codes: 0 ended as asked; 1 Ray failed here; 2 the site or the folder is wrong.
 """
@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import shutil
 import sys
 import tempfile
 from pathlib import Path
 
 from raysuite.cluster.agent.head import HeadNode
+from raysuite.cluster.agent.leftovers import clear_away
 from raysuite.cluster.agent.node import ThisNode
 from raysuite.cluster.agent.place import find_place
 from raysuite.cluster.agent.ray_process import check_temp
@@ -28,11 +30,13 @@ log = logging.getLogger("raysuite.cluster")
 
 def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
-        print("usage: python -m raysuite.cluster.agent FOLDER", file=sys.stderr)
+        print("usage: python -P -m raysuite.cluster.agent FOLDER", file=sys.stderr)
         return BAD_INPUT
     os.umask(0o077)  # Ray makes its folders for everyone otherwise
-    signals = Signals()
+    # a core would hold the token, in the folder of whoever called `cluster up`
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     folder = ClusterFolder(Path(arguments[0]))
+    signals = Signals(folder.end)
     try:
         cluster = folder.cluster()
         place = find_place(cluster.site)
@@ -44,6 +48,7 @@ def main(arguments: list[str]) -> int:
     node: ThisNode | None = None
     temp: Path | None = None
     try:
+        clear_away(folder, cluster, place)
         temp = _temp(Path(cluster.site.scratch))
         node = ThisNode(folder, cluster, place, temp, signals)
         check_temp(temp / "r")

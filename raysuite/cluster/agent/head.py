@@ -17,7 +17,8 @@ from raysuite.cluster.suites import resume_commands
 _TRIES = 3
 """Starts of Ray, each with other ports, before the head gives up."""
 _MLFLOW_RESTARTS = 5
-_MLFLOW_STARTS_S = 180.0
+_MLFLOW_STARTS_S = 240.0
+"""From its start to its first answer, beside Ray's on a busy node."""
 _COUNT_EACH_S = 2.0
 _SAVE_EACH_S = 180.0
 _WARNING_S = 60.0
@@ -32,6 +33,8 @@ class HeadNode:
         self._node = node
         self._mlflow: MlflowServer | None = None
         self._environment: dict[str, str] = {}
+        self._mlflow_began = 0.0
+        self._mlflow_answers = False
         self._restarts = 0
         self._alive = Alive()
         self._counted = self._saved = time.monotonic()
@@ -50,6 +53,7 @@ class HeadNode:
         self._node.end()
         if self._mlflow:
             self._mlflow.save()
+        self._node.folder.over.touch()
 
     # starting
 
@@ -63,9 +67,11 @@ class HeadNode:
             self._place_mlflow()
             self._tell_where()
             node.start_ray("", self._environment)
+            self._start_mlflow()  # beside Ray, for it takes as long
             if self._wait_for_ray():
                 node.took("ray", began)
                 break
+            self._end_mlflow()
             node.end_ray()
             if node.signals.ended:
                 return
@@ -75,10 +81,6 @@ class HeadNode:
                 f"Ray's head did not start, in {_TRIES} attempts; "
                 f"{node.folder.log_of(node.place.host)} says why"
             )
-        # not beside Ray, whose processes give each other half a minute; nodes join meanwhile
-        began = time.monotonic()
-        self._start_mlflow()
-        self._wait_for_mlflow(began)
         self._count()
         if not node.signals.ended:
             node.say("joined")
@@ -94,9 +96,14 @@ class HeadNode:
     def _start_mlflow(self) -> None:
         node, server = self._node, self._mlflow
         if server:
+            self._mlflow_began = time.monotonic()
             environment = server.prepare(self._environment)
             log = node.folder.logs / "mlflow.log"
             node.children.start(server.NAME, server.words(), environment, log)
+
+    def _end_mlflow(self) -> None:
+        if self._mlflow:
+            self._node.children.end(self._mlflow.NAME, 5.0)
 
     def _tell_where(self) -> None:
         """Before Ray answers: the other nodes knock until it does, and lose no time."""
@@ -107,6 +114,7 @@ class HeadNode:
                 gcs=f"{node.address}:{node.ports.gcs}",
                 dashboard=self._dashboard_url,
                 mlflow=self._mlflow.url if self._mlflow else "",
+                mlflow_answers=self._mlflow_answers,
                 attempt=node.place.attempt,
                 incarnation=node.place.incarnation,
             )
@@ -125,25 +133,6 @@ class HeadNode:
             node.signals.wait(0.5)
         return False
 
-    def _wait_for_mlflow(self, began: float) -> None:
-        node, server = self._node, self._mlflow
-        if server is None:
-            return
-        while not node.signals.ended:
-            if server.answers():
-                node.took("mlflow", began)
-                return
-            if (
-                node.children.status(server.NAME) is not None
-                or time.monotonic() - began > _MLFLOW_STARTS_S
-            ):
-                log.error("MLflow's server did not start; logs/mlflow.log says why")
-                node.children.end(server.NAME, 5.0)
-                self._mlflow = None
-                self._tell_where()
-                return
-            node.signals.wait(0.5)
-
     def _resume_suites(self) -> None:
         for resume in resume_commands(self._node.folder):
             entrypoint = f"cd {shlex.quote(str(resume.folder))} && exec {shlex.join(resume.words)}"
@@ -158,6 +147,7 @@ class HeadNode:
 
     def _watch(self) -> None:
         node, now = self._node, time.monotonic()
+        node.check_step()
         if node.ray_ended():
             raise NodeFailedError("Ray's head ended by itself")
         if node.signals.take_warning() and node.folder.stop() is None:
@@ -171,18 +161,38 @@ class HeadNode:
             self._watch_mlflow(self._mlflow, now)
 
     def _watch_mlflow(self, server: MlflowServer, now: float) -> None:
-        node = self._node
-        if self._restarts <= _MLFLOW_RESTARTS and node.children.status(server.NAME) is not None:
-            node.children.end(server.NAME, 5.0)  # its own child may live on, and hold the port
-            self._restarts += 1
-            if self._restarts > _MLFLOW_RESTARTS:
-                log.error("MLflow's server ended again and again; runs are replayed by `sync`")
-                return
-            log.warning("MLflow's server ended; starting it again")
-            self._start_mlflow()
+        ended = self._node.children.status(server.NAME) is not None
+        if not self._mlflow_answers:
+            self._await_mlflow(server, ended, now)
+        elif ended and self._restarts <= _MLFLOW_RESTARTS:
+            self._restart_mlflow()
         elif now - self._saved > _SAVE_EACH_S:
             self._saved = now
             server.save()
+
+    def _await_mlflow(self, server: MlflowServer, ended: bool, now: float) -> None:
+        """Tell when the server answers for the first time, or that it never will."""
+        node = self._node
+        if not ended and server.answers():
+            node.took("mlflow", self._mlflow_began)
+            self._mlflow_answers = True
+        elif ended or now - self._mlflow_began > _MLFLOW_STARTS_S:
+            log.error("MLflow's server did not start; logs/mlflow.log says why")
+            self._end_mlflow()
+            self._mlflow = None
+        else:
+            return
+        self._tell_where()
+        node.say("joined")
+
+    def _restart_mlflow(self) -> None:
+        self._end_mlflow()  # its own child may live on, and hold the port
+        self._restarts += 1
+        if self._restarts > _MLFLOW_RESTARTS:
+            log.error("MLflow's server ended again and again; runs are replayed by `sync`")
+            return
+        log.warning("MLflow's server ended; starting it again")
+        self._start_mlflow()
 
     def _count(self) -> None:
         """Write which nodes Ray counts as alive, whenever that changes."""

@@ -19,10 +19,12 @@ from pathlib import Path
 from raysuite.cluster import private
 from raysuite.cluster.files import Mlflow
 from raysuite.cluster.folder import ClusterFolder
-from raysuite.errors import UserError
+from raysuite.errors import MissingPartError, UserError
 from raysuite.spec.site import MlflowOptions
 
 _DATABASE = "mlflow.db"
+_NICENESS = 5
+"""Below Ray and its workers: its start must not slow theirs, nor its answers a measured run."""
 _PASSWORDS_KEPT_S = 300
 """A password's check costs a tenth of a second of hashing: a right one is remembered so long."""
 
@@ -48,7 +50,7 @@ class MlflowServer:
         hosts = (self._address, "127.0.0.1", "localhost")  # the last two: through an SSH forward
         artifacts = private.make_folder(self._folder.mlflow / "artifacts")
         return [
-            *(sys.executable, "-m", "mlflow", "server"),
+            *("nice", "-n", str(_NICENESS), sys.executable, "-P", "-m", "mlflow", "server"),
             *("--app-name", "basic-auth", "--workers", "1"),
             *("--host", self._address, "--port", str(self._port)),
             *("--allowed-hosts", ",".join(f"{host},{host}:*" for host in hosts)),
@@ -98,17 +100,46 @@ class MlflowServer:
 
     def _store(self) -> str:
         if self._options.url_file is not None:
-            try:
-                return Path(self._options.url_file).read_text("utf-8").strip()
-            except OSError as error:
-                raise UserError(
-                    f"the site's mlflow.url_file {self._options.url_file} cannot be read: {error}"
-                ) from error
+            return _read_url(Path(self._options.url_file))
         here, kept = self._own / _DATABASE, self._folder.mlflow / _DATABASE
         if kept.exists() and not here.exists():
             private.create(here, "")
             _copy(kept, here)
         return f"sqlite:///{here}"
+
+
+def _read_url(file: Path) -> str:
+    """The database's URL in `file`, which no message shows: a password may be in it.
+
+    Raises UserError, and MissingPartError where the database's driver is not installed.
+    """
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import SQLAlchemyError
+
+    named = f"the site's mlflow.url_file {file}"
+    try:
+        mode = file.stat().st_mode
+        url = file.read_text("utf-8").strip()
+    except OSError as error:
+        raise UserError(f"{named} cannot be read: {error}") from error
+    if mode & 0o077:
+        raise UserError(f"{named} is open to others (mode {mode & 0o777:o}); chmod 600 closes it")
+    try:
+        dialect = make_url(url).get_dialect()
+    except (SQLAlchemyError, ValueError):
+        raise UserError(
+            f"{named} holds no database's URL; valid is one line such as "
+            "postgresql://USER:PASSWORD@HOST/DATABASE"
+        ) from None
+    try:
+        dialect.import_dbapi()
+    except ModuleNotFoundError as error:
+        raise MissingPartError(
+            f"{named} asks for a database whose driver, {error.name}, is not installed for "
+            f"{sys.executable}; `pip install 'raysuite[postgres]'` brings PostgreSQL's, or "
+            "`make setup` in a checkout"
+        ) from None
+    return url
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -16,6 +16,7 @@ from raysuite.cluster.agent.environment import node_variables
 from raysuite.cluster.agent.place import Place
 from raysuite.cluster.agent.ray_process import start_words
 from raysuite.cluster.agent.signals import Signals
+from raysuite.cluster.agent.step import Step
 from raysuite.cluster.files import Cluster, Node, NodeState
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.errors import RaysuiteError
@@ -41,6 +42,7 @@ class ThisNode:
         self.address = ""
         self.ports = ports.Ports(0, 0)
         self._guard: socket.socket | None = None
+        self._step = Step()
         self._began = psutil.Process().create_time()
         self._seconds = {"python": time.time() - self._began}
 
@@ -88,6 +90,13 @@ class ThisNode:
         shutil.rmtree(ray_temp, ignore_errors=True)
         words = start_words(self.place, self.address, self.ports, gcs, ray_temp)
         self.children.start(RAY, words, environment, self.folder.log_of(self.place.host))
+
+    def check_step(self) -> None:
+        """Raise NodeFailedError where SLURM has lost sight of this node's part of the step."""
+        if self._step.is_lost():
+            raise NodeFailedError(
+                "SLURM's own process of the step (slurmstepd) is gone here; Ray ends with it"
+            )
 
     def ray_ended(self) -> bool:
         """Whether Ray is gone without our doing; a signal to all processes may reach it first."""

@@ -52,7 +52,7 @@ def start_words(place: Place, address: str, ports: Ports, gcs: str, temp: Path) 
     else:
         role = [f"--address={gcs}"]
     given = [f"--{name}={value}" for name, value in options.items() if value is not None]
-    program = [sys.executable, "-m", "raysuite.cluster.agent.patient_ray", "start"]
+    program = [sys.executable, "-P", "-m", "raysuite.cluster.agent.patient_ray", "start"]
     return [*program, "--block", "--disable-usage-stats", "--log-color=false", *role, *given]
 
 
@@ -70,6 +70,17 @@ def answers(address: str, port: int, timeout_s: float = 2.0) -> bool:
     """Whether something listens there."""
     with contextlib.suppress(OSError), socket.create_connection((address, port), timeout_s):
         return True
+    return False
+
+
+def refuses(address: str, port: int, timeout_s: float = 2.0) -> bool:
+    """Whether the host is there and nothing listens; a host that is silent does not refuse."""
+    try:
+        socket.create_connection((address, port), timeout_s).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
     return False
 
 

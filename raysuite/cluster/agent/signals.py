@@ -1,4 +1,4 @@
-"""The two signals that an agent hears: the end, and the warning before it."""
+"""What an agent hears: the end, by a signal or a file, and the warning before it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 from types import FrameType
 
 _STEP_S = 0.2
+_LOOK_EACH_S = 1.0
 
 
 class Signals:
-    """SIGTERM, SIGINT and SIGHUP mean the end; SIGUSR1 that the time limit is near."""
+    """SIGTERM, SIGINT and SIGHUP mean the end, and so does a file; SIGUSR1 warns before it."""
 
-    def __init__(self) -> None:
+    def __init__(self, end: Path) -> None:
+        """The file `end` is there once the end was asked for."""
         self.pid = os.getpid()
+        self._file, self._looked = end, 0.0
         self._ended = threading.Event()
         self._warned = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -24,6 +28,10 @@ class Signals:
 
     @property
     def ended(self) -> bool:
+        if not self._ended.is_set() and time.monotonic() - self._looked > _LOOK_EACH_S:
+            self._looked = time.monotonic()
+            if self._file.exists():
+                self._ended.set()
         return self._ended.is_set()
 
     def take_warning(self) -> bool:

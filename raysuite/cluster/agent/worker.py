@@ -7,12 +7,17 @@ import time
 
 from raysuite.cluster.agent.addresses import find_address
 from raysuite.cluster.agent.node import NodeFailedError, ThisNode
-from raysuite.cluster.agent.ray_process import answers
+from raysuite.cluster.agent.ray_process import answers, refuses
 from raysuite.cluster.files import Head
 
 _REJOIN_AFTER_S = 5.0
-_HEAD_SILENT_S = 180.0
-"""How long a head may be out of reach before its nodes give it up."""
+_HEAD_SILENT_S = 90.0
+"""How long a head may be out of reach, after Ray has given it up, before its nodes do."""
+_KNOCK_EACH_S = 5.0
+_REFUSALS = 3
+"""After so many in a row its host is there, and Ray's head is not."""
+_NEW_HEAD_S = 20.0
+"""How long a head has to answer elsewhere, before its agent is taken to be dead as well."""
 log = logging.getLogger("raysuite.cluster")
 
 
@@ -21,6 +26,8 @@ class WorkerNode:
 
     def __init__(self, node: ThisNode) -> None:
         self._node = node
+        self._joined = ""
+        """Where the head answered that this node joined last."""
 
     def run(self) -> None:
         node = self._node
@@ -31,7 +38,7 @@ class WorkerNode:
             if head is None:
                 return
             if self._join(head, attempt):
-                self._stay()
+                self._stay(head)
             node.end_ray()
             attempt += 1
             if not node.signals.ended and not self._head_ended():
@@ -44,7 +51,9 @@ class WorkerNode:
     def _find_head(self) -> Head | None:
         """The head of this start of the step, once it can be reached; None at the end."""
         node = self._node
-        timeout = max(_HEAD_SILENT_S, float(node.cluster.site.start_timeout_seconds))
+        timeout = _HEAD_SILENT_S
+        if not self._joined:
+            timeout = max(timeout, float(node.cluster.site.start_timeout_seconds))
         began = time.monotonic()
         while not node.signals.ended and not self._head_ended():
             head = node.folder.head()
@@ -53,6 +62,9 @@ class WorkerNode:
                 if answers(host, int(port)):
                     node.took("head", began)
                     return head
+                closed = head.gcs == self._joined and refuses(host, int(port))
+                if closed and time.monotonic() - began > _NEW_HEAD_S:
+                    raise NodeFailedError(f"the head {head.host} is gone: {head.gcs} is closed")
             if time.monotonic() - began > timeout:
                 raise NodeFailedError(f"no head could be reached within {timeout:.0f} s")
             node.signals.wait(0.5)
@@ -68,18 +80,29 @@ class WorkerNode:
             if answers(node.address, node.ports.node_manager):
                 node.took("ray", began)
                 node.say("joined")
+                self._joined = head.gcs
                 return True
             node.signals.wait(0.5)
         return False
 
-    def _stay(self) -> None:
-        node = self._node
+    def _stay(self, head: Head) -> None:
+        node, knocked, refusals = self._node, time.monotonic(), 0
+        host, _, port = head.gcs.rpartition(":")
         while not node.signals.ended and not node.ray_ended() and not self._head_ended():
             node.children.reap()
             node.signals.wait(1.0)
+            if time.monotonic() - knocked > _KNOCK_EACH_S:
+                knocked = time.monotonic()
+                refusals = refusals + 1 if refuses(host, int(port)) else 0
+                if refusals == _REFUSALS:
+                    return
 
     def _head_ended(self) -> bool:
-        """Whether the head of this start has ended. Raises NodeFailedError where it failed."""
+        """Whether the head of this start has ended.
+
+        Raises NodeFailedError where it failed, or where this node itself has.
+        """
+        self._node.check_step()
         for other in self._node.folder.nodes():
             if other.index == 0 and other.incarnation == self._node.place.incarnation:
                 if other.state == "failed":

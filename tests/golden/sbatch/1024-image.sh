@@ -32,7 +32,7 @@ PATH=${PATH%:.}  # bash itself adds the working folder where SLURM gives it no P
 export HOME USER PATH
 
 folder=/home/ada/.raysuite/clusters/demo
-command=(env OMP_NUM_THREADS=12 'GREETING=it'"'"'s $HOME' apptainer exec --nv --bind /shared/data:/data:ro --bind '/local scratch' /shared/images/raysuite.sif python -m raysuite.cluster.agent /home/ada/.raysuite/clusters/demo)
+command=(env OMP_NUM_THREADS=12 'GREETING=it'"'"'s $HOME' apptainer exec --nv --bind /shared/data:/data:ro --bind '/local scratch' /shared/images/raysuite.sif python -P -m raysuite.cluster.agent /home/ada/.raysuite/clusters/demo)
 step=(--nodes=1024 --ntasks-per-node=1 --cpus-per-task=48 --export=ALL --cpu-bind=none --mpi=none --input=none --label --no-kill --wait=0 --kill-on-bad-exit=0)
 warn_seconds=120
 head_restarts=2
@@ -59,6 +59,19 @@ suites_are_left() {
   return 1
 }
 
+# Where slurmd's own process of the step has died on a node, srun waits for that node for ever.
+end_step() {
+  local each
+  broken=1
+  echo "raysuite: the cluster has ended and its step has not; ending the step" >&2
+  for each in $(squeue --steps --noheader --jobs="$SLURM_JOB_ID" --format=%i); do
+    case $each in
+      *.batch | *.extern | *.interactive) ;;
+      *) scancel "$each" || true ;;
+    esac
+  done
+}
+
 # SLURM itself queues a job again for a lost node or preemption, not for its time limit.
 queue_again() {
   if ((requeue && warned && !queued)) && suites_are_left; then
@@ -68,7 +81,28 @@ queue_again() {
   fi
 }
 
-warned=0 queued=0 cancelled=0 restarts=0 deadline=0
+# On each node, around its agent: where the first host is lost, this script is lost with it, and
+# SLURM leaves the other nodes to a job that nobody is at work on.
+# shellcheck disable=SC2016
+on_node='
+requeue=$1
+shift
+trap : TERM INT HUP
+"$@"
+status=$?
+if ((status == 0)); then exit 0; fi
+read -r first <<<"$(scontrol show hostnames "$SLURM_JOB_NODELIST")"
+left=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%N) &&
+  left=$(scontrol show hostnames "$left") || exit "$status"
+while read -r host; do
+  if [[ $host == "$first" ]]; then exit "$status"; fi
+done <<<"$left"
+echo "raysuite: the first host is lost, and its batch script; ending what is left" >&2
+if ((requeue)); then scontrol requeue "$SLURM_JOB_ID"; else scancel "$SLURM_JOB_ID"; fi
+exit "$status"
+'
+
+warned=0 queued=0 cancelled=0 restarts=0 deadline=0 broken=0
 last_seconds=$((warn_seconds < 20 ? warn_seconds / 2 : 10))
 trap warn USR1
 trap 'cancelled=1' TERM
@@ -76,25 +110,23 @@ rm -f -- "$folder/stop.json"
 echo "raysuite: job $SLURM_JOB_ID, attempt ${SLURM_RESTART_COUNT:-0}, nodes $SLURM_JOB_NODELIST"
 
 while :; do
-  rm -f -- "$folder/head.json"
-  srun "${step[@]}" "${command[@]}" &
-  srun=$! status=0
+  rm -f -- "$folder/head.json" "$folder/over"
+  srun "${step[@]}" bash -c "$on_node" raysuite "$requeue" "${command[@]}" &
+  srun=$! status=0 over=0
   while kill -0 "$srun" 2>/dev/null; do
-    if ((warned)); then
-      sleep 1
-      if (($(date +%s) >= deadline - last_seconds)); then queue_again; fi
-    else
-      status=0
-      wait "$srun" || status=$?  # a signal's trap interrupts it
-    fi
+    sleep 1
+    if ((warned)) && (($(date +%s) >= deadline - last_seconds)); then queue_again; fi
+    if [[ -e $folder/over ]]; then over=$((over + 1)); fi
+    if ((over == 30)); then end_step; fi
   done
+  wait "$srun" || status=$?
   if ((status == 0 || cancelled)) || [[ -e $folder/stop.json ]]; then
     queue_again
     exit 0
   fi
   # slurmctld 22.05 gives a job that has lost a node no further step, and may crash over one
   nodes=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%D) || nodes=$SLURM_JOB_NUM_NODES
-  if ((nodes < SLURM_JOB_NUM_NODES)); then
+  if ((broken || nodes < SLURM_JOB_NUM_NODES)); then
     echo "raysuite: the cluster ended with status $status, after a node was lost" >&2
     if ((requeue)); then
       scontrol requeue "$SLURM_JOB_ID"

@@ -36,8 +36,23 @@ def test_a_dry_run_leaves_nothing(own_home: Path) -> None:
     assert "#SBATCH --nodes=3" in done.output
     assert f"{own_home}/clusters/far" in done.output
     done = CLI.invoke(app, ["cluster", "up", "--dry-run"])
-    assert done.output.rstrip().endswith(f"-m raysuite.cluster.agent {own_home}/clusters/local")
+    assert done.output.rstrip().endswith(f" -P -m raysuite.cluster.agent {own_home}/clusters/local")
     assert not own_home.exists()
+
+
+@pytest.mark.parametrize("modules", ["[]", "[Apptainer]"])
+def test_a_script_finds_apptainer_where_this_shell_does(
+    modules: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "opt" / "apptainer"
+    program.parent.mkdir()
+    program.touch(0o755)
+    monkeypatch.setenv("PATH", str(program.parent))
+    Path("far.yaml").write_text(f"kind: slurm\nimage: /shared/r.sif\nmodules: {modules}\n")
+    done = CLI.invoke(app, ["cluster", "up", "--site", "./far.yaml", "--dry-run"])
+    assert done.exit_code == 0, done.output
+    asked = "apptainer" if "Apptainer" in modules else str(program)
+    assert f"command=({asked} --quiet exec --no-eval" in done.output
 
 
 @pytest.mark.parametrize(
@@ -57,7 +72,9 @@ def test_mistakes_are_told(words: list[str], said: str) -> None:
     assert said in done.output
 
 
-def test_env_names_files_and_no_secrets() -> None:
+def test_env_names_files_and_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.setenv("NO_PROXY", "a.org")
     folder = prepare(living())
     starting = CLI.invoke(app, ["cluster", "env"])
     assert starting.exit_code == 2
@@ -74,6 +91,8 @@ def test_env_names_files_and_no_secrets() -> None:
         "MLFLOW_TRACKING_URI": "http://m:3",
         "MLFLOW_TRACKING_AUTH": "raysuite",
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "NO_PROXY": "a.org,127.0.0.1,m",
+        "no_proxy": "a.org,127.0.0.1,m",
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import stat
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ import pytest
 from raysuite.cluster.agent.mlflow import MlflowServer
 from raysuite.cluster.files import Cluster, Mlflow
 from raysuite.cluster.folder import ClusterFolder, prepare
-from raysuite.errors import UserError
+from raysuite.errors import MissingPartError, UserError
 from raysuite.spec.site import LocalSite, MlflowOptions
+
+URL = "postgresql://me:secret@db/mlflow"
 
 
 @pytest.fixture
@@ -76,18 +79,53 @@ def test_secrets_are_in_files_alone(folder: ClusterFolder, tmp_path: Path) -> No
     assert environment["OTHER"] == "kept"
 
 
+def site_database(
+    folder: ClusterFolder, tmp_path: Path, url: str, mode: int = 0o600
+) -> MlflowServer:
+    """A server with a URL in a file of that mode."""
+    file = tmp_path / "url"
+    file.write_text(url + "\n")
+    file.chmod(mode)
+    options = MlflowOptions(backend="postgresql", url_file=str(file))
+    return server(folder, tmp_path / "a", options)
+
+
 def test_a_sites_own_database_is_named_in_a_file(folder: ClusterFolder, tmp_path: Path) -> None:
-    url = "postgresql://me:secret@db/mlflow"
-    (tmp_path / "url").write_text(url + "\n")
-    options = MlflowOptions(backend="postgresql", url_file=str(tmp_path / "url"))
-    made = server(folder, tmp_path / "a", options)
-    assert made.prepare({})["MLFLOW_BACKEND_STORE_URI"] == url
+    pytest.importorskip("psycopg")
+    made = site_database(folder, tmp_path, URL)
+    assert made.prepare({})["MLFLOW_BACKEND_STORE_URI"] == URL
     assert "secret" not in " ".join(made.words())
     made.save()
     assert not (folder.mlflow / "mlflow.db").exists()
     (tmp_path / "url").unlink()
     with pytest.raises(UserError, match=r"mlflow\.url_file .* cannot be read"):
         made.prepare({})
+
+
+@pytest.mark.parametrize(
+    ("url", "mode", "said"),
+    [
+        (URL, 0o640, r"is open to others \(mode 640\); chmod 600 closes it"),
+        ("secret", 0o600, "holds no database's URL; valid is one line such as postgresql://"),
+        ("secret://me@db/x", 0o600, "holds no database's URL"),
+    ],
+)
+def test_a_file_that_will_not_do_is_told_without_what_it_holds(
+    folder: ClusterFolder, tmp_path: Path, url: str, mode: int, said: str
+) -> None:
+    with pytest.raises(UserError, match=said) as told:
+        site_database(folder, tmp_path, url, mode).prepare({})
+    assert "secret" not in str(told.value)
+
+
+def test_a_missing_driver_is_named(
+    folder: ClusterFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)  # as if it were not installed
+    with pytest.raises(
+        MissingPartError, match=r"psycopg, is not .*`pip install 'raysuite\[postgres\]'`"
+    ):
+        site_database(folder, tmp_path, URL).prepare({})
 
 
 def test_a_missing_password_is_told(folder: ClusterFolder, tmp_path: Path) -> None:

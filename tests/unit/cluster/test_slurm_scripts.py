@@ -22,7 +22,7 @@ from tests.sbatch import Bench, read_options
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "sbatch"
 FOLDER = "/home/ada/.raysuite/clusters/demo"
-AGENT = ("-m", "raysuite.cluster.agent", FOLDER)
+AGENT = ("-P", "-m", "raysuite.cluster.agent", FOLDER)
 PYTHON = "/home/ada/raysuite/.venv/bin/python"
 CASES = [(nodes, image) for nodes in (1, 2, 4, 1024) for image in (False, True)]
 DEADLINE_S = 60
@@ -50,7 +50,7 @@ def job(nodes: int, image: bool) -> Job:
         requeue=nodes > 1,
         sbatch_lines=("#SBATCH --mail-type=END",),
     )
-    command = (PYTHON, *AGENT)
+    command: tuple[str, ...] = (PYTHON, *AGENT)
     if site.image:
         binds = ("--bind", site.binds[0], "--bind", site.scratch)
         command = ("apptainer", "exec", "--nv", *binds, site.image, "python", *AGENT)
@@ -216,6 +216,43 @@ def test_after_a_lost_node_no_second_step_is_asked_for(bench: Bench, requeue: bo
     assert len(bench.calls("srun")) == 1
     assert bench.calls("squeue") == [["--noheader", "--jobs=17", "--format=%D"]]
     assert bench.calls("scontrol") == ([["requeue", "17"]] if requeue else [])
+
+
+@pytest.mark.parametrize("requeue", [True, False])
+def test_a_step_that_srun_waits_for_in_vain_is_ended(bench: Bench, requeue: bool) -> None:
+    gone = bench.path / "gone"
+    ends = f'touch "{bench.cluster}/over"; while [[ ! -e "{gone}" ]]; do sleep 0.05; done; exit 143'
+    bench.command("srun", ends)
+    bench.command("squeue", "case $* in *--steps*) echo 17.batch; echo 17.0;; *) echo 4;; esac")
+    bench.command("scancel", f'touch "{gone}"')
+    patient = script(bench, requeue=requeue)
+    text = patient.replace("over == 30", "over == 1")
+    assert text != patient
+    status, output = bench.run(text)
+    assert status == 143, output
+    assert bench.calls("scancel") == [["17.0"]]
+    assert len(bench.calls("srun")) == 1, "slurmd counts the lost step as running, for ever"
+    assert bench.calls("scontrol") == ([["requeue", "17"]] if requeue else [])
+
+
+@pytest.mark.parametrize("requeue", [True, False])
+@pytest.mark.parametrize("head_lost", [True, False])
+def test_nodes_that_are_left_without_the_first_end_the_job(
+    bench: Bench, requeue: bool, head_lost: bool
+) -> None:
+    left = "n2" if head_lost else "n1 n2"
+    # srun runs what follows its own options, with the job's nodes as SLURM's step has them
+    bench.command("srun", 'while [[ $1 == -* ]]; do shift; done; SLURM_JOB_NODELIST="n1 n2" "$@"')
+    bench.command("agent", "exit 9")
+    bench.command("squeue", f"case $* in *%N*) echo {left};; *) echo 4;; esac")
+    bench.command("scontrol", 'if [[ $1 == show ]]; then printf "%s\\n" $3; fi')
+    bench.command("scancel")
+    status, output = bench.run(script(bench, requeue=requeue, head_restarts=0))
+    assert status == 9, output
+    ended = [call for call in bench.calls("scontrol") if call[0] != "show"]
+    assert ended == ([["requeue", "17"]] if head_lost and requeue else [])
+    cancelled = bench.calls("scancel")
+    assert cancelled == ([["17"]] if head_lost and not requeue else [])
 
 
 def test_the_warning_tells_the_agents_when_it_ends(bench: Bench) -> None:

@@ -78,6 +78,13 @@ def test_a_suite_is_gone_on_with_until_it_ends(tmp_path: Path, cluster: ClusterF
     assert resume_commands(cluster) == []
 
 
+def test_a_sweep_is_gone_on_with_by_its_own_verb(tmp_path: Path, cluster: ClusterFolder) -> None:
+    results = made_results(tmp_path, "a")
+    register(cluster, Suite(results=results, folder=tmp_path, verb="sweep"))
+    words = ("raysuite", "sweep", "--resume-from", str(results))
+    assert resume_commands(cluster) == [Resume(words, tmp_path)]
+
+
 def test_what_cannot_be_read_is_left_out(tmp_path: Path, cluster: ClusterFolder) -> None:
     results = made_results(tmp_path, "a")
     register(cluster, Suite(results=results, folder=tmp_path))

@@ -63,6 +63,19 @@ def test_a_rank_that_raises_is_the_error(recorder, results, raised):
     assert end(results, 1) is None
 
 
+FULL = BrokenRunError("RuntimeError: can't allocate memory", "Traceback ...", False, True)
+ENDED_BY_RAY = RuntimeError("ray.exceptions.OutOfMemoryError: the node was running low on memory")
+
+
+@pytest.mark.parametrize("raised", [{1: FULL}, {0: PEER, 1: FULL}, {0: PEER, 1: ENDED_BY_RAY}])
+def test_a_rank_without_memory_is_not_tried_again(recorder, results, raised):
+    recorder.after_exception(None, raised)
+    failed = end(results, 0)
+    assert isinstance(failed, RunFailed)
+    assert failed.reason == "out_of_memory"
+    assert failed.message.startswith("rank 1: ")
+
+
 @pytest.mark.parametrize(
     ("raised", "last"),
     [

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import re
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from raysuite.orchestrate.own_ray import own_token
+from raysuite.orchestrate.own_ray import own_loopback, own_token
+from tests.require import require
 
 
 def _tokens() -> dict[str, str]:
@@ -48,3 +51,39 @@ def test_it_never_takes_a_file_that_lies_there(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("known to another", "utf-8")
     with pytest.raises(FileExistsError), own_token(tmp_path):
         pass
+
+
+LISTEN = "import socket; s = socket.socket(); s.bind(('', 0)); print(s.getsockname()[0])"
+
+
+def test_what_is_started_meanwhile_listens_on_loopback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require("compiler")
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "ib0")
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    before = dict(os.environ)
+    with own_loopback(tmp_path):
+        said = subprocess.check_output([sys.executable, "-S", "-c", LISTEN], text=True)
+        assert said == "127.0.0.1\n"
+        assert os.environ["GLOO_SOCKET_IFNAME"] == "lo"
+        assert os.environ["NCCL_SOCKET_IFNAME"] == "ib0"
+    assert dict(os.environ) == before
+
+
+def test_a_ray_that_was_imported_before_stays_on_loopback_too(tmp_path: Path) -> None:
+    from ray._private import ray_constants, services
+
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    with own_loopback(tmp_path):
+        assert services.get_node_ip_address() == "127.0.0.1"
+    assert before == ray_constants.ENABLE_RAY_CLUSTER
+
+
+def test_where_nothing_can_be_compiled_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with caplog.at_level("INFO"), own_loopback(tmp_path):
+        assert "LD_PRELOAD" not in os.environ
+    assert "no C compiler here" in caplog.text

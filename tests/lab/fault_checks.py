@@ -1,0 +1,99 @@
+"""What must be true of a suite after any fault: complete, recorded once, the same in MLflow."""
+
+from __future__ import annotations
+
+import base64
+import json
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+
+from raysuite.records import EpochFinished, Results, RunFinished, run_figures
+from raysuite.records.attempts import current
+from raysuite.track.entries import run_points
+from tests.lab.fault_cluster import FaultCluster
+
+_MANY = 25_000
+Row = tuple[int, float, int]
+"""Step, value, milliseconds since 1970."""
+
+
+class MlflowRest:
+    """The cluster's MLflow server, asked as its owner."""
+
+    def __init__(self, cluster: FaultCluster) -> None:
+        user = cluster.folder.mlflow_user()
+        assert user is not None
+        word = base64.b64encode(f"{user.username}:{user.password}".encode()).decode()
+        self._headers = {"Authorization": f"Basic {word}", "Content-Type": "application/json"}
+        self._url = f"{cluster.head().mlflow}/api/2.0/mlflow"
+
+    def runs(self, experiment: str) -> list[dict[str, Any]]:
+        """All runs of an experiment."""
+        name = {"experiment_name": experiment}
+        found = self._ask("experiments/get-by-name", name)["experiment"]["experiment_id"]
+        body = {"experiment_ids": [found], "max_results": 1000}
+        return list(self._ask("runs/search", {}, body).get("runs", []))
+
+    def history(self, run_id: str, key: str) -> list[Row]:
+        """Every value of a metric, sorted."""
+        query = {"run_id": run_id, "metric_key": key, "max_results": str(_MANY)}
+        rows = self._ask("metrics/get-history", query)["metrics"]
+        return sorted((int(r.get("step", 0)), float(r["value"]), int(r["timestamp"])) for r in rows)
+
+    def _ask(
+        self, path: str, query: Mapping[str, str], body: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        url = f"{self._url}/{path}?{urllib.parse.urlencode(query)}"
+        data = json.dumps(body).encode() if body is not None else None
+        request = urllib.request.Request(url, data, self._headers)
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(request, timeout=60) as answer:
+            found: dict[str, Any] = json.load(answer)
+        return found
+
+
+def check_journals(results: Results) -> None:
+    """Every run finished, in one journal, with every epoch and step once."""
+    plans = results.plans()
+    ids = [plan["run_id"] for plan in plans]
+    assert len(ids) == len(set(ids))
+    assert {path.name for path in (results.folder / "runs").iterdir()} == set(ids)
+    for plan in plans:
+        records = results.records(plan["run_id"])
+        assert isinstance(records[-1], RunFinished), records[-1]
+        assert sum(isinstance(record, RunFinished) for record in records) == 1
+        epochs = [r for r in current(records) if isinstance(r, EpochFinished)]
+        assert [epoch.epoch for epoch in epochs] == list(range(plan["spec"]["training"]["epochs"]))
+        steps = [epoch.first_step + place for epoch in epochs for place in range(len(epoch.losses))]
+        assert steps == list(range(plan["total_steps"]))
+
+
+def check_mlflow(cluster: FaultCluster, results: Results, experiment: str) -> None:
+    """One run in MLflow for each, with the journal's metrics: none missing, none twice."""
+    rest = MlflowRest(cluster)
+    found: dict[str, list[dict[str, Any]]] = {}
+    for run in rest.runs(experiment):
+        tags = {tag["key"]: tag["value"] for tag in run["data"]["tags"]}
+        found.setdefault(tags.get("raysuite.run_id", ""), []).append(run)
+    assert set(found) == {"", *(plan["run_id"] for plan in results.plans())}
+    assert [len(runs) for runs in found.values()] == [1] * len(found)
+    for plan in results.plans():
+        run = found[plan["run_id"]][0]
+        assert run["info"]["status"] == "FINISHED"
+        expected: dict[str, list[Row]] = {}
+        for point in run_points(run_figures(plan, results.records(plan["run_id"]))):
+            expected.setdefault(point.key, []).append((point.step, point.value, point.timestamp))
+        assert {metric["key"] for metric in run["data"]["metrics"]} == set(expected)
+        for key, rows in expected.items():
+            assert rest.history(run["info"]["run_id"], key) == sorted(rows), key
+
+
+def check_nothing_is_left(cluster: FaultCluster) -> None:
+    """After `cluster down`: no process, file or job of the user on any host."""
+    lab = cluster.lab
+    assert lab.out("squeue", "-h", "-u", "hpc1") == ""
+    for host in ("login", *lab.lab.hosts):
+        lab.wait(lambda at=host: cluster.processes(at) == {}, 60)  # type: ignore[misc]
+        assert lab.out("find", "/tmp", "/dev/shm", "-user", "hpc1", host=host) == ""

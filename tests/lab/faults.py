@@ -1,0 +1,196 @@
+"""The faults: each finds a run in its midst, and returns once the run may go on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from raysuite.orchestrate.stopping import told
+from raysuite.records import RunFailed, RunStarted, RunStopped
+from tests.lab.fault_cluster import FaultCluster
+
+OUTAGE_S = 60.0
+Fault = Callable[[FaultCluster, int], None]
+"""Strikes the run of a seed."""
+ALONE = ("mlflow", "mlflow_killed")
+"""Runs that MLflow is to be told of at once."""
+
+
+def worker(cluster: FaultCluster, seed: int) -> None:
+    """A worker's process is killed."""
+    held = cluster.held(seed)
+    cluster.release(seed)
+    cluster.kill(held.host, held.pid)
+    _taken_up(cluster, seed)
+
+
+def raylet(cluster: FaultCluster, seed: int) -> None:
+    """A node's raylet is killed; the node joins again."""
+    cluster.held(seed)
+    host = _second(cluster)
+    address = cluster.node(host).address
+    cluster.kill(host, cluster.find(host, "/raylet"))
+    cluster.release(seed)
+    cluster.wait(lambda: not _is_alive(cluster, address), f"{host} counted as dead")
+    cluster.wait(lambda: _is_alive(cluster, address), f"{host} back")
+    _taken_up(cluster, seed)
+
+
+def mlflow(cluster: FaultCluster, seed: int) -> None:
+    """MLflow's server answers nothing for a minute, in which the run ends."""
+    held = cluster.held(seed)
+    assert held
+    server = _mlflow_server(cluster)
+    cluster.kill(cluster.head().host, -server, signal="STOP")
+    cluster.release(seed)
+    end = time.monotonic() + OUTAGE_S
+    results, run_id = cluster.results(), cluster.run_id(seed)
+    cluster.wait(lambda: results.end_of(run_id) is not None, "the end of the run")
+    cluster.wait(lambda: time.monotonic() > end, "the end of the outage")
+    cluster.kill(cluster.head().host, -server, signal="CONT")
+
+
+def mlflow_killed(cluster: FaultCluster, seed: int) -> None:
+    """MLflow's server is killed."""
+    cluster.held(seed)
+    server = _mlflow_server(cluster)
+    cluster.kill(cluster.head().host, -server)
+    cluster.release(seed)
+    cluster.wait(lambda: _mlflow_server(cluster) != server, "another server")
+
+
+def step(cluster: FaultCluster, seed: int) -> None:
+    """slurmd's step on a node is killed; the others go on without that node."""
+    cluster.held(seed)
+    host = _second(cluster)
+    address = cluster.node(host).address
+    cluster.kill(host, _slurmstepd(cluster, host))
+    cluster.wait(lambda: not _is_alive(cluster, address), f"{host} counted as dead")
+    cluster.release(seed)
+    _taken_up(cluster, seed)
+
+
+def whole_step(cluster: FaultCluster, seed: int) -> None:
+    """The job's step is killed on all nodes; the batch script starts another."""
+    cluster.held(seed)
+    before = cluster.incarnation()
+    number = before.rpartition("-")[2]
+    cluster.lab.run("scancel", "--signal=KILL", f"{cluster.job}.{number}")
+    cluster.release(seed)
+    _started_again(cluster, before)
+    _taken_up(cluster, seed)
+
+
+def head(cluster: FaultCluster, seed: int) -> None:
+    """Ray's head dies; the cluster is started again in the same allocation."""
+    cluster.held(seed)
+    before = cluster.incarnation()
+    host = cluster.head().host
+    cluster.kill(host, cluster.find(host, "/gcs_server"))
+    cluster.release(seed)
+    _started_again(cluster, before)
+    _taken_up(cluster, seed)
+
+
+def agent(cluster: FaultCluster, seed: int) -> None:
+    """The head's agent is killed, which nothing can catch."""
+    cluster.held(seed)
+    before = cluster.incarnation()
+    host = cluster.head().host
+    cluster.kill(host, cluster.node(host).pid)
+    cluster.release(seed)
+    _started_again(cluster, before)
+    _taken_up(cluster, seed)
+
+
+def node(cluster: FaultCluster, seed: int) -> None:
+    """A node falls silent: the run goes on on the others, and the cable is mended later."""
+    cluster.held(seed)
+    host = _second(cluster)
+    cluster.lab.link(host, up=False)
+    cluster.release(seed)
+    _taken_up(cluster, seed)
+    cluster.wait(
+        lambda: cluster.lab.node_state(host).startswith(("down", "idle")), f"SLURM gives up {host}"
+    )
+    cluster.lab.link(host, up=True)
+
+
+def head_host(cluster: FaultCluster, seed: int) -> None:
+    """The head's host loses its power: SLURM queues the job again, and the suite goes on."""
+    cluster.held(seed)
+    before, host = cluster.incarnation(), cluster.head().host
+    cluster.lab.power(host, on=False)
+    cluster.release(seed)
+    cluster.wait(lambda: cluster.lab.node_state(host).startswith("down"), f"SLURM gives up {host}")
+    cluster.lab.power(host, on=True)
+    _started_again(cluster, before)
+    _taken_up(cluster, seed)
+
+
+def time_limit(cluster: FaultCluster, seed: int) -> None:
+    """The job's time is up: the run stops with a checkpoint, and the job is queued again."""
+    cluster.held(seed)
+    before = cluster.incarnation()
+    minutes = cluster.lab.out("squeue", "-h", "-j", cluster.job, "-o", "%M").split(":")
+    used = sum(int(part) * 60**place for place, part in enumerate(reversed(minutes))) // 60
+    _limit(cluster, used + 2)
+    results = cluster.results().folder
+    cluster.wait(lambda: told(results) is not None, "the warning")
+    cluster.release(seed)
+    cluster.wait(lambda: bool(cluster.records(seed, RunStopped)), "a checkpoint in mid-epoch")
+    (stop,) = (r for r in cluster.records(seed, RunStopped) if isinstance(r, RunStopped))
+    assert stop.reason == "time_limit"
+    _started_again(cluster, before)
+    _limit(cluster, 45)
+    _taken_up(cluster, seed)
+    begins = [r.first_step for r in cluster.records(seed, RunStarted) if isinstance(r, RunStarted)]
+    assert begins[-1] == stop.step
+
+
+def _limit(cluster: FaultCluster, minutes: int) -> None:
+    job = f"JobId={cluster.job}"
+    cluster.lab.run("scontrol", "update", job, f"TimeLimit={minutes}", user=None)
+
+
+def _second(cluster: FaultCluster) -> str:
+    """A host that is not the head's and holds a worker of ours: each of three does."""
+    alive = cluster.folder.alive()
+    assert alive is not None
+    hosts = (node for node in cluster.folder.nodes() if node.address in alive.addresses)
+    return [node.host for node in hosts if node.host != cluster.head().host][-1]
+
+
+def _is_alive(cluster: FaultCluster, address: str) -> bool:
+    alive = cluster.folder.alive()
+    return alive is not None and address in alive.addresses
+
+
+def _mlflow_server(cluster: FaultCluster) -> int:
+    found = cluster.processes(cluster.head().host).items()
+    return next((pid for pid, args in found if "-m mlflow server" in args), 0)
+
+
+def _slurmstepd(cluster: FaultCluster, host: str) -> int:
+    """The process that holds the step of the agents on a host."""
+    step = cluster.incarnation().rpartition("-")[2]
+    title = f"slurmstepd: [{cluster.job}.{step}]"
+    words = ("ps", "-e", "-o", "pid=,args=")
+    rows = cluster.lab.run(*words, host=host, user=None).stdout.splitlines()
+    return next(int(row.split()[0]) for row in rows if title in row)
+
+
+def _started_again(cluster: FaultCluster, before: str) -> None:
+    cluster.wait(lambda: cluster.incarnation() not in ("", before), "another start of the head")
+
+
+def _taken_up(cluster: FaultCluster, seed: int) -> None:
+    """Wait until the run is made again, from a checkpoint."""
+
+    def begins() -> list[int]:
+        found = cluster.records(seed, RunStarted)
+        return [record.first_epoch for record in found if isinstance(record, RunStarted)]
+
+    cluster.wait(lambda: len(begins()) > 1, f"run {seed} taken up")
+    assert begins()[-1] >= 2, begins()
+    assert not cluster.records(seed, RunFailed)

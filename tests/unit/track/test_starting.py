@@ -1,0 +1,62 @@
+"""The first sync waits for a server that its cluster is still starting, and for no other."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from raysuite.cluster.files import Head
+from raysuite.track import starting
+from raysuite.track.starting import wait_while_starting
+
+URL = "http://10.0.0.1:30000"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RAYSUITE_CLUSTER", str(tmp_path))
+    return tmp_path
+
+
+def tell(folder: Path, answers: bool, url: str = URL) -> None:
+    head = Head(host="n", gcs="10.0.0.1:1", dashboard="", mlflow=url, mlflow_answers=answers)
+    fresh = folder / "fresh"
+    fresh.write_text(head.model_dump_json(), "utf-8")
+    fresh.replace(folder / "head.json")
+
+
+def test_it_waits_until_the_server_answers(folder: Path) -> None:
+    tell(folder, answers=False)
+    waiting = threading.Thread(target=wait_while_starting, args=(f"{URL}/", 60.0), daemon=True)
+    waiting.start()
+    waiting.join(0.3)
+    assert waiting.is_alive()
+    tell(folder, answers=True)
+    waiting.join(30)
+    assert not waiting.is_alive()
+
+
+def test_it_gives_up_at_the_end_of_its_patience(folder: Path) -> None:
+    tell(folder, answers=False)
+    began = time.monotonic()
+    wait_while_starting(URL, longest_s=0.2)
+    assert time.monotonic() - began >= 0.2
+
+
+@pytest.mark.parametrize("case", ["answers", "another server", "no file", "no JSON"])
+def test_there_is_nothing_to_wait_for(
+    case: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if case in ("answers", "another server"):
+        tell(folder, answers=case == "answers", url=URL if case == "answers" else "http://h:1")
+    elif case == "no JSON":
+        (folder / "head.json").write_text("{", "utf-8")
+
+    def no_sleep(_: float) -> None:
+        raise AssertionError("it waited")
+
+    monkeypatch.setattr(starting.time, "sleep", no_sleep)
+    wait_while_starting(URL)
