@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from raysuite.cli.bench.batch import batch
 from raysuite.cli.bench.loaders import loaders
 
 bench = typer.Typer(
@@ -16,8 +17,8 @@ bench = typer.Typer(
 
 @bench.callback()
 def _group() -> None:
-    """A group, even with one verb."""
+    """A group of verbs."""
 
 
-for _verb in (loaders,):
+for _verb in (loaders, batch):
     bench.command(_verb.__name__)(_verb)

@@ -1,0 +1,128 @@
+"""Batches that are found by trial before the runs, on workers like theirs."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from raysuite.errors import RunError
+from raysuite.orchestrate import stopping
+from raysuite.orchestrate.groups import make_trainer
+from raysuite.orchestrate.nodes import NodeWatch
+from raysuite.orchestrate.suite import Listener, fit
+from raysuite.plan import RunPlan, groups
+from raysuite.plan.batches import outcome, same_search, search_of
+from raysuite.records import Results, RunFailed
+from raysuite.records.batches import BatchFound, TriedFile
+from raysuite.train.stopping import Stop
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Plans whose numbers are all known, and how those were found that the specs left open."""
+
+    plans: list[RunPlan]
+    found: dict[str, BatchFound] = field(default_factory=dict)
+    """Run id -> the Record for its journal."""
+    stop: Stop | None = None
+    """The request that ended the search; some plans are undecided then."""
+
+
+def decide(plans: Sequence[RunPlan], root: Path, nodes: int, hear: Listener) -> Decision:
+    """Find the batch of every plan that is undecided, one search for those alike.
+
+    It takes the workers that the runs will take, on a cluster of `nodes`, and writes what is tried
+    below `root`, where they can write, until it is decided. Raises RunError where nothing fits, or
+    a model or strategy fails for another reason.
+    """
+    wishes: dict[str, RunPlan] = {}
+    for plan in plans:
+        if plan.undecided:
+            wishes.setdefault(same_search(plan), plan)
+    if not wishes:
+        return Decision(list(plans))
+    root.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=".batches-", dir=root.absolute()))
+    try:
+        seconds: dict[str, float] = {}
+        for group in groups(list(wishes.values())):
+            began = time.monotonic()
+            if stop := _search(group, folder, nodes, hear):
+                return Decision(list(plans), stop=stop)
+            for plan in group:
+                seconds[plan.run_id] = (time.monotonic() - began) / len(group)
+        made: list[RunPlan] = []
+        found: dict[str, BatchFound] = {}
+        for plan in plans:
+            if plan.undecided:
+                wish = wishes[same_search(plan)]
+                tried = tried_file(folder, wish).read()
+                plan, record = outcome(plan, tried, seconds[wish.run_id])
+                found[plan.run_id] = record
+            made.append(plan)
+        return Decision(made, found)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _search(group: Sequence[RunPlan], folder: Path, nodes: int, hear: Listener) -> Stop | None:
+    """Search for the batches of plans that share workers; the request that ended it, if any."""
+    results = Results(folder)
+    stopping.tell(folder, None)
+    told = {plan.run_id: 0 for plan in group}
+
+    def news() -> None:
+        for plan in group:
+            ended = tried_file(folder, plan).ended()
+            for each in ended[told[plan.run_id] :]:
+                hear.say(f"{plan.title}: {each.words}")
+            told[plan.run_id] = len(ended)
+
+    with NodeWatch(nodes) as watch:
+        while left := [plan for plan in group if _goes_on(plan, folder)]:
+            if stop := hear.asked_to_stop():
+                return stop
+            before = [len(tried_file(folder, plan).read()) for plan in left]
+            for plan in left:
+                results.journal_file(plan.run_id).unlink(missing_ok=True)
+            from raysuite.orchestrate.batch_worker import search_group  # here: it imports Ray
+
+            trainer = make_trainer([_once(plan) for plan in left], folder, work=search_group)
+            error, stop = fit(trainer, results, replace(hear, poll=news), watch)
+            news()
+            if stop is not None:
+                return stop
+            _raise_others(left, results)
+            if [len(tried_file(folder, plan).read()) for plan in left] == before:
+                why = str(error).strip().splitlines()[-1] if error and str(error).strip() else ""
+                raise RunError(f"{left[0].title}: its batch could not be looked for: {why}")
+    return None
+
+
+def _goes_on(plan: RunPlan, folder: Path) -> bool:
+    return search_of(plan, tried_file(folder, plan).read()).next() is not None
+
+
+def _once(plan: RunPlan) -> RunPlan:
+    """Workers that ran out of memory are not started again at the same size; no profile is made."""
+    resources = plan.spec.resources.model_copy(update={"retries": 0})
+    measure = plan.spec.measure.model_copy(update={"profile": "off"})
+    spec = plan.spec.model_copy(update={"resources": resources, "measure": measure})
+    return plan.model_copy(update={"spec": spec})
+
+
+def _raise_others(plans: Sequence[RunPlan], results: Results) -> None:
+    """Raise what ended a search and is no want of memory."""
+    for plan in plans:
+        end = results.end_of(plan.run_id)
+        if isinstance(end, RunFailed) and end.reason in ("error", "node_lost"):
+            raise RunError(f"{plan.title}: its batch could not be looked for: {end.message}")
+
+
+def tried_file(folder: Path, plan: RunPlan) -> TriedFile:
+    """What was tried for a plan, in the folder of a search."""
+    return TriedFile(Results(folder).journal_file(plan.run_id).with_name("tried.jsonl"))

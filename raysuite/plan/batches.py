@@ -1,0 +1,246 @@
+"""Batches that are found by trial: which sizes come into question, which is tried next, and which
+is taken. Pure: what was tried comes in, a decision goes out."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from raysuite.errors import RunError
+from raysuite.plan.feasible import accumulation
+from raysuite.plan.resolve import resolve
+from raysuite.plan.run_plan import RunPlan
+from raysuite.records.batches import BatchFound, BatchTried, Goal, Stage
+from raysuite.records.statistics import Stat, summarize
+from raysuite.spec.batches import AutoBatch
+
+ROUNDS = 3
+"""How often each size is timed, where the fastest is looked for."""
+_HOPELESS = 0.5
+"""What is slower than this share of the fastest in the first round is not timed again."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The micro-batches that come into question, ascending, and why there are no larger ones."""
+
+    sizes: tuple[int, ...]
+    bound: Literal["at_most", "samples", "batch"]
+
+
+def sizes_of(plan: RunPlan) -> Sizes:
+    """What comes into question for a plan that is undecided.
+
+    Where the batch is given, the divisors of a worker's part of it; else the powers of two, up to
+    so many that a step takes the whole training set.
+    """
+    auto, training = _auto(plan), plan.spec.training
+    most = auto.at_most or math.inf
+    if isinstance(training.accumulate, AutoBatch):
+        share = plan.global_batch // plan.workers
+        fit = tuple(n for n in range(1, share + 1) if share % n == 0 and n <= most)
+        return Sizes(fit, "batch" if fit[-1] == share else "at_most")
+    held = max(1, plan.dataset.train_samples // (plan.workers * accumulation(plan.spec)))
+    powers = [2**n for n in range(held.bit_length()) if 2**n <= held]
+    fit = tuple(n for n in powers if n <= most)
+    return Sizes(fit, "samples" if fit[-1] == powers[-1] else "at_most")
+
+
+def decided(plan: RunPlan, micro_batch: int) -> RunPlan:
+    """The plan with the micro-batch that was found, and all numbers that follow from it."""
+    spec = plan.spec
+    if isinstance(spec.training.accumulate, AutoBatch):
+        found = {"accumulate": plan.global_batch // (plan.workers * micro_batch)}
+    else:
+        found = {"batch_per_worker": micro_batch * accumulation(spec)}
+    return _with(plan, found)
+
+
+def _with(plan: RunPlan, changed: dict[str, Any]) -> RunPlan:
+    """The plan with other keys of `training`."""
+    training = plan.spec.training.model_copy(update=changed)
+    spec = plan.spec.model_copy(update={"training": training})
+    gpus = plan.workers if plan.device == "gpu" else 0
+    return resolve(spec, plan.label, plan.dataset, plan.repeat, plan.index, gpus)
+
+
+@dataclass(frozen=True)
+class Search:
+    """A search on its way.
+
+    A size fits alone before it is tried together. From two samples on, sizes are doubled until one
+    does not fit; what lies between the two is halved. The largest that fits alone is then tried
+    together, and where it does not fit, the next smaller one is. A size that does not fit rules out
+    all larger ones.
+    """
+
+    sizes: tuple[int, ...]
+    goal: Goal
+    tried: Sequence[BatchTried]
+
+    def next(self) -> tuple[Stage, int] | None:
+        """What to try now; None where the search has come to its end."""
+        between = [n for n in self.sizes if self._lowest < n < self._ceiling]
+        if between:
+            return "alone", self._step(between)
+        if not self._fitting:
+            return None
+        if self.goal == "largest":
+            return None if self.timings(self._lowest) else ("together", self._lowest)
+        return self._next_timing()
+
+    @property
+    def chosen(self) -> int | None:
+        """The size that is taken once the search has come to its end; None where nothing fits."""
+        if not self._fitting:
+            return None
+        return self._lowest if self.goal == "largest" else self._fastest()
+
+    @property
+    def hit_memory(self) -> bool:
+        """Whether a size did not fit."""
+        return math.isfinite(self._ceiling)
+
+    def timings(self, size: int) -> list[float]:
+        """Images per second of a size, each time that it was tried together."""
+        return [
+            each.images_per_second
+            for each in self.tried
+            if each.micro_batch == size and each.stage == "together" and each.images_per_second
+        ]
+
+    @property
+    def _ceiling(self) -> float:
+        """The smallest size that does not fit."""
+        return min((each.micro_batch for each in self.tried if not each.fits), default=math.inf)
+
+    @property
+    def _fitting(self) -> list[int]:
+        fit = {each.micro_batch for each in self.tried if each.fits}
+        return sorted(size for size in fit if size < self._ceiling)
+
+    @property
+    def _lowest(self) -> int:
+        """The largest size that fits so far; 0 where none has been found."""
+        return max(self._fitting, default=0)
+
+    def _step(self, between: Sequence[int]) -> int:
+        if self.hit_memory:
+            return between[(len(between) - 1) // 2]
+        # a single sample goes last: it is padded to two
+        most = max(2, 2 * self._lowest)
+        return max((n for n in between if n <= most), default=between[0])
+
+    def _next_timing(self) -> tuple[Stage, int] | None:
+        """Round by round: the first from the largest down, as what fits alone may not together,
+        and then up and down in turn, so that a drift of the machine meets all alike."""
+        for number in range(ROUNDS):
+            left = [n for n in self._rivals(number) if len(self.timings(n)) <= number]
+            if left:
+                return "together", left[-1] if number % 2 == 0 else left[0]
+        return None
+
+    def _rivals(self, number: int) -> list[int]:
+        """The sizes of a round, ascending."""
+        if number == 0:
+            return self._fitting
+        first = {size: self.timings(size)[0] for size in self._fitting}
+        return [size for size in first if first[size] >= _HOPELESS * max(first.values())]
+
+    def _fastest(self) -> int:
+        """The smallest size whose interval reaches that of the one with the highest mean."""
+        stats = {n: stat for n in self._rivals(1) if (stat := summarize(self.timings(n)))}
+        best = max(stats.values(), key=lambda stat: stat.mean)
+        return min(size for size, stat in stats.items() if _top(stat) >= best.mean - _half(best))
+
+
+def _half(stat: Stat) -> float:
+    return stat.half_width or 0.0
+
+
+def _top(stat: Stat) -> float:
+    return stat.mean + _half(stat)
+
+
+def outcome(
+    plan: RunPlan, tried: Sequence[BatchTried], seconds: float
+) -> tuple[RunPlan, BatchFound]:
+    """The decided plan, and the Record that tells how it was found in so many seconds.
+
+    Raises RunError where nothing fits.
+    """
+    auto, found = _auto(plan), sizes_of(plan)
+    search = Search(found.sizes, auto.auto, tried)
+    size = search.chosen
+    if size is None:
+        last = next((each for each in reversed(tried) if not each.fits), None)
+        why = f": {last.words}" if last else ""
+        raise RunError(f"{plan.title}: no batch was found that fits into memory{why}")
+    made = decided(plan, size)
+    record = BatchFound(
+        run_id=made.run_id,
+        key="training.accumulate" if plan.batch_is_given else "training.batch_per_worker",
+        goal=auto.auto,
+        micro_batch=made.micro_batch,
+        accumulate=made.accumulate,
+        global_batch=made.global_batch,
+        bound="memory" if search.hit_memory else found.bound,
+        memory_share=auto.memory_share,
+        tried=list(tried),
+        seconds=seconds,
+    )
+    return made, record
+
+
+def search_of(plan: RunPlan, tried: Sequence[BatchTried]) -> Search:
+    """The search for a plan's batch, so far."""
+    return Search(sizes_of(plan).sizes, _auto(plan).auto, tried)
+
+
+def opened(plan: RunPlan, at_most: int | None, memory_share: float | None) -> RunPlan:
+    """The plan with its batch to be found by trial, the fastest, whatever its spec says.
+
+    A batch that the spec has cut by trial stays as large as it is.
+    """
+    training = plan.spec.training
+    given = training.auto or AutoBatch()
+    wish = AutoBatch(
+        auto="fastest",
+        at_most=at_most or given.at_most,
+        memory_share=memory_share or given.memory_share,
+    )
+    if isinstance(training.accumulate, AutoBatch):
+        changed: dict[str, Any] = {"accumulate": wish}
+    else:
+        changed = {"global_batch": None, "batch_per_worker": wish}
+    return _with(plan, changed)
+
+
+def same_search(plan: RunPlan) -> str:
+    """Equal for plans that one search serves: repeats, learning rates, and loaders, which are to
+    feed the same batch.
+
+    Random images are tried, whose number and shape count.
+    """
+    spec = plan.spec
+    training = spec.training.model_dump(mode="json")
+    parts: dict[str, Any] = {
+        **spec.model_dump(mode="json", include={"model", "strategy", "resources"}),
+        **{key: training[key] for key in ("global_batch", "batch_per_worker", "accumulate")},
+        "precision": training["precision"],
+        "clips": training["clip_norm"] is not None,
+        "averages": training["ema_decay"] is not None,
+        "optimizer": [spec.optimizer.name, getattr(spec.optimizer, "momentum", 0) != 0],
+        "data": asdict(plan.dataset),
+        "device": plan.device,
+    }
+    return json.dumps(parts, sort_keys=True)
+
+
+def _auto(plan: RunPlan) -> AutoBatch:
+    auto = plan.spec.training.auto
+    assert auto is not None, "all numbers of this plan are given"
+    return auto

@@ -1,0 +1,140 @@
+"""What was tried before a run whose batch is found by trial, and what was taken."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from raysuite.records.base import RecordBase
+from raysuite.units import human_bytes
+
+Goal = Literal["largest", "fastest"]
+Stage = Literal["alone", "together"]
+"""alone: forward and backward on each rank by itself. together: true steps on all ranks."""
+
+
+class BatchTried(BaseModel):
+    """One micro-batch that was tried on all ranks. Lists hold a value per worker."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    stage: Stage
+    micro_batch: int
+    """Samples of one forward pass on one worker."""
+    fits: bool
+    """On every worker."""
+    peak_bytes: list[int] = []
+    """Largest memory: torch's on a device; on a CPU the process's, over what it held before."""
+    limit_bytes: list[int] = []
+    """What a worker may use."""
+    images_per_second: float | None = None
+    """Over all workers, of steps after a warm-up; None where it was not timed."""
+    message: str = ""
+    """Why it does not fit."""
+
+    @property
+    def words(self) -> str:
+        """What was found, in one line."""
+        found = f"a micro-batch of {self.micro_batch} " + ("fits" if self.fits else "does not fit")
+        if self.fits and self.peak_bytes:
+            worst = max(zip(self.peak_bytes, self.limit_bytes, strict=True))
+            found += f" ({human_bytes(worst[0])} of {human_bytes(worst[1])})"
+        if self.images_per_second is not None:
+            found += f", {self.images_per_second:,.0f} images/s"
+        return f"{found}: {self.message}" if self.message else found
+
+
+class TriedFile:
+    """What was tried so far, a line each, so that a search outlives the workers that try.
+
+    A size at which they died does not fit: its line says that it was begun, and no other how it
+    ended.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        file.parent.mkdir(parents=True, exist_ok=True)
+
+    def begin(self, stage: Stage, micro_batch: int) -> None:
+        """Before a size is tried."""
+        self._append(json.dumps({"begin": [stage, micro_batch]}))
+
+    def end(self, tried: BatchTried) -> None:
+        """Once it is known how it went."""
+        self._append(tried.model_dump_json())
+
+    def read(self) -> list[BatchTried]:
+        """All that was tried, in its order, once nobody is trying."""
+        ended, trying = self._lines()
+        return ended if trying is None else [*ended, trying]
+
+    def ended(self) -> list[BatchTried]:
+        """The same while somebody may be trying."""
+        return self._lines()[0]
+
+    def _lines(self) -> tuple[list[BatchTried], BatchTried | None]:
+        """What has ended, and what the last line begins."""
+        found: list[BatchTried] = []
+        trying: BatchTried | None = None
+        text = self._file.read_text("utf-8") if self._file.exists() else ""
+        for line in text.split("\n")[:-1]:  # behind the last newline a line may grow
+            content = json.loads(line)
+            if "begin" not in content:
+                found.append(BatchTried.model_validate(content))
+                trying = None
+                continue
+            if trying is not None:
+                found.append(trying)
+            stage, size = content["begin"]
+            trying = BatchTried(stage=stage, micro_batch=size, fits=False, message=_DIED)
+        return found, trying
+
+    def _append(self, line: str) -> None:
+        with self._file.open("a", encoding="utf-8") as stream:
+            stream.write(line + "\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+
+
+_DIED = "a worker ended while it was tried"
+
+
+class BatchFound(RecordBase):
+    """The batch of a run, found by trial before it; written before the run starts."""
+
+    kind: Literal["batch_found"] = "batch_found"
+    key: Literal["training.batch_per_worker", "training.accumulate"]
+    """What the spec left to be found: with the first, the work itself depends on it."""
+    goal: Goal
+    micro_batch: int
+    accumulate: int
+    global_batch: int
+    bound: Literal["memory", "at_most", "samples", "batch"]
+    """Why nothing larger was taken: it does not fit; the spec tries no more; the data set has no
+    more samples; the batch has no more."""
+    memory_share: float
+    tried: list[BatchTried]
+    """In the order in which it was tried."""
+    seconds: float
+    """What the search took, workers' start included; it is in no other time."""
+
+    @property
+    def words(self) -> str:
+        """What was taken and why, in one line."""
+        why = {
+            "memory": "no larger one fits",
+            "at_most": "at_most allows no more",
+            "samples": "the training set holds no more",
+            "batch": "it is the whole batch of a worker",
+        }[self.bound]
+        if self.goal == "fastest":
+            why = "no other is shown to be faster"
+        times = f" x {self.accumulate}" if self.accumulate > 1 else ""
+        return (
+            f"micro-batch {self.micro_batch}{times} on each worker, a global batch of "
+            f"{self.global_batch}, found by trial ({self.goal}: {why})"
+        )

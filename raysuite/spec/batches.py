@@ -1,0 +1,42 @@
+"""Batch sizes that are found by trial before a run, where its spec says `auto`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag
+
+from raysuite.spec.base import CHOSEN, Options
+
+AUTO = "auto"
+
+
+class AutoBatch(Options):
+    """A number that is found by trial, on the run's own workers, before the run."""
+
+    auto: Literal["largest", "fastest"] = "largest"
+    """`largest`: the most samples that fit at a time. `fastest`: the fewest of those that are as
+    fast as any, as far as the timings tell them apart."""
+    at_most: int | None = Field(default=None, ge=1)
+    """The largest micro-batch that is tried; default: what the data set or the batch holds."""
+    memory_share: float = Field(default=0.9, gt=0, le=1)
+    """What may be used of the memory that is free: of the device, or of the worker's part of its
+    node."""
+
+
+def _spelled_out(value: Any) -> Any:
+    """`auto` means `{auto: largest}`."""
+    return {AUTO: "largest"} if value == AUTO else value
+
+
+def _which(value: Any) -> str:
+    return f"{CHOSEN}block" if isinstance(value, dict | AutoBatch) else f"{CHOSEN}number"
+
+
+NumberOrAuto = Annotated[
+    Annotated[Annotated[int, Field(ge=1)], Tag(f"{CHOSEN}number")]
+    | Annotated[AutoBatch, Tag(f"{CHOSEN}block")],
+    Discriminator(_which),
+    BeforeValidator(_spelled_out),
+]
+"""A whole number from 1 on, or `auto`, or `{auto: fastest, at_most: 256}`."""

@@ -1,0 +1,249 @@
+"""The batch of a run, found by trial on its own ranks, before the run.
+
+First each rank passes a micro-batch forward and backward by itself, and all tell each other how
+that went: a rank that runs out of memory there leaves nobody waiting. What fits is then tried in
+true steps, with the optimiser's state and the strategy's buffers. A rank that runs out there may
+leave the others in a collective that nothing can call off, so it ends; whoever started the ranks
+starts them again, and the file of what was tried lets the search go on behind that size.
+
+On a GPU what does not fit is refused. On a CPU nothing is: there the next size is tried only where
+the growth from the sizes before lets it fit.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import socket
+import zlib
+from collections.abc import Callable, Sequence
+
+import torch
+from torch.nn import functional
+
+from raysuite.data.base import Batch
+from raysuite.measure.clock import now
+from raysuite.measure.memory import PeakMemory, available_bytes
+from raysuite.parallel import make_strategy
+from raysuite.parallel.base import Engine, StepSettings, Strategy, World
+from raysuite.parallel.comm import Comm
+from raysuite.parallel.precision import Autocast, LossScale
+from raysuite.plan import RunPlan
+from raysuite.plan.batches import decided, search_of
+from raysuite.records.batches import BatchTried, Stage, TriedFile
+from raysuite.train.building import build_engine, build_model
+from raysuite.train.examination import make_engine
+from raysuite.train.memory import is_out_of_memory
+from raysuite.units import human_bytes
+
+_WARM_STEPS = 2
+"""Before the steps that are timed; the optimiser makes its state in the first."""
+_TIMED_S, _FEWEST, _MOST = 0.5, 3, 50
+"""Length of a timing, and its least and most steps."""
+_STAGES: tuple[Stage, ...] = ("alone", "together")
+
+
+def search_batch(
+    plan: RunPlan, world: World, tried: TriedFile, stopped: Callable[[], bool] = lambda: False
+) -> int:
+    """Go on with the search for the batch of `plan` that `tried` tells of, to its end.
+
+    The micro-batch that is taken; 0 where nothing fits, and where rank 0, which reads and writes
+    the file, was `stopped` before. All ranks must call it.
+
+    Raises what the model or the strategy raises, and MemoryError where a rank ran out in a true
+    step with others beside it: the ranks then have to be started again.
+    """
+    torch.set_num_threads(plan.spec.resources.cpus_per_worker)
+    strategy = make_strategy(plan.spec.strategy)
+    strategy.start(world)
+    try:
+        small = make_engine(strategy, world, StepSettings(1))
+        comm = small.comm
+        small.close()
+        del small
+        ranks = _Ranks(plan, world, strategy, comm)
+        while (asked := _asked_of_all(plan, world, comm, tried, stopped)) is not None:
+            stage, size = asked
+            found = ranks.alone(size) if stage == "alone" else ranks.together(size)
+            if world.rank == 0:
+                tried.end(found)
+        search = search_of(plan, tried.read() if world.rank == 0 else [])
+        taken = search.chosen or 0 if search.next() is None else 0
+        return int(comm.all_reduce(torch.tensor([float(taken)]), "max").item())
+    finally:
+        strategy.stop()
+
+
+def _asked_of_all(
+    plan: RunPlan, world: World, comm: Comm, file: TriedFile, stopped: Callable[[], bool]
+) -> tuple[Stage, int] | None:
+    """What rank 0 wants to be tried next, on all ranks; None at the end."""
+    word = torch.zeros(2, dtype=torch.float64)
+    if world.rank == 0 and not stopped():
+        asked = _next(plan, world, file)
+        if asked is not None:
+            file.begin(*asked)
+            word = torch.tensor([1 + _STAGES.index(asked[0]), asked[1]], dtype=torch.float64)
+    stage, size = comm.all_reduce(word, "max").tolist()
+    return (_STAGES[int(stage) - 1], int(size)) if stage else None
+
+
+def _next(plan: RunPlan, world: World, file: TriedFile) -> tuple[Stage, int] | None:
+    """The next size that may be tried; those that would not fit a host are put down as such."""
+    while True:
+        tried = file.read()
+        asked = search_of(plan, tried).next()
+        if asked is None or asked[0] == "together" or world.device.type != "cpu":
+            return asked
+        refused = too_much(tried, asked[1])
+        if refused is None:
+            return asked
+        file.begin(*asked)
+        file.end(refused)
+
+
+def too_much(tried: Sequence[BatchTried], size: int) -> BatchTried | None:
+    """That `size` does not fit a worker by itself, as the sizes before it let foresee; else None.
+
+    The memory beyond the largest of them grows as it did up to there, from half of it or less.
+    """
+    known = sorted(
+        (each for each in tried if each.stage == "alone" and each.fits and each.peak_bytes),
+        key=lambda each: each.micro_batch,
+    )
+    if not known:
+        return None
+    last = known[-1]
+    before = [each for each in known if 2 * each.micro_batch <= last.micro_batch]
+    peaks = []
+    for worker, peak in enumerate(last.peak_bytes):
+        base = before[-1].peak_bytes[worker] if before else 0
+        samples = last.micro_batch - (before[-1].micro_batch if before else 0)
+        growth = max(0, peak - base) / samples
+        peaks.append(round(peak + growth * (size - last.micro_batch)))
+    wanted, limit = max(zip(peaks, last.limit_bytes, strict=True), key=lambda two: two[0] - two[1])
+    if wanted <= limit:
+        return None
+    return BatchTried(
+        stage="alone",
+        micro_batch=size,
+        fits=False,
+        message=f"not tried: it would take about {human_bytes(wanted)} of {human_bytes(limit)}",
+    )
+
+
+class _Ranks:
+    """Tries a size on all ranks; every method gives all of them the same."""
+
+    def __init__(self, plan: RunPlan, world: World, strategy: Strategy, comm: Comm) -> None:
+        self._plan, self._world, self._strategy, self._comm = plan, world, strategy, comm
+        auto = plan.spec.training.auto
+        assert auto is not None, "all numbers of this plan are given"
+        self._held = PeakMemory(world.device).start_bytes
+        sharing = 1
+        if world.device.type == "cpu":
+            host = torch.tensor([zlib.crc32(socket.gethostname().encode())])
+            sharing = int((comm.all_gather(host).flatten() == host).sum())
+        self._limit = int(auto.memory_share * available_bytes(world.device) / sharing)
+
+    def alone(self, size: int) -> BatchTried:
+        """Forward and backward of `size` samples on each rank by itself."""
+        memory, fits = PeakMemory(self._world.device), True
+        try:
+            self._pass(size)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            fits = False
+        return self._agreed("alone", size, fits, memory, None)
+
+    def _pass(self, size: int) -> None:
+        plan, world = self._plan, self._world
+        model = build_model(plan, world)
+        scale = LossScale(model, self._comm, enabled=False)
+        model.train()
+        wrapped = Autocast(model, plan.spec.training.precision, world.device, scale)
+        batch = self._batch(size, size)
+        functional.cross_entropy(wrapped(batch.images).float(), batch.labels).backward()
+        now(world.device)
+
+    def together(self, size: int) -> BatchTried:
+        """True steps with micro-batches of `size` samples, timed after a warm-up."""
+        memory = PeakMemory(self._world.device)
+        speed = None
+        try:
+            speed = self._steps(size)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            if self._world.size > 1:
+                raise MemoryError(f"out of memory in steps of {size} samples") from error
+        return self._agreed("together", size, speed is not None, memory, speed)
+
+    def _steps(self, size: int) -> float:
+        """Images per second over all ranks."""
+        plan = decided(self._plan, size)
+        engine, average = build_engine(plan, self._world, self._strategy)
+        try:
+            engine.model.train()
+            batches = [self._batch(size, plan.global_batch)] * plan.accumulate
+
+            def steps(count: int) -> float:
+                """Seconds of so many steps on the slowest rank."""
+                began = now(self._world.device)
+                for _ in range(count):
+                    engine.step(batches, plan.peak_lr)
+                    if average is not None:
+                        average.update(engine.model)
+                return self._slowest(engine, now(self._world.device) - began)
+
+            steps(_WARM_STEPS)
+            count = min(max(_FEWEST, math.ceil(_TIMED_S / max(steps(1), 1e-6))), _MOST)
+            return plan.global_batch * count / steps(count)
+        finally:
+            engine.close()
+
+    def _slowest(self, engine: Engine, seconds: float) -> float:
+        return engine.comm.all_reduce(torch.tensor([seconds], dtype=torch.float64), "max").item()
+
+    def _batch(self, size: int, of_global: int) -> Batch:
+        facts, device = self._plan.dataset, self._world.device
+        padded = max(2, size)  # as loaders pad
+        shape = (padded, facts.channels, facts.image_size, facts.image_size)
+        images = torch.randn(shape, device=device)
+        labels = torch.randint(facts.classes, (padded,), device=device)
+        return Batch(images, labels, size, of_global)
+
+    def _agreed(
+        self, stage: Stage, size: int, fits: bool, memory: PeakMemory, speed: float | None
+    ) -> BatchTried:
+        """What all ranks found, once what was tried is freed."""
+        gc.collect()
+        on_gpu = self._world.device.type == "cuda"
+        peak = memory.device_bytes() if on_gpu else memory.process_bytes() - self._held
+        if on_gpu:
+            torch.cuda.empty_cache()
+        own = torch.tensor([float(fits), max(0, peak), self._limit], dtype=torch.float64)
+        rows = self._comm.all_gather(own).tolist()
+        out = [rank for rank, row in enumerate(rows) if not row[0]]
+        above = [rank for rank, row in enumerate(rows) if row[1] > row[2]]
+        message = ""
+        if out:
+            message = f"out of memory on {_ranks(out)}"
+        elif above:
+            most = rows[above[0]]
+            message = f"{_ranks(above)} took {human_bytes(most[1])}, of {human_bytes(most[2])}"
+        return BatchTried(
+            stage=stage,
+            micro_batch=size,
+            fits=not message,
+            peak_bytes=[int(row[1]) for row in rows],
+            limit_bytes=[int(row[2]) for row in rows],
+            images_per_second=speed,
+            message=message,
+        )
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

@@ -1,0 +1,76 @@
+"""Runs and a benchmark whose batches are found by trial, as a user starts them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from raysuite.records import BatchFound, RunFinished
+from tests.integration.workplace import Workplace
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1200)]
+
+SPEC = """\
+name: found
+model: {name: "hungry:Hungry", options: {above: 24}}
+data: digits
+strategy: ddp
+optimizer: {name: sgd, lr: 0.05}
+training: {epochs: 1, global_batch: 96, accumulate: auto}
+resources: {device: cpu, workers: 2}
+matrix: {seed: [0, 1]}
+"""
+HUNGRY = """\
+import ray.train
+import torch
+from own import Net
+
+
+class Hungry(Net):
+    def __init__(self, num_classes, in_channels, image_size, above):
+        super().__init__(num_classes, in_channels, image_size)
+        self.above, self.calls = above, 0
+
+    def forward(self, images):
+        self.calls += 1
+        if ray.train.get_context().get_world_rank() == 1 and self.training:
+            if len(images) > self.above:
+                torch.empty(2**60, dtype=torch.uint8)
+            if len(images) > self.above - 8 and self.calls > 1:  # in true steps alone
+                torch.empty(2**60, dtype=torch.uint8)
+        return super().forward(images)
+"""
+
+
+def test_a_run_finds_its_batch_where_a_rank_runs_out(workplace: Workplace) -> None:
+    workplace.write("hungry.py", HUNGRY)
+    workplace.write("found.yaml", SPEC)
+    done = workplace.run("raysuite", "run", "found.yaml", "--no-mlflow")
+    results = workplace.results()
+    plans = results.plans()
+    # 24 fits the second rank by itself; in steps 16 does, in workers that are started anew
+    assert [(plan["micro_batch"], plan["accumulate"]) for plan in plans] == [(16, 3), (16, 3)]
+    for plan in plans:
+        first, *_, last = results.records(plan["run_id"])
+        assert isinstance(first, BatchFound)
+        assert isinstance(last, RunFinished)
+        together = [each for each in first.tried if each.stage == "together"]
+        assert [(each.micro_batch, each.fits) for each in together] == [(24, False), (16, True)]
+        assert (first.bound, first.global_batch) == ("memory", 96)
+    assert "a micro-batch of 48 does not fit: out of memory on rank 1" in done.stderr
+    assert "micro-batch 16 x 3 on each worker" in " ".join(done.stdout.split())
+    assert not list(results.folder.parent.glob(".batches-*"))
+
+
+def test_a_benchmark_shows_every_size(workplace: Workplace) -> None:
+    workplace.write("hungry.py", HUNGRY)
+    workplace.write("found.yaml", SPEC)
+    words = ["found.yaml", "model.options.above=1000", "--at-most", "8", "--json"]
+    done = workplace.run("raysuite", "bench", "batch", *words)
+    (search,) = json.loads(done.stdout)["searches"]
+    assert search["name"] == "hungry:Hungry · ddp · 2 workers"
+    sizes = {each["micro_batch"]: each for each in search["sizes"]}
+    assert max(sizes) == search["largest"] == 8
+    assert all(each["fits"] and each["images_per_second"] for each in sizes.values())
+    assert len(sizes[search["fastest"]]["images_per_second"]) == 3
