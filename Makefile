@@ -7,7 +7,7 @@ FIND_PYTHON = for p in python3.11 python3.12 python3.13 python3; do \
 PYTHON ?= $(shell $(FIND_PYTHON))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock demo study check test test-fast bench ui image report clean have-python
+.PHONY: help setup lock demo sweep study check test test-fast bench ui image report clean have-python
 .PHONY: lab-up lab-down lab-status lab-shell cluster-up cluster-status cluster-down submit
 
 help: ## List the targets
@@ -27,7 +27,10 @@ lock: have-python ## Resolve pyproject.toml anew; UPGRADE=1 takes the newest ver
 demo: setup ## Train and compare on this machine, and write the report
 	$(BIN)/raysuite run experiments/quickstart.yaml
 
-STUDIES = $(sort $(basename $(notdir $(wildcard experiments/*.yaml))))
+sweep: setup ## Search rate, batch and schedule of a small network, twelve trials, and write the report
+	$(BIN)/raysuite sweep experiments/sweep-quickstart.yaml
+
+STUDIES = $(filter-out sweep-%,$(sort $(basename $(notdir $(wildcard experiments/*.yaml)))))
 study: setup ## A paper's study: STUDY=aach2023-throughput SCALE=laptop; RESUME=1 goes on with it
 	@test -f "experiments/$(STUDY).yaml" || { echo "study: no study '$(STUDY)';" \
 	  "valid are $(STUDIES), as in: make study STUDY=$(firstword $(STUDIES)) SCALE=laptop" >&2; exit 2; }

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import setup_venv as setup
 
-EXTRAS = ("horovod", "deepspeed", "dali", "timm", "dev")
+EXTRAS = ("horovod", "deepspeed", "dali", "timm", "postgres", "dev")
 OLDEST_PYTHON = "3.11"
 HEADER = "# Made by `make lock` from pyproject.toml; do not edit.\n"
 

@@ -5,6 +5,7 @@ RaysuiteError
 │   ├── SpecError        one or more mistakes in a spec, all listed
 │   ├── DataError        a data set that is missing or unreadable
 │   └── MissingPartError an optional part (Horovod, DALI, ...) that is not installed
+├── HeadLostError        the cluster's head is gone; the next one goes on with the suite
 ├── GateError            a strategy whose arithmetic is wrong; its speed is not reported
 └── RunError             a run that failed; the other runs go on
 """
@@ -17,6 +18,10 @@ from dataclasses import dataclass
 
 class RaysuiteError(Exception):
     """Base of all of raysuite's own errors."""
+
+
+class HeadLostError(RaysuiteError):
+    """The head of the Ray cluster is gone: no run has failed by that."""
 
 
 class UserError(RaysuiteError):

@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -54,6 +55,13 @@ def _apptainer() -> bool:
     return os.geteuid() == 0 and _programs(*wanted)
 
 
+def postgres_programs() -> Path | None:
+    """The folder of a PostgreSQL's programs; Debian keeps them apart from the others."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    elsewhere = shutil.which("initdb")
+    return found[-1].parent if found else Path(elsewhere).parent if elsewhere else None
+
+
 def _gpu() -> bool:
     import torch
 
@@ -70,6 +78,7 @@ PRESENT: dict[str, Callable[[], bool]] = {
     "shellcheck": lambda: shutil.which("shellcheck") is not None,
     "timm": _module("timm"),
     "gpu": _gpu,
+    "postgres": lambda: postgres_programs() is not None and _module("psycopg")(),
     "sshd": lambda: _programs("sshd", "ssh", "ssh-keygen"),
     "lab": _lab,
     "apptainer": _apptainer,

@@ -22,9 +22,11 @@ from raysuite.cli.image import image
 from raysuite.cli.job import job
 from raysuite.cli.models import models
 from raysuite.cli.plan import plan
+from raysuite.cli.register import register
 from raysuite.cli.report import report
 from raysuite.cli.run import run
 from raysuite.cli.schema import schema
+from raysuite.cli.sweep import sweep
 from raysuite.cli.sync import sync
 from raysuite.cli.verify import verify
 from raysuite.errors import RaysuiteError, SpecError, UserError
@@ -85,7 +87,7 @@ def _root(
     """Train and benchmark deep networks on a Ray cluster, with figures that can be trusted."""
 
 
-for _verb in (plan, run, report, models, doctor, verify, sync, schema):
+for _verb in (plan, run, sweep, report, models, doctor, verify, sync, register, schema):
     app.command(_verb.__name__)(_verb)
 app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -52,7 +52,7 @@ def plan(
     document = read_document(spec, overrides or [], scale)
     plans = make_plans(document, gpus, elsewhere=gpus is not None)
     if as_json:
-        print_text(json.dumps([each.model_dump(mode="json") for each in plans], indent=2))
+        print_text(json.dumps([_data(each) for each in plans], indent=2))
         return
     out = stdout()
     rows = [_row(each, number, warm) for each, number, warm in _with_groups(plans)]
@@ -79,18 +79,40 @@ def _with_groups(plans: Sequence[RunPlan]) -> Iterator[tuple[RunPlan, int, bool]
             yield each, number, place > 0
 
 
+_OPEN = ("run_id", "micro_batch", "accumulate")
+_OPEN_WITH_THE_BATCH = (*_OPEN, "global_batch", "steps_per_epoch", "total_steps", "peak_lr")
+
+
+def _data(each: RunPlan) -> dict[str, Any]:
+    """A plan as plain data; null for what is found by trial before the run."""
+    return {**each.model_dump(mode="json"), **dict.fromkeys(_open(each), None)}
+
+
+def _open(each: RunPlan) -> tuple[str, ...]:
+    """The numbers that a trial will decide."""
+    if not each.undecided:
+        return ()
+    return _OPEN if each.batch_is_given else _OPEN_WITH_THE_BATCH
+
+
 def _row(each: RunPlan, group: int, warm: bool) -> dict[str, str]:
+    still_open = _open(each)
+
+    def told(key: str, style: str = "") -> str:
+        return "auto" if key in still_open else format(getattr(each, key), style)
+
+    micro = "auto" if still_open else f"{each.micro_batch} x {each.accumulate}"
     return {
         "#": str(each.index + 1),
         "run": each.title,
         "workers": _placement(each),
         "group": f"{group} warm" if warm else str(group),
         "seed": str(each.seed),
-        "batch": str(each.global_batch),
-        "micro x acc.": f"{each.micro_batch} x {each.accumulate}",
-        "peak rate": f"{each.peak_lr:g}",
-        "steps/epoch": str(each.steps_per_epoch),
-        "steps": str(each.total_steps),
+        "batch": told("global_batch"),
+        "micro x acc.": micro,
+        "peak rate": told("peak_lr", "g"),
+        "steps/epoch": told("steps_per_epoch"),
+        "steps": told("total_steps"),
         "epochs": str(each.spec.training.epochs),
     }
 

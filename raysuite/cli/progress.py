@@ -21,6 +21,7 @@ from raysuite.plan import RunPlan
 from raysuite.records import (
     FAILED,
     STOPPED,
+    BatchFound,
     EpochFinished,
     GateVerdict,
     Record,
@@ -28,6 +29,7 @@ from raysuite.records import (
     RunCosts,
     RunFailed,
     RunFinished,
+    RunPruned,
     RunStarted,
     RunStopped,
     SamplesSkipped,
@@ -38,7 +40,7 @@ from raysuite.units import human_seconds
 LONG_EPOCH_SECONDS = 30.0
 """Without a terminal, epochs are worth a line each only from this length on."""
 
-_STYLES = {RunFinished: "green", RunFailed: "red", RunStopped: "yellow"}
+_STYLES = {RunFinished: "green", RunFailed: "red", RunPruned: "cyan", RunStopped: "yellow"}
 
 
 class Progress:
@@ -119,7 +121,14 @@ class Progress:
         if self._quiet and not isinstance(record, RunFailed | RunStopped):
             return
         if self._live is not None and not isinstance(
-            record, RunFinished | RunFailed | RunStopped | SamplesSkipped | TimeShares
+            record,
+            BatchFound
+            | RunFinished
+            | RunFailed
+            | RunPruned
+            | RunStopped
+            | SamplesSkipped
+            | TimeShares,
         ):
             return  # the live part shows it
         text = event(run, record)
@@ -150,6 +159,7 @@ class Progress:
         for run in self._runs:
             count[run.status] += 1
         parts = [f"{count['finished']} finished", f"{count['failed']} failed"]
+        parts += [f"{count['pruned']} stopped early"] if count["pruned"] else []
         parts += [f"{count['stopped']} stopped"] if count["stopped"] else []
         parts.append(f"{count['waiting']} to go")
         left = None if self._time_left is None else self._time_left.seconds(self._clock())
@@ -179,6 +189,8 @@ def _epoch_bar(run: RunState) -> RenderableType:
 def event(run: RunState, record: Record) -> str | None:
     """One line on one Record, `run` being the state after it; None for what is not worth one."""
     match record:
+        case BatchFound():
+            return record.words
         case RunStarted():
             if not record.first_step and not record.first_epoch:
                 return "started"
@@ -211,6 +223,8 @@ def event(run: RunState, record: Record) -> str | None:
         case RunFailed():
             why = FAILED[record.reason]
             return f"failed{f' ({why})' if why else ''}: {record.message}"
+        case RunPruned():
+            return f"stopped early {record.words}"
         case RunStopped():
             return f"stopped ({STOPPED[record.reason]}) {record.words}"
 

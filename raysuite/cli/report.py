@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from raysuite.records import Results
     from raysuite.report import Report
     from raysuite.report.against import Comparison
+    from raysuite.report.sweep.build import SweepReport
 
 
 def report(
@@ -39,8 +40,9 @@ def report(
         str | None,
         typer.Option(
             metavar="STUDY",
-            help="Lay another results folder beside this one, or a paper's published values: "
-            "published:aach2023, published:mahon2020, published:ddlbench2020.",
+            help="Lay another results folder beside this one (a sweep beside a sweep), or a "
+            "paper's published values: published:aach2023, published:mahon2020, "
+            "published:ddlbench2020.",
         ),
     ] = None,
     check: Annotated[
@@ -73,6 +75,7 @@ def report(
       raysuite report results/quickstart --baseline single
       raysuite report results/quickstart --baseline "ddp · native · 1 worker"
       raysuite report results/quickstart --against results/yesterday
+      raysuite report results/asha --against results/without-early-stopping
       raysuite report results/aach2023-throughput --against published:aach2023
       raysuite report results/quickstart --check
       raysuite report results/quickstart --json | jq '.rows[].name'
@@ -103,14 +106,30 @@ def show(made: Report, folder: Path) -> None:
     from raysuite.report.tables import terminal_table
 
     console = stdout()
-    console.print(terminal_table(made.rows, console.width))
+    if made.sweep is None:
+        console.print(terminal_table(made.rows, console.width))
+    else:
+        _show_best(made.sweep)
     for sentence in made.summary:
         style = {"caveat": "yellow", "problem": "red"}.get(sentence.kind, "")
         console.print(f"- {sentence.text}", style=style)
-    console.print(f"- {made.note}")
+    if made.sweep is None:
+        console.print(f"- {made.note}")
     if made.comparison is not None:
         _show_comparison(made.comparison)
     print_text(f"\n{folder / 'report.html'}")
+    for name in made.sweep.best_files if made.sweep is not None else ():
+        print_text(f"{folder / name}  (run it: raysuite run {folder / name})")
+
+
+def _show_best(sweep: SweepReport) -> None:
+    """Print the best trials, or the Pareto front."""
+    from raysuite.report.sheet import terminal_sheet
+    from raysuite.report.sweep.tables import best_sheet
+
+    console, sheet = stdout(), best_sheet(sweep.study)
+    console.print(f"\n{sheet.title}")
+    console.print(terminal_sheet(sheet, without=("Rank", "Gate")))
 
 
 def _show_comparison(comparison: Comparison) -> None:

@@ -3,61 +3,43 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from raysuite.cli.run_suite import Request, carry_out
+from raysuite.cli.run_options import (
+    Address,
+    AsJson,
+    DryRun,
+    Mlflow,
+    Overrides,
+    Quiet,
+    Resume,
+    ResumeFrom,
+    RetryFailed,
+    Root,
+    Scale,
+    Spec,
+    StopWithin,
+    TrackingUri,
+)
+from raysuite.cli.run_request import Request
+from raysuite.cli.run_suite import carry_out
 from raysuite.errors import UserError
 
 
 def run(
-    spec: Annotated[
-        Path | None, typer.Argument(help="The experiment, as YAML.", show_default=False)
-    ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Override keys of the spec."),
-    ] = None,
-    scale: Annotated[
-        str | None, typer.Option(help="A form under the spec's `scales`, such as laptop.")
-    ] = None,
-    address: Annotated[
-        str | None,
-        typer.Option(envvar="RAY_ADDRESS", help="Join this Ray cluster instead of starting one."),
-    ] = None,
-    root: Annotated[
-        Path, typer.Option("--results", help="Folder under which NAME/DATE-TIME is made.")
-    ] = Path("results"),
-    resume: Annotated[
-        bool, typer.Option(help="Go on with the newest results of this experiment.")
-    ] = False,
-    resume_from: Annotated[
-        Path | None,
-        typer.Option(metavar="RESULTS", help="Go on with the results in this folder."),
-    ] = None,
-    retry_failed: Annotated[
-        bool,
-        typer.Option("--retry-failed", help="When going on: run the failed runs again."),
-    ] = False,
-    dry_run: Annotated[bool, typer.Option(help="Print the runs and stop, like `plan`.")] = False,
-    mlflow: Annotated[bool, typer.Option(help="Send the records to MLflow.")] = True,
-    tracking_uri: Annotated[
-        str | None,
-        typer.Option(
-            envvar="MLFLOW_TRACKING_URI", help="MLflow's store; default sqlite:///mlflow.db."
-        ),
-    ] = None,
-    stop_within: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS", min=0, help="Time for a checkpoint after SIGTERM or SIGUSR1."
-        ),
-    ] = 60.0,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print every record as a line of JSON.")
-    ] = False,
+    spec: Spec = None,
+    overrides: Overrides = None,
+    scale: Scale = None,
+    address: Address = None,
+    root: Root = Path("results"),
+    resume: Resume = False,
+    resume_from: ResumeFrom = None,
+    retry_failed: RetryFailed = False,
+    dry_run: DryRun = False,
+    mlflow: Mlflow = True,
+    tracking_uri: TrackingUri = None,
+    stop_within: StopWithin = 60.0,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run every run of a spec and report what was measured.
 

@@ -13,13 +13,14 @@ from raysuite.records import (
     RunFailed,
     RunFigures,
     RunFinished,
+    RunPruned,
     RunStarted,
     RunStopped,
     run_figures,
 )
 
-Status = Literal["waiting", "running", "stopped", "finished", "failed"]
-"""stopped: to be taken up again."""
+Status = Literal["waiting", "running", "stopped", "finished", "failed", "pruned"]
+"""stopped: to be taken up again. pruned: ended early by a sweep's scheduler."""
 
 
 class RunState:
@@ -47,6 +48,8 @@ class RunState:
                 self.status = "finished"
             case RunFailed():
                 self.status = "failed"
+            case RunPruned():
+                self.status = "pruned"
             case RunStopped():
                 self.status = "stopped"
 
@@ -62,7 +65,7 @@ class RunState:
     @property
     def images_to_go(self) -> int:
         """Training images before it; none once it has ended."""
-        if self.status in ("finished", "failed"):
+        if self.status in ("finished", "failed", "pruned"):
             return 0
         epochs = self.plan.spec.training.epochs - self.epochs_done
         return max(0, epochs) * self.plan.dataset.train_samples

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from raysuite.cli import console
+from raysuite.errors import RaysuiteError
 from raysuite.records import Results
 
 
@@ -35,3 +36,19 @@ class Tracking:
         if not summary.ok and not self._told:
             console.print_text(str(summary), error=True)
         self._told = not summary.ok
+
+    def register(self, results: Results, silent: bool) -> None:
+        """Register a sweep's best network; why there is none is told, and no more comes of it."""
+        from raysuite.cli.register import register_best
+
+        try:
+            done, note = register_best(results, tracking_uri=self._uri)
+        except RaysuiteError as error:
+            console.print_text(f"no model is registered: {error}", error=True)
+            return
+        if note:
+            console.print_text(note, error=True)
+        if done.ok and not silent:
+            console.print_text(str(done))
+        elif not done.ok and not self._told:
+            console.print_text(str(done), error=True)

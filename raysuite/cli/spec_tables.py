@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from raysuite.spec.json_schema import Schema, blocks_under
+from raysuite.spec.json_schema import SEARCH_BLOCKS, Schema, blocks_of, blocks_under
 
 
 def spec_tables(schema: Schema) -> str:
@@ -12,14 +12,23 @@ def spec_tables(schema: Schema) -> str:
     required = {"name", "model", "data", "training"}
     parts = ["## The whole spec", _table(schema, required)]
     for key in schema["properties"]:
-        blocks = blocks_under(schema, key)
-        for block in blocks:
-            name = block["properties"].get("name", {})
-            chosen = len(blocks) > 1 or "const" in name
-            title = f"`{key}: {name['const']}`" if chosen else f"`{key}`"
-            parts += [f"## {title}", block["description"]]
-            parts.append(_table(block, set(block.get("required", []))))
+        parts += _blocks(key, blocks_under(schema, key))
+    search = schema["$defs"]["SearchOptions"]["properties"]
+    parts += _blocks("search.space.KEY", [schema["$defs"]["Dimension"]])
+    for key in SEARCH_BLOCKS:
+        parts += _blocks(f"search.{key}", blocks_of(schema, search[key]))
     return "\n\n".join(parts)
+
+
+def _blocks(key: str, blocks: list[Schema]) -> list[str]:
+    parts = []
+    for block in blocks:
+        name = block["properties"].get("name", {})
+        chosen = len(blocks) > 1 or "const" in name
+        title = f"`{key}: {name['const']}`" if chosen else f"`{key}`"
+        parts += [f"## {title}", block["description"]]
+        parts.append(_table(block, set(block.get("required", []))))
+    return parts
 
 
 def _table(block: Schema, required: set[str]) -> str:

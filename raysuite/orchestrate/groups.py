@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,21 @@ INTERFACE = "RAYSUITE_INTERFACE"
 
 _MOST_STARTS = 10
 
+Work = Callable[[dict[str, Any]], None]
+"""What each worker runs, with the plans as plain data, the results folder and the user's own."""
+
 
 def make_trainer(
-    plans: Sequence[RunPlan], results: Path, wait_for_nodes_s: float | None = None
+    plans: Sequence[RunPlan],
+    results: Path,
+    wait_for_nodes_s: float | None = None,
+    deadline: float | None = None,
+    work: Work | None = None,
 ) -> Any:
-    """The Ray Train trainer that runs `plans` on workers alike.
+    """The Ray Train trainer that runs `plans` on workers alike, or does other `work` of theirs.
 
     `wait_for_nodes_s`: how long it waits for a cluster that holds them, where not so long as the
-    plans say.
+    plans say. `deadline`: when its workers are ended, in seconds since 1970.
 
     Its name follows from its plans, so that a suite that is resumed finds its checkpoints again.
     """
@@ -37,11 +44,11 @@ def make_trainer(
     from raysuite.orchestrate.nodes import Need
     from raysuite.orchestrate.worker import run_group
 
-    first = plans[0]
+    first, work = plans[0], work or run_group
     resources = first.spec.resources
     gpu = first.device == "gpu"
     wait_s = resources.wait_for_nodes_s if wait_for_nodes_s is None else wait_for_nodes_s
-    keeper = NodeKeeper(Need.of(first), wait_s, results)
+    keeper = NodeKeeper(Need.of(first), wait_s, results, [plan.run_id for plan in plans], deadline)
     common: dict[str, Any] = {
         "train_loop_config": {
             "plans": [plan.model_dump(mode="json") for plan in plans],
@@ -74,9 +81,9 @@ def make_trainer(
         config = HorovodConfig(
             strategy.fusion_threshold_mb, strategy.cycle_time_ms, os.environ.get(INTERFACE)
         )
-        return HorovodTrainer(run_group, horovod_config=config, **common)
+        return HorovodTrainer(work, horovod_config=config, **common)
     backend = "cpu:gloo,cuda:nccl" if gpu else "gloo"
-    return TorchTrainer(run_group, torch_config=TorchConfig(backend=backend), **common)
+    return TorchTrainer(work, torch_config=TorchConfig(backend=backend), **common)
 
 
 def runtime_env(plan: RunPlan, results: Path) -> dict[str, Any]:

@@ -14,10 +14,12 @@ from raysuite.errors import SpecError, UserError
 from raysuite.orchestrate import stopping
 from raysuite.orchestrate.cluster import Capacity, connect
 from raysuite.orchestrate.groups import make_trainer
-from raysuite.orchestrate.nodes import NodesGoneError, NodeWatch, capacity, with_fewer
+from raysuite.orchestrate.head import check_head
+from raysuite.orchestrate.losses import gone, record_loss
+from raysuite.orchestrate.nodes import NodeWatch, capacity, with_fewer
 from raysuite.orchestrate.preflight import lacking, too_large
 from raysuite.plan import RunPlan, groups, placed
-from raysuite.records import Journal, Results, RunFailed
+from raysuite.records import BatchFound, Journal, Results, RunFailed
 from raysuite.spec import Document
 from raysuite.train.stopping import Stop
 
@@ -25,7 +27,7 @@ _POLL_SECONDS = 0.5
 _ENDING_S = 20.0
 """How long Ray Train may take to end workers that did not stop in time."""
 
-__all__ = ["check", "connect", "create", "forget_failures", "latest", "planned", "run"]
+__all__ = ["check", "connect", "create", "fit", "forget_failures", "latest", "planned", "run"]
 
 
 def create(document: Document, plans: Sequence[RunPlan], root: Path) -> Results:
@@ -71,11 +73,16 @@ def check(plans: Sequence[RunPlan], capacity: Capacity, document: Document | Non
 
 
 def forget_failures(plans: Sequence[RunPlan], results: Results) -> None:
-    """Let runs that failed be run again; their journals are kept beside the new ones."""
+    """Let runs that failed be run again; their journals are kept beside the new ones, which begin
+    with how the batch was found, where it was."""
     for plan in plans:
+        records = results.records(plan.run_id)
         if isinstance(results.end_of(plan.run_id), RunFailed):
             file = results.journal_file(plan.run_id)
             file.rename(file.with_name(f"journal.failed-{int(time.time())}.jsonl"))
+            for record in records:
+                if isinstance(record, BatchFound):
+                    Journal(file).write(record)
 
 
 @dataclass(frozen=True)
@@ -114,17 +121,19 @@ def run(plans: Sequence[RunPlan], results: Results, nodes: int, hear: Listener) 
                 return stop
             # where nothing came back the last time, and nothing has since, it is not waited for
             patience = 0.0 if gave_up_at is not None and capacity() == gave_up_at else None
-            error, stop = _fit(make_trainer(group, results.folder, patience), results, hear, watch)
+            error, stop = fit(make_trainer(group, results.folder, patience), results, hear, watch)
             hear.poll()
             if stop is not None:
                 left = _unfinished([plan for each in (group, *pending) for plan in each], results)
                 return stop if left else None
-            gone = _gone(error)
-            gave_up_at = capacity() if gone else None
+            missing = gone(error)
+            if missing is None and _unfinished(unfinished, results):
+                check_head()
+            gave_up_at = capacity() if missing else None
             fewer: list[RunPlan] = []
             for plan in _unfinished(unfinished, results):
-                _record_loss(plan, results, error)
-                made = with_fewer(plan, count + len(fewer)) if gone else None
+                record_loss(plan, results, error)
+                made = with_fewer(plan, count + len(fewer)) if missing else None
                 if made is not None:
                     fewer.append(made)
                     results.add_plan(made.model_dump(mode="json"))
@@ -140,29 +149,10 @@ def _unfinished(plans: Sequence[RunPlan], results: Results) -> list[RunPlan]:
     return [plan for plan in plans if results.end_of(plan.run_id) is None]
 
 
-def _gone(error: Exception | None) -> NodesGoneError | None:
-    """The error that Ray Train's controller ended with, where nodes that stayed away were it."""
-    cause = getattr(error, "controller_failure", None)
-    return cause if isinstance(cause, NodesGoneError) else None
-
-
-def _record_loss(plan: RunPlan, results: Results, error: Exception | None) -> None:
-    gone = _gone(error)
-    text = str(error).strip() if error else "its workers ended without a result"
-    message = text.splitlines()[-1] if text else type(error).__name__
-    record = RunFailed(
-        run_id=plan.run_id,
-        reason="node_lost" if gone else "lost",
-        message=gone.message if gone else message,
-        detail=text,
-    )
-    Journal(results.journal_file(plan.run_id)).write(record)
-
-
-def _fit(
+def fit(
     trainer: Any, results: Results, hear: Listener, watch: NodeWatch
 ) -> tuple[Exception | None, Stop | None]:
-    """Run one group to its end: the error that ended it, and the request to stop, if any.
+    """Run a group's trainer to its end: the error that ended it, and the request to stop, if any.
 
     Workers that have not stopped in time are ended by Ray Train's controller (NodeKeeper). Only a
     controller that does not answer is left to whoever ends this process's Ray: what still waits

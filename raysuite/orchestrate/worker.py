@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import tempfile
 import traceback
@@ -13,12 +14,15 @@ import ray.train
 from ray.train.collective import broadcast_from_rank_zero
 
 from raysuite.errors import UserError
+from raysuite.measure.system import sampling
 from raysuite.orchestrate.failures import BrokenRunError
-from raysuite.orchestrate.stopping import told
+from raysuite.orchestrate.stopping import asked_to_prune, told
 from raysuite.parallel.base import World
 from raysuite.plan import RunPlan
 from raysuite.records import Journal, Results, RunStopped
+from raysuite.records.system import system_file
 from raysuite.train.loop import TrainingLoop, checkpoint_run_id
+from raysuite.train.memory import is_out_of_memory
 from raysuite.train.peers import is_peer_loss
 from raysuite.train.run import TRACE, Checkpoint, execute
 from raysuite.train.world import torch_device
@@ -30,25 +34,34 @@ def run_group(config: dict[str, Any]) -> None:
     Called anew on fresh workers after each failure that Ray Train retries: what has ended stays
     ended, and the run that was broken off is taken up from its last checkpoint.
     """
-    if os.path.isdir(config["path"]):
-        os.chdir(config["path"])  # a cluster that was joined began elsewhere
-    if config["path"] not in sys.path:
-        sys.path.insert(0, config["path"])  # the user's own models lie beside her spec
-    context = ray.train.get_context()
+    settle(config)
     results = Results(Path(config["results"]))
     plans = [RunPlan.model_validate(plan) for plan in config["plans"]]
     for plan in plans:
         if not broadcast_from_rank_zero(_shall_run(plan, results)):
             continue
-        local_rank = context.get_local_rank()
-        world = World(
-            rank=context.get_world_rank(),
-            size=context.get_world_size(),
-            local_rank=local_rank,
-            device=torch_device(plan.device, local_rank),
-        )
-        if _run(plan, world, results):
+        if _run(plan, place_of(plan), results):
             break
+
+
+def settle(config: dict[str, Any]) -> None:
+    """Work where the driver works, and import what lies there."""
+    if os.path.isdir(config["path"]):
+        os.chdir(config["path"])  # a cluster that was joined began elsewhere
+    if config["path"] not in sys.path:
+        sys.path.insert(0, config["path"])  # the user's own models lie beside her spec
+
+
+def place_of(plan: RunPlan) -> World:
+    """This worker among those of a plan."""
+    context = ray.train.get_context()
+    local_rank = context.get_local_rank()
+    return World(
+        rank=context.get_world_rank(),
+        size=context.get_world_size(),
+        local_rank=local_rank,
+        device=torch_device(plan.device, local_rank),
+    )
 
 
 def _shall_run(plan: RunPlan, results: Results) -> bool:
@@ -78,7 +91,9 @@ def _run(plan: RunPlan, world: World, results: Results) -> bool:
     except Exception as error:
         text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
         # the other ranks may wait for this one: Ray Train ends them and goes on with the rest
-        raise BrokenRunError(text, traceback.format_exc(), is_peer_loss(error)) from None
+        raise BrokenRunError(
+            text, traceback.format_exc(), is_peer_loss(error), is_out_of_memory(error)
+        ) from None
 
 
 def _write_all(
@@ -87,16 +102,19 @@ def _write_all(
     file = results.journal_file(plan.run_id)
     journal = Journal(file) if world.rank == 0 else None
     stopped = False
-    for record in execute(
-        plan,
-        world,
-        resume,
-        checkpoint,
-        file.with_name("model.pt"),
-        file.with_name(TRACE),
-        asked_to_stop=lambda: told(results.folder),
-    ):
-        if journal is not None:
-            journal.write(record)
-        stopped = isinstance(record, RunStopped)
+    # each host samples itself, into a file of its own
+    samples = system_file(file.parent, socket.gethostname()) if world.local_rank == 0 else None
+    with sampling(samples):
+        for record in execute(
+            plan,
+            world,
+            resume,
+            checkpoint,
+            file.with_name("model.pt"),
+            file.with_name(TRACE),
+            asked_to_stop=lambda: told(results.folder) or asked_to_prune(results, plan.run_id),
+        ):
+            if journal is not None:
+                journal.write(record)
+            stopped = isinstance(record, RunStopped)
     return stopped

@@ -7,6 +7,7 @@ from typing import Literal
 
 from raysuite.errors import Mistake
 from raysuite.spec import ExperimentSpec
+from raysuite.spec.batches import AutoBatch
 from raysuite.spec.datasets import DIGITS, NAMED
 from raysuite.spec.stems import misfit
 
@@ -14,10 +15,14 @@ _Wrong = Callable[[str, str], None]
 
 
 def accumulation(spec: ExperimentSpec) -> int:
-    """Micro-batches per optimiser step; Horovod's own name for it counts too."""
+    """Micro-batches per optimiser step; Horovod's own name for it counts too.
+
+    1 where they are found by trial: whatever is found divides the same batch.
+    """
     if spec.strategy.name == "horovod" and spec.strategy.backward_passes_per_step is not None:
         return spec.strategy.backward_passes_per_step
-    return spec.training.accumulate
+    given = spec.training.accumulate
+    return 1 if isinstance(given, AutoBatch) else given
 
 
 def device_of(spec: ExperimentSpec, gpus: int) -> Literal["cpu", "gpu"]:
@@ -44,6 +49,8 @@ def infeasible(spec: ExperimentSpec, gpus: int) -> list[Mistake]:
 
 def _check_strategy(spec: ExperimentSpec, wrong: _Wrong) -> None:
     training, strategy, workers = spec.training, spec.strategy, spec.resources.workers
+    given = training.accumulate
+    accumulate = "auto" if isinstance(given, AutoBatch) else given
     if strategy.name == "single" and workers != 1:
         wrong(
             "resources.workers",
@@ -55,13 +62,13 @@ def _check_strategy(spec: ExperimentSpec, wrong: _Wrong) -> None:
         if passes is not None and training.accumulate not in (1, passes):
             wrong(
                 "strategy.backward_passes_per_step",
-                f"given was {passes}, and training.accumulate is {training.accumulate}: "
+                f"given was {passes}, and training.accumulate is {accumulate}: "
                 "they are one thing; give one of them",
             )
-    if strategy.name == "ddp" and strategy.static_graph and training.accumulate > 1:
+    if strategy.name == "ddp" and strategy.static_graph and training.accumulate != 1:
         wrong(
             "strategy.static_graph",
-            f"training.accumulate is {training.accumulate}, and torch's DDP cannot leave out an "
+            f"training.accumulate is {accumulate}, and torch's DDP cannot leave out an "
             "all-reduce in a static graph; set one of them to its default",
         )
     if strategy.name == "deepspeed":
@@ -101,12 +108,12 @@ def _check_batch(spec: ExperimentSpec, wrong: _Wrong) -> None:
             f"given was {training.global_batch}, which {workers} workers x {accumulate} "
             f"micro-batches do not divide; {near} would do",
         )
-    if training.batch_per_worker is not None and training.batch_per_worker % accumulate:
-        near = max(1, round(training.batch_per_worker / accumulate)) * accumulate
+    share = training.batch_per_worker
+    if isinstance(share, int) and share % accumulate:
+        near = max(1, round(share / accumulate)) * accumulate
         wrong(
             "training.batch_per_worker",
-            f"given was {training.batch_per_worker}, which {accumulate} micro-batches "
-            f"do not divide; {near} would do",
+            f"given was {share}, which {accumulate} micro-batches do not divide; {near} would do",
         )
 
 

@@ -25,8 +25,9 @@ def expand(document: Document) -> list[Variant]:
     """
     data = dict(document.data)
     matrix = data.pop("matrix", None)
+    data.pop("search", None)
     matrix = {} if matrix is None else matrix
-    found = _matrix_mistakes(document, matrix)
+    found = [*_matrix_mistakes(document, matrix), *_of_a_sweep(document)]
     wrong = {mistake.key for mistake in found}
     sweeps: dict[str, list[Any]] = {}
     if isinstance(matrix, dict):
@@ -106,6 +107,17 @@ def _one_run(spec: ExperimentSpec) -> ExperimentSpec:
     return spec.model_copy(update={"scales": {}, "stand_ins": own})
 
 
+def _of_a_sweep(document: Document) -> list[Mistake]:
+    if document.data.get("search") is None:
+        return []
+    file, line = document.place(("search",))
+    message = (
+        "this spec is of a sweep, whose trials are decided on the way: use `raysuite sweep SPEC`; "
+        "its --dry-run tells what would be tried"
+    )
+    return [Mistake(message, key="search", file=file, line=line)]
+
+
 def _matrix_mistakes(document: Document, matrix: Any) -> list[Mistake]:
     def mistake(message: str, *path: str | int) -> Mistake:
         file, line = document.place(("matrix", *path))
@@ -115,7 +127,7 @@ def _matrix_mistakes(document: Document, matrix: Any) -> list[Mistake]:
     if not isinstance(matrix, dict):
         return [mistake(f"given was {matrix!r}; it should map dotted keys to lists of values")]
     mistakes = []
-    known = [key for key in dotted_keys() if key not in NOT_IN_A_MATRIX]
+    known = [key for key in dotted_keys() if key.partition(".")[0] not in NOT_IN_A_MATRIX]
     lines: dict[str, str] = {}
     for written, values in matrix.items():
         together = swept_keys(str(written))

@@ -17,6 +17,7 @@ from raysuite.plan.feasible import accumulation, device_of, infeasible
 from raysuite.plan.matrix import Variant, expand, swept_at
 from raysuite.plan.run_plan import RunPlan
 from raysuite.spec import Document, ExperimentSpec
+from raysuite.spec.batches import AutoBatch
 from raysuite.spec.datasets import DatasetFacts
 
 
@@ -92,10 +93,15 @@ def resolve(
     index: int,
     gpus: int,
 ) -> RunPlan:
-    """The numbers of one run, whose spec has its own seed and no matrix."""
+    """The numbers of one run, whose spec has its own seed and no matrix.
+
+    Where the spec leaves one to be found by trial, they are those of the smallest batch.
+    """
     training, workers = spec.training, spec.resources.workers
-    global_batch = training.global_batch or (training.batch_per_worker or 0) * workers
     accumulate = accumulation(spec)
+    share = training.batch_per_worker
+    each = accumulate if isinstance(share, AutoBatch) else share or 0
+    global_batch = training.global_batch or each * workers
     steps = math.ceil(facts.train_samples / global_batch)
     return RunPlan(
         run_id=_run_id(spec, repeat, index),

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from raysuite.records.names import block_name, key_name, workers_name
 from raysuite.spec import ExperimentSpec
+from raysuite.spec.batches import AutoBatch
 from raysuite.spec.datasets import DatasetFacts
 
 
@@ -41,6 +42,16 @@ class RunPlan(BaseModel):
     total_steps: int
     peak_lr: float
     """Learning rate after warm-up and scaling."""
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the batch is still to be found by trial: its numbers here are the smallest."""
+        return self.spec.training.auto is not None
+
+    @property
+    def batch_is_given(self) -> bool:
+        """Whether at most its cut into micro-batches is found by trial: the work is known."""
+        return not isinstance(self.spec.training.batch_per_worker, AutoBatch)
 
     @property
     def strategy_name(self) -> str:

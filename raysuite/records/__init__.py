@@ -1,12 +1,15 @@
 """Facts: what was measured, written down before anything else hears of it."""
 
-from raysuite.records.derive import RunFigures, results_figures, run_figures
+from raysuite.records.batches import BatchFound, BatchTried
+from raysuite.records.derive import STATUS_WORDS, RunFigures, results_figures, run_figures
 from raysuite.records.ends import (
     FAILED,
     STOPPED,
     FailReason,
+    RunEnd,
     RunFailed,
     RunFinished,
+    RunPruned,
     RunStopped,
     StopReason,
 )
@@ -25,7 +28,10 @@ from raysuite.records.statistics import Ratio, Stat, ratio_of_means, summarize
 
 __all__ = [
     "FAILED",
+    "STATUS_WORDS",
     "STOPPED",
+    "BatchFound",
+    "BatchTried",
     "EpochFinished",
     "FailReason",
     "GateVerdict",
@@ -35,9 +41,11 @@ __all__ = [
     "Results",
     "Row",
     "RunCosts",
+    "RunEnd",
     "RunFailed",
     "RunFigures",
     "RunFinished",
+    "RunPruned",
     "RunStarted",
     "RunStopped",
     "SamplesSkipped",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from raysuite.records.ends import RunFailed, RunFinished, RunStopped
+from raysuite.records.ends import RunFailed, RunFinished, RunPruned, RunStopped
 from raysuite.records.schema import (
     EpochFinished,
     Record,
@@ -14,7 +14,15 @@ from raysuite.records.schema import (
     TimeShares,
 )
 
-_OF_AN_ATTEMPT = (RunFinished, RunFailed, RunStopped, SamplesSkipped, TimeShares, RunCosts)
+_OF_AN_ATTEMPT = (
+    RunFinished,
+    RunFailed,
+    RunPruned,
+    RunStopped,
+    SamplesSkipped,
+    TimeShares,
+    RunCosts,
+)
 """What an attempt that takes a run up again writes anew."""
 
 

@@ -9,8 +9,9 @@ from typing import Literal, TypeVar
 from pydantic import BaseModel
 
 from raysuite.records.attempts import current
+from raysuite.records.batches import BatchFound
 from raysuite.records.costs import Costs, run_costs
-from raysuite.records.ends import STOPPED, RunFailed, RunFinished, RunStopped
+from raysuite.records.ends import STOPPED, RunEnd, RunFailed, RunFinished, RunPruned, RunStopped
 from raysuite.records.journal import Results
 from raysuite.records.names import Plan, run_name, variant_name
 from raysuite.records.schema import (
@@ -27,7 +28,16 @@ from raysuite.records.shares import Shares, run_shares
 Value = TypeVar("Value")
 Kind = TypeVar("Kind", bound=BaseModel)
 
-Status = Literal["finished", "failed", "stopped", "missing"]
+Status = Literal["finished", "failed", "pruned", "stopped", "missing"]
+STATUS_WORDS: dict[Status, str] = {
+    "finished": "finished",
+    "failed": "failed",
+    "pruned": "stopped early",
+    "stopped": "stopped",
+    "missing": "missing",
+}
+"""A status, for people."""
+
 Gate = Literal["passed", "failed", "not checked", "not needed"]
 
 
@@ -37,14 +47,14 @@ class RunFigures:
 
     plan: Plan
     status: Status
-    """stopped: it can be taken up again. missing: no Record tells how it ended; it was not
-    started, still runs, or was killed."""
+    """pruned: a sweep's scheduler ended it early. stopped: it can be taken up again. missing: no
+    Record tells how it ended; it was not started, still runs, or was killed."""
     reason: str
     """Why there is no result; empty for a run that finished."""
     gate: Gate
     verdict: GateVerdict | None
     started: RunStarted | None
-    end: RunFinished | RunFailed | None
+    end: RunEnd | None
     skipped: tuple[SamplesSkipped, ...]
     """What was left out of each split; empty where a bad sample ends the run."""
     epochs: tuple[EpochFinished, ...]
@@ -79,6 +89,8 @@ class RunFigures:
     """How its last attempt ended, where that was asked to stop."""
     attempts: int = 1
     """How often it was started or taken up again."""
+    batch: BatchFound | None = None
+    """How its batch was found by trial; None where the spec gives it."""
 
     @property
     def run_id(self) -> str:
@@ -122,7 +134,7 @@ def run_figures(plan: Plan, records: Sequence[Record]) -> RunFigures:
     counted = current(records)
     started = _last(counted, RunStarted)
     verdict = _last(counted, GateVerdict)
-    ends = [r for r in counted if isinstance(r, RunFinished | RunFailed | RunStopped)]
+    ends = [r for r in counted if isinstance(r, RunEnd | RunStopped)]
     stopped = ends[-1] if ends and isinstance(ends[-1], RunStopped) else None
     end = ends[-1] if ends and not isinstance(ends[-1], RunStopped) else None
     epochs = tuple(record for record in counted if isinstance(record, EpochFinished))
@@ -168,25 +180,26 @@ def run_figures(plan: Plan, records: Sequence[Record]) -> RunFigures:
         final_top5=epochs[-1].val_top5 if epochs else None,
         stopped=stopped,
         attempts=sum(isinstance(record, RunStarted) for record in records),
+        batch=_last(records, BatchFound),
     )
 
 
-def _status(
-    records: Sequence[Record], end: RunFinished | RunFailed | RunStopped | None
-) -> tuple[Status, str]:
+def _status(records: Sequence[Record], end: RunEnd | RunStopped | None) -> tuple[Status, str]:
     match end:
         case RunFinished():
             return "finished", ""
         case RunFailed():
             return "failed", f"{end.reason}: {end.message}"
+        case RunPruned():
+            return "pruned", end.words
         case RunStopped():
             return "stopped", f"{STOPPED[end.reason]}: {end.words}"
-    if not records:
+    if all(isinstance(record, BatchFound) for record in records):
         return "missing", "was not started"
     return "missing", "has no end on record: it still runs, or was killed"
 
 
-def _gate(plan: Plan, verdict: GateVerdict | None, end: RunFinished | RunFailed | None) -> Gate:
+def _gate(plan: Plan, verdict: GateVerdict | None, end: RunEnd | None) -> Gate:
     if isinstance(end, RunFailed) and end.reason == "gate":
         return "failed"
     if verdict is not None:

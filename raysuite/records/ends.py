@@ -10,10 +10,21 @@ StopReason = Literal["time_limit", "preempted", "interrupted", "down"]
 """time_limit: the allocation's time is nearly over. preempted: it is taken away for another job.
 interrupted: a person asked for it. down: the cluster is being ended."""
 
-FailReason = Literal["gate", "error", "lost", "node_lost", "interrupted"]
+FailReason = Literal[
+    "gate",
+    "error",
+    "lost",
+    "node_lost",
+    "interrupted",
+    "out_of_memory",
+    "deadline",
+    "infeasible",
+]
 """gate: the arithmetic is wrong. error: an exception. lost: workers died too often. node_lost: a
 node went away too often, or did not come back. interrupted: a person ended it without a
-checkpoint."""
+checkpoint. out_of_memory: a device's memory, or the host's, did not hold it. deadline: a trial took
+longer than its sweep allows. infeasible: the values of a trial do not go together, so that it was
+never started."""
 
 STOPPED: dict[StopReason, str] = {
     "time_limit": "time limit",
@@ -29,6 +40,9 @@ FAILED: dict[FailReason, str] = {
     "lost": "workers lost",
     "node_lost": "node lost",
     "interrupted": "interrupted",
+    "out_of_memory": "out of memory",
+    "deadline": "deadline",
+    "infeasible": "cannot be",
 }
 """Why a run failed, in words; an error tells itself."""
 
@@ -81,3 +95,29 @@ class RunStopped(RecordBase):
     def words(self) -> str:
         """Where it stopped, in one line."""
         return f"in epoch {self.epoch + 1}, after step {self.step}; it can be taken up again"
+
+
+class RunPruned(RecordBase):
+    """A sweep's scheduler ended the run early, as others do better. It is an end, and no failure:
+    what the run reached counts.
+    """
+
+    kind: Literal["run_pruned"] = "run_pruned"
+    by: str
+    """The scheduler: asha, median, ..."""
+    epoch: int
+    """The last epoch that it finished, counted from 0."""
+    value: float | None
+    """The goal's value then, by which it was judged; None where there was none."""
+    message: str = ""
+
+    @property
+    def words(self) -> str:
+        """When it ended, and by whom, in one line."""
+        reached = "" if self.value is None else f" at {self.value:.4g}"
+        why = f": {self.message}" if self.message else ""
+        return f"by {self.by} after epoch {self.epoch + 1}{reached}{why}"
+
+
+RunEnd = RunFinished | RunFailed | RunPruned
+"""After which a run is not gone on with."""

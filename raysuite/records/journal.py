@@ -2,6 +2,7 @@
 
 RESULTS/spec.yaml                      the spec as it was written
 RESULTS/plan.json                      the RunPlans, in the order of execution
+RESULTS/search.json                    of a sweep: what was searched, and the spec it began from
 RESULTS/commands.txt                   the commands that wrote into it, one a line
 RESULTS/runs/RUN_ID/journal.jsonl      the run's Records
 RESULTS/report.html, rows.csv, rows.md
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,10 +20,11 @@ from typing import Any, Protocol
 from pydantic import TypeAdapter, ValidationError
 
 from raysuite.errors import UserError
-from raysuite.records.ends import RunFailed, RunFinished
+from raysuite.records.ends import RunEnd
 from raysuite.records.schema import Record
 
 COMMANDS = "commands.txt"
+SEARCH = "search.json"
 
 _RECORD: TypeAdapter[Record] = TypeAdapter(Record)
 
@@ -78,6 +81,17 @@ class Results:
         self.folder = folder
 
     @classmethod
+    def create(cls, parent: Path) -> Results:
+        """A new, empty results folder PARENT/DATE-TIME."""
+        while True:
+            folder = parent.absolute() / time.strftime("%Y%m%d-%H%M%S")
+            try:
+                folder.mkdir(parents=True)
+                return cls(folder)
+            except FileExistsError:
+                time.sleep(0.2)
+
+    @classmethod
     def open(cls, folder: Path) -> Results:
         """An existing results folder, or the newest one in an experiment's folder or above it.
 
@@ -101,10 +115,35 @@ class Results:
 
     def write_plans(self, plans: Sequence[dict[str, Any]]) -> None:
         """Write the RunPlans, in the order of execution; a reader never sees half a file."""
+        self._write("plan.json", list(plans))
+
+    def search(self) -> dict[str, Any] | None:
+        """What a sweep searches, as `search`, its `name`, the `spec` that it began from, and the
+        `settings` of keys that hold for whichever block is drawn there, all plain data; None where
+        these are no results of a sweep.
+        """
+        file = self.folder / SEARCH
+        if not file.is_file():
+            return None
+        loaded: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        return loaded
+
+    def write_search(
+        self,
+        search: dict[str, Any],
+        name: str,
+        spec: dict[str, Any],
+        settings: dict[str, Any] | None = None,
+    ) -> None:
+        """Write down what a sweep searches; a reader never sees half a file."""
+        content = {"search": search, "name": name, "spec": spec, "settings": settings or {}}
+        self._write(SEARCH, content)
+
+    def _write(self, name: str, content: Any) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        partial = self.folder / "plan.json.partial"
-        partial.write_text(json.dumps(list(plans), indent=1), "utf-8")
-        partial.replace(self.folder / "plan.json")
+        partial = self.folder / f"{name}.partial"
+        partial.write_text(json.dumps(content, indent=1), "utf-8")
+        partial.replace(self.folder / name)
 
     def add_plan(self, plan: dict[str, Any]) -> None:
         """Add one RunPlan behind the others, unless it is there."""
@@ -130,8 +169,8 @@ class Results:
         """All Records of a run so far."""
         return list(read_journal(self.journal_file(run_id)))
 
-    def end_of(self, run_id: str) -> RunFinished | RunFailed | None:
+    def end_of(self, run_id: str) -> RunEnd | None:
         """How a run ended; None while it has not, or while it is being retried."""
         records = self.records(run_id)
         last = records[-1] if records else None
-        return last if isinstance(last, RunFinished | RunFailed) else None
+        return last if isinstance(last, RunEnd) else None

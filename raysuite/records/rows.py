@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from raysuite.errors import UserError
 from raysuite.records.costs import RowCosts, row_costs
-from raysuite.records.derive import RunFigures
+from raysuite.records.derive import STATUS_WORDS, RunFigures
 from raysuite.records.names import (
     loader_name,
     series_key,
@@ -92,11 +92,11 @@ class Row:
 
     @property
     def status(self) -> str:
-        """`finished`, or how many runs of how many failed, stopped or are missing."""
+        """`finished`, or how many runs of how many failed, ended early or are missing."""
         total = len(self.runs)
         parts = [
-            f"{count} of {total} {status}" if total > 1 else status
-            for status in ("failed", "stopped", "missing")
+            f"{count} of {total} {STATUS_WORDS[status]}" if total > 1 else STATUS_WORDS[status]
+            for status in ("failed", "pruned", "stopped", "missing")
             if (count := sum(run.status == status for run in self.runs))
         ]
         return ", ".join(parts) or "finished"

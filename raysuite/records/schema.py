@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from raysuite.records.base import RecordBase
-from raysuite.records.ends import RunFailed, RunFinished, RunStopped
+from raysuite.records.batches import BatchFound
+from raysuite.records.ends import RunFailed, RunFinished, RunPruned, RunStopped
 from raysuite.records.power import PowerUse
 
 
@@ -194,7 +195,8 @@ class TimeShares(RecordBase):
 
 
 Record = Annotated[
-    RunStarted
+    BatchFound
+    | RunStarted
     | GateVerdict
     | SamplesSkipped
     | EpochFinished
@@ -202,6 +204,7 @@ Record = Annotated[
     | TimeShares
     | RunFinished
     | RunFailed
+    | RunPruned
     | RunStopped,
     Field(discriminator="kind"),
 ]

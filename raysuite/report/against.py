@@ -31,6 +31,10 @@ def _short(value: float) -> str:
     return _plain(value).rstrip("0").rstrip(".")
 
 
+def _count(value: float) -> str:
+    return f"{value:,.0f}"
+
+
 QUANTITIES = {
     "throughput": Quantity("Throughput", "images/s", text.number),
     "throughput_over_native": Quantity("Throughput over native", "", _plain),
@@ -41,9 +45,14 @@ QUANTITIES = {
     "data_loading_s": Quantity("Data loading", "s", text.seconds),
     "data_wait_share": Quantity("Data wait", "share", text.percent),
     "accuracy": Quantity("Accuracy", "share", text.percent),
+    "best_accuracy": Quantity("Best accuracy", "share", text.percent),
     "time_to_accuracy_s": Quantity("Time to accuracy", "s", text.seconds),
     "peak_process_bytes": Quantity("Memory", "bytes", text.size),
     "peak_device_bytes": Quantity("Device memory", "bytes", text.size),
+    "worker_seconds": Quantity("Worker-seconds", "s", text.number),
+    "epochs_trained": Quantity("Epochs trained", "", _count),
+    "trials": Quantity("Trials", "", _count),
+    "trials_stopped_early": Quantity("Trials stopped early", "", _count),
     "share_communication": Quantity("Share of communication", "share", text.percent),
     "share_io": Quantity("Share of I/O", "share", text.percent),
     "share_computation": Quantity("Share of computation", "share", text.percent),

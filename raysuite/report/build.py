@@ -21,6 +21,8 @@ from raysuite.report.provenance import provenance
 from raysuite.report.sheet import markdown_sheet
 from raysuite.report.sheets import sheet_files
 from raysuite.report.summary import repeats_note, summarize_rows
+from raysuite.report.sweep.best import outdated
+from raysuite.report.sweep.build import SweepReport, collect_sweep
 from raysuite.report.tables import markdown, markdown_text
 
 FORMAT = 1
@@ -42,10 +44,21 @@ class Report:
     """What was asked for beside the defaults, such as a baseline: it is needed to recompute."""
     comparison: Comparison | None = None
     """This study beside another one, or beside a paper."""
+    sweep: SweepReport | None = None
+    """What a sweep's results say beside the rows."""
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What each run is called on the page, by its id: trials go by their numbers."""
+        if self.sweep is None:
+            return {run.run_id: run.name for run in self.runs}
+        return {run.run_id: f"trial {run.plan['index']}" for run in self.runs}
 
     @property
     def name(self) -> str:
         """The experiment's name."""
+        if self.sweep is not None:
+            return self.sweep.study.name
         return str(self.runs[0].plan["spec"]["name"]) if self.runs else self.folder.name
 
     @property
@@ -61,7 +74,7 @@ class Report:
     @cached_property
     def provenance(self) -> dict[str, Any]:
         """Where the figures come from: the content of provenance.json."""
-        return provenance(self.folder, self.runs, self.options)
+        return provenance(self.folder, self.runs, self.options, self.names)
 
     def data(self) -> dict[str, Any]:
         """Everything as plain data: the content of rows.json."""
@@ -73,6 +86,8 @@ class Report:
             "rows": [row_data(row) for row in self.rows],
             "runs": [run_data(run) for run in self.runs],
         }
+        if self.sweep is not None:
+            data |= {"sweep": self.sweep.data()}
         cleaned: dict[str, Any] = finite(data)
         return cleaned
 
@@ -80,6 +95,8 @@ class Report:
         """Summary and tables: the content of rows.md."""
         said = (markdown_text(sentence.text) for sentence in self.summary)
         lines = [f"# {self.name}", "", *(f"- {line}" for line in said), ""]
+        if self.sweep is not None:
+            return "\n".join([*lines, *(markdown_sheet(sheet) for sheet in self.sweep.sheets)])
         costs = costs_sheet(self.rows)
         further = [markdown_sheet(costs)] if costs else []
         return "\n".join([*lines, markdown(self.rows), self.note, "", *further])
@@ -96,15 +113,21 @@ def collect(results: Results, baseline: str | None = None, against: str | None =
     rows = make_rows(runs, baseline)
     spec = results.folder / "spec.yaml"
     asked = {"baseline": baseline, "against": against}
+    sweep = collect_sweep(results, against)
+    if sweep is not None:
+        comparison = sweep.comparison
+    else:
+        comparison = None if against is None else compare(rows, against, baseline)
     return Report(
         folder=results.folder,
         rows=rows,
         runs=runs,
-        summary=summarize_rows(rows, runs),
-        plots=make_plots(rows),
+        summary=summarize_rows(rows, runs) if sweep is None else sweep.summary,
+        plots=make_plots(rows) if sweep is None else sweep.plots,
         spec_text=spec.read_text("utf-8", errors="replace") if spec.is_file() else "",
         options={key: value for key, value in asked.items() if value is not None},
-        comparison=None if against is None else compare(rows, against, baseline),
+        comparison=comparison,
+        sweep=sweep,
     )
 
 
@@ -119,12 +142,16 @@ def build(
 
     rows.csv, rows.md, rows.tex, rows.json, report.html, provenance.json, tables/ with further
     tables, against.json where there is something to compare with, and plots/ with a page for
-    each plot and, unless `pictures` is False, its SVG and PNG. The same Records give the same
+    each plot and, unless `pictures` is False, its SVG and PNG; of a sweep also best.yaml, the
+    best spec, or best-N.yaml for each trial N on its Pareto front. The same Records give the same
     bytes. Raises UserError if no row is called `baseline`, or nothing `against`.
     """
     report = collect(results, baseline, against)
     folder = out or results.folder
-    for name, content in contents(report).items():
+    written = contents(report)
+    for file in outdated(folder, written) if report.sweep else ():
+        file.unlink()
+    for name, content in written.items():
         _write(folder / name, content.encode("utf-8"))
     for name, drawn in plot_files(report, pictures):
         _write(folder / "plots" / name, drawn)
@@ -136,11 +163,12 @@ def contents(report: Report) -> dict[str, str]:
     from raysuite.report.page import page  # here: rows alone need no Jinja2
 
     return {
-        "rows.csv": csv_text(report.rows),
+        "rows.csv": csv_text(report.rows, report.sweep.study.keys if report.sweep else ()),
         "rows.md": report.markdown(),
         "rows.json": json.dumps(report.data(), indent=1, ensure_ascii=False) + "\n",
         "provenance.json": json.dumps(report.provenance, indent=1, ensure_ascii=False) + "\n",
         **sheet_files(report.rows, report.runs, report.provenance, report.comparison),
+        **(report.sweep.files() if report.sweep else {}),
         "report.html": page(report),
     }
 

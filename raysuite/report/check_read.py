@@ -72,6 +72,11 @@ def _latex(content: str) -> Iterator[tuple[str, str, Any]]:
     yield from _split(content, r"(?<!\\)&|\\\\$")
 
 
+def _lines(content: str) -> Iterator[tuple[str, str, Any]]:
+    for number, line in enumerate(content.splitlines(), start=1):
+        yield f"line {number}", "text", line
+
+
 class _Page(HTMLParser):
     """Cells of all tables with their values to sort by, entries of lists, and the plots' data."""
 
@@ -156,6 +161,7 @@ _READERS = {
     "md": _markdown,
     "tex": _latex,
     "html": _page,
+    "yaml": _lines,
 }
 
 

@@ -153,7 +153,12 @@ def _run(plan: Values, lines: Sequence[Values]) -> Values:
     return run | (_speeds(plan, epochs) if told else dict.fromkeys(_SPEEDS))
 
 
-_ENDS = {"run_finished": "finished", "run_failed": "failed", "run_stopped": "stopped"}
+_ENDS = {
+    "run_finished": "finished",
+    "run_failed": "failed",
+    "run_pruned": "pruned",
+    "run_stopped": "stopped",
+}
 _SPEEDS = ("throughput_images_per_s", "epoch_s", "data_wait_share", "time_to_accuracy_s")
 
 

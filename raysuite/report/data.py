@@ -9,18 +9,29 @@ from collections.abc import Sequence
 from typing import Any
 
 from raysuite.records import Ratio, Row, RunFigures, Stat
+from raysuite.records.names import block_name
 from raysuite.report.costs import row_costs_data, run_costs_data
 
 
-def csv_text(rows: Sequence[Row]) -> str:
-    """The rows as CSV: one line each, raw values, units in the column names."""
-    records = [_flat(row_data(row)) for row in rows]
+def csv_text(rows: Sequence[Row], searched: Sequence[str] = ()) -> str:
+    """The rows as CSV: one line each, raw values, units in the column names.
+
+    `searched` are the dotted keys of a sweep; each is a column of its own.
+    """
+    records = [_flat(row_data(row)) | searched_values(row, searched) for row in rows]
     header = list(dict.fromkeys(key for record in records for key in record))
     stream = io.StringIO()
     writer = csv.DictWriter(stream, header, lineterminator="\n")
     writer.writeheader()
     writer.writerows(records)
     return stream.getvalue()
+
+
+def searched_values(row: Row, searched: Sequence[str]) -> dict[str, Any]:
+    """What a row has of the searched keys; None where a key's condition does not hold."""
+    label = row.runs[0].plan["label"]
+    values = {key: label.get(key) for key in searched}
+    return {k: block_name(v) if isinstance(v, dict) else v for k, v in values.items()}
 
 
 def _flat(record: dict[str, Any]) -> dict[str, Any]:
@@ -91,6 +102,7 @@ def run_data(run: RunFigures) -> dict[str, Any]:
             record.split: record.model_dump(include={"samples", "skipped", "places"})
             for record in run.skipped
         },
+        "batch_found": run.batch and run.batch.model_dump(mode="json", exclude={"run_id", "kind"}),
         "throughput_images_per_s": run.throughput,
         "epoch_s": run.epoch_seconds,
         "final_accuracy": run.final_accuracy,

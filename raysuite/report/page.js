@@ -4,7 +4,8 @@
   const root = document.documentElement;
   const search = document.getElementById("search");
   const chips = [...document.querySelectorAll(".chip input")];
-  const places = ["strategy", "loader", "workers"];
+  // What a key holds before its text to search in.
+  const places = (document.body.dataset.filters || "strategy loader workers").split(" ");
 
   const color = (name) => getComputedStyle(root).getPropertyValue(name).trim();
 
@@ -13,7 +14,7 @@
       (chip) => chip.name === group && !chip.checked && chip.value === String(key[places.indexOf(group)]));
     if (places.some(hidden)) return false;
     const words = search ? search.value.toLowerCase().split(/\s+/).filter(Boolean) : [];
-    return words.every((word) => key[3].toLowerCase().includes(word));
+    return words.every((word) => key[places.length].toLowerCase().includes(word));
   };
 
   const pick = (list, keep) => (Array.isArray(list) ? list.filter((_, index) => keep[index]) : list);
@@ -119,11 +120,19 @@
     displayModeBar: width < 520 ? false : "hover",
     modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"]});
 
+  // Texts beside upright axes end before the next axis.
+  const fitted = (traces, width) => {
+    const texts = traces.filter((trace) => trace.mode === "text");
+    const letters = Math.max(4, Math.floor((width - 72) / (texts.length + 1) / 5.5));
+    const cut = (said) => (said.length > letters ? `${said.slice(0, letters - 1)}…` : said);
+    return traces.map((trace) => (texts.includes(trace) ? {...trace, text: trace.text.map(cut)} : trace));
+  };
+
   const draw = (name) => {
     const div = document.getElementById(`plot-${name}`);
     const width = div.clientWidth;
     let figure = figures[name];
-    let traces = figure.data.map(filtered).filter(Boolean);
+    let traces = fitted(figure.data.map(filtered).filter(Boolean), width);
     if (figure.layout.meta) {
       const {grid, meta, ...others} = figure.layout;
       const bare = Object.fromEntries(Object.entries(others).filter(([key]) => !/^[xy]axis/.test(key)));

@@ -12,13 +12,14 @@ import yaml
 from markupsafe import Markup
 
 from raysuite import __version__
-from raysuite.records import Row, RunFigures
+from raysuite.records import STATUS_WORDS, Row, RunFigures
 from raysuite.records.names import workers_name
 from raysuite.report import text
 from raysuite.report.against_sheets import comparison_sheets
 from raysuite.report.costs import costs_sheet
 from raysuite.report.data import finite
 from raysuite.report.provenance import files_sheet, runs_sheet
+from raysuite.report.sweep.page import sweep_context
 from raysuite.report.tables import columns
 
 if TYPE_CHECKING:
@@ -34,13 +35,16 @@ def page(report: Report) -> str:
 
     return (
         templates()
-        .get_template("page.html.jinja")
+        .get_template("page.html.jinja" if report.sweep is None else "sweep/page.html.jinja")
         .render(
             report=report,
+            sweep=None if report.sweep is None else sweep_context(report.sweep),
+            names=report.names,
             columns=columns(report.rows),
             filters=_filters(report.rows),
             environments=_environments(report.runs),
             failures=[run for run in report.runs if run.status != "finished"],
+            status_words=STATUS_WORDS,
             baselines=_baselines(report.rows),
             resolved=_resolved(report.runs),
             measured=_measured(report.runs),

@@ -25,6 +25,9 @@ INCHES = 1 / 92
 MOST_ENTRIES = 24
 """Of a legend; a longer one would leave no room for the plot, and the page has it."""
 
+MOST_TICKS = 24
+"""Numbers along an axis of bars; of more, some are left out."""
+
 _DASHES: dict[str, Any] = {
     "solid": "-",
     "dash": "--",
@@ -32,6 +35,7 @@ _DASHES: dict[str, Any] = {
     "dashdot": "-.",
     "longdash": (0, (8, 3)),
 }
+_STAIRS = {"hv": "steps-post", "vh": "steps-pre"}
 _MARKERS = {
     "circle": "o",
     "square": "s",
@@ -152,25 +156,48 @@ def _bars(axes: Axes, bars: Sequence[Trace], groups: list[str], lying: bool, sta
         axes.grid(False, axis="y")
     else:
         long = max(map(len, labels), default=0) * len(labels) > 40
-        axes.set_xticks(ticks, labels, rotation=30 if long else 0, ha="right" if long else "center")
+        every = math.ceil(len(labels) / MOST_TICKS) if max(map(len, labels), default=0) < 4 else 1
+        axes.set_xticks(
+            ticks[::every],
+            labels[::every],
+            rotation=30 if long and every == 1 else 0,
+            ha="right" if long and every == 1 else "center",
+        )
         axes.grid(False, axis="x")
 
 
 def _line(axes: Axes, trace: Trace) -> None:
     line, marker = trace.get("line", {}), trace.get("marker", {})
-    marked = "markers" in trace.get("mode", "lines")
+    mode = trace.get("mode", "lines")
+    if "text" in mode:
+        _texts(axes, trace)
+    if mode == "text":
+        return
     axes.errorbar(
         trace["x"],
         trace["y"],
         yerr=_error(trace.get("error_y")),
-        color=line.get("color"),
-        linestyle=_DASHES[line.get("dash", "solid")],
+        color=line.get("color", marker.get("color")),
+        linestyle=_DASHES[line.get("dash", "solid")] if "lines" in mode else "none",
         linewidth=0.7 * line.get("width", 2),
-        marker=_MARKERS[marker.get("symbol", "circle")] if marked else None,
+        drawstyle=_STAIRS.get(line.get("shape", ""), "default"),
+        marker=_MARKERS[marker.get("symbol", "circle")] if "markers" in mode else None,
         markersize=0.7 * marker.get("size", 6),
+        alpha=trace.get("opacity"),
         capsize=2,
-        label=_plain(trace["name"]),
+        label=_plain(trace["name"]) if trace.get("showlegend", True) else None,
     )
+
+
+def _texts(axes: Axes, trace: Trace) -> None:
+    """Texts on the right of their points, readable above lines."""
+    from matplotlib.patheffects import withStroke
+
+    for x, y, said in zip(trace["x"], trace["y"], trace["text"], strict=True):
+        drawn = axes.annotate(
+            _plain(said), (x, y), xytext=(2, 0), textcoords="offset points", va="center"
+        )
+        drawn.set(fontsize=7.5, zorder=5, path_effects=[withStroke(linewidth=2, foreground="w")])
 
 
 def _error(bar: dict[str, Any] | None) -> list[list[float]] | None:
@@ -187,12 +214,17 @@ def _axis(axes: Axes, given: dict[str, Any], name: str) -> None:
     from matplotlib.ticker import NullLocator, PercentFormatter
 
     axis = getattr(axes, f"{name}axis")
+    if not given.get("visible", True):
+        axis.set_visible(False)
+        axes.spines["left" if name == "y" else "bottom"].set_visible(False)
     axis.set_label_text(_plain(given.get("title", {}).get("text", "")))
     if given.get("type") == "log":
         axes.set(**{f"{name}scale": "log"})
     if "tickvals" in given:
         axis.set_ticks(given["tickvals"], given["ticktext"])
         axis.set_minor_locator(NullLocator())
+    if given.get("showgrid") is False:
+        axes.grid(False, axis="x" if name == "x" else "y")
     if str(given.get("tickformat", "")).endswith("%"):
         axis.set_major_formatter(PercentFormatter(1.0))
     if "range" in given:

@@ -10,12 +10,17 @@ from typing import Any
 
 from raysuite import __version__
 from raysuite.records import Results, RunFigures
+from raysuite.records.journal import SEARCH
 from raysuite.report.data import finite
 from raysuite.report.sheet import Sheet
 
 
-def provenance(folder: Path, runs: Sequence[RunFigures], options: dict[str, Any]) -> dict[str, Any]:
+def provenance(
+    folder: Path, runs: Sequence[RunFigures], options: dict[str, Any], names: dict[str, str]
+) -> dict[str, Any]:
     """Everything that is needed to make these figures again: the content of provenance.json.
+
+    `names` is what each run is called, by its id.
 
     Times are UTC. The SHA-256 of a journal is that of its bytes as this report read them; None
     where a run has none so far.
@@ -28,8 +33,9 @@ def provenance(folder: Path, runs: Sequence[RunFigures], options: dict[str, Any]
         "commands": Results(folder).commands(),
         "spec": _file(folder, "spec.yaml"),
         "plan": _file(folder, "plan.json"),
+        **({"search": _file(folder, SEARCH)} if (folder / SEARCH).is_file() else {}),
         "environments": environments,
-        "runs": [_run(Results(folder), run, environments) for run in runs],
+        "runs": [_run(Results(folder), run, environments, names[run.run_id]) for run in runs],
     }
     cleaned: dict[str, Any] = finite(data)
     return cleaned
@@ -62,14 +68,14 @@ def _file(folder: Path, name: str) -> dict[str, Any]:
 
 
 def _run(
-    results: Results, run: RunFigures, environments: Sequence[dict[str, Any]]
+    results: Results, run: RunFigures, environments: Sequence[dict[str, Any]], name: str
 ) -> dict[str, Any]:
     environment = _environment(run)
     journal = results.journal_file(run.run_id).relative_to(results.folder)
     verdict = run.verdict
     return {
         "run_id": run.run_id,
-        "name": run.name,
+        "name": name,
         "repeat": run.plan["repeat"],
         "seed": run.plan["seed"],
         "status": run.status,
@@ -95,7 +101,7 @@ def _shown(time: str | None) -> str:
 
 def files_sheet(data: dict[str, Any]) -> Sheet:
     """What was read, with its SHA-256."""
-    read = [("spec", data["spec"]), ("plan", data["plan"])]
+    read = [(what, data[what]) for what in ("spec", "plan", "search") if what in data]
     read += [(run["name"], run["journal"]) for run in data["runs"]]
     return Sheet(
         name="provenance",

@@ -85,11 +85,11 @@ def sheet_files(
     costs = costs_sheet(rows)
     others = (gate_sheet(runs), runs_sheet(provenance), files_sheet(provenance))
     for sheet in ([costs] if costs else []) + list(others):
-        files |= _files(sheet)
+        files |= files_of(sheet)
     if comparison is None:
         return files
     for sheet in comparison_sheets(comparison):
-        files |= _files(sheet)
+        files |= files_of(sheet)
     data = finite(comparison.data())
     lines = [finite(line_data(line)) for line in comparison.lines]
     if lines:  # raw values, as in rows.csv
@@ -99,7 +99,8 @@ def sheet_files(
     return {**files, "against.json": json.dumps(data, indent=1, ensure_ascii=False) + "\n"}
 
 
-def _files(sheet: Sheet) -> dict[str, str]:
+def files_of(sheet: Sheet) -> dict[str, str]:
+    """A table as CSV, Markdown and LaTeX: the files' paths, and what stands in them."""
     return {
         f"tables/{sheet.name}.csv": csv_sheet(sheet),
         f"tables/{sheet.name}.md": markdown_sheet(sheet),

@@ -75,7 +75,12 @@ def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
             f"Random tensors in place of images, so that speeds are a limit, and losses and "
             f"accuracies mean nothing: {text.listed(unloaded)}."
         )
-    said += [*_apart(rows), *_unsettled(rows), *_left_out(runs)]
+    pruned = sum(run.status == "pruned" for run in runs)
+    if pruned:
+        said.append(
+            f"{text.count(pruned, 'run')} of {len(runs)} stopped early by the sweep's scheduler."
+        )
+    said += [*_by_trial(runs), *_apart(rows), *_unsettled(rows), *_left_out(runs)]
     places = {run.started.environment.get("fingerprint") for run in runs if run.started}
     if len(places) > 1:
         said.append(
@@ -83,6 +88,17 @@ def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
             "their figures may not compare."
         )
     return [Sentence("caveat", sentence) for sentence in said]
+
+
+def _by_trial(runs: Sequence[RunFigures]) -> list[str]:
+    """Batches that the spec left to be found."""
+    found = {run.variant: run for run in runs if run.batch is not None}
+    said = [f"{name}: {run.batch.words}" for name, run in found.items() if run.batch]
+    if not said:
+        return []
+    free = any(run.batch and run.batch.key != "training.accumulate" for run in found.values())
+    end = " Where batches differ, so do the steps and what is learnt." if free else ""
+    return [f"{'; '.join(said)}.{end}"]
 
 
 def _apart(rows: Sequence[Row]) -> list[str]:

@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict
 IMPORT_PATH = r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$"
 """`module:attribute`."""
 
+CHOSEN = "chosen:"
+"""Begins the tags of a value that is a number or a block: they are no keys of a spec."""
+
 
 class Options(BaseModel):
     """A block of a spec. Values cannot change once made, and unknown keys are mistakes."""

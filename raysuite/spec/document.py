@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from raysuite.errors import Mistake, SpecError
+from raysuite.spec.space import SPACE, end_dimension, set_dimension
 from raysuite.spec.sweeps import end_sweeps, swept_keys
 
 KeyPath = tuple[str | int, ...]
@@ -140,7 +141,16 @@ def set_dotted(data: dict[str, Any], key: str, value: Any) -> None:
 
 
 def set_key(document: Document, key: str, value: Any) -> None:
-    """Set `key`, which ends its sweep in the matrix; `matrix.KEY` sets a sweep instead."""
+    """Set `key`, which ends its sweep in the matrix, and its search in the space of a sweep.
+
+    `matrix.KEY` sets a sweep instead, `search.space.KEY` what is searched; null ends the search.
+    """
+    search = document.data.get("search")
+    if key.startswith(SPACE):
+        document.data["search"] = set_dimension(search, key.removeprefix(SPACE), value)
+        return
+    if search is not None:
+        document.data["search"] = end_dimension(search, key, value)
     given = document.data.get("matrix")
     matrix = given if isinstance(given, dict) else {}
     swept = key.removeprefix("matrix.")

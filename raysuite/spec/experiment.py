@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from raysuite.spec.base import IMPORT_PATH, Options, expand_shorthand
+from raysuite.spec.batches import AUTO, AutoBatch, NumberOrAuto
 from raysuite.spec.data import DataOptions
 from raysuite.spec.loaders import LoaderOptions, NativeOptions
 from raysuite.spec.names import MODELS
@@ -18,6 +19,7 @@ from raysuite.spec.optimizers import (
     ScheduleOptions,
     SgdOptions,
 )
+from raysuite.spec.search import SearchOptions
 from raysuite.spec.stand_ins import StandInOptions
 from raysuite.spec.strategies import SingleOptions, StrategyOptions
 
@@ -29,6 +31,7 @@ NOT_IN_A_MATRIX = (
     "scales",
     "scale",
     "stand_ins",
+    "search",
 )
 """Keys of the whole experiment, which no single run can have for itself."""
 
@@ -68,10 +71,12 @@ class TrainingOptions(Options):
     """Passes over the training set."""
     global_batch: int | None = Field(default=None, ge=1)
     """Samples of one optimiser step over all workers (strong scaling)."""
-    batch_per_worker: int | None = Field(default=None, ge=1)
-    """Samples of one optimiser step on each worker (weak scaling)."""
-    accumulate: int = Field(default=1, ge=1)
-    """Micro-batches per optimiser step, on each worker."""
+    batch_per_worker: NumberOrAuto | None = None
+    """Samples of one optimiser step on each worker (weak scaling). `auto`: found by trial before
+    the run, so that the work depends on the machine; `{auto: fastest, at_most: 256}`."""
+    accumulate: NumberOrAuto = 1
+    """Micro-batches per optimiser step, on each worker. `auto`: the fewest that fit into memory,
+    found by trial before the run; the work stays the same."""
     clip_norm: float | None = Field(default=None, gt=0)
     """Gradients are scaled down to this global L2 norm."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
@@ -86,11 +91,34 @@ class TrainingOptions(Options):
     checkpoint_every: int = Field(default=1, ge=0)
     """Epochs between two checkpoints; 0 keeps none."""
 
+    @field_validator("global_batch", mode="before")
+    @classmethod
+    def _not_auto(cls, value: Any) -> Any:
+        if value == AUTO or isinstance(value, dict):
+            raise ValueError(
+                f"given was {value!r}; it should be a whole number. What is found by trial is "
+                "batch_per_worker: auto, or, with the global batch as it is, accumulate: auto"
+            )
+        return value
+
     @model_validator(mode="after")
     def _one_batch(self) -> TrainingOptions:
         if (self.global_batch is None) == (self.batch_per_worker is None):
             raise ValueError("give exactly one of global_batch and batch_per_worker")
+        if isinstance(self.batch_per_worker, AutoBatch) and isinstance(self.accumulate, AutoBatch):
+            raise ValueError(
+                "batch_per_worker and accumulate cannot both be auto: give accumulate as a number, "
+                "or the batch"
+            )
         return self
+
+    @property
+    def auto(self) -> AutoBatch | None:
+        """What is to be found by trial before the run; None where all numbers are given."""
+        for value in (self.batch_per_worker, self.accumulate):
+            if isinstance(value, AutoBatch):
+                return value
+        return None
 
 
 class ResourceOptions(Options):
@@ -171,6 +199,9 @@ class ExperimentSpec(Options):
     matrix: dict[str, list[Any]] = Field(default_factory=dict)
     """Dotted key -> values. Every combination is a run; the last key varies fastest. Keys that go
     together share a line: `data.name, training.global_batch: [[mnist, 128], [cifar10, 64]]`."""
+    # left out where there is none, so that runs keep their ids
+    search: SearchOptions | None = Field(default=None, exclude_if=lambda search: search is None)
+    """A sweep: what `raysuite sweep SPEC` varies, towards which goal."""
     scales: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Other forms of the experiment, chosen by `--scale NAME`: dotted key -> what stands there
     instead. `matrix` replaces the whole matrix, `matrix.KEY` one sweep."""

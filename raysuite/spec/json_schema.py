@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from raysuite.spec.base import IMPORT_PATH
+from raysuite.spec.batches import AUTO
 from raysuite.spec.datasets import DATASETS
 from raysuite.spec.experiment import FREE_FORM, NOT_IN_A_MATRIX, ExperimentSpec
 from raysuite.spec.names import MODELS
 from raysuite.spec.optimizers import UNNAMED_OPTIMIZER
 
 Schema = dict[str, Any]
+
+SEARCH_BLOCKS = ("searcher", "scheduler")
+"""Keys of `search` that hold a block chosen by its name."""
 
 
 def spec_schema() -> Schema:
@@ -28,12 +32,17 @@ def spec_schema() -> Schema:
         del name["type"]
         name["anyOf"] = [{"enum": list(known)}, {"type": "string", "pattern": IMPORT_PATH}]
 
+    for prop in blocks["TrainingOptions"]["properties"].values():
+        _with_auto(prop)
     for key, prop in keys.items():
         choices = blocks_under(schema, key)
         if choices and all("name" in block["properties"] for block in choices):
             keys[key] = _with_shorthand(prop, choices)
         elif choices:
             prop.setdefault("description", choices[0]["description"])
+    search = blocks["SearchOptions"]["properties"]
+    for key in SEARCH_BLOCKS:
+        search[key] = _with_shorthand(search[key], blocks_of(schema, search[key]))
     keys["matrix"] = _matrix(schema)
     elsewhere = [key for key in schema["required"] if key not in NOT_IN_A_MATRIX]
     return {
@@ -47,7 +56,11 @@ def spec_schema() -> Schema:
 
 def blocks_under(schema: Schema, key: str) -> list[Schema]:
     """The blocks of options that may stand at a key of the whole spec."""
-    prop = schema["properties"][key]
+    return blocks_of(schema, schema["properties"][key])
+
+
+def blocks_of(schema: Schema, prop: Schema) -> list[Schema]:
+    """The blocks of options that a key's value may be."""
     choices = [prop, *prop.get("oneOf", []), *prop.get("anyOf", [])]
     names = [choice["$ref"].rpartition("/")[2] for choice in choices if "$ref" in choice]
     return [schema["$defs"][name] for name in names]
@@ -69,6 +82,14 @@ def _with_shorthand(prop: Schema, choices: list[Schema]) -> Schema:
         shown["default"] = prop["default"]
     refs = prop.get("oneOf") or [{"$ref": prop["$ref"]}]
     return {**shown, "anyOf": [*shorthand, *refs]}
+
+
+def _with_auto(prop: Schema) -> None:
+    """A number, or the block that says how it is found, or `auto` for that block's defaults."""
+    for options in [prop, *prop.get("anyOf", [])]:
+        if "oneOf" in options:
+            choices = [*options.pop("oneOf"), {"const": AUTO}]
+            options["anyOf"] = choices
 
 
 def _matrix(schema: Schema) -> Schema:
@@ -108,6 +129,8 @@ def _matrix(schema: Schema) -> Schema:
 
 
 def _given_or_swept(key: str) -> Schema:
-    """A required block may stand in the matrix instead."""
+    """A required block may stand in the matrix, or in the space of a sweep, instead."""
     swept = {"properties": {"matrix": {"required": [key]}}, "required": ["matrix"]}
-    return {"anyOf": [{"required": [key]}, swept]}
+    space = {"properties": {"space": {"required": [key]}}, "required": ["space"]}
+    searched = {"properties": {"search": space}, "required": ["search"]}
+    return {"anyOf": [{"required": [key]}, swept, searched]}

@@ -7,6 +7,7 @@ from typing import Any
 
 from raysuite.errors import Mistake, SpecError
 from raysuite.spec.document import Document, set_key
+from raysuite.spec.space import SPACE
 
 
 def choose_scale(document: Document, scale: str) -> None:
@@ -37,7 +38,10 @@ def choose_scale(document: Document, scale: str) -> None:
 
 
 def _path(key: str) -> tuple[str, ...]:
-    """Where a dotted key stands in the document; below `matrix` such keys are not divided."""
+    """Where a dotted key stands in the document; those of the matrix, and of the space of a sweep,
+    are not divided."""
+    if key.startswith(SPACE):
+        return ("search", "space", key.removeprefix(SPACE))
     head, separator, swept = key.partition(".")
     return (head, swept) if head == "matrix" and separator else tuple(key.split("."))
 

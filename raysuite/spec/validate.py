@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from raysuite.errors import Mistake, SpecError
-from raysuite.spec.base import IMPORT_PATH
+from raysuite.spec.base import CHOSEN, IMPORT_PATH
 from raysuite.spec.document import Document, KeyPath
 from raysuite.spec.experiment import ExperimentSpec
 
@@ -89,6 +89,7 @@ def _walk(
     location: tuple[str | int, ...], root: type[BaseModel]
 ) -> tuple[list[type[BaseModel]], KeyPath]:
     """The models that hold the last key of pydantic's location, and the key path without tags."""
+    location = tuple(part for part in location if not str(part).startswith(CHOSEN))
     models: list[type[BaseModel]] = [root]
     path: list[str | int] = []
     for index, part in enumerate(location):

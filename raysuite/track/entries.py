@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from raysuite import __version__
@@ -21,6 +21,7 @@ from raysuite.records.names import Plan, run_name
 
 # MLflow 3 (mlflow/utils/validation.py): longest key, longest value of a param and of a tag.
 MOST_KEY, MOST_PARAM, MOST_TAG = 250, 6000, 8000
+MOST_EXPERIMENT_TAG = 5000
 
 DECIDED = (
     "workers",
@@ -35,6 +36,10 @@ DECIDED = (
     "seed",
 )
 """What a plan decides beyond its spec."""
+
+
+_OF_MANY = ("matrix", "search")
+"""Keys of a spec that are no run's own."""
 
 
 class Point(NamedTuple):
@@ -118,9 +123,13 @@ def may_tell_speed(run: RunFigures) -> bool:
 
 def run_params(plan: Plan) -> dict[str, str]:
     """The resolved spec, flattened to dotted keys, and what the plan decided as `plan.KEY`."""
-    spec = {key: value for key, value in plan["spec"].items() if key != "matrix"}
+    spec = {key: value for key, value in plan["spec"].items() if key not in _OF_MANY}
     decided = {f"plan.{key}": plan[key] for key in DECIDED if key in plan}
-    flat = {**dict(flatten(spec)), **decided}
+    return param_values({**dict(flatten(spec)), **decided})
+
+
+def param_values(flat: Mapping[str, Any]) -> dict[str, str]:
+    """Keys and values as MLflow takes them for params."""
     return {_key(key): _cut(_written(value), MOST_PARAM) for key, value in flat.items()}
 
 
@@ -149,7 +158,7 @@ def run_tags(run: RunFigures, results_id: str) -> dict[str, str]:
 
 def mlflow_status(run: RunFigures) -> str:
     """The run's status in MLflow's words; a run that was stopped is taken up as the same one."""
-    if run.status == "finished":
+    if run.status in ("finished", "pruned"):  # the tag raysuite.status tells them apart
         return "FINISHED"
     if run.status == "stopped":
         return "KILLED"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from raysuite.errors import UserError
 from raysuite.records import Results
 from raysuite.track.folder import locked
+from raysuite.track.starting import wait_while_starting
 from raysuite.track.store import Store, quiet, tracking_address, without_password
 from raysuite.track.upload import Upload
 
@@ -77,20 +78,25 @@ def sync(
 def prepare(tracking_uri: str | None = None) -> None:
     """Open the store once, in a thread beside the training: creating a database takes seconds.
 
-    Raises nothing: what is wrong with the store is `sync`'s to tell.
+    A cluster's server that is still starting is waited for. Raises nothing: what is wrong with
+    the store is `sync`'s to tell.
     """
     try:
         with quiet():
             from mlflow import MlflowClient
 
-            MlflowClient(tracking_address(tracking_uri)).search_experiments(max_results=1)
+            address = tracking_address(tracking_uri)
+            wait_while_starting(address)
+            MlflowClient(address).search_experiments(max_results=1)
     except Exception:  # see above
         return
 
 
 def experiment_name(results: Results) -> str:
     """The name that the spec gives its experiment."""
-    plans = results.plans()
+    plans, search = results.plans(), results.search()
+    if search is not None:
+        return str(search["name"])
     return str(plans[0]["spec"]["name"]) if plans else results.folder.resolve().name
 
 

@@ -35,6 +35,7 @@ from raysuite.records import (
     TimeShares,
 )
 from raysuite.spec import read_document
+from raysuite.train.batch_files import decide
 from raysuite.train.checkpoint import checkpoint_run_id
 from raysuite.train.loop import TrainingLoop
 from raysuite.train.peers import is_peer_loss
@@ -71,11 +72,12 @@ def main(arguments: list[str] | None = None) -> int:
                 f"start it with torchrun --nproc-per-node N, or set resources.workers={size}"
             )
         results = Results(given.results or Path("results") / plans[0].spec.name)
-        if given.resume:
-            ours = [plan for plan in ours if results.end_of(plan.run_id) is None]
         failed = False
         with Signals() as signals:
-            for plan in ours:
+            for wish in ours:
+                plan = decide(wish, results, given.resume) if wish.undecided else wish
+                if given.resume and results.end_of(plan.run_id) is not None:
+                    continue
                 end = _run(plan, results, given.resume, signals.asked)
                 if isinstance(end, RunStopped):
                     return os.EX_TEMPFAIL

@@ -12,13 +12,13 @@ from torch import Tensor
 from raysuite.measure.clock import now
 from raysuite.records.power import joined
 from raysuite.train.checkpoint import SoFar
-from raysuite.train.stopping import Stop, Watch
+from raysuite.train.stopping import Asked, Watch
 
 if TYPE_CHECKING:
     from raysuite.train.loop import TrainingLoop
 
 
-def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, Stop | None]:
+def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, Asked | None]:
     """Take the steps that are left of the loop's epoch, or those until it is asked to stop.
 
     What is behind of the epoch then is the same on all ranks, which all call it.

@@ -11,16 +11,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from raysuite import models, optim
 from raysuite.data import make_loader, prepare
 from raysuite.data.base import Batch, Slice
 from raysuite.data.order import permutation, rank_slices, step_sizes
 from raysuite.measure.clock import now
-from raysuite.optim.average import WeightAverage
 from raysuite.optim.schedule import factor
-from raysuite.parallel.base import StepSettings, Strategy, World
+from raysuite.parallel.base import Strategy, World
 from raysuite.plan import RunPlan
 from raysuite.records import EpochFinished
+from raysuite.train.building import build_engine
 from raysuite.train.checkpoint import (
     LoopState,
     SoFar,
@@ -31,7 +30,7 @@ from raysuite.train.checkpoint import (
 )
 from raysuite.train.costs import EpochPower
 from raysuite.train.epoch import first_draws, train_rest
-from raysuite.train.stopping import Stop, Watch
+from raysuite.train.stopping import Asked, Watch
 from raysuite.train.validation import validate
 
 __all__ = ["TrainingLoop", "checkpoint_run_id"]
@@ -55,22 +54,7 @@ class TrainingLoop:
         self._draws: dict[str, Tensor] | None = None
         self._elapsed_before = 0.0
         self._began: float | None = None
-        training = plan.spec.training
-        torch.manual_seed(plan.seed)  # the same weights on all ranks
-        model = models.build(plan.spec.model, plan.dataset).to(world.device)
-        # a copy of the bare model: frameworks replace weights, or put hooks on them
-        self.average = WeightAverage(model, training.ema_decay) if training.ema_decay else None
-        self.engine = strategy.prepare(
-            model,
-            lambda parameters: optim.build_optimizer(plan.spec.optimizer, parameters, plan.peak_lr),
-            StepSettings(
-                micro_batch=plan.micro_batch,
-                accumulate=plan.accumulate,
-                clip_norm=training.clip_norm,
-                precision=training.precision,
-                label_smoothing=training.label_smoothing,
-            ),
-        )
+        self.engine, self.average = build_engine(plan, world, strategy)
         self.prepared = prepare(plan.spec.data, plan.dataset)
         self.skipped: dict[str, NDArray[np.bool_]] = {}
         """Split -> [samples], True for what is left out on all ranks; set before the first epoch"""
@@ -78,10 +62,10 @@ class TrainingLoop:
         self._val = make_loader(self.prepared, "val", plan.spec.loader, world.device)
         self.power = EpochPower(plan, world)
 
-    def run_epoch(self, watch: Watch) -> EpochFinished | Stop:
+    def run_epoch(self, watch: Watch) -> EpochFinished | Asked:
         """Train what is left of an epoch, and validate. The Record is the same on all ranks.
 
-        A Stop where that was asked for: `save` then keeps what is behind of the epoch.
+        What was asked for, where it is to stop: `save` then keeps what is behind of the epoch.
         """
         plan = self.plan
         self.so_far, stop = train_rest(self, watch)
@@ -91,7 +75,7 @@ class TrainingLoop:
         found = validate(
             plan, self.world, self.engine, self._val, self.average, self.skipped.get("val"), watch
         )
-        if isinstance(found, Stop):
+        if isinstance(found, Asked):
             return found
         validated = now(self.world.device)
         elapsed = self.slowest([self._elapsed_before + self._elapsed()])[0]

@@ -13,14 +13,14 @@ from raysuite.measure.memory import PeakMemory
 from raysuite.parallel import make_strategy
 from raysuite.parallel.base import World
 from raysuite.plan import RunPlan
-from raysuite.records import Record, RunFailed, RunFinished, RunStarted, RunStopped
+from raysuite.records import Record, RunFailed, RunFinished, RunPruned, RunStarted, RunStopped
 from raysuite.train import gate
 from raysuite.train.costs import run_costs
 from raysuite.train.examination import same_on_all_ranks
 from raysuite.train.loop import TrainingLoop
 from raysuite.train.profiling import profile
 from raysuite.train.skipping import bad_samples
-from raysuite.train.stopping import AskedToStop, Stop, Watch, never
+from raysuite.train.stopping import AskedToStop, Prune, Stop, Watch, never
 
 _DRIFTED = (
     "the strategy passed the gate, and yet the ranks hold different weights at the end of this "
@@ -50,8 +50,13 @@ def execute(
     spec asks for a profile, into `trace_file`. A strategy that fails the gate
     ends the run with RunFailed before a single step is timed; so does a run at whose end the
     ranks hold different weights, and no figure of it is told. Where rank 0 is `asked_to_stop`,
-    `checkpoint` is called and the last Record is RunStopped: the run can be taken up again.
+    `checkpoint` is called and the last Record is RunStopped: the run can be taken up again. Asked
+    to prune it, there is none, and the last Record is RunPruned.
+
+    Raises ValueError for a plan whose batch is still to be found.
     """
+    if plan.undecided:
+        raise ValueError(f"{plan.title}: its batch is still to be found by trial")
     began = time.perf_counter()
     torch.set_num_threads(plan.spec.resources.cpus_per_worker)
     memory = PeakMemory(world.device)
@@ -90,6 +95,9 @@ def execute(
                     checkpoint(loop)
                 yield _stopped(loop, done)
                 return
+            if isinstance(done, Prune):
+                yield _pruned(loop, done)
+                return
             yield done
             every = training.checkpoint_every
             if checkpoint and every and loop.epoch % every == 0 and loop.epoch < training.epochs:
@@ -126,3 +134,13 @@ def execute(
 
 def _stopped(loop: TrainingLoop, stop: Stop) -> RunStopped:
     return RunStopped(run_id=loop.plan.run_id, reason=stop.reason, epoch=loop.epoch, step=loop.step)
+
+
+def _pruned(loop: TrainingLoop, asked: Prune) -> RunPruned:
+    return RunPruned(
+        run_id=loop.plan.run_id,
+        by=asked.by,
+        epoch=loop.epoch - 1,
+        value=asked.value,
+        message=asked.message,
+    )

@@ -1,4 +1,4 @@
-"""Runs that stop between steps because somebody asked, and go on later.
+"""Runs that stop between steps because somebody asked, to go on later or for good.
 
 Rank 0 alone is asked, and all ranks have to stop after the same step: a rank that went on would
 wait for the others in its next collective. So they meet now and then, in one small reduction that
@@ -24,6 +24,7 @@ MEET_SECONDS = 1.0
 of the host, beside a step that computes."""
 _MOST_STEPS = 1000
 _REASONS: tuple[StopReason, ...] = get_args(StopReason)
+_PRUNE = 1 + len(_REASONS)
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,20 @@ class Stop:
     """By when, in seconds since 1970; None where nobody ends the process."""
 
 
-AskedToStop = Callable[[], Stop | None]
+@dataclass(frozen=True)
+class Prune:
+    """A request to end a run for good, without a checkpoint: others do better."""
+
+    by: str = ""
+    """The scheduler that asks, as rank 0 alone knows it."""
+    value: float | None = None
+    """What the run was judged by, as rank 0 alone knows it."""
+    message: str = ""
+
+
+Asked = Stop | Prune
+
+AskedToStop = Callable[[], Asked | None]
 """Whether somebody wants the run to stop. Asked on rank 0, between steps, at most twice a second:
 reading a small file is cheap enough."""
 
@@ -51,6 +65,7 @@ class Watch:
     def __init__(self, asked: AskedToStop, world: World, comm: Comm) -> None:
         self._asked, self._asks, self._comm = asked, world.rank == 0, comm
         self._pending: Pending | None = None
+        self._prune = Prune()
         self._left = 1
         """Steps until the next meeting; the same on all ranks."""
         self._met_at, self._steps, self._anew = time.monotonic(), 0, False
@@ -63,13 +78,15 @@ class Watch:
         self._left, self._anew = 1, True
         self._met_at, self._steps = time.monotonic(), 0
 
-    def step(self) -> Stop | None:
+    def step(self) -> Asked | None:
         """After each step, on every rank: whether to stop now."""
         self._steps += 1
         if self._pending is not None:
             number, deadline, steps = self._pending().tolist()
             # of the steps before, it tells the pace of those
             self._pending, self._left = None, 1 if self._anew else int(steps)
+            if number == _PRUNE:
+                return self._prune
             if number:
                 return Stop(_REASONS[int(number) - 1], deadline or None)
         self._left, self._anew = self._left - 1, False
@@ -84,14 +101,17 @@ class Watch:
             self._pending = None
 
     def _word(self) -> torch.Tensor:
-        """[3]: number of the reason or 0, deadline or 0, steps until the next meeting."""
+        """[3]: number of the request or 0, deadline or 0, steps until the next meeting."""
         word = torch.zeros(3, dtype=torch.float64)
         if not self._asks:
             return word
         now = time.monotonic()
         seconds = max(now - self._met_at, 1e-6)
         word[2] = min(max(1, round(MEET_SECONDS * self._steps / seconds)), _MOST_STEPS)
-        if stop := self._asked():
-            word[0], word[1] = 1 + _REASONS.index(stop.reason), stop.deadline or 0.0
+        asked = self._asked()
+        if isinstance(asked, Prune):
+            word[0], self._prune = _PRUNE, asked
+        elif asked is not None:
+            word[0], word[1] = 1 + _REASONS.index(asked.reason), asked.deadline or 0.0
         self._met_at, self._steps = now, 0
         return word

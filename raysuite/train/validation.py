@@ -15,7 +15,7 @@ from raysuite.parallel.base import Engine, World
 from raysuite.parallel.comm import average_buffers
 from raysuite.parallel.precision import Autocast
 from raysuite.plan import RunPlan
-from raysuite.train.stopping import Stop, Watch
+from raysuite.train.stopping import Asked, Watch
 
 _FIVE = 5
 
@@ -40,7 +40,7 @@ def validate(
     average: WeightAverage | None,
     skipped: NDArray[np.bool_] | None,
     watch: Watch,
-) -> Validated | Stop:
+) -> Validated | Asked:
     """Over every validation sample but `skipped`, from all ranks, unless asked to stop meanwhile.
 
     Of the averaged weights where there is an `average`. All ranks must call it.

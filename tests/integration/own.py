@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -73,6 +74,28 @@ class Raising(Net):
     def forward(self, images: Tensor) -> Tensor:
         if self.training and _rank() == 1:
             raise RuntimeError("the skip connection does not fit its peer")
+        return super().forward(images)
+
+
+class Failing(Net):
+    """Fails from its second epoch's beginning on, in the way that is asked for, or not at all."""
+
+    def __init__(self, num_classes: int, in_channels: int, image_size: int, how: str = "") -> None:
+        super().__init__(num_classes, in_channels, image_size)
+        self._how = how
+        self._validated = False
+
+    def forward(self, images: Tensor) -> Tensor:
+        self._validated |= not self.training
+        if self._validated and self.training:
+            if self._how == "raises":
+                raise ValueError("the sun went down")
+            if self._how == "out of memory":
+                torch.empty(10**15)
+            if self._how == "hangs":
+                threading.Event().wait()
+            if self._how == "slow":
+                time.sleep(0.3)
         return super().forward(images)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 
@@ -77,6 +78,18 @@ def test_ctrl_c_keeps_what_has_finished(stopped, workplace):
     assert ends[1:] == [None, None]
 
 
+def listening_beyond_loopback(command: Command) -> list[str]:
+    """Where this command and all that came of it can be reached from other machines."""
+    found = []
+    for process in command.family():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for each in process.net_connections("inet"):
+                local = each.status == psutil.CONN_LISTEN and each.laddr.ip
+                if local and local.removeprefix("::ffff:") not in ("127.0.0.1", "::1"):
+                    found.append(f"{process.name()} {local}:{each.laddr.port}")
+    return found
+
+
 @pytest.fixture(scope="module")
 def left_behind() -> set[psutil.Process]:
     """The agents of drivers that were killed."""
@@ -123,6 +136,7 @@ def killed(workplace: Workplace) -> tuple[Command, Results]:
     command = workplace.start("raysuite", "run", "killed.yaml", "--json", "--no-mlflow")
     for place, release in [(0, "torch-0"), (1, ""), (1, "torch-1"), (2, "horovod-0")]:
         worker = workplace.held(command)
+        assert listening_beyond_loopback(command) == []
         assert worker in command.family()
         results = workplace.results()
         # the controller hears of a checkpoint a moment after it was written

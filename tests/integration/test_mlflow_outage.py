@@ -32,7 +32,7 @@ class Server:
     """MLflow's own, on loopback, with an SQLite database that outlives it."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self._port = free_port()
         self.uri = f"http://127.0.0.1:{self._port}"
         self._process: subprocess.Popen[bytes] | None = None
@@ -41,9 +41,9 @@ class Server:
         words = [sys.executable, "-m", "mlflow", "server", "--workers", "1", "--host", "127.0.0.1"]
         words += ["--port", str(self._port), "--backend-store-uri", "sqlite:///server.db"]
         words += ["--artifacts-destination", "artifacts"]
-        with (self._folder / "log").open("ab") as log:
+        with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                words, cwd=self._folder, stdout=log, stderr=log, start_new_session=True
+                words, cwd=self.folder, stdout=log, stderr=log, start_new_session=True
             )
         until(self._answers)
 
@@ -55,7 +55,7 @@ class Server:
 
     def _answers(self) -> bool:
         assert self._process is not None
-        assert self._process.poll() is None, (self._folder / "log").read_text()
+        assert self._process.poll() is None, (self.folder / "log").read_text()
         try:
             with urllib.request.urlopen(f"{self.uri}/health", timeout=5):
                 return True
@@ -63,7 +63,7 @@ class Server:
             return False
 
     def query(self, question: str) -> list[tuple[Any, ...]]:
-        with closing(sqlite3.connect(self._folder / "server.db")) as connection:
+        with closing(sqlite3.connect(self.folder / "server.db")) as connection:
             return connection.execute(question).fetchall()
 
 

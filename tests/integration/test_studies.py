@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from raysuite.plan import RunPlan, make_plans
+from raysuite.plan.space import drawn
+from raysuite.plan.trials import check_space, trial_plan
 from raysuite.spec import read_document
+from raysuite.spec.search_check import read_search
 from tests.integration.workplace import ROOT, Workplace
 
 pytestmark = pytest.mark.integration
@@ -23,6 +26,9 @@ STUDIES = {
 }
 """Name -> runs of the full form."""
 
+SWEEPS = {"sweep-quickstart": 12, "sweep-frameworks": 12}
+"""Name -> trials."""
+
 
 def spec_file(name: str) -> Path:
     return ROOT / "experiments" / f"{name}.yaml"
@@ -34,7 +40,19 @@ def plans(name: str, scale: str | None = None, gpus: int = 1024) -> list[RunPlan
 
 def test_every_experiment_is_known() -> None:
     files = {file.stem for file in (ROOT / "experiments").glob("*.yaml")}
-    assert files == {*STUDIES, "quickstart"}
+    assert files == {*STUDIES, *SWEEPS, "quickstart"}
+
+
+@pytest.mark.parametrize(("name", "trials"), SWEEPS.items())
+def test_every_trial_of_a_sweep_can_be(name: str, trials: int) -> None:
+    document = read_document(spec_file(name))
+    search = read_search(document)
+    check_space(document, search)
+    found = list(drawn(search, search.seed))
+    assert len(found) == trials
+    for number, values in enumerate(found):
+        plan = trial_plan(document, values, number, gpus=0)
+        assert plan.workers * plan.spec.resources.cpus_per_worker <= 2
 
 
 @pytest.mark.parametrize("name", STUDIES)

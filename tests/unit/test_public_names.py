@@ -54,6 +54,7 @@ def test_errors() -> None:
         "MissingPartError": "UserError",
         "GateError": "RaysuiteError",
         "RunError": "RaysuiteError",
+        "HeadLostError": "RaysuiteError",
     }
 
 

@@ -13,17 +13,25 @@ if TYPE_CHECKING:
 
 
 def stand_ins_of(file: Path, scale: str | None) -> list[tuple[StandIn, Path]]:
-    """One for each data set and format of the spec's runs that its `stand_ins` names.
+    """One for each data set and format of the spec's runs or trials that its `stand_ins` names.
 
     Raises SpecError for mistakes of the spec, UserError for a stand-in that cannot be.
     """
     from raysuite.data.synthesis import plan_stand_in
     from raysuite.layouts import root_of
     from raysuite.plan import expand
+    from raysuite.plan.trials import specs_of_space
     from raysuite.spec import read_document
+    from raysuite.spec.search_check import read_search
+
+    document = read_document(file, scale=scale)
+    if document.data.get("search") is not None:
+        specs = specs_of_space(document, read_search(document))
+    else:
+        specs = [spec for _, spec in expand(document)]
 
     found: dict[Path, StandIn] = {}
-    for _, spec in expand(read_document(file, scale=scale)):
+    for spec in specs:
         data = spec.data
         wanted = spec.stand_ins.get(data.name)
         if wanted is None or root_of(data) in found:

@@ -53,6 +53,15 @@ def treatment(data: DataOptions, channels: int) -> dict[str, Any]:
     return {"augment": augment, "fit": fit, "mean": mean, "std": std}
 
 
+def normalisation(data: DataOptions, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and std per channel, of pixels in 0..1, whether or not the set lies on this machine."""
+    if data.name == "digits":
+        mean, std = load("raysuite.data.sets.digits:MEAN"), load("raysuite.data.sets.digits:STD")
+        return mean * channels, std * channels
+    rule = treatment(data, channels)
+    return rule["mean"], rule["std"]
+
+
 def _of_channels(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
     if len(values) == channels:
         return values

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from raysuite.cli import app
-from raysuite.cli.run_suite import Request
+from raysuite.cli.run_request import Request
 
 BASE: dict[str, Any] = {
     "spec": Path("x y.yaml"),
@@ -71,6 +71,7 @@ def test_an_address_of_jobs_in_the_environment(monkeypatch: pytest.MonkeyPatch) 
             {"spec": None, "resume_from": Path("$(x)")},
             "raysuite run --resume-from '$(x)'",
         ),
+        ({"verb": "sweep"}, "raysuite sweep 'x y.yaml' --resume"),
     ],
 )
 def test_how_to_go_on(changes: dict[str, Any], command: str) -> None:

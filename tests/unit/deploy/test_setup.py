@@ -133,7 +133,8 @@ def test_make_lists_its_targets() -> None:
         command, cwd=setup_venv.ROOT, capture_output=True, text=True, check=True
     )
     listed = [line.split()[0] for line in answer.stdout.splitlines()]
-    habits = ["setup", "lock", "demo", "study", "check", "test", "test-fast", "bench", "ui"]
+    runs = ["demo", "sweep", "study"]
+    habits = ["setup", "lock", *runs, "check", "test", "test-fast", "bench", "ui"]
     lab = ["lab-up", "lab-down", "lab-status", "lab-shell"]
     cluster = ["cluster-up", "cluster-status", "submit", "cluster-down"]
     assert listed == ["help", *habits, "image", "report", *lab, *cluster, "clean"]

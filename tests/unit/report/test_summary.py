@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raysuite.records import Journal, RunFailed, SamplesSkipped
+from raysuite.records import BatchFound, Journal, RunFailed, SamplesSkipped
 from raysuite.report import collect
 from tests.fake_results import ENVIRONMENT, PACE, TWELVE_ROWS, write_results
 
@@ -118,3 +118,26 @@ def test_samples_that_were_left_out_are_a_caveat_and_stand_in_the_data(tmp_path)
     }
     assert data["rows"][0]["skipped_samples"]["mean"] == 3
     assert data["rows"][1]["skipped_samples"]["mean"] == 0
+
+
+def test_batches_that_were_found_by_trial_are_told(tmp_path):
+    results = write_results(tmp_path)
+    ids = [plan["run_id"] for plan in results.plans()[:2]]
+    for run_id, key in zip(ids, ("training.accumulate", "training.batch_per_worker"), strict=True):
+        record = BatchFound(
+            run_id=run_id,
+            key=key,
+            goal="largest",
+            micro_batch=32,
+            accumulate=2,
+            global_batch=64,
+            bound="memory",
+            memory_share=0.9,
+            tried=[],
+            seconds=1.0,
+        )
+        Journal(results.journal_file(run_id)).write(record)
+        said = "\n".join(sentence.text for sentence in collect(results).summary)
+        words = "micro-batch 32 x 2 on each worker, a global batch of 64, found by trial"
+        assert f"ddp · native · 1 worker: {words}" in said
+        assert ("so do the steps and what is learnt" in said) == (key != "training.accumulate")

@@ -163,3 +163,22 @@ def test_off_is_a_profile_whichever_yaml_reads_it() -> None:
     (mistake,) = mistakes("measure: {profile: on}\n")
     assert mistake.key == "measure.profile"
     assert "nsight" in mistake.message
+
+
+@pytest.mark.parametrize(
+    ("training", "key", "words"),
+    [
+        ("batch_per_worker: 0", "training.batch_per_worker", "given was 0; it should be greater"),
+        ("batch_per_worker: many", "training.batch_per_worker", "a valid integer"),
+        ("batch_per_worker: {auto: fast}", "training.batch_per_worker.auto", "largest, fastest"),
+        ("batch_per_worker: {at_mos: 3}", "training.batch_per_worker.at_mos", "'at_most'"),
+        ("global_batch: auto", "training.global_batch", "accumulate: auto"),
+    ],
+)
+def test_a_number_or_auto_has_one_mistake(training: str, key: str, words: str) -> None:
+    text = f"name: a\nmodel: resnet20\ndata: digits\ntraining: {{epochs: 1, {training}}}\n"
+    with pytest.raises(SpecError) as caught:
+        load_spec(parse_document(text, "x"))
+    (mistake,) = caught.value.mistakes
+    assert mistake.key == key
+    assert words in mistake.message

@@ -19,13 +19,14 @@ from raysuite.records import (
     EpochFinished,
     Record,
     RunFinished,
+    RunPruned,
     RunStarted,
     RunStopped,
     run_figures,
 )
 from raysuite.train import costs, stopping
 from raysuite.train.loop import TrainingLoop, checkpoint_run_id
-from raysuite.train.stopping import Stop, Watch, never
+from raysuite.train.stopping import Prune, Stop, Watch, never
 from tests.unit.train.conftest import plan_of, run
 
 ALONE = World(0, 1, 0, torch.device("cpu"))
@@ -229,3 +230,25 @@ class TestWatch:
         wanted = Stop(reason, deadline)
         watch = Watch(lambda: wanted, ALONE, NoComm())
         assert [watch.step(), watch.step()] == [None, wanted]
+
+    def test_so_does_the_one_to_prune(self) -> None:
+        wanted = Prune("asha", 0.25, "the third of four")
+        watch = Watch(lambda: wanted, ALONE, NoComm())
+        assert [watch.step(), watch.step()] == [None, wanted]
+
+
+def test_a_run_that_is_pruned_ends_between_steps_without_a_checkpoint(tmp_path: Path) -> None:
+    calls = iter(range(1000))
+
+    def asked() -> Prune | None:
+        return Prune("asha", 0.25, "so it is") if next(calls) >= STEPS + 3 else None
+
+    def checkpoint(loop: TrainingLoop) -> None:
+        raise AssertionError("no checkpoint of a run that is not gone on with")
+
+    plan = plan_of(training_checkpoint_every=0)
+    found = run(plan, checkpoint=checkpoint, asked_to_stop=asked)
+    end = found[-1]
+    assert isinstance(end, RunPruned)
+    assert (end.by, end.epoch, end.value, end.message) == ("asha", 0, 0.25, "so it is")
+    assert [each.epoch for each in epochs_of(found)] == [0]

@@ -1,0 +1,161 @@
+"""`raysuite register`: a trained network into MLflow's model registry."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from raysuite.cli.console import print_text
+from raysuite.errors import UserError
+
+if TYPE_CHECKING:
+    from raysuite.records import Results
+    from raysuite.track.register import Registration
+
+
+def register(
+    results: Annotated[
+        Path, typer.Argument(metavar="RESULTS", help="A folder that `raysuite run` printed.")
+    ],
+    run: Annotated[
+        str | None,
+        typer.Option(metavar="RUN_ID", help="Which run; default: the only one, or a sweep's best."),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The registered model; default: the spec's name."),
+    ] = None,
+    tracking_uri: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URI",
+            help="MLflow's store; default: MLFLOW_TRACKING_URI, else mlflow.db in this folder.",
+        ),
+    ] = None,
+    experiment: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="MLflow's experiment; default: the spec's name."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Register a trained network as a model in MLflow, with its signature and its spec.
+
+    The model takes pixels (uint8, 0 to 255) and gives logits. It holds a graph and no code:
+    `mlflow.pytorch.load_model` and `mlflow models predict` need neither raysuite nor your module.
+    The same network is registered once, however often this is called.
+
+    \b
+    Examples:
+      raysuite register results/quickstart --run ddp-native-2w-1a2b3c4d
+      raysuite register results/quickstart --name digits-classifier
+      raysuite register results/sweep-quickstart --json
+    """
+    from raysuite.records import Results
+
+    opened = Results.open(results)
+    if run is None and opened.search() is not None:
+        done, note = register_best(opened, name, tracking_uri, experiment)
+        if note:
+            print_text(note, error=True)
+    else:
+        done = register_run(opened, run or only_run(opened), name, tracking_uri, experiment)
+    if as_json:
+        print_text(json.dumps({**asdict(done), "uri": done.uri if done.ok else None}))
+    else:
+        print_text(str(done), error=not done.ok)
+    if not done.ok:
+        raise typer.Exit(1)
+
+
+def register_run(
+    results: Results,
+    run_id: str,
+    name: str | None = None,
+    tracking_uri: str | None = None,
+    experiment: str | None = None,
+) -> Registration:
+    """Register the network that a run trained.
+
+    Raises UserError where there is no such run, where it kept no weights, or where its network
+    cannot be exported.
+    """
+    from raysuite.plan import RunPlan
+    from raysuite.track.exported import Network
+    from raysuite.track.register import register, weights_of
+    from raysuite.train.served import example, logits, served
+
+    plans = {plan["run_id"]: plan for plan in results.plans()}
+    if run_id not in plans:
+        raise UserError(f"{results.folder} has no run {run_id!r}; it has {', '.join(plans)}")
+    weights = weights_of(results, run_id)
+    if not weights.is_file():
+        raise UserError(
+            f"{run_id} kept no trained weights ({weights} is not there): they are written when a "
+            "run finishes; take one that did"
+        )
+    plan = RunPlan.model_validate(plans[run_id])
+    module, images = served(plan, weights), example(plan)
+    network = Network(module, images, logits(module, images))
+    return register(results, run_id, network, name, tracking_uri, experiment)
+
+
+def register_best(
+    results: Results,
+    name: str | None = None,
+    tracking_uri: str | None = None,
+    experiment: str | None = None,
+) -> tuple[Registration, str]:
+    """Register the network of a sweep's best trial, by its first goal.
+
+    A trial that was ended early keeps no weights. Where that is the best one, the best of those
+    that did is registered, and the second value says so; it is empty otherwise.
+    Raises UserError where no trial kept its weights, and as `register_run`.
+    """
+    from raysuite.records.sweep import best, trials, wanted_goals
+    from raysuite.track.register import weights_of
+
+    search = results.search()
+    if search is None:
+        raise UserError(f"{results.folder} holds no sweep; give the run with --run")
+    found, goal = trials(results), wanted_goals(search["search"])[0]
+    kept = [trial for trial in found if weights_of(results, trial.run_id).is_file()]
+    top, chosen = best(found, goal), best(kept, goal)
+    if chosen is None or top is None:
+        raise UserError(
+            f"no trial of {results.folder} kept its weights: they are written when one finishes"
+        )
+    note = ""
+    if top.number != chosen.number:
+        note = (
+            f"trial {top.number}, the best, was ended early and kept no weights; "
+            f"trial {chosen.number} is the best of those that finished"
+        )
+    return register_run(results, chosen.run_id, name, tracking_uri, experiment), note
+
+
+def only_run(results: Results) -> str:
+    """The one run whose weights are there.
+
+    Raises UserError where there are several, or none.
+    """
+    from raysuite.records import results_figures
+    from raysuite.track.register import weights_of
+
+    runs = results_figures(results)
+    kept = [run for run in runs if weights_of(results, run.run_id).is_file()]
+    if len(kept) == 1:
+        return kept[0].run_id
+    if not kept:
+        raise UserError(
+            f"no run of {results.folder} kept its weights: they are written when a run finishes"
+        )
+    told = "\n".join(
+        f"  {run.run_id}  {run.name}"
+        + ("" if run.final_accuracy is None else f"  accuracy {run.final_accuracy:.4f}")
+        for run in kept
+    )
+    raise UserError(f"{len(kept)} runs kept their weights; say which one with --run:\n{told}")

@@ -1,0 +1,44 @@
+"""Options that `raysuite run` and `raysuite sweep` have in common."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Spec = Annotated[Path | None, typer.Argument(help="The experiment, as YAML.", show_default=False)]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Override keys of the spec."),
+]
+Scale = Annotated[
+    str | None, typer.Option(help="A form under the spec's `scales`, such as laptop.")
+]
+Address = Annotated[
+    str | None,
+    typer.Option(envvar="RAY_ADDRESS", help="Join this Ray cluster instead of starting one."),
+]
+Root = Annotated[Path, typer.Option("--results", help="Folder under which NAME/DATE-TIME is made.")]
+Resume = Annotated[bool, typer.Option(help="Go on with the newest results of this experiment.")]
+ResumeFrom = Annotated[
+    Path | None,
+    typer.Option(metavar="RESULTS", help="Go on with the results in this folder."),
+]
+RetryFailed = Annotated[
+    bool, typer.Option("--retry-failed", help="When going on: make what failed again.")
+]
+DryRun = Annotated[bool, typer.Option(help="Print what would be made, and stop.")]
+Mlflow = Annotated[bool, typer.Option(help="Send the records to MLflow.")]
+TrackingUri = Annotated[
+    str | None,
+    typer.Option(envvar="MLFLOW_TRACKING_URI", help="MLflow's store; default sqlite:///mlflow.db."),
+]
+StopWithin = Annotated[
+    float,
+    typer.Option(metavar="SECONDS", min=0, help="Time for a checkpoint after SIGTERM or SIGUSR1."),
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print nothing but failures and errors.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print every record as a line of JSON.")]

@@ -1,0 +1,180 @@
+"""What `raysuite run` and `raysuite sweep` have in common: what was asked for, and how to go on."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from raysuite.cli import console
+from raysuite.cli.run_tracking import Tracking
+from raysuite.cluster.folder import ClusterFolder
+from raysuite.cluster.suites import Suite, Verb, register, unregister
+from raysuite.errors import HeadLostError, RaysuiteError, UserError
+from raysuite.records import STOPPED, Results
+
+if TYPE_CHECKING:
+    from raysuite.cli.progress import Progress
+    from raysuite.cli.sweep_progress import SweepProgress
+    from raysuite.orchestrate.stopping import StopWatch
+    from raysuite.orchestrate.suite import Listener
+    from raysuite.train.stopping import Stop
+
+_SYNC_S = 20.0
+"""A stopped suite tells MLflow where so much of its time is left."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `raysuite run` or `raysuite sweep` was asked for."""
+
+    spec: Path | None
+    overrides: Sequence[str]
+    scale: str | None
+    address: str | None
+    root: Path
+    resume: bool
+    resume_from: Path | None
+    retry_failed: bool
+    mlflow: bool
+    tracking_uri: str | None
+    quiet: bool
+    as_json: bool
+    stop_within_s: float
+    verb: Verb = "run"
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing is said but records and errors."""
+        return self.quiet or self.as_json
+
+    def check(self) -> None:
+        """Raise UserError for options that do not go together."""
+        again = self.resume or self.resume_from is not None
+        if self.resume and self.resume_from is not None:
+            raise UserError("--resume and --resume-from were both given; give one of them")
+        if self.resume_from is not None and self.spec is not None:
+            raise UserError(
+                "--resume-from goes on with the runs of that folder; leave SPEC and KEY=VALUE out"
+            )
+        if self.resume_from is None and self.spec is None:
+            raise UserError(
+                "no SPEC was given; give an experiment's YAML file, or --resume-from RESULTS"
+            )
+        if again and self.overrides:
+            raise UserError(
+                "--resume goes on with the runs as they were planned; leave KEY=VALUE out"
+            )
+        if self.retry_failed and not again:
+            raise UserError("--retry-failed goes with --resume or --resume-from")
+        if self.address and self.address.startswith(("http://", "https://")):
+            raise UserError(
+                f"address {self.address!r} (--address or RAY_ADDRESS) is where jobs are submitted, "
+                "and no Ray can be joined there; submit this command: `ray job submit -- raysuite "
+                f"{self.verb} ...`, or give --address HOST:PORT of the cluster's head"
+            )
+
+    def command(self) -> str:
+        """What was called, for the provenance; where results and records go is left out."""
+        words = ["raysuite", self.verb, *([str(self.spec)] if self.spec else []), *self.overrides]
+        words += [] if self.scale is None else ["--scale", self.scale]
+        words += ["--resume"] if self.resume else []
+        words += ["--resume-from", str(self.resume_from)] if self.resume_from else []
+        return shlex.join([*words, *(["--retry-failed"] if self.retry_failed else [])])
+
+    def hint(self) -> str:
+        """How to go on with what was interrupted."""
+        if self.resume_from is not None or self.spec is None:
+            return f"raysuite {self.verb} --resume-from {shlex.quote(str(self.resume_from))}"
+        where = "" if self.root == Path("results") else f" --results {shlex.quote(str(self.root))}"
+        form = "" if self.scale is None else f" --scale {shlex.quote(self.scale)}"
+        return f"raysuite {self.verb} {shlex.quote(str(self.spec))}{form}{where} --resume"
+
+    def arguments(self) -> tuple[str, ...]:
+        """Options that hold for the continuation too."""
+        words = ["--json"] if self.as_json else ["--quiet"] if self.quiet else []
+        words += [] if self.mlflow else ["--no-mlflow"]
+        uri = self.tracking_uri
+        own = uri is not None and uri != os.environ.get("MLFLOW_TRACKING_URI")
+        if own and "@" not in str(uri):  # no password onto a command line
+            words += ["--tracking-uri", str(uri)]
+        return (*words, "--stop-within", f"{self.stop_within_s:g}")
+
+
+def say_how_to_go_on(request: Request) -> None:
+    """After Ctrl-C."""
+    text = f"what has finished is kept; go on with: {request.hint()}"
+    console.print_text(text, error=True)
+
+
+def listener(
+    progress: Progress | SweepProgress,
+    results: Results,
+    tracking: Tracking | None,
+    watch: StopWatch,
+) -> Listener:
+    """Who hears of a suite or a sweep: the screen, MLflow, and whoever may stop it."""
+    from raysuite.orchestrate.suite import Listener
+
+    return Listener(
+        poll=lambda: progress.poll(results),
+        between=lambda: tracking.sync(results) if tracking else None,
+        say=lambda line: console.print_text(line, error=True),
+        added=progress.add,
+        asked_to_stop=watch.asked,
+    )
+
+
+def write_report(results: Results, silent: bool) -> None:
+    """Write the report, and show it unless nothing is to be said."""
+    from raysuite.cli.report import show
+    from raysuite.report import build
+
+    made = build(results)
+    if not silent:
+        show(made, results.folder)
+
+
+@contextmanager
+def registered(
+    cluster: ClusterFolder | None, results: Results, request: Request, watch: StopWatch
+) -> Iterator[None]:
+    """Let the cluster go on with this suite where its head is started again before the end.
+
+    A suite that ended, or that a person ended, is not gone on with.
+    """
+    if cluster is None:
+        yield
+        return
+    register(
+        cluster,
+        Suite(
+            results=results.folder.absolute(),
+            folder=Path.cwd(),
+            verb=request.verb,
+            arguments=request.arguments(),
+        ),
+    )
+    try:
+        yield
+    except HeadLostError:
+        raise
+    except (KeyboardInterrupt, RaysuiteError):
+        unregister(cluster, results.folder.absolute())
+        raise
+    if watch.asked() is None or watch.is_last_word():
+        unregister(cluster, results.folder.absolute())
+
+
+def say_stopped(verb: Verb, results: Results, stop: Stop, tracking: Tracking | None) -> int:
+    """Say how to go on; the exit code."""
+    if tracking and (stop.deadline is None or time.time() + _SYNC_S < stop.deadline):
+        tracking.sync(results)
+    command = f"raysuite {verb} --resume-from {shlex.quote(str(results.folder))}"
+    console.print_text(f"stopped ({STOPPED[stop.reason]}); go on with: {command}", error=True)
+    return os.EX_TEMPFAIL

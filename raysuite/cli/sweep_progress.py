@@ -1,0 +1,139 @@
+"""What `raysuite sweep` shows while trials are made, drawn from their journals alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from raysuite.cli.console import stderr
+from raysuite.cli.sweep_state import SweepState, TrialState
+from raysuite.cli.sweep_words import (
+    STYLES,
+    best_words,
+    end_words,
+    table,
+    titles,
+    totals,
+    values_words,
+)
+from raysuite.plan import RunPlan
+from raysuite.records import Record, Results, RunFailed, RunStopped, SamplesSkipped
+from raysuite.records.sweep import Goal
+
+_AROUND = 8
+"""Lines of the screen that the table leaves to its head and to what stands below it."""
+
+
+class SweepProgress:
+    """A live table on a terminal, a line a trial elsewhere, JSON lines, or failures only.
+
+    `poll` is called about twice a second. Records that lay in the results folder before this
+    object was made (a sweep taken up again) are counted and not announced.
+    """
+
+    def __init__(
+        self,
+        keys: Iterable[str],
+        goals: Sequence[Goal],
+        total: int,
+        quiet: bool,
+        json: bool,
+        console: Console,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.state = SweepState(goals, total)
+        self._keys = titles(keys)
+        self._quiet, self._json, self._console, self._clock = quiet, json, console, clock
+        self._made = time.time()
+        self._polled = False
+        self._best: int | None = None
+        self._live: Live | None = None
+        if console.is_terminal and not quiet and not json:
+            self._live = Live(
+                get_renderable=self.view, console=console, refresh_per_second=2, transient=True
+            )
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def add(self, plan: RunPlan) -> None:
+        """One trial more."""
+        self.state.add(plan)
+
+    def poll(self, results: Results) -> None:
+        """Take in what the journals gained, and show it."""
+        for trial in list(self.state.trials):
+            if trial.has_ended:
+                continue
+            for record in trial.tail.new(results.journal_file(trial.plan.run_id)):
+                trial.take(record)
+                if self._polled or record.time >= self._made:
+                    self._announce(trial, record)
+        if not self._polled:
+            self._polled = True
+            self.state.begin(self._clock())
+            best = self.state.best()
+            self._best = None if best is None else best.number
+
+    def _announce(self, trial: TrialState, record: Record) -> None:
+        if self._json:
+            # not through rich, which would wrap it
+            self._console.file.write(record.model_dump_json() + "\n")
+            self._console.file.flush()
+            return
+        if isinstance(record, SamplesSkipped) and record.words and not self._quiet:
+            self._say(trial, record.words, "")
+        if not trial.has_ended and not isinstance(record, RunStopped):
+            return
+        if self._quiet and not isinstance(record, RunFailed | RunStopped):
+            return
+        self._say(
+            trial,
+            end_words(trial, self.state.goals) + self._news(),
+            STYLES.get(trial.run.status, ""),
+        )
+
+    def _news(self) -> str:
+        """Words on a new best."""
+        best = self.state.best()
+        if best is None or best.number == self._best:
+            return ""
+        self._best = best.number
+        return ", the best so far"
+
+    def _say(self, trial: TrialState, words: str, style: str) -> None:
+        figures = trial.figures
+        place = f"{self.state.ended} of {self.state.total}"
+        line = Text(f"{place}  trial {figures.number}  {values_words(figures, self._keys)}  ")
+        line.append(words, style=style)
+        (stderr() if self._quiet else self._console).print(line, soft_wrap=True)
+
+    def view(self) -> RenderableType:
+        """The live part: the trials, the best so far, and where the whole stands."""
+        rows = self._console.size.height - _AROUND
+        parts: list[RenderableType] = []
+        if self.state.trials:
+            parts.append(table(self.state, self._keys, rows, self._console.width))
+        parts += [
+            Text(words, style="bold") for words in [best_words(self.state, self._keys)] if words
+        ]
+        left = self.state.seconds_left(self._clock())
+        parts.append(Text(totals(self.state, left) or "starting", style="dim"))
+        return Group(*parts)

@@ -1,0 +1,114 @@
+"""Samples of what this host does, by psutil and NVML, written by a thread every few seconds."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from raysuite.records.system import GpuSample, SystemSample
+
+PERIOD_S = 10.0
+"""Between two samples, as MLflow's own have it. One takes some milliseconds of one processor."""
+
+_log = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def sampling(file: Path | None, period_s: float = PERIOD_S) -> Iterator[None]:
+    """Append samples of this host to `file` until the end, and a last one there; None: none.
+
+    What cannot be sampled or written ends the sampling, and no run.
+    """
+    if file is None:
+        yield
+        return
+    ending = threading.Event()
+    thread = threading.Thread(
+        target=_sample, args=(file, period_s, ending), name="system", daemon=True
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        thread.join()
+
+
+def _sample(file: Path, period_s: float, ending: threading.Event) -> None:
+    try:
+        with Host() as host:
+            last = False
+            while not last:
+                last = ending.wait(period_s)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                with file.open("a", encoding="utf-8") as stream:
+                    stream.write(host.sample().model_dump_json() + "\n")
+    except Exception as error:  # whatever a driver or a disk throws: the run goes on without it
+        _log.warning("this host is sampled no further: %s: %s", type(error).__name__, error)
+
+
+class Host:
+    """This host's counters from now on."""
+
+    def __init__(self) -> None:
+        self._process = psutil.Process()
+        self._network = psutil.net_io_counters()
+        psutil.cpu_percent()  # the first call begins a window
+        self._nvml: Any = None
+        try:
+            import pynvml
+
+            pynvml.nvmlInit()
+            self._nvml = pynvml
+        except Exception:  # no driver, no library: NVML has an exception for each
+            return
+
+    def __enter__(self) -> Host:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._nvml is not None:
+            self._nvml.nvmlShutdown()
+
+    def sample(self) -> SystemSample:
+        """What the host does, since the sample before where that is a rate."""
+        memory, network = psutil.virtual_memory(), psutil.net_io_counters()
+        return SystemSample(
+            time=time.time(),
+            cpu_busy=psutil.cpu_percent() / 100,
+            memory_bytes=memory.used,
+            memory_total_bytes=memory.total,
+            process_bytes=self._process.memory_info().rss,
+            received_bytes=network.bytes_recv - self._network.bytes_recv,
+            sent_bytes=network.bytes_sent - self._network.bytes_sent,
+            gpus=list(self._gpus()),
+        )
+
+    def _gpus(self) -> Iterator[GpuSample]:
+        if self._nvml is None:
+            return
+        for index in range(self._nvml.nvmlDeviceGetCount()):
+            handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
+            memory = self._asked("nvmlDeviceGetMemoryInfo", handle)
+            rates = self._asked("nvmlDeviceGetUtilizationRates", handle)
+            milliwatts = self._asked("nvmlDeviceGetPowerUsage", handle)
+            yield GpuSample(
+                index=index,
+                busy=None if rates is None else rates.gpu / 100,
+                memory_bytes=memory and memory.used,
+                memory_total_bytes=memory and memory.total,
+                watts=None if milliwatts is None else milliwatts / 1000,
+            )
+
+    def _asked(self, question: str, handle: Any) -> Any:
+        try:
+            return getattr(self._nvml, question)(handle)
+        except self._nvml.NVMLError:  # this device does not tell
+            return None

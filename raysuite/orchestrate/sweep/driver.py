@@ -1,0 +1,196 @@
+"""The driver of a sweep: Ray Tune in a thread, and who listens beside it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import threading
+import time
+from dataclasses import replace
+from queue import SimpleQueue
+from typing import Any
+
+from raysuite.cluster.environment import RAY_SETTINGS
+from raysuite.orchestrate import stopping
+from raysuite.orchestrate.cluster import Capacity
+from raysuite.orchestrate.nodes import NodeWatch
+from raysuite.orchestrate.suite import Listener
+from raysuite.plan import RunPlan
+from raysuite.records import Journal, Results, RunPruned
+from raysuite.spec import Document
+from raysuite.spec.search import SearchOptions
+from raysuite.train.stopping import Stop
+
+_POLL_SECONDS = 0.5
+_ENDING_S = 20.0
+"""How long Ray may take to end trials that did not stop in time."""
+_LEAVING_S = 3.0
+"""How long Ray Tune's loop may take for a step."""
+
+_TUNE = {
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    # its newer output prints a table at any verbosity
+    "RAY_AIR_NEW_OUTPUT": "0",
+    # its own state is never read again: the journals are
+    "TUNE_GLOBAL_CHECKPOINT_S": "100000",
+    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
+}
+
+
+def run(
+    document: Document, results: Results, capacity: Capacity, hear: Listener, resume: bool = False
+) -> Stop | None:
+    """Make the trials that RESULTS/search.json asks for and that have not ended yet.
+
+    Returns the request that stopped it, if one did before the end. `resume`: the results hold
+    trials of an earlier attempt; unfinished ones are taken up first, from their checkpoints.
+    """
+    found = results.search()
+    assert found is not None, "results of a sweep"
+    search = SearchOptions.model_validate(found["search"])
+    for name, value in _TUNE.items():
+        os.environ.setdefault(name, value)
+    from raysuite.orchestrate.sweep.leaving import Leaving
+    from raysuite.orchestrate.sweep.rules import JournaledRule
+    from raysuite.orchestrate.sweep.source import TrialSource
+
+    if not (results.folder / "plan.json").exists():
+        results.write_plans([])
+    stopping.tell(results.folder, None)
+    plans = [RunPlan.model_validate(plan) for plan in results.plans()]
+    rule = JournaledRule(search, results, most_epochs(document, search))
+    if resume:
+        rule.replay(plans)
+        settle_pruned(plans, results)
+    news: SimpleQueue[RunPlan | str] = SimpleQueue()
+    source = TrialSource(document, search, results, capacity, rule, news.put)
+    with (
+        tempfile.TemporaryDirectory(prefix="rs-tune-", ignore_cleanup_errors=True) as folder,
+        NodeWatch(capacity.nodes) as watch,
+    ):
+        leaving = Leaving()
+        tuner = _tuner(search, results, source, rule, leaving, folder)
+        stop = _fit(tuner, source, leaving, results, _with_news(hear, news), watch)
+    hear.between()
+    return None if source.is_done else stop
+
+
+def _with_news(hear: Listener, news: SimpleQueue[RunPlan | str]) -> Listener:
+    """Ray Tune's thread tells who listens in this one."""
+
+    def poll() -> None:
+        while not news.empty():
+            each = news.get()
+            if isinstance(each, RunPlan):
+                hear.added(each)
+            else:
+                hear.say(each)
+        hear.poll()
+
+    return replace(hear, poll=poll)
+
+
+def most_epochs(document: Document, search: SearchOptions) -> int:
+    """The most epochs that a trial may have."""
+    key = "training.epochs"
+    if key in search.space:
+        dimension = search.space[key]
+        return int(max(dimension.arguments[:2] if dimension.randint else dimension.arguments))
+    training = document.data.get("training") or {}
+    return int(document.settings.get(key, training.get("epochs", 1)))
+
+
+def settle_pruned(plans: list[RunPlan], results: Results) -> None:
+    """Record the end of runs that were to end when their driver was lost: no worker is left."""
+    for plan in plans:
+        asked = stopping.asked_to_prune(results, plan.run_id)
+        if asked is None or results.end_of(plan.run_id) is not None:
+            continue
+        from raysuite.orchestrate.sweep.trial import epochs_of
+
+        epoch = max((each.epoch for each in epochs_of(results, plan.run_id)), default=0)
+        record = RunPruned(
+            run_id=plan.run_id, by=asked.by, epoch=epoch, value=asked.value, message=asked.message
+        )
+        Journal(results.journal_file(plan.run_id)).write(record)
+
+
+def _tuner(
+    search: SearchOptions, results: Results, source: Any, rule: Any, leaving: Any, folder: str
+) -> Any:
+    import ray
+    from ray import tune
+
+    from raysuite.orchestrate.groups import INTERFACE
+    from raysuite.orchestrate.sweep.trial import Setting, run_trial
+
+    # Ray's word for each trial's end, and for what it would keep: the journals tell that
+    for name in ("ray.tune", "ray.train", "ray.air"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    own = {name: value for name, value in os.environ.items() if name.startswith("RAYSUITE_")}
+    own |= {name: os.environ[name] for name in RAY_SETTINGS if name in os.environ}
+    own |= {INTERFACE: os.environ[INTERFACE]} if INTERFACE in os.environ else {}
+    setting = Setting(
+        results=str(results.folder.absolute()),
+        path=os.getcwd(),
+        deadline_s=search.deadline_s,
+        environment=own,
+    )
+    here = f"node:{ray.util.get_node_ip_address()}"
+    return tune.Tuner(
+        # beside the driver, and without a CPU of its own: its workers have them
+        tune.with_resources(
+            tune.with_parameters(run_trial, setting=setting), {"CPU": 0, here: 0.0001}
+        ),
+        tune_config=tune.TuneConfig(
+            search_alg=source, scheduler=rule, num_samples=-1, reuse_actors=True
+        ),
+        run_config=tune.RunConfig(
+            name="sweep", storage_path=folder, verbose=0, callbacks=[leaving]
+        ),
+    )
+
+
+def _fit(
+    tuner: Any, source: Any, leaving: Any, results: Results, hear: Listener, watch: NodeWatch
+) -> Stop | None:
+    """Let Ray Tune make the trials; the request to stop, if there was one.
+
+    Raises what Ray Tune raised.
+    """
+    raised: list[Exception] = []
+
+    def fit() -> None:
+        try:
+            tuner.fit()
+        except Exception as error:
+            raised.append(error)
+
+    stop: Stop | None = None
+    late_at: float | None = None
+    # in a thread: Ray's own handler of Ctrl-C waits for the workers, ours ends them
+    thread = threading.Thread(target=fit, name="ray-tune", daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(_POLL_SECONDS)
+            hear.poll()
+            for line in watch.news():
+                hear.say(line)
+            if stop is None and (stop := hear.asked_to_stop()):
+                source.stopped = True
+                stopping.tell(results.folder, stop)
+            if stop and late_at is None and stopping.is_late(stop):
+                late_at = time.monotonic()
+                hear.say("the workers did not stop in time: their last checkpoints count")
+            if late_at is not None and time.monotonic() > late_at + _ENDING_S:
+                break
+    finally:
+        leaving.asked = source.stopped = True
+        thread.join(_LEAVING_S)
+    hear.poll()
+    if raised:
+        raise raised[0]
+    return stop

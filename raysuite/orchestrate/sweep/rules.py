@@ -1,0 +1,129 @@
+"""Who ends trials early: Ray Tune's schedulers, fed from the journals.
+
+A scheduler's word is no kill: it is written into the run's folder, the workers end between two
+steps, and rank 0 records it. What a scheduler knows is what the journals hold, so that a sweep
+that is taken up again has its rungs as they were.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from ray.tune.schedulers import (
+    AsyncHyperBandScheduler,
+    FIFOScheduler,
+    MedianStoppingRule,
+    TrialScheduler,
+)
+
+from raysuite.orchestrate import stopping
+from raysuite.orchestrate.sweep.draws import numpys_draws, seed_of
+from raysuite.orchestrate.sweep.trial import epochs_of
+from raysuite.plan import RunPlan
+from raysuite.records import EpochFinished, Results
+from raysuite.spec.search import SearchOptions
+from raysuite.train.stopping import Prune
+
+
+@dataclass(frozen=True)
+class Rival:
+    """What a scheduler of Ray Tune's needs of a trial: the same one when it is taken up again."""
+
+    trial_id: str
+
+
+def rule_of(search: SearchOptions, most_epochs: int) -> TrialScheduler | None:
+    """Ray Tune's scheduler for a sweep whose trials have at most so many epochs; None for none."""
+    options = search.scheduler
+    common: dict[str, Any] = {"time_attr": "epochs", "metric": "value", "mode": "max"}
+    if options.name == "asha":
+        return AsyncHyperBandScheduler(
+            max_t=max(most_epochs, options.grace_epochs),
+            grace_period=options.grace_epochs,
+            reduction_factor=options.reduction_factor,
+            brackets=options.brackets,
+            **common,
+        )
+    if options.name == "median":
+        return MedianStoppingRule(
+            grace_period=options.grace_epochs,
+            min_samples_required=options.min_trials,
+            # a trial never makes place for another before its time
+            min_time_slice=math.inf,  # type: ignore[arg-type]
+            **common,
+        )
+    return None
+
+
+class JournaledRule(FIFOScheduler):
+    """Hears each epoch of each run once, and has the workers of those that are to end told so."""
+
+    def __init__(self, search: SearchOptions, results: Results, most_epochs: int) -> None:
+        super().__init__()
+        self._search = search
+        self._results = results
+        self._rule = rule_of(search, most_epochs)
+        self._plans: dict[str, RunPlan] = {}
+        self._heard: set[tuple[str, int]] = set()
+        self._pruned: set[str] = set()
+
+    def add(self, plan: RunPlan) -> None:
+        """A run that is about to begin, or that is taken up again."""
+        if plan.run_id in self._plans:
+            return
+        self._plans[plan.run_id] = plan
+        if self._rule is not None:
+            # brackets are dealt by numpy's own draws: a trial's is the same at each resumption
+            with numpys_draws(seed_of(self._search.seed, plan.index)):
+                self._rule.on_trial_add(None, Rival(plan.run_id))  # type: ignore[arg-type]
+
+    def replay(self, plans: Iterable[RunPlan]) -> None:
+        """Hear what the journals hold, in the order in which it happened."""
+        for plan in plans:
+            self.add(plan)
+        epochs = [epoch for run_id in self._plans for epoch in epochs_of(self._results, run_id)]
+        for epoch in sorted(epochs, key=lambda each: each.time):
+            self.hear(epoch)
+
+    def hear(self, epoch: EpochFinished) -> None:
+        """Judge a run by an epoch, unless that was heard before."""
+        run_id = epoch.run_id
+        if self._rule is None or (run_id, epoch.epoch) in self._heard:
+            return
+        self._heard.add((run_id, epoch.epoch))
+        value = self._value(epoch)
+        if not math.isfinite(value):
+            value = -math.inf
+        found = {"epochs": epoch.epoch + 1, "value": value}
+        action = self._rule.on_trial_result(None, Rival(run_id), found)  # type: ignore[arg-type]
+        last = epoch.epoch + 1 >= self._plans[run_id].spec.training.epochs
+        if action == TrialScheduler.STOP and not last and run_id not in self._pruned:
+            self._pruned.add(run_id)
+            self._prune(run_id, epoch, value)
+
+    def _prune(self, run_id: str, epoch: EpochFinished, value: float) -> None:
+        if self._results.end_of(run_id) is None:
+            goal = "images/s" if self._search.wanted[0] == "throughput" else "validation accuracy"
+            message = f"judged by its {goal} after epoch {epoch.epoch + 1}"
+            told = value if math.isfinite(value) else None
+            prune = Prune(self._search.scheduler.name, told, message)
+            stopping.prune(self._results, run_id, prune)
+
+    def _value(self, epoch: EpochFinished) -> float:
+        """What runs are compared by at the same epoch, higher is better.
+
+        Towards an accuracy that is to be met soon, too: who is behind after as many epochs.
+        """
+        if self._search.wanted[0] == "throughput":
+            return epoch.steady_images / epoch.steady_seconds if epoch.steady_seconds else math.nan
+        return epoch.val_accuracy
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        """Ray Tune's call at each report; a trial is never ended by Tune itself."""
+        if "plan" not in result:
+            for epoch in epochs_of(self._results, result["run_id"]):
+                self.hear(epoch)
+        return str(TrialScheduler.CONTINUE)

@@ -1,0 +1,60 @@
+"""Who decides the values of the next trial: drawn beforehand, or by what the others reached."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from raysuite.plan.space import drawn
+from raysuite.records.sweep import TrialFigures
+from raysuite.spec.search import SearchOptions
+
+Values = dict[str, Any]
+
+
+class Decider(Protocol):
+    """Whatever decides trials. It knows nothing but what it is told at each call."""
+
+    def next(self, trials: Sequence[TrialFigures], left_out: Sequence[Values]) -> Values | None:
+        """The values of the next trial; None where there is none left.
+
+        `trials` are those that were decided so far, running ones too; `left_out` are values that
+        cannot be, and make no trial.
+        """
+
+
+def decider_of(search: SearchOptions) -> Decider:
+    """The searcher that a sweep asks for. Raises MissingPartError where it cannot be had."""
+    name = search.searcher.name
+    if name == "optuna":
+        from raysuite.orchestrate.sweep.optuna import OptunaDecider
+
+        return OptunaDecider(search)
+    if name == "bohb":
+        from raysuite.orchestrate.sweep.bohb import BohbDecider
+
+        return BohbDecider(search)
+    return Drawn(search)
+
+
+class Drawn:
+    """Trials that learn nothing from each other."""
+
+    def __init__(self, search: SearchOptions) -> None:
+        self._search = search
+
+    def next(self, trials: Sequence[TrialFigures], left_out: Sequence[Values]) -> Values | None:
+        """The first values that are neither a trial's nor left out.
+
+        For values that are left out others are drawn, unless a grid says which there are.
+        """
+        search = self._search
+        if search.trials and not any(each.grid for each in search.space.values()):
+            search = search.model_copy(update={"trials": search.trials + len(left_out)})
+        known: list[Mapping[str, Any]] = [*(trial.values for trial in trials), *left_out]
+        for values in drawn(search, search.seed):
+            if values in known:
+                known.remove(values)
+            else:
+                return values
+        return None

@@ -1,0 +1,184 @@
+"""Ray Tune's search algorithm: the next trial's plan, as soon as the cluster has room for it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any
+
+from ray.tune.search import Searcher
+
+from raysuite.errors import SpecError
+from raysuite.orchestrate import stopping
+from raysuite.orchestrate.cluster import Capacity
+from raysuite.orchestrate.losses import record_failure, record_loss
+from raysuite.orchestrate.nodes import Need
+from raysuite.orchestrate.preflight import lacking, too_large
+from raysuite.orchestrate.sweep import room
+from raysuite.orchestrate.sweep.rules import JournaledRule
+from raysuite.orchestrate.sweep.searchers import Values, decider_of
+from raysuite.orchestrate.sweep.trial import record_deadline, spent
+from raysuite.plan import RunPlan
+from raysuite.plan.dataset import Datasets
+from raysuite.plan.trials import trial_plan
+from raysuite.records import Results
+from raysuite.records.sweep import trials
+from raysuite.spec import Document
+from raysuite.spec.search import SearchOptions
+
+_LOOK_S = 2.0
+_MOST_LEFT_OUT = 100
+"""So many values in a row that cannot be end the sweep: most of its space is infeasible."""
+
+
+class TrialSource(Searcher):
+    """Suggests `{"run_id": ...}` of a run that is planned in the results by then."""
+
+    def __init__(
+        self,
+        document: Document,
+        search: SearchOptions,
+        results: Results,
+        capacity: Capacity,
+        rule: JournaledRule,
+        tell: Callable[[RunPlan | str], None],
+    ) -> None:
+        super().__init__()
+        self._document, self._search, self._results = document, search, results
+        self._capacity, self._rule, self._tell = capacity, rule, tell
+        self._decider = decider_of(search)
+        self._seen = Datasets()
+        plans = [RunPlan.model_validate(plan) for plan in results.plans()]
+        self._count = len(plans)
+        self._left_out: list[Values] = []
+        self._pending = deque(plan for plan in plans if results.end_of(plan.run_id) is None)
+        self._running: dict[str, RunPlan] = {}
+        self._deaths: Counter[str] = Counter()
+        self._known_nodes: list[room.Node] = []
+        self._looked_at = -math.inf
+        self._all_decided = False
+        self.stopped = False
+        """Whether nothing new begins any more."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Nothing: what Ray Tune keeps of it is never read, and a listener's screen is no data."""
+        return {}
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all trials are decided and have ended."""
+        return self._all_decided and not self._pending and not self._running
+
+    def suggest(self, trial_id: str) -> Any:
+        """The next run, None while there is no room for it, or that there is none."""
+        if self.stopped or self._is_full():
+            return None if self._running else Searcher.FINISHED
+        while self._pending and not self._can_be(self._pending[0]):
+            self._pending.popleft()
+        if not self._pending and (plan := self._decide()):
+            self._pending.append(plan)
+        if not self._pending:
+            return None if self._running else Searcher.FINISHED
+        needs = [Need.of(plan) for plan in self._running.values()]
+        if needs and not room.fits(self._nodes(), needs, Need.of(self._pending[0])):
+            return None
+        plan = self._pending.popleft()
+        self._begin(plan)
+        self._running[trial_id] = plan
+        return {"run_id": plan.run_id}
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        """The rule hears of epochs from the journal; here a trial tells the batch that it found."""
+        if "plan" not in result:
+            return
+        made = RunPlan.model_validate(result["plan"])
+        self._results.write_plans(
+            [
+                result["plan"] if plan["run_id"] == result["run_id"] else plan
+                for plan in self._results.plans()
+            ]
+        )
+        stopping.prune(self._results, made.run_id, None)
+        self._running[trial_id] = made
+        self._rule.add(made)
+        self._tell(made)
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        """A trial's actor has ended; where it died, its run is made again, or is lost."""
+        plan = self._running.pop(trial_id)
+        if self._results.end_of(plan.run_id) is not None or stopping.told(self._results.folder):
+            return
+        limit = self._search.deadline_s
+        self._deaths[plan.run_id] += 1
+        if limit is not None and spent(self._results, plan.run_id) >= limit:
+            record_deadline(plan, self._results)
+        elif self._deaths[plan.run_id] > plan.spec.resources.retries:
+            record_loss(plan, self._results, None)
+        else:
+            self._pending.appendleft(plan)
+
+    def _nodes(self) -> list[room.Node]:
+        """What each node has; Ray Tune asks several times a second, and Ray now and then."""
+        if time.monotonic() > self._looked_at + _LOOK_S:
+            self._looked_at, self._known_nodes = time.monotonic(), room.nodes_now()
+        return self._known_nodes
+
+    def _is_full(self) -> bool:
+        """Whether a further trial need not even be decided: what ends meanwhile may teach."""
+        if not self._running:
+            return False
+        if len(self._running) >= (self._search.side_by_side or len(self._running) + 1):
+            return True
+        needs = [Need.of(plan) for plan in self._running.values()]
+        return not room.fits(self._nodes(), needs, Need(1, 1, False))
+
+    def _begin(self, plan: RunPlan) -> None:
+        stopping.prune(self._results, plan.run_id, None)
+        if plan.index >= self._count:
+            self._count = plan.index + 1
+            self._results.add_plan(plan.model_dump(mode="json"))
+            self._tell(plan)
+        self._rule.add(plan)
+
+    def _can_be(self, plan: RunPlan) -> bool:
+        """Whether this cluster can make the run; where it cannot, that is recorded."""
+        wrong = [*lacking(plan), *too_large(plan, self._capacity)]
+        if wrong:
+            self._begin(plan)
+            message = "; ".join(str(mistake) for mistake in wrong)
+            record_failure(plan, self._results, "infeasible", message)
+        return not wrong
+
+    def _decide(self) -> RunPlan | None:
+        """The next plan that can be; what cannot is told, and recorded where it has a plan."""
+        failed_in_a_row = 0
+        while failed_in_a_row < _MOST_LEFT_OUT and not self._all_decided:
+            values = self._decider.next(trials(self._results), self._left_out)
+            if values is None:
+                self._all_decided = True
+                return None
+            failed_in_a_row += 1
+            try:
+                plan = trial_plan(
+                    self._document, values, self._count, int(self._capacity.gpus), self._seen
+                )
+            except SpecError as error:
+                self._left_out.append(values)
+                self._tell(f"no trial of {_words(values)}: {_one_line(error)}")
+                continue
+            if self._can_be(plan):
+                return plan
+        self._all_decided = True
+        return None
+
+
+def _words(values: Values) -> str:
+    return ", ".join(f"{key}={value}" for key, value in values.items())
+
+
+def _one_line(error: Exception) -> str:
+    return "; ".join(str(error).splitlines())

@@ -1,0 +1,129 @@
+"""One trial of a sweep, in an actor of Ray Tune's: the driver of its run's worker group."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from raysuite.orchestrate import stopping
+from raysuite.orchestrate.groups import make_trainer
+from raysuite.orchestrate.losses import record_failure, record_loss
+from raysuite.orchestrate.node_keeper import DeadlineError
+from raysuite.orchestrate.sweep.batch import find_batch
+from raysuite.plan import RunPlan
+from raysuite.records import EpochFinished, Results
+from raysuite.records.sweep import wall_seconds
+
+_POLL_SECONDS = 0.25
+_ENDING_S = 30.0
+"""How long Ray Train may take to end workers that took too long, before its process is ended."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all trials of a sweep have in common."""
+
+    results: str
+    path: str
+    """The driver's working folder."""
+    deadline_s: float | None
+    """Of each trial, over all of its attempts."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """Ray's settings, and the driver's own: a cluster that was joined has others."""
+
+
+def run_trial(config: dict[str, Any], setting: Setting) -> None:
+    """Make the run `config["run_id"]` and report each of its epochs; its journal tells the rest.
+
+    Whatever becomes of it is on record when this returns: it does not raise.
+    """
+    import ray.tune
+
+    os.environ.update(setting.environment)
+    if os.path.isdir(setting.path):
+        os.chdir(setting.path)
+    if setting.path not in sys.path:
+        sys.path.insert(0, setting.path)
+    results = Results(Path(setting.results))
+    plan = plan_of(results, config["run_id"])
+    if plan.undecided:
+        found = find_batch(plan, results)
+        if found is None:
+            return
+        # when this returns, the driver has the new plan in the place of the other
+        ray.tune.report({"run_id": plan.run_id, "plan": found.model_dump(mode="json")})
+        plan = found
+    deadline = None
+    if setting.deadline_s is not None:
+        deadline = time.time() + setting.deadline_s - spent(results, plan.run_id)
+    told = len(epochs_of(results, plan.run_id))
+    for record in _epochs(plan, results, deadline, told):
+        ray.tune.report({"run_id": plan.run_id, "epoch": record.epoch})
+
+
+def plan_of(results: Results, run_id: str) -> RunPlan:
+    """The plan of a run that was decided."""
+    found = next(plan for plan in results.plans() if plan["run_id"] == run_id)
+    return RunPlan.model_validate(found)
+
+
+def epochs_of(results: Results, run_id: str) -> list[EpochFinished]:
+    """Every epoch in a run's journal, those that were made again too, in the order of writing."""
+    return [record for record in results.records(run_id) if isinstance(record, EpochFinished)]
+
+
+def spent(results: Results, run_id: str) -> float:
+    """Seconds of wall clock that a run's earlier attempts took."""
+    return wall_seconds(results.records(run_id))
+
+
+def _epochs(
+    plan: RunPlan, results: Results, deadline: float | None, told: int
+) -> Iterator[EpochFinished]:
+    """Make the run; its epochs, as they come, but for the first `told` of its journal."""
+    raised: list[Exception] = []
+
+    def fit() -> None:
+        try:
+            make_trainer([plan], results.folder, deadline=deadline).fit()
+        except Exception as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=fit, name="ray-train", daemon=True)
+    thread.start()
+    file, size = results.journal_file(plan.run_id), -1
+    alive = True
+    while alive:
+        thread.join(_POLL_SECONDS)
+        alive = thread.is_alive()
+        if file.exists() and (now := file.stat().st_size) != size:
+            size = now
+            new = epochs_of(results, plan.run_id)[told:]
+            told += len(new)
+            yield from new
+        if deadline is not None and time.time() > deadline + _ENDING_S:
+            os._exit(1)  # with this process Ray ends its controller and its workers
+    _settle(plan, results, raised[0] if raised else None)
+
+
+def _settle(plan: RunPlan, results: Results, error: Exception | None) -> None:
+    """Record the end of a run that has none, unless it was asked to stop."""
+    if results.end_of(plan.run_id) is not None:
+        return
+    if isinstance(getattr(error, "controller_failure", None), DeadlineError):
+        record_deadline(plan, results)
+    elif stopping.told(results.folder) is None:
+        record_loss(plan, results, error)
+
+
+def record_deadline(plan: RunPlan, results: Results) -> None:
+    """Record that a run took longer than it may."""
+    epochs = len({record.epoch for record in epochs_of(results, plan.run_id)})
+    message = f"took longer than the sweep's deadline_s allows; {epochs} epoch(s) were finished"
+    record_failure(plan, results, "deadline", message)

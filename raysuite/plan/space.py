@@ -1,0 +1,95 @@
+"""The space of a sweep -> the values of its trials, as pure data: what is drawn, in which order."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from raysuite.spec.search import LISTED, Dimension, Kind, SearchOptions, holds
+
+Values = dict[str, Any]
+"""Dotted key -> value, in the order of the space; a key whose condition does not hold is absent."""
+
+_DIGITS = 6
+"""Significant digits of a number that is drawn: it can be read, and written again as it was."""
+
+
+def drawn(search: SearchOptions, seed: int) -> Iterator[Values]:
+    """The values of every trial of a searcher that learns nothing: `random` or `grid`.
+
+    A trial's values depend on the seed and on its own number, not on how the others ended.
+    """
+    if search.searcher.name == "grid":
+        yield from _crossed(search.space, {}, LISTED)
+        return
+    for number in range(search.trials or 1):
+        chance = random.Random(f"{seed}/{number}")
+        values = {
+            key: draw(dimension, chance)
+            for key, dimension in search.space.items()
+            if dimension.kind != "grid"
+        }
+        yield from _crossed(search.space, values, ("grid",))
+
+
+def count(search: SearchOptions, seed: int) -> int:
+    """How many trials there will be."""
+    if search.searcher.name in ("random", "grid"):
+        return sum(1 for _ in drawn(search, seed))
+    return search.trials or 1
+
+
+def draw(dimension: Dimension, chance: random.Random) -> Any:
+    """One value of a dimension."""
+    arguments = dimension.arguments
+    match dimension.kind:
+        case "uniform":
+            low, high = arguments
+            return _short(chance.uniform(low, high), low, high)
+        case "loguniform":
+            low, high = arguments
+            return _short(math.exp(chance.uniform(math.log(low), math.log(high))), low, high)
+        case "normal":
+            return _short(chance.gauss(*arguments), -math.inf, math.inf)
+        case "quniform":
+            return chance.choice(dimension.steps())
+        case "randint":
+            return chance.randrange(*arguments)
+        case "choice" | "grid":
+            return chance.choice(arguments)
+
+
+def active(space: Mapping[str, Dimension], values: Mapping[str, Any]) -> Values:
+    """The values whose conditions hold, in the order of the space.
+
+    A condition on a key that is itself left out does not hold.
+    """
+    kept: Values = {}
+    pending = [key for key in space if key in values]
+    while pending:
+        ready = [key for key in pending if not any(other in pending for other in space[key].when)]
+        for key in ready:
+            if holds(space[key].when, kept):
+                kept[key] = values[key]
+        pending = [key for key in pending if key not in ready]
+    return {key: kept[key] for key in space if key in kept}
+
+
+def _crossed(
+    space: Mapping[str, Dimension], values: Mapping[str, Any], kinds: tuple[Kind, ...]
+) -> Iterator[Values]:
+    """`values` with every combination of the listed dimensions of these kinds, each once."""
+    listed = {key: each.arguments for key, each in space.items() if each.kind in kinds}
+    made: list[Values] = []
+    for combination in itertools.product(*listed.values()):
+        found = active(space, {**values, **dict(zip(listed, combination, strict=True))})
+        if found not in made:
+            made.append(found)
+            yield found
+
+
+def _short(value: float, low: float, high: float) -> float:
+    return min(max(float(f"{value:.{_DIGITS}g}"), low), high)

@@ -1,0 +1,142 @@
+"""A sweep's document and the values of a trial -> its RunPlan."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from raysuite.errors import Mistake, SpecError
+from raysuite.plan.dataset import Datasets, dataset_facts, dataset_mistakes
+from raysuite.plan.feasible import infeasible
+from raysuite.plan.resolve import local_gpus, resolve
+from raysuite.plan.run_plan import RunPlan
+from raysuite.plan.space import Values, active
+from raysuite.spec import Document, ExperimentSpec, validate
+from raysuite.spec.document import KeyPath, set_dotted
+from raysuite.spec.search import LISTED, Dimension, SearchOptions, name_of
+
+_NOT_A_TRIALS = ("search", "matrix", "scales", "repeats")
+
+
+def trial_plan(
+    document: Document,
+    values: Mapping[str, Any],
+    number: int,
+    gpus: int | None = None,
+    seen: Datasets | None = None,
+) -> RunPlan:
+    """The plan of trial `number`, counted from 0.
+
+    `gpus` is the number of GPUs of the cluster; None looks at this machine. `seen` are data sets
+    that need no second look.
+
+    Raises SpecError with everything that makes the trial infeasible.
+    """
+    gpus = local_gpus() if gpus is None else gpus
+    spec = trial_spec(document, values)
+    seen = seen or Datasets()
+    mistakes = [*infeasible(spec, gpus), *dataset_mistakes(spec, seen)]
+    if mistakes:
+        raise SpecError([_placed(document, mistake, values) for mistake in mistakes])
+    return resolve(spec, dict(values), dataset_facts(spec, seen), 0, number, gpus)
+
+
+def trial_spec(document: Document, values: Mapping[str, Any]) -> ExperimentSpec:
+    """The spec of a trial alone. Raises SpecError where a value cannot stand at its key."""
+    content = copy.deepcopy({k: v for k, v in document.data.items() if k not in _NOT_A_TRIALS})
+    settings = [*values.items()]
+    settings += [
+        (key, value)
+        for key, value in document.settings.items()
+        if any(key.startswith(f"{searched}.") for searched in values)
+    ]
+    # a whole block first, then the keys in it: `strategy` before `strategy.zero_stage`
+    for key, value in sorted(settings, key=lambda setting: setting[0].count(".")):
+        set_dotted(content, key, copy.deepcopy(value))
+    spec = validate(content, lambda path: _place(document, path, values))
+    own = {name: each for name, each in spec.stand_ins.items() if name == spec.data.name}
+    return spec.model_copy(update={"stand_ins": own})
+
+
+def specs_of_space(document: Document, search: SearchOptions) -> list[ExperimentSpec]:
+    """A spec for each end of a range and each listed value, with one value of all others: every
+    block that may be drawn stands in one of them. Raises SpecError where one cannot be.
+    """
+    return [trial_spec(document, values) for values, _ in _probes(search.space)]
+
+
+def check_space(document: Document, search: SearchOptions) -> None:
+    """Raise SpecError with every mistake that can be told before the first trial: values that
+    cannot stand at their keys, and a data set that cannot be read.
+
+    Each end of a range and each listed value is tried, with one value of all others. What depends
+    on several values at once is told of the trial that it meets.
+    """
+    space, seen = search.space, Datasets()
+    found: dict[tuple[str, str], Mistake] = {}
+    for values, tried in _probes(space):
+        try:
+            spec = trial_spec(document, values)
+            wrong = [_placed(document, each, values) for each in dataset_mistakes(spec, seen)]
+        except SpecError as error:
+            wrong = list(error.mistakes)
+        for mistake in wrong:
+            if tried is None or _concerns(mistake.key, tried):
+                found.setdefault((mistake.key, mistake.message), mistake)
+    if found:
+        raise SpecError(list(found.values()))
+
+
+def _probes(space: Mapping[str, Dimension]) -> Iterator[tuple[Values, str | None]]:
+    """Values to try, and the key that they are about; None for all others' sake."""
+    first = {key: _edges(dimension)[0] for key, dimension in space.items()}
+    yield active(space, first), None
+    for key, dimension in space.items():
+        for value in _edges(dimension):
+            yield active(space, {**first, **_needed(space, key), key: value}), key
+
+
+def _edges(dimension: Dimension) -> list[Any]:
+    arguments = dimension.arguments
+    if dimension.kind in LISTED:
+        return arguments
+    if dimension.kind == "normal":
+        return arguments[:1]  # its ends are anywhere
+    if dimension.kind == "randint":
+        return [arguments[0], arguments[1] - 1]
+    if dimension.kind == "quniform":
+        return [dimension.steps()[0], dimension.steps()[-1]]
+    low, high = arguments
+    return [low, low + 0.123456 * (high - low), high]  # the ends of a range may be whole numbers
+
+
+def _needed(space: Mapping[str, Dimension], key: str) -> Values:
+    """Values of other keys under which `key` is drawn at all."""
+    needed: Values = {}
+    for other, wanted in space[key].when.items():
+        listed = space[other].arguments
+        needed[other] = next(each for each in listed if name_of(each) == name_of(wanted))
+        needed |= _needed(space, other)
+    return needed
+
+
+def _concerns(wrong: str, key: str) -> bool:
+    """Whether a mistake is of a key, of what lies in it, or of the block that it lies in."""
+    return wrong == key or wrong.startswith(f"{key}.") or key.startswith(f"{wrong}.")
+
+
+def _placed(document: Document, mistake: Mistake, values: Mapping[str, Any]) -> Mistake:
+    """The mistake with the file and line of its key: in the space, where a trial's value is it."""
+    file, line = _place(document, tuple(mistake.key.split(".")), values)
+    return Mistake(mistake.message, key=mistake.key, file=file, line=line)
+
+
+def _place(document: Document, path: KeyPath, values: Mapping[str, Any]) -> tuple[str, int | None]:
+    for end in range(len(path), 0, -1):
+        key = ".".join(map(str, path[:end]))
+        if key in document.settings:
+            break
+        if key in values:
+            return document.place(("search", "space", key))
+    return document.place(path)

@@ -1,0 +1,129 @@
+"""A sweep's trials, from its results folder alone: what each tried, reached and cost, and which is
+best.
+
+Goals are `accuracy`, the best validation accuracy in [0, 1], higher is better; `time_to_accuracy`
+in seconds, lower is better; `throughput` in images per second, higher is better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from raysuite.records.derive import RunFigures, Status, run_figures
+from raysuite.records.journal import Results
+from raysuite.records.names import Plan
+from raysuite.records.schema import Record, RunStarted
+
+Goal = Literal["accuracy", "time_to_accuracy", "throughput"]
+GOALS: tuple[Goal, ...] = get_args(Goal)
+LOWER_IS_BETTER: frozenset[Goal] = frozenset({"time_to_accuracy"})
+_ENDED_WELL = ("finished", "pruned")
+
+
+@dataclass(frozen=True)
+class TrialFigures:
+    """One trial of a sweep."""
+
+    number: int
+    """Counted from 0, in the order in which trials were decided."""
+    run_id: str
+    values: dict[str, Any]
+    """Dotted key -> what this trial has there. A key whose condition does not hold is absent."""
+    status: Status
+    reason: str
+    """Why there is no whole result; empty for a trial that finished."""
+    goals: dict[Goal, float | None]
+    """What it reached; None where nothing is, or where it may not be told."""
+    epochs: int
+    """Epochs behind it."""
+    worker_seconds: float
+    """Workers, times the wall clock from each start to the attempt's last Record."""
+    curve: tuple[tuple[int, float, float], ...]
+    """Of each epoch: its number from 0, seconds since the start, validation accuracy."""
+    figures: RunFigures
+
+    @property
+    def counts(self) -> bool:
+        """Whether it may win: it finished, or a scheduler ended it early."""
+        return self.status in _ENDED_WELL
+
+
+def trials(results: Results) -> list[TrialFigures]:
+    """Every trial that was decided, in that order."""
+    return [trial_figures(plan, results.records(plan["run_id"])) for plan in results.plans()]
+
+
+def trial_figures(plan: Plan, records: Sequence[Record]) -> TrialFigures:
+    """One trial, from its plan and all of its Records in the order of writing."""
+    run = run_figures(plan, records)
+    return TrialFigures(
+        number=int(plan["index"]),
+        run_id=run.run_id,
+        values=dict(plan["label"]),
+        status=run.status,
+        reason=run.reason,
+        goals={
+            "accuracy": run.best_accuracy,
+            "time_to_accuracy": run.time_to_accuracy,
+            "throughput": run.throughput,
+        },
+        epochs=len(run.epochs),
+        worker_seconds=run.workers * wall_seconds(records),
+        curve=tuple((each.epoch, each.elapsed_seconds, each.val_accuracy) for each in run.epochs),
+        figures=run,
+    )
+
+
+def wanted_goals(search: dict[str, Any]) -> tuple[Goal, ...]:
+    """The goals of a `search` section as plain data; the first is the one that trials go by."""
+    return tuple(search.get("goals") or [search.get("goal") or "accuracy"])
+
+
+def best(trials: Iterable[TrialFigures], goal: Goal) -> TrialFigures | None:
+    """The trial that reached most; of equals the earliest. Failed trials never win."""
+    reached = [trial for trial in trials if trial.counts and trial.goals[goal] is not None]
+    return min(reached, key=lambda trial: (_cost(trial, goal), trial.number), default=None)
+
+
+def pareto(trials: Iterable[TrialFigures], goals: Sequence[Goal]) -> list[TrialFigures]:
+    """The trials that no other is better than in one goal, and at least as good in all; in the
+    order of the first goal, its best first. A trial that lacks one of the goals is none of them.
+    """
+    whole = [
+        trial
+        for trial in trials
+        if trial.counts and all(trial.goals[goal] is not None for goal in goals)
+    ]
+    costs = {trial.number: tuple(_cost(trial, goal) for goal in goals) for trial in whole}
+    front = [
+        trial
+        for trial in whole
+        if not any(_dominates(costs[other.number], costs[trial.number]) for other in whole)
+    ]
+    return sorted(front, key=lambda trial: (costs[trial.number], trial.number))
+
+
+def _cost(trial: TrialFigures, goal: Goal) -> float:
+    """Lower is better."""
+    value = trial.goals[goal]
+    assert value is not None
+    return value if goal in LOWER_IS_BETTER else -value
+
+
+def _dominates(left: tuple[float, ...], right: tuple[float, ...]) -> bool:
+    return left != right and all(a <= b for a, b in zip(left, right, strict=True))
+
+
+def wall_seconds(records: Sequence[Record]) -> float:
+    """Wall clock of all attempts, each from its start to its last Record."""
+    total = 0.0
+    start: float | None = None
+    last = 0.0
+    for record in records:
+        if isinstance(record, RunStarted):
+            total += 0.0 if start is None else max(0.0, last - start)
+            start = record.time
+        last = record.time
+    return total + (0.0 if start is None else max(0.0, last - start))

@@ -1,0 +1,237 @@
+"""Which searched keys the goal hung on: fANOVA, with its spread over resampled trials."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from raysuite.records.names import key_name
+from raysuite.records.sweep import Goal, TrialFigures
+from raysuite.report import text
+from raysuite.report.plot import NEUTRAL, Plot, folded
+from raysuite.report.sweep.axes import is_number
+from raysuite.report.sweep.study import TOLD, Study
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+LEAST = 8
+"""Trials below which nothing is told: a forest of so few says what chance says."""
+FEW = 30
+"""Trials below which the estimate is called rough."""
+RESAMPLES = 20
+"""Bootstrap samples of the trials; each has a forest of its own seed."""
+TREES = 16
+MIDDLE = 0.8
+"""Part of the resamples that the whiskers hold."""
+
+Sample = list[tuple[TrialFigures, float]]
+"""Trials, each with the value that it is judged by."""
+
+
+@dataclass(frozen=True)
+class Importance:
+    """Share of the goal's variance that a key alone explains: median, and the middle 80 %."""
+
+    key: str
+    middle: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Importances:
+    """The importance of each key, the largest first, or why there is none."""
+
+    goal: Goal
+    trials: int
+    """How many trials it rests on."""
+    judged: str
+    """By what they were judged, in words."""
+    resamples: int = 0
+    """Bootstrap samples with anything to explain."""
+    keys: tuple[Importance, ...] = ()
+    left_out: tuple[str, ...] = ()
+    """Keys that some of the trials do not have."""
+    message: str = ""
+
+
+def importances(study: Study) -> Importances:
+    """fANOVA (Hutter et al. 2014, ICML, "An Efficient Approach for Assessing Hyperparameter
+    Importance") by optuna, of the first goal.
+
+    Where trials were stopped early, all are judged by their accuracy after the last epoch that
+    each of them finished: those that went on are no fair sample.
+    """
+    sample, judged = _sample(study)
+    keys = [key for key in study.keys if all(key in trial.values for trial, _ in sample)]
+    varied = [key for key in keys if len({_written(t.values[key]) for t, _ in sample}) > 1]
+    left_out = tuple(key for key in study.keys if key not in keys)
+
+    def nothing(why: str) -> Importances:
+        return Importances(study.goal, len(sample), judged, left_out=left_out, message=why)
+
+    if len(sample) < LEAST:
+        few = text.count(len(sample), "trial")
+        return nothing(
+            f"Importance of parameters: not told, as only {few} can be compared, and fewer than "
+            f"{LEAST} say nothing about it."
+        )
+    if len(varied) < 2:
+        return nothing("Importance of parameters: not told, as fewer than two keys varied.")
+    if len({value for _, value in sample}) == 1:
+        return nothing("Importance of parameters: not told, as all trials reached the same.")
+    logs = [key for key in varied if study.kind(key) == "loguniform"]
+    drawn = _resampled(sample, varied, logs)
+    if len(drawn) < RESAMPLES / 2:
+        return nothing("Importance of parameters: not told, as nearly all trials reached the same.")
+    found = [Importance(key, *_middle([each[key] for each in drawn])) for key in varied]
+    found.sort(key=lambda each: (-each.middle, each.key))
+    return Importances(study.goal, len(sample), judged, len(drawn), tuple(found), left_out)
+
+
+def _sample(study: Study) -> tuple[Sample, str]:
+    told = TOLD[study.goal].words
+    if study.goal == "accuracy" and study.of("pruned"):
+        began = [trial for trial in study.trials if trial.counts and trial.curve]
+        epochs = min((trial.epochs for trial in began), default=0)
+        reached = [
+            (trial, max(accuracy for _, _, accuracy in trial.curve[:epochs])) for trial in began
+        ]
+        return reached, f"accuracy within {text.count(epochs, 'epoch')}"
+    return [
+        (trial, value) for trial in study.ranked if (value := trial.goals[study.goal]) is not None
+    ], told
+
+
+def _resampled(sample: Sample, keys: Sequence[str], logs: Sequence[str]) -> list[dict[str, float]]:
+    import numpy as np
+
+    trials = _optuna_trials(sample, keys, logs)
+    chance = np.random.default_rng(0)
+    picks = [chance.integers(0, len(trials), len(trials)) for _ in range(RESAMPLES)]
+    drawn = [_fanova([trials[place] for place in pick], seed) for seed, pick in enumerate(picks)]
+    return [{key: each.get(key, 0.0) for key in keys} for each in drawn if each is not None]
+
+
+def _optuna_trials(sample: Sample, keys: Sequence[str], logs: Sequence[str]) -> list[FrozenTrial]:
+    """The trials as optuna's: numbers on the line that they were drawn from, which is that of their
+    logarithms for `logs`; names as classes."""
+    from optuna.distributions import (
+        BaseDistribution,
+        CategoricalDistribution,
+        FloatDistribution,
+    )
+    from optuna.trial import create_trial
+
+    spaces: dict[str, BaseDistribution] = {}
+    columns: dict[str, list[Any]] = {}
+    for key in keys:
+        values = [trial.values[key] for trial, _ in sample]
+        if all(map(is_number, values)):
+            columns[key] = [math.log(value) if key in logs else float(value) for value in values]
+            spaces[key] = FloatDistribution(min(columns[key]), max(columns[key]))
+        else:
+            columns[key] = [_written(value) for value in values]
+            spaces[key] = CategoricalDistribution(sorted(set(columns[key])))
+    return [
+        create_trial(
+            params={key: columns[key][place] for key in keys}, distributions=spaces, value=value
+        )
+        for place, (_, value) in enumerate(sample)
+    ]
+
+
+def _fanova(trials: Sequence[FrozenTrial], seed: int) -> dict[str, float] | None:
+    """None where no tree finds anything to split: the trials reached the same."""
+    import optuna
+    from optuna.importance import FanovaImportanceEvaluator
+
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+            made = optuna.create_study(storage=optuna.storages.InMemoryStorage())
+            made.add_trials(trials)
+            evaluator = FanovaImportanceEvaluator(n_trees=TREES, seed=seed)
+            found = evaluator.evaluate(made)
+    except RuntimeError:
+        return None
+    finally:
+        optuna.logging.set_verbosity(before)
+    total = sum(found.values())
+    return {key: float(value) / total if total > 0 else 0.0 for key, value in found.items()}
+
+
+def _middle(values: Sequence[float]) -> tuple[float, float, float]:
+    """Median, and the ends of the middle part."""
+    import numpy as np
+
+    low, middle, high = np.quantile(values, [(1 - MIDDLE) / 2, 0.5, (1 + MIDDLE) / 2])
+    return float(middle), float(low), float(high)
+
+
+def _written(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def importance_plot(found: Importances) -> Plot | None:
+    """A bar for each key; None where nothing is told."""
+    if not found.keys:
+        return None
+    names = [folded(key_name(each.key)) for each in found.keys]
+    rough = f" {found.trials} trials make a rough estimate." if found.trials < FEW else ""
+    without = f" Left out, as not every trial has it: {text.listed(list(found.left_out))}."
+    return Plot(
+        name="importance",
+        title="Importance of parameters",
+        note=f"Share of the variance of the {found.judged} that a key explains, by fANOVA over "
+        f"{found.trials} trials. Bars are medians and whiskers the middle {MIDDLE:.0%} of "
+        f"{found.resamples} bootstrap samples.{rough}{without if found.left_out else ''}",
+        description=f"The largest is {found.keys[0].key} with {found.keys[0].middle:.0%}.",
+        traces=[
+            {
+                "type": "bar",
+                "orientation": "h",
+                "name": "importance",
+                "y": names,
+                "x": [each.middle for each in found.keys],
+                "error_x": {
+                    "type": "data",
+                    "symmetric": False,
+                    "array": [each.high - each.middle for each in found.keys],
+                    "arrayminus": [each.middle - each.low for each in found.keys],
+                    "visible": True,
+                    "thickness": 1.5,
+                    "width": 4,
+                },
+                "marker": {"color": "#0072B2", "line": {"color": NEUTRAL, "width": 0}},
+                "customdata": [
+                    [each.key, f"{each.middle:.0%} [{each.low:.0%}, {each.high:.0%}]"]
+                    for each in found.keys
+                ],
+                "hovertemplate": "%{customdata[0]}<br>%{customdata[1]}<extra></extra>",
+            }
+        ],
+        layout={
+            "xaxis": {
+                "title": {"text": "share of the variance"},
+                "tickformat": "~%",
+                "rangemode": "tozero",
+            },
+            "yaxis": {
+                "type": "category",
+                "categoryorder": "array",
+                "categoryarray": names,
+                "autorange": "reversed",
+                "automargin": True,
+            },
+            "height": 130 + max(24 * len(names), 90),
+        },
+    )

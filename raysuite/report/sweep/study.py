@@ -1,0 +1,212 @@
+"""A sweep as its report needs it: trials in their order of merit, goals, axes, cost over time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from raysuite.records import Record, Results, RunStarted
+from raysuite.records.names import block_name, key_name
+from raysuite.records.sweep import (
+    LOWER_IS_BETTER,
+    Goal,
+    TrialFigures,
+    best,
+    pareto,
+    trials,
+    wanted_goals,
+)
+from raysuite.report import text
+
+STATES = ("finished", "pruned", "failed", "stopped", "missing")
+"""States of trials, in the order in which they are told."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """A goal for people: its words, its unit, how a value is written."""
+
+    words: str
+    axis: str
+    write: Callable[[float], str]
+    tickformat: str = ""
+
+
+TOLD: dict[Goal, Told] = {
+    "accuracy": Told("validation accuracy", "best validation accuracy", text.percent, "~%"),
+    "time_to_accuracy": Told("time to accuracy", "time to accuracy [s]", text.seconds),
+    "throughput": Told("throughput", "images/s", lambda value: f"{text.number(value)} images/s"),
+}
+
+
+@dataclass(frozen=True)
+class Span:
+    """One attempt at a trial: its wall clock, and how many workers it held."""
+
+    begin: float
+    end: float
+    workers: int
+
+    def spent(self, until: float) -> float:
+        """Worker-seconds up to a time."""
+        return self.workers * max(0.0, min(until, self.end) - self.begin)
+
+
+@dataclass(frozen=True)
+class Study:
+    """A sweep's results folder. It holds nothing but what follows from its Records."""
+
+    name: str
+    search: dict[str, Any]
+    """The spec's search section, as plain data."""
+    base: dict[str, Any]
+    """The spec that every trial begins from, as plain data."""
+    trials: tuple[TrialFigures, ...]
+    spans: tuple[Span, ...]
+
+    @cached_property
+    def goals(self) -> tuple[Goal, ...]:
+        """What was asked for; the first is the one that trials go by."""
+        return wanted_goals(self.search)
+
+    @property
+    def goal(self) -> Goal:
+        """The one that trials go by."""
+        return self.goals[0]
+
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
+        """The dotted keys that were searched."""
+        return tuple(self.search["space"])
+
+    def kind(self, key: str) -> str:
+        """The distribution that a searched key was drawn from, such as `loguniform`."""
+        given: dict[str, Any] = self.search["space"][key]
+        return next(name for name, value in given.items() if name != "when" and value is not None)
+
+    def listed(self, key: str) -> list[Any]:
+        """The values of a choice or a grid; empty for other distributions."""
+        kind = self.kind(key)
+        return list(self.search["space"][key][kind]) if kind in ("choice", "grid") else []
+
+    @cached_property
+    def best(self) -> TrialFigures | None:
+        """The trial that reached most of the first goal."""
+        return best(self.trials, self.goal)
+
+    def best_of(self, goal: Goal) -> TrialFigures | None:
+        """The trial that reached most of a goal."""
+        return best(self.trials, goal)
+
+    @cached_property
+    def front(self) -> list[TrialFigures]:
+        """Of several goals, the trials that no other dominates; else empty."""
+        return pareto(self.trials, self.goals) if len(self.goals) > 1 else []
+
+    @cached_property
+    def ranked(self) -> list[TrialFigures]:
+        """The trials that count, the best of the first goal first."""
+        return ranked(self.trials, self.goal)
+
+    @property
+    def scheduler(self) -> str:
+        """Its name, such as `asha`; `none` where every trial may finish."""
+        return block_name(self.search.get("scheduler") or "none").partition("(")[0]
+
+    @property
+    def searcher(self) -> str:
+        """Its name, such as `random`."""
+        return block_name(self.search.get("searcher") or "random")
+
+    @property
+    def worker_seconds(self) -> float:
+        """What all trials cost."""
+        return math.fsum(trial.worker_seconds for trial in self.trials)
+
+    @property
+    def hosts(self) -> set[str]:
+        """Fingerprints of the environments that its trials ran in."""
+        begun = [trial.figures.started for trial in self.trials if trial.figures.started]
+        return {str(started.environment.get("fingerprint")) for started in begun}
+
+    def of(self, status: str) -> list[TrialFigures]:
+        """The trials of a state."""
+        return [trial for trial in self.trials if trial.status == status]
+
+    def spent(self, until: float) -> float:
+        """Worker-seconds of all trials up to a time, in seconds since 1970."""
+        return math.fsum(span.spent(until) for span in self.spans)
+
+
+def study(results: Results) -> Study | None:
+    """The sweep of a results folder; None where it holds none."""
+    found = results.search()
+    if found is None:
+        return None
+    made = tuple(trials(results))
+    spans = [
+        span
+        for trial in made
+        for span in _spans(results.records(trial.run_id), trial.figures.workers)
+    ]
+    return Study(found["name"], found["search"], found["spec"], made, tuple(spans))
+
+
+def _spans(records: Sequence[Record], workers: int) -> Iterator[Span]:
+    """An attempt lasts from its start to its last Record."""
+    begin, end = None, 0.0
+    for record in records:
+        if isinstance(record, RunStarted):
+            if begin is not None:
+                yield Span(begin, end, workers)
+            begin = record.time
+        end = record.time
+    if begin is not None:
+        yield Span(begin, end, workers)
+
+
+def ranked(trials: Sequence[TrialFigures], goal: Goal) -> list[TrialFigures]:
+    """The trials that count and reached a goal, the best first; of equals the earliest."""
+    reached = [trial for trial in trials if trial.counts and trial.goals[goal] is not None]
+    return sorted(reached, key=lambda trial: (cost(goal, trial.goals[goal]), trial.number))
+
+
+def cost(goal: Goal, value: float | None) -> float:
+    """Lower is better; infinite where nothing was reached."""
+    if value is None:
+        return math.inf
+    return value if goal in LOWER_IS_BETTER else -value
+
+
+def trial_name(trial: TrialFigures) -> str:
+    """`trial 7`."""
+    return f"trial {trial.number}"
+
+
+def values_text(trial: TrialFigures, keys: Sequence[str]) -> str:
+    """`lr=0.12, strategy=ddp`: what a trial had of the searched keys."""
+    return ", ".join(
+        f"{key_name(key)}={value_text(trial.values[key])}" for key in keys if key in trial.values
+    )
+
+
+def value_text(value: Any) -> str:
+    """A value as people read it: four digits, blocks by name and options."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return block_name(value)
+
+
+def goal_text(goal: Goal, value: float | None) -> str:
+    """A goal's value with its unit."""
+    return text.NONE if value is None else TOLD[goal].write(value)
+
+
+def worker_time(seconds: float) -> str:
+    """`3.20 worker-hours`, or worker-seconds where it is less than one."""
+    if seconds >= 3600:
+        return f"{text.number(seconds / 3600)} worker-hours"
+    return f"{text.number(seconds)} worker-seconds"

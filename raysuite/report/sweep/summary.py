@@ -1,0 +1,174 @@
+"""What a sweep's figures say, in sentences that claim no more than they show."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+
+from raysuite.records import FAILED, RunFailed
+from raysuite.records.derive import STATUS_WORDS
+from raysuite.records.sweep import Goal, TrialFigures
+from raysuite.report import text
+from raysuite.report.fastest import Sentence
+from raysuite.report.sweep.importance import Importances
+from raysuite.report.sweep.study import (
+    TOLD,
+    Study,
+    cost,
+    goal_text,
+    trial_name,
+    value_text,
+    worker_time,
+)
+
+Z = 1.959964
+"""Quantile of the normal distribution for intervals of 95 %."""
+
+
+def summarize_sweep(study: Study, found: Importances) -> list[Sentence]:
+    """Results first, then caveats, then problems."""
+    if not study.trials:
+        return [Sentence("problem", "No trial was decided so far.")]
+    said = [Sentence("result", each) for each in (*_results(study), *_cost(study))]
+    said += [Sentence("caveat", each) for each in _caveats(study, found)]
+    return [*said, *(Sentence("problem", each) for each in _problems(study))]
+
+
+def _results(study: Study) -> Iterator[str]:
+    best, total = study.best, len(study.trials)
+    if best is None:
+        yield f"None of {text.count(total, 'trial')} has reached anything so far."
+        return
+    if study.front:
+        names = text.listed([trial_name(trial) for trial in study.front])
+        goals = text.listed([TOLD[goal].words for goal in study.goals])
+        verb = "is" if len(study.front) == 1 else "are"
+        yield f"Of {text.count(total, 'trial')}, {names} {verb} on the Pareto front of {goals}."
+    for goal in study.goals:
+        top = min(study.front, key=lambda t: _place(t, goal)) if study.front else best
+        head = f"Best {TOLD[goal].words}" if study.front else f"Best of {total} trials"
+        yield f"{head}: {trial_name(top)} with {_reached(top, goal)}: {_values(study, top)}."
+        if not study.front:
+            yield from _alike(study, best)
+
+
+def _place(trial: TrialFigures, goal: Goal) -> float:
+    return cost(goal, trial.goals[goal])
+
+
+def _values(study: Study, trial: TrialFigures) -> str:
+    return ", ".join(
+        f"{key} = {value_text(trial.values[key])}" for key in study.keys if key in trial.values
+    )
+
+
+def _reached(trial: TrialFigures, goal: Goal) -> str:
+    said, epochs = goal_text(goal, trial.goals[goal]), text.count(trial.epochs, "epoch")
+    if goal != "accuracy":
+        return f"{said} after {epochs}"
+    low, high = accuracy_interval(trial)
+    interval = f"[{100 * low:.1f}, {100 * high:.1f}]"
+    return f"a validation accuracy of {said} {interval} in the best of {epochs}"
+
+
+def accuracy_interval(trial: TrialFigures) -> tuple[float, float]:
+    """The 95 % interval of an accuracy for the finite number of validation images.
+
+    Wilson 1927, JASA 22:209. It holds neither the spread over seeds nor that the best was chosen.
+    """
+    share, n = trial.goals["accuracy"] or 0.0, int(trial.figures.plan["dataset"]["val_samples"])
+    middle = (share + Z**2 / (2 * n)) / (1 + Z**2 / n)
+    reach = Z / (1 + Z**2 / n) * math.sqrt(share * (1 - share) / n + Z**2 / (4 * n**2))
+    return max(0.0, middle - reach), min(1.0, middle + reach)
+
+
+def _alike(study: Study, best: TrialFigures) -> Iterator[str]:
+    """Trials that the validation set is too small to tell from the best."""
+    if study.goal != "accuracy":
+        return
+    low, _ = accuracy_interval(best)
+    near = [t for t in study.ranked if t is not best and (t.goals["accuracy"] or 0.0) >= low]
+    if near:
+        names = text.listed([trial_name(trial) for trial in near])
+        verb = "lies" if len(near) == 1 else "lie"
+        yield f"Within that interval {verb} {names}: not shown to be worse."
+
+
+def _cost(study: Study) -> Iterator[str]:
+    counts = Counter(trial.status for trial in study.trials)
+    states = ", ".join(f"{counts[s]} {word}" for s, word in STATUS_WORDS.items() if counts[s])
+    yield f"Cost: {worker_time(study.worker_seconds)} over {len(study.trials)} trials ({states})."
+    pruned = [trial for trial in study.of("pruned") if trial.epochs]
+    if not pruned:
+        return
+    left = [_epochs(trial) - trial.epochs for trial in pruned]
+    saved = math.fsum(rest * _pace(trial) for rest, trial in zip(left, pruned, strict=True))
+    whole = study.worker_seconds + saved
+    yield (
+        f"{study.scheduler} stopped {text.count(len(pruned), 'trial')} early and spared "
+        f"{sum(left)} epochs. At each trial's own pace these would have taken about "
+        f"{worker_time(saved)} more, {saved / whole:.0%} of the whole: an estimate; "
+        "--against a sweep without early stopping measures it."
+    )
+
+
+def _pace(trial: TrialFigures) -> float:
+    """Worker-seconds of an epoch and its validation, as far as the trial came."""
+    seconds = [epoch.seconds + epoch.validation_seconds for epoch in trial.figures.epochs]
+    return trial.figures.workers * math.fsum(seconds) / len(seconds)
+
+
+def _epochs(trial: TrialFigures) -> int:
+    return int(trial.figures.plan["spec"]["training"]["epochs"])
+
+
+def _caveats(study: Study, found: Importances) -> Iterator[str]:
+    if study.best is not None and len(study.ranked) > 1:
+        seen = " [ ] is the 95 % interval for the validation set's size alone (Wilson)."
+        yield (
+            f"The best was chosen among {len(study.ranked)} trials of one seed each, on the set "
+            f"that it is told of, which flatters it; run its spec with repeats to know its spread."
+            f"{seen if 'accuracy' in study.goals else ''}"
+        )
+    if found.message:
+        yield found.message
+    if len(study.hosts) > 1:
+        yield (
+            f"The trials come from {len(study.hosts)} different environments (hardware or "
+            "versions): their figures may not compare."
+        )
+    running = side_by_side(study)
+    speeds = {"throughput", "time_to_accuracy"} & set(study.goals)
+    if running > 1 and speeds:
+        yield (
+            f"Up to {running} trials ran side by side, and may have slowed each other: speeds hold "
+            "under that load."
+        )
+
+
+def side_by_side(study: Study) -> int:
+    """The most trials that ran at once."""
+    ends = [(span.end, -1) for span in study.spans] + [(span.begin, 1) for span in study.spans]
+    now = most = 0
+    for _, step in sorted(ends):  # an end before a begin at the same time
+        now += step
+        most = max(most, now)
+    return most
+
+
+def _problems(study: Study) -> Iterator[str]:
+    failed: dict[str, list[str]] = {}
+    for trial in study.of("failed"):
+        end = trial.figures.end
+        why = FAILED[end.reason] if isinstance(end, RunFailed) else ""
+        failed.setdefault(why or "with an error", []).append(trial_name(trial))
+    for why, names in failed.items():
+        yield f"Failed ({why}): {text.listed(names)}."
+    stopped, missing = study.of("stopped"), study.of("missing")
+    if stopped or missing:
+        rest = text.listed([trial_name(trial) for trial in (*stopped, *missing)])
+        yield f"Without a result so far, and can be taken up again: {rest}."
+    asked = study.search.get("trials")
+    if isinstance(asked, int) and len(study.trials) < asked:
+        yield f"{len(study.trials)} of {asked} trials were decided so far."

@@ -1,0 +1,78 @@
+"""A run's data set as MLflow's inputs: what it was trained on, and what it was validated on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+from raysuite.records.names import Plan
+from raysuite.track.store import without_password
+
+if TYPE_CHECKING:
+    from mlflow.entities import DatasetInput
+
+CONTEXTS = {"train": "training", "val": "validation"}
+"""Split -> what MLflow calls its use."""
+
+_DIGEST = 8
+"""Hex digits, as MLflow's own digests have them."""
+_OF_THE_SET = ("name", "format", "path", "root", "image_size", "channels", "classes", "bad_samples")
+
+
+def dataset_inputs(plan: Plan) -> list[DatasetInput]:
+    """Both splits of a plan's data set.
+
+    The digest is that of the description: the set's name, form and place, its counts and the shape
+    of an image. The files themselves are not read: equal digests are the same set by its name,
+    not by its bytes.
+    """
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    data = plan["spec"]["data"]
+    kind, source = _source(data)
+    return [
+        DatasetInput(
+            Dataset(
+                name=dataset_name(plan, split),
+                digest=dataset_digest(plan, split),
+                source_type=kind,
+                source=json.dumps(source),
+                schema=json.dumps({"mlflow_tensorspec": _schema(plan["dataset"])}),
+                profile=json.dumps({"num_rows": plan["dataset"][f"{split}_samples"]}),
+            ),
+            [InputTag("mlflow.data.context", context)],
+        )
+        for split, context in CONTEXTS.items()
+    ]
+
+
+def dataset_digest(plan: Plan, split: str) -> str:
+    """Eight hex digits over what the plan says of a split."""
+    data = {key: plan["spec"]["data"].get(key) for key in _OF_THE_SET}
+    told = json.dumps([data, plan["dataset"], split], sort_keys=True)
+    return hashlib.sha256(told.encode()).hexdigest()[:_DIGEST]
+
+
+def dataset_name(plan: Plan, split: str) -> str:
+    """`digits-val`."""
+    return f"{plan['spec']['data']['name']}-{split}".replace(":", ".")
+
+
+def _source(data: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """MLflow's type of source, and where the set comes from; nobody's options: they may hold what
+    is not to be shown."""
+    place = data.get("path") or data.get("root")
+    if place:
+        return "local", {"uri": without_password(str(place))}
+    return "code", {"tags": {"mlflow.source.name": data["name"], "mlflow.source.type": "raysuite"}}
+
+
+def _schema(facts: dict[str, Any]) -> dict[str, str]:
+    size = facts["image_size"]
+    image = {"dtype": "uint8", "shape": [-1, facts["channels"], size, size]}
+    label = {"dtype": "int64", "shape": [-1]}
+    features, targets = (
+        json.dumps([{"type": "tensor", "tensor-spec": spec}]) for spec in (image, label)
+    )
+    return {"features": features, "targets": targets}

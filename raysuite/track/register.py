@@ -1,0 +1,193 @@
+"""A trained network into MLflow's model registry, as a graph that holds no code."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from raysuite import __version__
+from raysuite.errors import UserError
+from raysuite.records import Results, RunFigures
+from raysuite.track.entries import milliseconds, run_params, title
+from raysuite.track.exported import Network, export, identify
+from raysuite.track.folder import digest, locked
+from raysuite.track.inputs import dataset_digest, dataset_name
+from raysuite.track.store import Store, quiet, tracking_address, without_password
+from raysuite.track.sync import experiment_name, one_line
+from raysuite.track.upload import Upload
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+WEIGHTS = "model.pt"
+"""The trained state, beside the run's journal."""
+MODEL = "model"
+"""What MLflow calls the model of a run."""
+ACCURACY = "validation_accuracy"
+"""Metric of a model: top-1 of these very weights on the validation set."""
+
+
+@dataclass(frozen=True)
+class Registration:
+    """What became of a model."""
+
+    address: str
+    """The tracking store, without any password."""
+    run: str
+    """The run's name."""
+    name: str = ""
+    version: str = ""
+    new: bool = False
+    """Whether this version was made now; False if it was there."""
+    error: str = ""
+    """Why there is none; empty if all went well."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it is registered."""
+        return not self.error
+
+    @property
+    def uri(self) -> str:
+        """What MLflow's commands take."""
+        return f"models:/{self.name}/{self.version}"
+
+    def __str__(self) -> str:
+        if not self.ok:
+            return f"the model of {self.run} is not registered at {self.address}: {self.error}"
+        how = "registered" if self.new else "registered before"
+        return f"the model of {self.run} is {how} at {self.address} as {self.uri}"
+
+
+def weights_of(results: Results, run_id: str) -> Path:
+    """Where a run keeps its trained weights; the file is there once the run has finished."""
+    return results.journal_file(run_id).with_name(WEIGHTS)
+
+
+def register(
+    results: Results,
+    run_id: str,
+    network: Network,
+    name: str | None = None,
+    tracking_uri: str | None = None,
+    experiment: str | None = None,
+) -> Registration:
+    """Make a version of the registered model `name` (default: the spec's name) of a run's network.
+
+    The run itself is written to MLflow too, unless it is there. The same weights of the same run
+    are registered once, however often this is called. A store that is out of reach or broken
+    raises nothing: the Registration says why.
+    Raises UserError where the network cannot be exported, for a name that cannot be, and as `sync`.
+    """
+    if name is not None and (set(name) & set("/:") or not name.strip()):
+        raise UserError(f"no model can be called {name!r}: MLflow takes neither '/' nor ':'")
+    uri = tracking_address(tracking_uri)
+    shown = without_password(uri)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / MODEL
+        try:
+            with quiet(), locked(results.folder):
+                store = Store(uri, experiment or experiment_name(results))
+                upload = Upload(results, store)
+                run = upload.figures(run_id)
+                wanted = name or experiment_name(results)
+                tags = _tags(results, run, upload.id)
+                known = _version_with(store.client, wanted, tags)
+                if known:
+                    return Registration(shown, run.name, wanted, known)
+                export(network, run.plan, file)
+                upload.write_run(run_id)
+                version = _write(store, upload.child(run).info.run_id, run, file, wanted, tags)
+        except UserError:
+            raise
+        except Exception as error:  # whatever a store throws, the trained weights are on disk
+            return Registration(shown, run_id, error=one_line(error))
+    return Registration(shown, run.name, wanted, version, new=True)
+
+
+def _tags(results: Results, run: RunFigures, results_id: str) -> dict[str, str]:
+    """What tells one trained network from another, and what is known of it."""
+    tags = {
+        "raysuite.results": results_id,
+        "raysuite.run_id": run.run_id,
+        "raysuite.weights": digest(weights_of(results, run.run_id)),
+        "raysuite.gate": run.gate,
+        "raysuite.version": __version__,
+    }
+    if run.final_accuracy is not None:
+        tags["raysuite.accuracy"] = f"{run.final_accuracy:.4f}"
+    return tags
+
+
+def _version_with(client: MlflowClient, name: str, tags: Mapping[str, str]) -> str:
+    """The version that holds these weights of this run; "" where there is none."""
+    same = ("raysuite.results", "raysuite.run_id", "raysuite.weights")
+    filters = " and ".join(f"tags.`{key}` = '{tags[key]}'" for key in same)
+    found = client.search_model_versions(filters)
+    return next((str(version.version) for version in found if version.name == name), "")
+
+
+def _write(
+    store: Store,
+    mlflow_run: str,
+    run: RunFigures,
+    folder: Path,
+    name: str,
+    tags: dict[str, str],
+) -> str:
+    """The model of `folder` as an output of its run, and as a version of `name`."""
+    from mlflow.entities import LoggedModelOutput
+    from mlflow.exceptions import MlflowException
+
+    client, step = store.client, len(run.epochs)
+    model = client.create_logged_model(
+        store.experiment_id, MODEL, mlflow_run, tags, run_params(run.plan), "classifier"
+    )
+    try:
+        identify(folder, model.model_id, mlflow_run, model.artifact_location)
+        client.log_model_artifacts(model.model_id, str(folder))
+        _log_accuracy(client, mlflow_run, run, model.model_id)
+        client.log_outputs(mlflow_run, [LoggedModelOutput(model.model_id, step)])
+    except BaseException:
+        client.finalize_logged_model(model.model_id, "FAILED")
+        raise
+    client.finalize_logged_model(model.model_id, "READY")
+    try:
+        client.create_registered_model(name, {"raysuite.kind": "model"}, _description())
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+    source = f"models:/{model.model_id}"
+    made = client.create_model_version(
+        name, source, mlflow_run, tags, description=title(run), model_id=model.model_id
+    )
+    return str(made.version)
+
+
+def _log_accuracy(client: MlflowClient, mlflow_run: str, run: RunFigures, model_id: str) -> None:
+    """The accuracy of these weights, tied to the model and to the data that it was measured on."""
+    from mlflow.entities import Metric
+
+    if not run.epochs:
+        return
+    last = run.epochs[-1]
+    metric = Metric(
+        ACCURACY,
+        last.val_accuracy,
+        milliseconds(last.time),
+        last.epoch + 1,
+        model_id=model_id,
+        dataset_name=dataset_name(run.plan, "val"),
+        dataset_digest=dataset_digest(run.plan, "val"),
+    )
+    client.log_batch(mlflow_run, metrics=[metric])
+
+
+def _description() -> str:
+    return (
+        "Takes pixels, uint8 from 0 to 255, and gives a logit for each class. Each version's "
+        "`spec.yaml` trains it anew."
+    )

@@ -1,0 +1,60 @@
+"""A run that dies after MLflow was told of it, and is taken up: each value stands there once."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from raysuite.records import EpochFinished, Journal, Record, RunStarted, RunStopped, read_journal
+from raysuite.track import sync
+from tests.fake_results import TWELVE_ROWS, write_results
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+ONE_RUN = TWELVE_ROWS.replace("[ddp, horovod, deepspeed]", "[ddp]").replace("[1, 2]", "[1]")
+LATER_S = 500.0
+
+
+def steps(database: Path, key: str) -> list[int]:
+    with closing(sqlite3.connect(database)) as connection:
+        question = "select step from metrics where key = ? order by step"
+        return [step for (step,) in connection.execute(question, (key,))]
+
+
+@pytest.mark.parametrize("stops", [False, True], ids=["dies", "stops"])
+def test_epochs_that_are_trained_again_stand_once(tmp_path: Path, stops: bool) -> None:
+    results = write_results(tmp_path / "results", spec=ONE_RUN, missing=[1])
+    run_id = results.plans()[0]["run_id"]
+    file = results.journal_file(run_id)
+    whole = list(read_journal(file))
+    file.unlink()
+
+    def write(records: list[Record]) -> None:
+        journal = Journal(file)
+        for record in records:
+            journal.write(record)
+
+    began, verdict, first, second, *_ = whole
+    assert isinstance(began, RunStarted)
+    assert isinstance(second, EpochFinished)
+    write([began, verdict, first, second])
+    if stops:
+        stop = RunStopped(run_id=run_id, time=second.time, reason="time_limit", epoch=2, step=50)
+        write([stop])
+    address = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    assert sync(results, address).written == 1
+    assert steps(tmp_path / "mlflow.db", "epoch/val_accuracy") == ([1, 2] if stops else [])
+
+    # its last checkpoint is that of the first epoch, unless it stopped with one
+    from_epoch = 2 if stops else 1
+    again = [record.model_copy(update={"time": record.time + LATER_S}) for record in whole[2:]]
+    begins = began.model_copy(update={"time": began.time + LATER_S, "first_epoch": from_epoch})
+    write([begins, verdict, *again[from_epoch:]])
+    assert sync(results, address).written == 1
+    epochs = len([record for record in whole if isinstance(record, EpochFinished)])
+    assert steps(tmp_path / "mlflow.db", "epoch/val_accuracy") == list(range(1, epochs + 1))
+    found = steps(tmp_path / "mlflow.db", "step/loss")
+    assert found == list(range(1, epochs * len(second.losses) + 1))

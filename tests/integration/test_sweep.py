@@ -1,0 +1,196 @@
+"""Sweeps: trials that end early or fail in every way, and drivers that are stopped and killed."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+from raysuite.records import (
+    EpochFinished,
+    Results,
+    RunFailed,
+    RunFinished,
+    RunPruned,
+    RunStarted,
+    RunStopped,
+)
+from raysuite.records.sweep import best, trials
+from tests.integration.workplace import Command, Workplace, alive, until
+from tests.require import require
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1200)]
+
+PATIENCE_S = 900
+
+PRUNED = """\
+name: pruned
+model: {name: "own:Failing"}
+data: digits
+optimizer: {name: sgd, lr: 0.1, momentum: 0.9}
+training: {epochs: 12, global_batch: 240}
+resources: {device: cpu}
+search:
+  space:
+    optimizer.lr: {grid: [0.1, 0.000001]}
+    model.options.how: {grid: [slow], when: {optimizer.lr: 0.000001}}
+  searcher: grid
+  scheduler: {name: asha, grace_epochs: 1, reduction_factor: 3}
+  side_by_side: 1
+"""
+
+FAILING = """\
+name: failing
+model: {name: "own:Failing"}
+data: digits
+training: {epochs: 2, global_batch: 240}
+resources: {device: cpu}
+search:
+  space:
+    model.options.how: {grid: [hangs, raises, out of memory, ""]}
+  searcher: grid
+  deadline_s: 90
+"""
+
+BROKEN_OFF = """\
+name: broken-off
+model: {name: "own:Failing", options: {how: slow}}
+data: digits
+training: {epochs: 4, global_batch: 240}
+resources: {device: cpu}
+search:
+  trials: 3
+  space: {optimizer.lr: {loguniform: [0.01, 0.1]}}
+  side_by_side: 1
+"""
+
+FRAMEWORKS = """\
+name: frameworks
+model: {name: "own:Net"}
+data: digits
+training: {epochs: 1, global_batch: 240}
+resources: {device: cpu}
+search:
+  space:
+    strategy: {grid: [ddp, horovod, deepspeed]}
+    loader: {grid: [native, dali]}
+  searcher: grid
+"""
+
+
+def run_ids(results: Results) -> list[str]:
+    found = [plan["run_id"] for plan in results.plans()]
+    assert len(set(found)) == len(found)
+    return found
+
+
+def ends(results: Results) -> list[Any]:
+    return [results.end_of(run_id) for run_id in run_ids(results)]
+
+
+def records_of(results: Results, number: int, kind: type[Any]) -> list[Any]:
+    records = results.records(run_ids(results)[number])
+    return [record for record in records if isinstance(record, kind)]
+
+
+def swept(workplace: Workplace, name: str, text: str) -> tuple[Command, Results]:
+    workplace.write(f"{name}.yaml", text)
+    command = workplace.start("raysuite", "sweep", f"{name}.yaml", "--no-mlflow", "--quiet")
+    code = command.wait(PATIENCE_S)
+    assert code == 0, command.stdout + command.stderr
+    return command, workplace.results()
+
+
+def test_asha_ends_a_poor_trial_and_the_best_one_wins(workplace):
+    command, results = swept(workplace, "pruned", PRUNED)
+    good, poor = ends(results)
+    assert isinstance(good, RunFinished)
+    assert isinstance(poor, RunPruned)
+    assert poor.by == "asha"
+    assert poor.epoch < 11
+    assert poor.value == records_of(results, 1, EpochFinished)[0].val_accuracy
+    found = trials(results)
+    assert [trial.status for trial in found] == ["finished", "pruned"]
+    winner = best(found, "accuracy")
+    assert winner is not None
+    assert winner.number == 0
+    assert winner.goals["accuracy"] > 0.8
+    assert command.stdout == ""
+    assert "Traceback" not in command.stderr
+
+
+def test_trials_that_fail_in_every_way_end_by_themselves_and_stop_no_other(workplace):
+    _, results = swept(workplace, "failing", FAILING)
+    hung, raised, full, well = ends(results)
+    assert isinstance(well, RunFinished)
+    assert [end.reason for end in (hung, raised, full)] == ["deadline", "error", "out_of_memory"]
+    assert "the sun went down" in raised.message
+    assert "deadline_s" in hung.message
+    for number in range(3):
+        assert len(records_of(results, number, RunStarted)) == 1
+        assert len(records_of(results, number, RunFailed)) == 1
+        assert len(records_of(results, number, EpochFinished)) == 1
+    assert [trial.counts for trial in trials(results)] == [False, False, False, True]
+
+
+def test_a_sweep_that_is_stopped_and_then_killed_makes_each_trial_once(workplace):
+    workplace.write("broken-off.yaml", BROKEN_OFF)
+    command = workplace.start("raysuite", "sweep", "broken-off.yaml", "--no-mlflow", "--quiet")
+    folder = workplace.folder / "results" / "broken-off"
+
+    def begun(number: int) -> bool:
+        if command.process.poll() is not None or not list(folder.glob("*/plan.json")):
+            return command.process.poll() is not None
+        results = Results.open(folder)
+        return len(results.plans()) > number and bool(records_of(results, number, EpochFinished))
+
+    until(lambda: begun(0), PATIENCE_S)
+    assert command.process.poll() is None, command.stderr
+    command.process.send_signal(signal.SIGTERM)
+    assert command.wait(PATIENCE_S) == 75
+    assert "raysuite sweep --resume-from" in command.stderr
+    results = Results.open(folder)
+    assert len(records_of(results, 0, RunStopped)) == 1
+    assert ends(results) == [None]
+
+    command = workplace.start(
+        "raysuite", "sweep", "--resume-from", str(results.folder), "--no-mlflow", "--quiet"
+    )
+    until(lambda: begun(1), PATIENCE_S)
+    assert command.process.poll() is None, command.stderr
+    family = command.family()
+    command.process.kill()
+    command.wait(60)
+    until(lambda: not [each for each in alive(family) if "RayTrainWorker" in each.name()], 120)
+    first = results.journal_file(run_ids(results)[0])
+    finished = first.read_bytes()
+    starts = records_of(results, 0, RunStarted)
+    assert [each.first_step > 0 for each in starts] == [False, True]
+    assert isinstance(ends(results)[0], RunFinished)
+    assert ends(results)[1:] == [None]
+
+    workplace.run(
+        "raysuite", "sweep", "--resume-from", str(results.folder), "--no-mlflow", "--quiet"
+    )
+    assert [type(end) for end in ends(results)] == [RunFinished] * 3
+    assert first.read_bytes() == finished
+    assert len({str(trial.values) for trial in trials(results)}) == 3
+    for number in range(3):
+        assert len(records_of(results, number, RunFinished)) == 1
+
+
+def test_frameworks_and_loaders_are_dimensions_of_one_sweep(workplace):
+    for part in ("horovod", "deepspeed", "dali"):
+        require(part)
+    _, results = swept(workplace, "frameworks", FRAMEWORKS)
+    found = trials(results)
+    assert [trial.status for trial in found] == ["finished"] * 6
+    assert {(trial.values["strategy"], trial.values["loader"]) for trial in found} == {
+        (strategy, loader)
+        for strategy in ("ddp", "horovod", "deepspeed")
+        for loader in ("native", "dali")
+    }
+    # the same work, whoever does it
+    reached = [trial.goals["accuracy"] for trial in found]
+    assert max(reached) - min(reached) < 0.05

@@ -1,0 +1,111 @@
+"""A sweep's page in a real browser: all is drawn, every trace answers, filters and sorting work."""
+
+from __future__ import annotations
+
+import pytest
+
+from raysuite.records import RunFailed
+from raysuite.report import build
+from tests.fake_sweeps import write_sweep
+from tests.integration.test_report_browser import assert_all_drawn, browser, open_page
+
+__all__ = ["browser"]  # the fixture
+
+pytestmark = [pytest.mark.browser, pytest.mark.integration, pytest.mark.slow]
+
+MEMORY = RunFailed(run_id="", reason="out_of_memory", message="<b>2 GiB</b> too much")
+
+SILENT = """(div) => {
+  // Names of the traces that say nothing at some point, or nothing that a person can read.
+  const silent = [];
+  div._fullData.forEach((trace, curveNumber) => {
+    if (trace.hoverinfo === "skip") return;
+    trace.x.forEach((_, pointNumber) => {
+      Plotly.Fx.hover(div, [{curveNumber, pointNumber}]);
+      const said = div.querySelector(".hoverlayer").textContent;
+      if (!said.trim() || /undefined|%\\{|<br>/.test(said)) silent.push(`${trace.name}: ${said}`);
+    });
+  });
+  return silent;
+}"""
+
+OUTSIDE = """(div) => {
+  // Texts of a plot that reach beyond its left or right edge.
+  const edge = div.getBoundingClientRect();
+  return [...div.querySelectorAll("svg text")].filter((each) => {
+    const box = each.getBoundingClientRect();
+    return box.width && (box.left < edge.left - 1 || box.right > edge.right + 1);
+  }).map((each) => each.textContent);
+}"""
+
+
+@pytest.fixture(scope="module")
+def asha(tmp_path_factory):
+    """Twelve trials under ASHA beside the same trials without it."""
+    folder = tmp_path_factory.mktemp("asha")
+    write_sweep(folder / "whole", scheduler="none")
+    return build(write_sweep(folder / "asha"), against=str(folder / "whole"), pictures=False).folder
+
+
+@pytest.fixture(scope="module")
+def front(tmp_path_factory):
+    """Two goals, a trial that failed and one that was never started."""
+    results = write_sweep(
+        tmp_path_factory.mktemp("front"),
+        scheduler="none",
+        goals=("accuracy", "throughput"),
+        fails={3: MEMORY},
+        missing=[11],
+    )
+    return build(results, pictures=False).folder
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light")])
+@pytest.mark.parametrize("which", ["asha", "front"])
+def test_all_is_drawn_and_answers(browser, request, which, width, scheme):
+    folder = request.getfixturevalue(which)
+    page, complaints = open_page(browser, folder / "report.html", width, scheme)
+    assert assert_all_drawn(page) == 6
+    for plot in page.query_selector_all(".plot"):
+        name = plot.get_attribute("id")
+        assert plot.evaluate(SILENT) == [], name
+        assert plot.evaluate(OUTSIDE) == [], name
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert complaints == []
+
+
+def test_states_and_values_filter_tables_and_plots(browser, asha):
+    page, complaints = open_page(browser, asha / "report.html")
+    lines = "#plot-learning-curves .scatterlayer .trace"
+    assert page.locator("#trials tbody tr:visible").count() == 12
+    before = page.locator(lines).count()
+    page.uncheck("input[name=state][value=pruned]")
+    page.wait_for_timeout(300)
+    page.wait_for_selector("html[data-drawn]", timeout=60_000)
+    shown = page.locator("#trials tbody tr:visible")
+    assert 0 < shown.count() < 12
+    assert "stopped early" not in " ".join(shown.all_inner_texts())
+    assert 0 < page.locator(lines).count() < before
+    page.check("input[name=state][value=pruned]")
+    page.fill("#search", "strategy=deepspeed")
+    page.wait_for_timeout(300)
+    page.wait_for_selector("html[data-drawn]", timeout=60_000)
+    texts = page.locator("#trials tbody tr:visible").all_inner_texts()
+    assert texts
+    assert all("deepspeed" in each for each in texts)
+    assert complaints == []
+
+
+def test_a_title_sorts_by_value(browser, asha):
+    page, complaints = open_page(browser, asha / "report.html")
+    page.click("#trials th button:has-text('lr')")
+    cells = page.locator("#trials tbody tr td:nth-child(3)").all_inner_texts()
+    rates = [float(cell) for cell in cells]
+    assert rates == sorted(rates, reverse=True)
+    assert complaints == []
+
+
+def test_what_failed_is_told_as_text(browser, front):
+    page, complaints = open_page(browser, front / "report.html")
+    assert "out_of_memory: <b>2 GiB</b> too much" in page.inner_text("#failures")
+    assert complaints == []

@@ -1,0 +1,329 @@
+"""`raysuite sweep`: its options, what it foresees, and what it shows of made-up journals."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from raysuite.cli import app
+from raysuite.cli.data.of_spec import stand_ins_of
+from raysuite.cli.sweep_progress import SweepProgress
+from raysuite.cli.sweep_words import table, titles
+from raysuite.plan import RunPlan
+from raysuite.plan.space import count, drawn
+from raysuite.plan.sweep import create_sweep, latest_sweep
+from raysuite.plan.trials import trial_plan
+from raysuite.records import Journal, Record, RunFailed, RunPruned, RunStopped
+from raysuite.spec import parse_document
+from raysuite.spec.search_check import read_search
+from tests.fake_results import epoch, run_records, verdict
+
+SPEC = """\
+name: small-sweep
+model: resnet20
+data: digits
+strategy: ddp
+training: {epochs: 3, global_batch: 64, target_accuracy: 0.9}
+resources: {device: cpu}
+search:
+  trials: 4
+  space:
+    optimizer.lr: {loguniform: [0.01, 1.0]}
+    strategy: {choice: [ddp, {name: deepspeed, zero_stage: 2}]}
+  scheduler: asha
+"""
+LOST = RunFailed(run_id="", reason="out_of_memory", message="\nno [red]room[/red]\nat all")
+
+
+def invoke(*words: str) -> Any:
+    return CliRunner().invoke(app, ["sweep", *words])
+
+
+def spec_file(folder: Path, text: str = SPEC) -> str:
+    file = folder / "sweep.yaml"
+    file.write_text(text, "utf-8")
+    return str(file)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "no SPEC was given"),
+        (["--dry-run"], "--dry-run prints the trials of a SPEC, and none was given"),
+        (["SPEC", "seed=2", "--resume"], "leave KEY=VALUE out"),
+        (["SPEC", "--retry-failed"], "--retry-failed goes with --resume"),
+        (["SPEC", "--resume"], "holds no sweep; leave --resume out"),
+        (["--resume-from", "nowhere"], "nowhere is not a results folder"),
+        (["SPEC", "--address", "http://10.0.0.1:8265"], "`ray job submit -- raysuite sweep ...`"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    file = spec_file(tmp_path)
+    done = invoke(*(file if word == "SPEC" else word for word in words))
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("verb", ["sweep", "run"])
+def test_mistakes_of_a_spec_are_told_before_anything_starts(verb: str, tmp_path: Path) -> None:
+    text = SPEC.replace("[0.01, 1.0]", "[0.0, 1.0]")
+    done = CliRunner().invoke(app, [verb, spec_file(tmp_path, text)])
+    assert done.exit_code == 2
+    wanted = {"sweep": "low must be above 0", "run": "use `raysuite sweep SPEC`"}[verb]
+    assert wanted in done.stderr
+    assert "sweep.yaml:" in done.stderr
+
+
+def test_a_dry_run_prints_the_very_trials(tmp_path: Path) -> None:
+    file = spec_file(tmp_path)
+    done = invoke(file, "--dry-run")
+    assert done.exit_code == 0, done.stderr
+    document = parse_document(SPEC, "x")
+    for number, values in enumerate(drawn(read_search(document), 0)):
+        assert f"{number}   {values['optimizer.lr']:.4g}" in done.stdout
+    assert "deepspeed(zero_stage=2)" in done.stdout
+    assert "4 trials, which asha may stop early; at most 3600 s each; goal: accuracy" in done.stdout
+    found = json.loads(invoke(file, "--dry-run", "--json").stdout)
+    plans = [RunPlan.model_validate(trial["plan"]) for trial in found["trials"]]
+    expected = enumerate(drawn(read_search(document), 0))
+    assert plans == [trial_plan(document, values, n) for n, values in expected]
+
+
+def test_a_dry_run_of_trials_that_are_decided_on_the_way(tmp_path: Path) -> None:
+    done = invoke(spec_file(tmp_path), "--dry-run", "search.searcher=optuna")
+    assert done.exit_code == 0, done.stderr
+    assert "loguniform 0.01, 1" in done.stdout
+    assert "at most 4 trials, decided on the way by optuna, which asha may stop" in done.stdout
+
+
+def test_values_that_do_not_go_together(tmp_path: Path) -> None:
+    text = SPEC + "    resources.workers: {grid: [2, 3]}\n"
+    text = text.replace("  scheduler: asha\n", "").replace("trials: 4", "trials: 2")
+    done = invoke(spec_file(tmp_path, text), "--dry-run")
+    assert done.exit_code == 0, done.stderr
+    assert "2 trials; at most" in done.stdout
+    assert done.stdout.count("cannot be: ") == 2
+    assert "3 workers x 1 micro-batches do not divide" in done.stdout
+    none = invoke(spec_file(tmp_path, text.replace("[2, 3]", "[3, 5]")), "--dry-run")
+    assert none.exit_code == 2
+    assert "do not divide" in none.stderr
+
+
+def test_the_newest_sweep_of_a_name_is_gone_on_with(tmp_path: Path) -> None:
+    document = parse_document(SPEC, "x")
+    first, second = create_sweep(document, tmp_path), create_sweep(document, tmp_path)
+    assert first.folder != second.folder
+    assert latest_sweep(document, tmp_path).folder == second.folder
+    assert second.plans() == []
+    assert (second.folder / "spec.yaml").read_text("utf-8") == SPEC
+
+
+def test_stand_ins_of_every_data_set_that_may_be_drawn(tmp_path: Path) -> None:
+    text = SPEC.replace("data: digits\n", "")
+    text = text.replace("  scheduler", "    data: {choice: DATA}\n  scheduler")
+    data = f"[{{name: mnist, root: {tmp_path}/m}}, digits, {{name: cifar10, root: {tmp_path}/c}}]"
+    text = text.replace("DATA", data) + "stand_ins: {mnist: {images: 90}, cifar10: {images: 80}}\n"
+    found = stand_ins_of(Path(spec_file(tmp_path, text)), None)
+    assert [folder.parent for _, folder in found] == [tmp_path / "m", tmp_path / "c"]
+
+
+def test_titles() -> None:
+    assert titles(["optimizer.lr", "strategy", "schedule.name"]) == {
+        "optimizer.lr": "lr",
+        "strategy": "strategy",
+        "schedule.name": "schedule",
+    }
+    assert titles(["model.options.width", "data.options.width"]) == {
+        "model.options.width": "model.options.width",
+        "data.options.width": "data.options.width",
+    }
+
+
+class Stage:
+    """A sweep's results folder and a console that is looked at."""
+
+    def __init__(self, folder: Path, text: str = SPEC, **shown: bool) -> None:
+        self.document = parse_document(text, "x")
+        self.search = read_search(self.document)
+        self.results = create_sweep(self.document, folder)
+        self.now = 0.0
+        self.plans = [
+            trial_plan(self.document, values, number, gpus=0)
+            for number, values in enumerate(drawn(self.search, 0))
+        ]
+        self.show(**shown)
+
+    def show(self, terminal: bool = False, quiet: bool = False, js: bool = False) -> None:
+        """Begin to show, as a process that is started now does."""
+        self.screen = io.StringIO()
+        console = Console(
+            file=self.screen, force_terminal=terminal, width=110, height=30, color_system=None
+        )
+        self.progress = SweepProgress(
+            self.search.space,
+            self.search.wanted,
+            count(self.search, 0),
+            quiet,
+            js,
+            console,
+            clock=lambda: self.now,
+        )
+
+    def make(self, number: int, *records: Record) -> None:
+        plan = self.plans[number]
+        self.progress.add(plan)
+        for record in records:
+            stamped = {"time": time.time(), "run_id": plan.run_id}
+            Journal(self.results.journal_file(plan.run_id)).write(record.model_copy(update=stamped))
+
+    def early(self, number: int, accuracy: float) -> None:
+        plan = self.plans[number]
+        pruned = RunPruned(run_id="", by="asha", epoch=0, value=accuracy)
+        start = run_records(plan)[0]
+        self.make(number, start, verdict(plan), epoch(plan, 0, accuracy=accuracy), pruned)
+
+    def poll(self) -> list[str]:
+        """What is new on the screen."""
+        before = len(self.screen.getvalue())
+        self.progress.poll(self.results)
+        return self.screen.getvalue()[before:].splitlines()
+
+    def view(self) -> str:
+        """The live part as text."""
+        console = Console(width=110, color_system=None, file=io.StringIO())
+        with console.capture() as capture:
+            console.print(self.progress.view())
+        return capture.get()
+
+
+def test_a_log_has_a_line_for_each_trial_that_ended(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    assert stage.poll() == []
+    stage.make(0, *run_records(stage.plans[0])[:3])
+    assert stage.poll() == []
+    stage.make(0, *run_records(stage.plans[0])[3:])
+    (line,) = stage.poll()
+    rate = stage.plans[0].label["optimizer.lr"]
+    assert line.startswith(f"1 of 4  trial 0  lr {rate:.4g} · strategy ")
+    assert "finished: validation accuracy 9" in line
+    assert ", 3 epochs, " in line
+    assert line.endswith(", the best so far")
+    stage.early(1, 0.25)
+    (line,) = stage.poll()
+    assert "stopped early: validation accuracy 25.0 %, 1 epoch, " in line
+    assert "best so far" not in line
+    stage.make(2, *run_records(stage.plans[2], LOST))
+    (line,) = stage.poll()
+    assert line.startswith("3 of 4  trial 2  ")
+    assert line.endswith("failed (out of memory): no [red]room[/red]")
+    assert "\x1b" not in stage.screen.getvalue()
+
+
+def test_quiet_tells_failures_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stage = Stage(tmp_path, quiet=True)
+    stage.make(0, *run_records(stage.plans[0]))
+    stage.make(1, *run_records(stage.plans[1], LOST))
+    assert stage.poll() == []
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert "failed (out of memory)" in said[0]
+
+
+def test_json_is_every_record(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, js=True)
+    stage.make(0, *run_records(stage.plans[0]))
+    found = [json.loads(line)["kind"] for line in stage.poll()]
+    assert found == ["run_started", "gate_verdict", *["epoch_finished"] * 3, "run_finished"]
+
+
+def test_what_was_there_before_is_counted_and_not_told_again(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.make(0, *run_records(stage.plans[0]))
+    stop = RunStopped(run_id="", reason="preempted", epoch=1, step=30)
+    stage.make(1, *run_records(stage.plans[1])[:3], stop)
+    (told, stopped) = stage.poll()
+    assert "finished" in told
+    assert "stopped in epoch 2, after step 30; it can be taken up again" in stopped
+    time.sleep(0.01)
+    stage.show()
+    stage.progress.add(stage.plans[0])
+    stage.progress.add(stage.plans[1])
+    assert stage.poll() == []
+    assert "1 finished · 1 stopped · 2 to go" in stage.view()
+    stage.early(2, 0.2)
+    (line,) = stage.poll()
+    assert "best so far" not in line
+    assert line.startswith("2 of 4  trial 2")
+
+
+def test_the_live_table(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, terminal=True)
+    assert "4 to go" in stage.view()
+    stage.progress.poll(stage.results)
+    stage.early(0, 0.3)
+    stage.early(1, 0.4)
+    stage.make(2, *run_records(stage.plans[2])[:3])
+    stage.now = 60.0
+    stage.progress.poll(stage.results)
+    lines = stage.view().splitlines()
+    assert lines[1].split() == ["Trial", "lr", "strategy", "Epoch", "Accuracy", "State"]
+    first, best, running = lines[3:6]
+    assert "stopped early" in first
+    assert best.split()[0] == "*1"
+    assert (running.split()[0], running.split()[-1]) == ("2", "running")
+    assert " 1/3 " in running
+    assert any("best so far (*): trial 1, validation accuracy 40.0 %, with lr" in x for x in lines)
+    whole = "2 stopped early · 1 running · 1 to go · about 1 min 00 s left (an estimate)"
+    assert whole in "\n".join(lines)
+
+
+@pytest.mark.parametrize("width", [60, 80, 110, 200])
+def test_a_table_fits_the_screen(width: int, tmp_path: Path) -> None:
+    more = "    training.label_smoothing: {uniform: [0.0, 0.2]}\n    seed: {randint: [0, 9]}\n"
+    stage = Stage(tmp_path, SPEC.replace("  scheduler", more + "  scheduler"))
+    stage.early(0, 0.3)
+    stage.progress.poll(stage.results)
+    shown = table(stage.progress.state, titles(stage.search.space), 9, width)
+    console = Console(width=width, color_system=None, file=io.StringIO())
+    with console.capture() as capture:
+        console.print(shown)
+    lines = capture.get().splitlines()
+    assert max(map(len, lines)) <= width
+    assert lines[3].rstrip().endswith("30.0 %   stopped early")
+    assert lines[1].split()[-3:] == ["Epoch", "Accuracy", "State"]
+    assert ("lr · strategy" in lines[1]) == (width < 100)
+
+
+def test_a_table_that_is_longer_than_the_screen_keeps_the_best(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, SPEC.replace("trials: 4", "trials: 60"), terminal=True)
+    for number in range(40):
+        stage.early(number, 0.9 if number == 3 else 0.2)
+    stage.progress.poll(stage.results)
+    numbers = [line.split()[0] for line in stage.view().splitlines()[3:] if line.strip()]
+    assert numbers[0] == "*3"
+    assert numbers[1:22] == [str(number) for number in range(19, 40)]
+
+
+def test_several_goals_show_the_front(tmp_path: Path) -> None:
+    text = SPEC.replace("  scheduler: asha\n", "  goals: [accuracy, throughput]\n")
+    stage = Stage(tmp_path, text, terminal=True)
+    by_strategy = {plan.strategy_name: plan.index for plan in stage.plans}
+    fast, accurate = by_strategy["ddp"], by_strategy["deepspeed"]  # as the made-up paces have it
+    stage.early(fast, 0.4)
+    stage.make(accurate, *run_records(stage.plans[accurate]))
+    stage.progress.poll(stage.results)
+    assert [trial.number for trial in stage.progress.state.front()] == [accurate, fast]
+    assert "Images/s" in stage.view()
+    assert f"Pareto front so far (*): trials {accurate}, {fast}" in stage.view()

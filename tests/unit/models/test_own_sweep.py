@@ -1,0 +1,77 @@
+"""The example of docs/sweeps.md, one's own model on one's own data set, as it stands there."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from raysuite.cli import app
+from raysuite.parallel.base import World
+from raysuite.plan.space import drawn
+from raysuite.plan.trials import check_space, trial_plan
+from raysuite.records import EpochFinished
+from raysuite.spec import read_document
+from raysuite.spec.search_check import read_search
+from raysuite.train.run import execute
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The blocks of code of a page in that language."""
+    text = (DOCS / page).read_text("utf-8")
+    return [found[1] for found in re.finditer(rf"^```{language}\n(.*?)^```", text, re.M | re.S)]
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    (tmp_path / "my_models.py").write_text(blocks("your-own-model.md", "python")[0])
+    (tmp_path / "my_data.py").write_text(blocks("your-own-data.md", "python")[0])
+    (tmp_path / "my_sweep.yaml").write_text(blocks("sweeps.md", "yaml")[-1])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("RAYSUITE_CACHE", str(tmp_path / "cache"))
+    importlib.invalidate_caches()
+    threads = torch.get_num_threads()
+    with torch.random.fork_rng(devices=[]):
+        yield
+    torch.set_num_threads(threads)
+    for module in ("my_models", "my_data"):
+        sys.modules.pop(module, None)
+
+
+def test_its_first_command_prints_the_trials() -> None:
+    command, _ = blocks("sweeps.md", "console")[-1].splitlines()
+    found = CliRunner().invoke(app, command.split()[2:])
+    assert found.exit_code == 0, found.output
+    assert "3 trials, which asha may stop early" in found.stdout
+
+
+def test_its_trials_learn() -> None:
+    document = read_document(Path("my_sweep.yaml"))
+    search = read_search(document)
+    check_space(document, search)
+    reached = []
+    for number, values in enumerate(drawn(search, search.seed)):
+        plan = trial_plan(document, values, number, gpus=0)
+        assert plan.spec.model.options == {"width": values["model.options.width"]}
+        records = list(execute(plan, World(0, 1, 0, torch.device("cpu"))))
+        epochs = [record for record in records if isinstance(record, EpochFinished)]
+        assert len(epochs) == 4
+        reached.append(max(epoch.val_accuracy for epoch in epochs))
+    assert max(reached) > 0.45  # one in three by chance
+
+
+def test_the_section_at_the_head_of_the_page_is_one() -> None:
+    base = "name: a\nmodel: resnet20\ndata: digits\ntraining: {epochs: 9, global_batch: 64}\n"
+    section = next(each for each in blocks("sweeps.md", "yaml") if each.startswith("search:"))
+    Path("whole.yaml").write_text(base + section)
+    document = read_document(Path("whole.yaml"))
+    check_space(document, read_search(document))

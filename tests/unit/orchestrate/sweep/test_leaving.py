@@ -1,0 +1,21 @@
+"""Ray Tune's loop, in a thread, ends when it is asked to."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from raysuite.orchestrate.sweep.leaving import Leaving
+
+
+def test_it_is_left_at_its_next_step_and_not_before():
+    leaving = Leaving()
+    leaving.on_step_begin(1, [])
+    leaving.asked = True
+    with pytest.raises(SystemExit):
+        leaving.on_step_begin(2, [])
+
+
+def test_ray_tune_may_copy_it():
+    assert not pickle.loads(pickle.dumps(Leaving())).asked

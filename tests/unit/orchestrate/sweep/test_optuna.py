@@ -1,0 +1,123 @@
+"""Optuna decides trials by what the journals tell, before a sweep is taken up again and after."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from raysuite.orchestrate.sweep.optuna import OptunaDecider
+from raysuite.records.sweep import TrialFigures
+from raysuite.spec.search import SearchOptions
+
+SPACE: dict[str, Any] = {
+    "optimizer.lr": {"loguniform": [1e-4, 1.0]},
+    "optimizer.momentum": {"uniform": [0.0, 0.99]},
+    "optimizer.weight_decay": {"quniform": [0.0, 0.001, 0.0001]},
+    "training.ema_decay": {"normal": [0.9, 0.01]},
+    "training.global_batch": {"randint": [8, 64]},
+    "strategy.zero_stage": {"choice": [1, 2], "when": {"strategy": "deepspeed"}},
+    "strategy": {"choice": ["ddp", {"name": "deepspeed", "bucket_mb": 2}]},
+}
+
+
+def search(**changes: Any) -> SearchOptions:
+    data = {"trials": 30, "space": SPACE, "searcher": {"name": "optuna", "startup_trials": 4}}
+    return SearchOptions.model_validate({**data, **changes})
+
+
+def trial(
+    number: int, values: dict[str, Any], status: str = "finished", **goals: float | None
+) -> TrialFigures:
+    reached = {"accuracy": None, "time_to_accuracy": None, "throughput": None, **goals}
+    figures: Any = None
+    return TrialFigures(
+        number=number,
+        run_id=f"{number:03d}",
+        values=values,
+        status=status,  # type: ignore[arg-type]
+        reason="",
+        goals=reached,  # type: ignore[arg-type]
+        epochs=1,
+        worker_seconds=1.0,
+        curve=(),
+        figures=figures,
+    )
+
+
+def accuracy(values: dict[str, Any]) -> float:
+    """Best at a learning rate of 0.1."""
+    return 1.0 - abs(math.log10(values["optimizer.lr"]) + 1) / 4
+
+
+def made(options: SearchOptions, count: int) -> list[TrialFigures]:
+    decider = OptunaDecider(options)
+    trials: list[TrialFigures] = []
+    for number in range(count):
+        values = decider.next(trials, [])
+        assert values is not None
+        trials.append(trial(number, values, accuracy=accuracy(values), throughput=number + 1.0))
+    return trials
+
+
+def ends(trials: Sequence[TrialFigures]) -> list[dict[str, Any]]:
+    return [each.values for each in trials]
+
+
+def test_every_value_lies_in_its_space_and_conditions_hold():
+    for each in made(search(), 20):
+        values = each.values
+        assert 1e-4 <= values["optimizer.lr"] <= 1.0
+        assert 0.0 <= values["optimizer.momentum"] <= 0.99
+        assert values["optimizer.weight_decay"] in search().space["optimizer.weight_decay"].steps()
+        assert abs(values["training.ema_decay"] - 0.9) < 0.06
+        assert values["training.global_batch"] in range(8, 64)
+        assert ("strategy.zero_stage" in values) == (values["strategy"] != "ddp")
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random", "nsga2"])
+def test_a_sweep_that_is_taken_up_again_goes_on_as_it_would_have(sampler):
+    options = search(searcher={"name": "optuna", "sampler": sampler, "startup_trials": 4})
+    whole = made(options, 12)
+    assert len({str(each.values) for each in whole}) == 12
+    for number in (1, 5, 11):
+        assert OptunaDecider(options).next(whole[:number], []) == whole[number].values
+
+
+def test_tpe_learns_where_the_best_are():
+    trials = made(search(), 24)
+    late = [abs(math.log10(each.values["optimizer.lr"]) + 1) for each in trials[12:]]
+    early = [abs(math.log10(each.values["optimizer.lr"]) + 1) for each in trials[:4]]
+    assert sum(late) / len(late) < sum(early) / len(early)
+
+
+def test_two_goals_are_known_to_both_samplers():
+    for sampler in ("tpe", "nsga2"):
+        options = search(
+            goals=["accuracy", "throughput"],
+            searcher={"name": "optuna", "sampler": sampler, "startup_trials": 4},
+        )
+        assert len(made(options, 10)) == 10
+
+
+def test_trials_that_failed_were_pruned_or_go_on_are_known_and_count_as_trials():
+    options = search(trials=4)
+    values = ends(made(options, 4))
+    known = [
+        trial(0, values[0], "failed"),
+        trial(1, values[1], "pruned", accuracy=0.3),
+        trial(2, values[2], "running"),
+    ]
+    following = OptunaDecider(options).next(known, [])
+    assert following is not None
+    assert following not in values[:3]
+    assert OptunaDecider(options).next([*known, trial(3, following)], []) is None
+
+
+def test_what_cannot_be_is_not_suggested_again():
+    options = search()
+    first = OptunaDecider(options).next([], [])
+    assert first is not None
+    assert OptunaDecider(options).next([], [first]) != first

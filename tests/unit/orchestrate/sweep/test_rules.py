@@ -1,0 +1,166 @@
+"""ASHA and the median rule judge runs by their journals, and know them again afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raysuite.orchestrate.stopping import asked_to_prune
+from raysuite.orchestrate.sweep.driver import most_epochs, settle_pruned
+from raysuite.orchestrate.sweep.rules import JournaledRule
+from raysuite.plan import RunPlan
+from raysuite.plan.trials import trial_plan
+from raysuite.records import EpochFinished, Journal, Results, RunPruned
+from raysuite.spec import Document
+from raysuite.spec.search import SearchOptions
+
+EPOCHS = 9
+
+
+def document(scheduler: dict[str, Any], **changes: Any) -> Document:
+    data = {
+        "name": "unit",
+        "data": {"name": "digits"},
+        "model": {"name": "tests.tiny_model:Tiny"},
+        "training": {"epochs": EPOCHS, "global_batch": 64},
+        "resources": {"device": "cpu"},
+        "search": {
+            "trials": 20,
+            "space": {"optimizer.lr": {"uniform": [0.0, 1.0]}},
+            "scheduler": scheduler,
+            **changes,
+        },
+    }
+    return Document(data, "sweep.yaml")
+
+
+class Sweep:
+    """A sweep's journals and its rule, without workers."""
+
+    def __init__(self, folder: Path, scheduler: dict[str, Any], **changes: Any) -> None:
+        self.document = document(scheduler, **changes)
+        self.search = SearchOptions.model_validate(self.document.data["search"])
+        self.results = Results(folder)
+        self.plans: list[RunPlan] = []
+        self.clock = 1_700_000_000.0
+        self.rule = self.new_rule()
+
+    def new_rule(self) -> JournaledRule:
+        return JournaledRule(self.search, self.results, most_epochs(self.document, self.search))
+
+    def begin(self) -> RunPlan:
+        number = len(self.plans)
+        plan = trial_plan(self.document, {"optimizer.lr": 0.01 * (number + 1)}, number, 0)
+        self.results.add_plan(plan.model_dump(mode="json"))
+        self.plans.append(plan)
+        self.rule.add(plan)
+        return plan
+
+    def epoch(self, plan: RunPlan, epoch: int, accuracy: float, speed: float = 100.0) -> bool:
+        """Whether the run is asked to end after this epoch."""
+        self.clock += 1.0
+        record = EpochFinished(
+            run_id=plan.run_id,
+            time=self.clock,
+            epoch=epoch,
+            first_step=0,
+            losses=[1.0],
+            learning_rates=[0.1],
+            images=100,
+            seconds=1.0,
+            steady_images=100,
+            steady_seconds=100.0 / speed,
+            data_wait_seconds=[0.0],
+            validation_seconds=0.1,
+            train_loss=1.0,
+            val_loss=1.0,
+            val_accuracy=accuracy,
+            elapsed_seconds=1.0,
+        )
+        Journal(self.results.journal_file(plan.run_id)).write(record)
+        self.rule.on_trial_result(None, None, {"run_id": plan.run_id, "epoch": epoch})
+        return asked_to_prune(self.results, plan.run_id) is not None
+
+
+ASHA = {"name": "asha", "grace_epochs": 1, "reduction_factor": 3}
+MEDIAN = {"name": "median", "grace_epochs": 2, "min_trials": 2}
+
+
+def test_asha_ends_all_but_the_best_third_at_each_rung(tmp_path):
+    sweep = Sweep(tmp_path, ASHA)
+    asked = [sweep.epoch(sweep.begin(), 0, accuracy) for accuracy in (0.5, 0.4, 0.6, 0.1, 0.59)]
+    assert asked == [False, True, False, True, False]
+    told = asked_to_prune(sweep.results, sweep.plans[1].run_id)
+    assert told is not None
+    assert (told.by, told.value) == ("asha", 0.4)
+
+
+def test_no_run_is_ended_after_its_last_epoch(tmp_path):
+    sweep = Sweep(tmp_path, ASHA)
+    good, poor = sweep.begin(), sweep.begin()
+    for epoch in range(EPOCHS):
+        assert not sweep.epoch(good, epoch, 0.9)
+    assert not any(sweep.epoch(poor, epoch, 0.1) for epoch in [EPOCHS - 1])
+
+
+@pytest.mark.parametrize("brackets", [1, 2])
+def test_its_rungs_are_as_they_were_when_a_sweep_is_taken_up_again(tmp_path, brackets):
+    sweep = Sweep(tmp_path, {**ASHA, "brackets": brackets})
+    for accuracy in (0.5, 0.4, 0.6):
+        sweep.epoch(sweep.begin(), 0, accuracy)
+    sweep.epoch(sweep.plans[2], 1, 0.7)
+    sweep.epoch(sweep.plans[2], 2, 0.8)
+    again = sweep.new_rule()
+    again.replay(sweep.plans)
+    assert again._rule.debug_string() == sweep.rule._rule.debug_string()
+    # an epoch that is made again, from a checkpoint before it, is not heard again
+    sweep.rule = again
+    before = again._rule.debug_string()
+    sweep.epoch(sweep.plans[2], 2, 0.1)
+    assert again._rule.debug_string() == before
+    assert asked_to_prune(sweep.results, sweep.plans[2].run_id) is None
+
+
+def test_who_was_to_end_when_the_driver_was_lost_has_ended(tmp_path):
+    sweep = Sweep(tmp_path, ASHA)
+    sweep.epoch(sweep.begin(), 0, 0.5)
+    assert sweep.epoch(sweep.begin(), 0, 0.4)
+    settle_pruned(sweep.plans, sweep.results)
+    assert sweep.results.end_of(sweep.plans[0].run_id) is None
+    end = sweep.results.end_of(sweep.plans[1].run_id)
+    assert isinstance(end, RunPruned)
+    assert (end.by, end.epoch, end.value) == ("asha", 0, 0.4)
+    settle_pruned(sweep.plans, sweep.results)
+    assert len(sweep.results.records(sweep.plans[1].run_id)) == 2
+
+
+def test_the_median_rule_ends_who_is_worse_than_half(tmp_path):
+    sweep = Sweep(tmp_path, MEDIAN)
+    for accuracy in (0.5, 0.6, 0.7):
+        plan = sweep.begin()
+        assert not any(sweep.epoch(plan, epoch, accuracy) for epoch in range(EPOCHS))
+    poor = sweep.begin()
+    assert not sweep.epoch(poor, 0, 0.1)
+    assert sweep.epoch(poor, 1, 0.1)
+
+
+def test_throughput_is_judged_by_images_per_second(tmp_path):
+    sweep = Sweep(tmp_path, ASHA, goal="throughput")
+    assert not sweep.epoch(sweep.begin(), 0, 0.1, speed=200.0)
+    assert sweep.epoch(sweep.begin(), 0, 0.9, speed=100.0)
+
+
+def test_a_run_that_diverged_is_the_worst(tmp_path):
+    sweep = Sweep(tmp_path, ASHA)
+    assert not sweep.epoch(sweep.begin(), 0, 0.1)
+    assert sweep.epoch(sweep.begin(), 0, float("nan"))
+
+
+def test_the_most_epochs_are_found_in_the_space_too():
+    space = {"training.epochs": {"choice": [3, 12, 5]}}
+    doc = document({"name": "none"}, space=space)
+    assert most_epochs(doc, SearchOptions.model_validate(doc.data["search"])) == 12
+    doc = document({"name": "none"})
+    assert most_epochs(doc, SearchOptions.model_validate(doc.data["search"])) == EPOCHS

@@ -1,0 +1,171 @@
+"""Which trial begins when: beside the others while there is room, unfinished ones first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray.tune.search import Searcher
+
+from raysuite.orchestrate import stopping
+from raysuite.orchestrate.cluster import Capacity
+from raysuite.orchestrate.sweep import room
+from raysuite.orchestrate.sweep.rules import JournaledRule
+from raysuite.orchestrate.sweep.source import TrialSource
+from raysuite.plan import RunPlan
+from raysuite.records import Journal, Results, RunFailed, RunPruned
+from raysuite.spec import Document
+from raysuite.spec.search import SearchOptions
+from raysuite.train.stopping import Stop
+
+
+@pytest.fixture(autouse=True)
+def _two_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "nodes_now", lambda: [room.Node(2.0, 0.0)])
+
+
+class Sweep:
+    """A sweep without Ray: whoever begins a trial also says how it ends."""
+
+    def __init__(self, folder: Path, space: dict[str, Any], **search: Any) -> None:
+        data = {
+            "name": "unit",
+            "data": {"name": "digits"},
+            "model": {"name": "tests.tiny_model:Tiny"},
+            "strategy": {"name": "ddp"},
+            "training": {"epochs": 2, "global_batch": 64},
+            "resources": {"device": "cpu", "retries": 1},
+            "search": {"space": space, "searcher": "grid", **search},
+        }
+        self.document = Document(data, "sweep.yaml")
+        self.search = SearchOptions.model_validate(data["search"])
+        self.results = Results(folder)
+        if not (folder / "plan.json").exists():
+            self.results.write_plans([])
+        stopping.tell(folder, None)
+        self.told: list[RunPlan | str] = []
+        rule = JournaledRule(self.search, self.results, 2)
+        self.source = TrialSource(
+            self.document, self.search, self.results, Capacity(2, 0, 1), rule, self.told.append
+        )
+
+    def begin(self, name: str) -> dict[str, Any] | None:
+        """The values of the trial that begins; None while none does."""
+        suggested = self.source.suggest(name)
+        if suggested is None or suggested == Searcher.FINISHED:
+            return None
+        plan = next(p for p in self.results.plans() if p["run_id"] == suggested["run_id"])
+        label: dict[str, Any] = plan["label"]
+        return label
+
+    def end(self, name: str) -> None:
+        run_id = self.source._running[name].run_id
+        record = RunPruned(run_id=run_id, by="asha", epoch=0, value=None)
+        Journal(self.results.journal_file(run_id)).write(record)
+        self.source.on_trial_complete(name)
+
+
+LRS = {"optimizer.lr": {"grid": [0.1, 0.2, 0.3]}}
+
+
+def test_as_many_begin_as_the_cluster_holds(tmp_path):
+    sweep = Sweep(tmp_path, LRS)
+    assert [sweep.begin("a"), sweep.begin("b"), sweep.begin("c")] == [
+        {"optimizer.lr": 0.1},
+        {"optimizer.lr": 0.2},
+        None,
+    ]
+    assert len(sweep.results.plans()) == 2
+    sweep.end("a")
+    assert sweep.begin("c") == {"optimizer.lr": 0.3}
+    sweep.end("b")
+    assert sweep.source.suggest("d") is None
+    sweep.end("c")
+    assert sweep.source.suggest("d") == Searcher.FINISHED
+    assert sweep.source.is_done
+
+
+def test_no_more_than_are_wanted_side_by_side(tmp_path):
+    sweep = Sweep(tmp_path, LRS, side_by_side=1)
+    assert sweep.begin("a") is not None
+    assert sweep.begin("b") is None
+
+
+def test_a_trial_of_two_workers_waits_for_both(tmp_path):
+    sweep = Sweep(tmp_path, {"resources.workers": {"grid": [1, 2]}})
+    assert sweep.begin("a") == {"resources.workers": 1}
+    assert sweep.begin("b") is None
+    sweep.end("a")
+    assert sweep.begin("b") == {"resources.workers": 2}
+    assert sweep.begin("c") is None
+
+
+def test_what_the_cluster_never_holds_is_recorded_and_left(tmp_path):
+    sweep = Sweep(tmp_path, {"resources.workers": {"grid": [4, 2]}})
+    assert sweep.begin("a") == {"resources.workers": 2}
+    end = sweep.results.end_of(sweep.results.plans()[0]["run_id"])
+    assert isinstance(end, RunFailed)
+    assert end.reason == "infeasible"
+    assert "at most 2 workers fit" in end.message
+
+
+def test_values_that_make_no_spec_are_told_and_left_out(tmp_path):
+    space = {"training.global_batch": {"grid": [32, 33]}, "resources.workers": {"grid": [2]}}
+    sweep = Sweep(tmp_path, space)
+    assert sweep.begin("a") == {"training.global_batch": 32, "resources.workers": 2}
+    sweep.end("a")
+    assert sweep.source.suggest("b") == Searcher.FINISHED
+    [line] = [each for each in sweep.told if isinstance(each, str)]
+    assert line.startswith("no trial of training.global_batch=33, resources.workers=2: ")
+    assert sweep.source.is_done
+
+
+def test_others_are_drawn_for_them(tmp_path):
+    space = {"training.global_batch": {"randint": [32, 36]}, "resources.workers": {"choice": [2]}}
+    sweep = Sweep(tmp_path, space, searcher="random", trials=4)
+    for name in "abcd":
+        values = sweep.begin(name)
+        assert values is not None
+        assert values["training.global_batch"] % 2 == 0
+        sweep.end(name)
+    assert any(isinstance(each, str) for each in sweep.told)
+    assert sweep.source.suggest("e") == Searcher.FINISHED
+    again = Sweep(tmp_path, space, searcher="random", trials=4)
+    assert again.source.suggest("a") == Searcher.FINISHED
+    assert len(again.results.plans()) == 4
+
+
+def test_unfinished_trials_are_first_when_it_is_taken_up_again(tmp_path):
+    sweep = Sweep(tmp_path, LRS)
+    first = sweep.begin("a"), sweep.begin("b")
+    sweep.end("b")
+    again = Sweep(tmp_path, LRS)
+    assert again.begin("a") == first[0]
+    assert again.begin("b") == {"optimizer.lr": 0.3}
+    assert again.begin("c") is None
+    assert len(again.results.plans()) == 3
+
+
+def test_a_trial_whose_process_died_is_made_again_and_then_lost(tmp_path):
+    sweep = Sweep(tmp_path, LRS, side_by_side=1)
+    first = sweep.begin("a")
+    sweep.source.on_trial_complete("a", error=True)
+    assert sweep.begin("b") == first
+    sweep.source.on_trial_complete("b", error=True)
+    end = sweep.results.end_of(sweep.results.plans()[0]["run_id"])
+    assert isinstance(end, RunFailed)
+    assert end.reason == "lost"
+    assert sweep.begin("c") == {"optimizer.lr": 0.2}
+
+
+def test_nothing_begins_once_it_is_stopped(tmp_path):
+    sweep = Sweep(tmp_path, LRS)
+    sweep.begin("a")
+    sweep.source.stopped = True
+    stopping.tell(tmp_path, Stop("interrupted"))
+    assert sweep.source.suggest("b") is None
+    sweep.source.on_trial_complete("a")
+    assert sweep.source.suggest("b") == Searcher.FINISHED
+    assert not sweep.source.is_done
+    assert sweep.results.end_of(sweep.results.plans()[0]["run_id"]) is None

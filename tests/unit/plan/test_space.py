@@ -1,0 +1,152 @@
+"""What is drawn from a space: within its bounds, under its conditions, the same each time."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raysuite.plan.space import active, count, drawn
+from raysuite.spec.search import Dimension, SearchOptions, name_of
+
+SPACE: dict[str, Any] = {
+    "optimizer.lr": {"loguniform": [0.01, 1.0]},
+    "optimizer.momentum": {"uniform": [0.5, 0.95]},
+    "optimizer.weight_decay": {"quniform": [0.0, 0.001, 0.0003]},
+    "training.ema_decay": {"normal": [0.9, 0.01]},
+    "model.options.width": {"randint": [8, 64]},
+    "strategy.zero_stage": {"choice": [0, 1, 2], "when": {"strategy": "deepspeed"}},
+    "strategy": {"choice": ["ddp", "horovod", {"name": "deepspeed", "overlap_comm": True}]},
+    "strategy.offload": {"choice": ["none", "optimizer"], "when": {"strategy.zero_stage": 2}},
+}
+
+
+def search(space: dict[str, Any] | None = None, **options: Any) -> SearchOptions:
+    return SearchOptions.model_validate({"trials": 20, "space": space or SPACE} | options)
+
+
+def numbers() -> st.SearchStrategy[float]:
+    return st.floats(-1e6, 1e6, allow_nan=False).map(lambda value: float(f"{value:.9g}"))
+
+
+@st.composite
+def ranges(draw: st.DrawFn) -> tuple[str, list[float]]:
+    kind = draw(st.sampled_from(["uniform", "loguniform", "quniform", "randint"]))
+    if kind == "randint":
+        low = draw(st.integers(-1000, 1000))
+        return kind, [low, low + draw(st.integers(1, 1000))]
+    low = abs(draw(numbers())) + 1e-9 if kind == "loguniform" else draw(numbers())
+    high = low + max(draw(st.floats(1e-6, 1e6)), abs(low) * 1e-6)
+    if kind == "quniform":
+        return kind, [low, high, (high - low) / draw(st.integers(1, 50))]
+    return kind, [low, high]
+
+
+@given(ranges(), st.integers(0, 1000))
+def test_every_value_lies_within_its_bounds(given: tuple[str, list[float]], seed: int) -> None:
+    kind, arguments = given
+    low, high = arguments[:2]
+    for values in drawn(search({"seed": {kind: arguments}}), seed):
+        value = values["seed"]
+        if kind == "randint":
+            assert isinstance(value, int)
+            assert low <= value < high
+        else:
+            slack = 1e-9 * max(abs(low), abs(high)) if kind == "quniform" else 0.0
+            assert low - slack <= value <= high + slack
+
+
+@given(
+    st.integers(-50, 50), st.integers(1, 40), st.sampled_from([0.1, 0.25, 1e-4, 3, 0.3]), st.data()
+)
+def test_a_quniform_stands_on_its_steps(
+    start: int, steps: int, step: float, data: st.DataObject
+) -> None:
+    low = start * step
+    rest = data.draw(st.floats(0, 0.9)) * step
+    dimension = Dimension(quniform=[low, low + steps * step + rest, step])
+    expected = [low + number * step for number in range(steps + 1)]
+    assert dimension.steps() == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    for values in drawn(search({"seed": dimension.model_dump(exclude_none=True)}), 0):
+        assert values["seed"] in dimension.steps()
+
+
+@given(st.integers(0, 10_000))
+def test_a_conditional_key_is_there_exactly_when_its_condition_holds(seed: int) -> None:
+    for values in drawn(search(), seed):
+        deep = name_of(values["strategy"]) == "deepspeed"
+        assert ("strategy.zero_stage" in values) == deep
+        assert ("strategy.offload" in values) == (deep and values.get("strategy.zero_stage") == 2)
+        others = {"strategy.zero_stage", "strategy.offload"}
+        assert set(values) - others == set(SPACE) - others
+        assert list(values) == [key for key in SPACE if key in values]
+
+
+@given(st.integers(0, 10_000), st.integers(1, 19))
+def test_the_same_seed_gives_the_same_trials_however_many(seed: int, fewer: int) -> None:
+    whole = list(drawn(search(), seed))
+    assert list(drawn(search(), seed)) == whole
+    assert list(drawn(search(trials=fewer), seed)) == whole[:fewer]
+    assert list(drawn(search(), seed + 1)) != whole
+
+
+def test_every_choice_comes() -> None:
+    found = [name_of(values["strategy"]) for values in drawn(search(trials=200), 0)]
+    assert {name: found.count(name) > 40 for name in set(found)} == {
+        "ddp": True,
+        "horovod": True,
+        "deepspeed": True,
+    }
+
+
+def test_each_order_of_magnitude_comes_alike() -> None:
+    found = [v["optimizer.lr"] for v in drawn(search(trials=1000), 0)]
+    below = sum(value < 0.1 for value in found) / len(found)
+    assert 0.45 < below < 0.55
+    assert all(len(f"{value:g}") <= 11 for value in found)
+
+
+def test_a_grid_is_crossed_with_every_trial_that_is_drawn() -> None:
+    space = {**SPACE, "seed": {"grid": [0, 1]}, "resources.workers": {"grid": [1, 2]}}
+    found = list(drawn(search(space, trials=3), 0))
+    assert len(found) == count(search(space, trials=3), 0) == 12
+    assert [(v["seed"], v["resources.workers"]) for v in found[:4]] == [
+        (0, 1),
+        (0, 2),
+        (1, 1),
+        (1, 2),
+    ]
+    for first in range(0, 12, 4):
+        same = [{**v, "seed": 0, "resources.workers": 1} for v in found[first : first + 4]]
+        assert all(each == same[0] for each in same)
+
+
+def test_the_searcher_grid_makes_every_combination_once() -> None:
+    space: dict[str, Any] = {
+        "strategy": {"choice": ["ddp", "deepspeed"]},
+        "strategy.zero_stage": {"grid": [0, 1, 2], "when": {"strategy": "deepspeed"}},
+        "seed": {"grid": [0, 1]},
+    }
+    found = list(drawn(search(space, trials=None, searcher="grid"), 0))
+    stages = [("ddp", None), *(("deepspeed", stage) for stage in range(3))]
+    expected = set(itertools.product(stages, (0, 1)))
+    seen = [((v["strategy"], v.get("strategy.zero_stage")), v["seed"]) for v in found]
+    assert len(seen) == len(expected)
+    assert set(seen) == expected
+
+
+def test_a_condition_on_a_key_that_is_left_out_does_not_hold() -> None:
+    space = search().space
+    values = {"strategy": "ddp", "strategy.zero_stage": 2, "strategy.offload": "optimizer"}
+    assert active(space, values) == {"strategy": "ddp"}
+
+
+@given(st.floats(-10, 10), st.floats(0.01, 10))
+def test_a_normal_lies_about_its_mean(mean: float, spread: float) -> None:
+    found = [v["x"] for v in drawn(search({"x": {"normal": [mean, spread]}}, trials=400), 3)]
+    error = sum(found) / len(found) - mean
+    assert abs(error) < 5 * spread / math.sqrt(len(found))

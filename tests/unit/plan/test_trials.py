@@ -1,0 +1,175 @@
+"""A trial's values -> its plan, and mistakes that name the line in the space."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raysuite.errors import Mistake, SpecError, UserError
+from raysuite.plan import RunPlan, make_plans
+from raysuite.plan.space import drawn
+from raysuite.plan.sweep import sweep_document, write_sweep
+from raysuite.plan.trials import check_space, trial_plan
+from raysuite.records import Results
+from raysuite.spec import Document, parse_document, read_document
+from raysuite.spec.search_check import read_search
+from tests.fake_results import write_results
+
+BASE = """\
+name: a
+model: resnet20
+data: digits
+training: {epochs: 2, global_batch: 8}
+strategy: {name: ddp, bucket_mb: 3}
+"""
+SEARCH = """\
+search:
+  trials: 8
+  space:
+    optimizer.lr: {loguniform: [0.01, 1.0]}
+    strategy: {choice: [ddp, {name: deepspeed, overlap_comm: true}]}
+    strategy.zero_stage: {choice: [0, 1], when: {strategy: deepspeed}}
+    resources.workers: {choice: [1, 2, 3]}
+"""
+
+
+def document(text: str = SEARCH, base: str = BASE) -> Document:
+    return parse_document(base + text, "x.yaml")
+
+
+def wrong(text: str, base: str = BASE) -> tuple[Mistake, ...]:
+    found = document(text, base)
+    with pytest.raises(SpecError) as caught:
+        check_space(found, read_search(found))
+    return caught.value.mistakes
+
+
+def test_a_trial_is_a_run_of_its_own() -> None:
+    values: dict[str, Any] = {
+        "strategy.zero_stage": 1,
+        "optimizer.lr": 0.2,
+        "strategy": {"name": "deepspeed", "overlap_comm": True},
+        "resources.workers": 2,
+    }
+    plan = trial_plan(document(), values, 5, gpus=0)
+    assert (plan.index, plan.repeat, plan.label) == (5, 0, values)
+    assert plan.spec.strategy.model_dump() == {
+        "name": "deepspeed",
+        "overlap_comm": True,
+        "zero_stage": 1,
+        "offload": "none",
+        "bucket_mb": 200.0,
+    }
+    assert (plan.workers, plan.peak_lr, plan.run_id[:4]) == (2, 0.2, "005-")
+    assert (plan.spec.search, plan.spec.matrix) == (None, {})
+    assert RunPlan.model_validate_json(plan.model_dump_json()) == plan
+
+
+def test_it_is_the_very_run_of_a_spec_with_these_values() -> None:
+    values = {"optimizer.lr": 0.2, "strategy": "ddp", "resources.workers": 2}
+    plan = trial_plan(document(), values, 0, gpus=0)
+    text = BASE.replace("{name: ddp, bucket_mb: 3}", "ddp")
+    alone = parse_document(f"{text}optimizer: {{lr: 0.2}}\nresources: {{workers: 2}}\n", "y")
+    (same,) = make_plans(alone, gpus=0)
+    assert plan.spec == same.spec
+    assert plan.run_id == same.run_id
+
+
+def test_a_trial_that_cannot_be_names_the_line_of_its_value() -> None:
+    with pytest.raises(SpecError) as caught:
+        trial_plan(document(), {"strategy": "ddp", "resources.workers": 3}, 0, gpus=0)
+    (found,) = caught.value.mistakes
+    assert (found.key, found.line) == ("training.global_batch", 4)
+    assert "3 workers" in found.message
+    text = SEARCH + "    training.global_batch: {choice: [8, 9]}\n"
+    with pytest.raises(SpecError) as caught:
+        trial_plan(document(text), {"training.global_batch": 9, "resources.workers": 2}, 0, gpus=0)
+    assert [each.line for each in caught.value.mistakes] == [13]
+
+
+def test_what_depends_on_several_values_is_not_told_beforehand() -> None:
+    found = document()
+    check_space(found, read_search(found))
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("training.label_smoothing: {uniform: [0, 1]}", "less than 1"),
+        ("optimizer.momentum: {quniform: [-0.1, 0.9, 0.1]}", "greater than or equal to 0"),
+        ("training.epochs: {uniform: [1, 2]}", "given was"),
+        ("training.epochs: {randint: [0, 3]}", "greater than or equal to 1"),
+        ("training.clip_norm: {normal: [-1, 0.1]}", "greater than 0"),
+        ("loader: {choice: [native, dalli]}", "did you mean 'dali'?"),
+        ("strategy: {grid: [ddp, {name: ddp, zero_stage: 1}]}", "unknown key"),
+        ("training.precision: {choice: [fp32, fp8]}", "given was 'fp8'"),
+    ],
+)
+def test_a_value_that_cannot_stand_at_its_key(line: str, words: str) -> None:
+    base = BASE.replace("epochs: 2", "epochs: 3") if "epochs" in line else BASE
+    (found,) = wrong(f"search:\n  trials: 3\n  space:\n    {line}\n", base)
+    assert words in found.message
+    assert found.line == 9
+
+
+def test_a_conditional_value_is_tried_under_its_condition() -> None:
+    (found,) = wrong(SEARCH.replace("[0, 1]", "[0, 4]"))
+    assert (found.key, found.line) == ("strategy.zero_stage", 11)
+
+
+def test_several_at_once_and_those_of_the_spec_itself() -> None:
+    found = wrong(SEARCH.replace("[0, 1]", "[5, 4]").replace("1, 2, 3", "0, 1"), BASE + "sed: 3\n")
+    assert [(each.key, each.line) for each in found] == [
+        ("sed", 6),
+        ("strategy.zero_stage", 12),
+        ("strategy.zero_stage", 12),
+        ("resources.workers", 13),
+    ]
+
+
+def test_a_batch_that_is_found_by_trial_is_left_open() -> None:
+    base = BASE.replace("global_batch: 8", "batch_per_worker: auto")
+    found = document(SEARCH, base)
+    check_space(found, read_search(found))
+    assert trial_plan(found, {"strategy": "ddp"}, 0, gpus=0).undecided
+
+
+def test_a_data_set_that_is_not_there() -> None:
+    text = "search:\n  trials: 3\n  space:\n    data: {choice: [digits, mnist]}\n"
+    (found,) = wrong(text)
+    assert (found.key, found.line) == ("data.name", 9)
+
+
+def test_a_required_block_may_be_searched() -> None:
+    base = BASE.replace("model: resnet20\n", "")
+    found = document("search: {trials: 2, space: {model: {grid: [resnet20, resnet32]}}}\n", base)
+    check_space(found, read_search(found))
+    names = [trial_plan(found, v, 0, gpus=0).spec.model.name for v in drawn(read_search(found), 0)]
+    assert names == ["resnet20", "resnet32"] * 2
+
+
+def test_a_sweep_is_taken_from_its_folder_again(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    scales = "scales: {small: {training.epochs: 1}}\n"
+    file.write_text(BASE + scales + SEARCH, "utf-8")
+    began = read_document(file, ["strategy.bucket_mb=7"], "small")
+    results = Results(tmp_path / "results")
+    results.folder.mkdir()
+    write_sweep(began, results)
+    again = sweep_document(results)
+    assert read_search(again) == read_search(began)
+    for number, values in enumerate(drawn(read_search(began), 0)):
+        if "deepspeed" in str(values):
+            continue
+        left = {**values, "resources.workers": 1}
+        assert trial_plan(again, left, number, gpus=0) == trial_plan(began, left, number, gpus=0)
+    plan = trial_plan(again, {"strategy": "ddp"}, 0, gpus=0)
+    assert (plan.spec.name, plan.spec.training.epochs) == ("a-small", 1)
+    assert plan.spec.strategy.model_dump()["bucket_mb"] == 7.0
+
+
+def test_other_results_are_no_sweep(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="raysuite run --resume-from"):
+        sweep_document(write_results(tmp_path))

@@ -1,0 +1,277 @@
+"""A sweep's report: its summary, tables, plots and best spec, from made-up journals."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import plotly.graph_objects as go
+import pytest
+
+from raysuite.errors import UserError
+from raysuite.plan import make_plans
+from raysuite.records import Results, RunFailed
+from raysuite.report import build, collect
+from raysuite.report.check import check
+from raysuite.report.sweep.importance import LEAST, importances
+from raysuite.report.sweep.study import study
+from raysuite.report.sweep.summary import accuracy_interval, side_by_side
+from raysuite.spec import parse_document
+from tests.fake_results import write_results
+from tests.fake_sweeps import SPACE, write_sweep
+
+MEMORY = RunFailed(
+    run_id="", reason="out_of_memory", message="<b>2 GiB</b> too much", detail="Traceback: boom"
+)
+
+
+@pytest.fixture(scope="module")
+def asha(tmp_path_factory):
+    """A report of twelve trials, of which ASHA stopped nine, beside the same without it."""
+    folder = tmp_path_factory.mktemp("asha")
+    write_sweep(folder / "whole", scheduler="none")
+    results = write_sweep(folder / "asha")
+    return build(results, against=str(folder / "whole"), pictures=False)
+
+
+@pytest.fixture(scope="module")
+def front(tmp_path_factory):
+    """Two goals, one trial out of memory and one not begun."""
+    results = write_sweep(
+        tmp_path_factory.mktemp("front"),
+        scheduler="none",
+        goals=("accuracy", "throughput"),
+        fails={3: MEMORY},
+        missing=[11],
+    )
+    return build(results, pictures=False)
+
+
+def said(report, kind):
+    return " ".join(each.text for each in report.summary if each.kind == kind)
+
+
+def test_a_study_is_none_where_no_sweep_is(tmp_path):
+    assert study(write_results(tmp_path)) is None
+    assert collect(Results(tmp_path)).sweep is None
+
+
+def test_the_summary_tells_the_best_and_what_was_spared(asha):
+    best = asha.sweep.study.best
+    results = said(asha, "result")
+    assert f"Best of 12 trials: trial {best.number} with a validation accuracy of" in results
+    assert f"optimizer.lr = {best.values['optimizer.lr']:.4g}, optimizer.momentum = " in results
+    left = sum(9 - trial.epochs for trial in asha.sweep.study.of("pruned"))
+    assert f"asha stopped 9 trials early and spared {left} epochs" in results
+    assert "n = 1" in asha.sweep.sheets[0].notes[0]
+    assert "flatters" in said(asha, "caveat")
+
+
+def test_an_interval_of_an_accuracy_is_wilsons(asha):
+    from scipy.stats import binomtest
+
+    best = asha.sweep.study.best
+    images = best.figures.plan["dataset"]["val_samples"]
+    hits = round(best.goals["accuracy"] * images)
+    wilson = binomtest(hits, images).proportion_ci(method="wilson")
+    assert accuracy_interval(best) == pytest.approx((wilson.low, wilson.high), abs=2e-3)
+
+
+def test_tables_and_raw_values(asha):
+    folder = asha.folder
+    rows = list(csv.DictReader((folder / "rows.csv").read_text("utf-8").splitlines()))
+    assert {*SPACE} <= {*rows[0]}
+    assert float(rows[0]["optimizer.lr"]) == asha.rows[0].runs[0].plan["label"]["optimizer.lr"]
+    raw = list(csv.DictReader((folder / "tables/trials-raw.csv").read_text("utf-8").splitlines()))
+    assert [int(line["trial"]) for line in raw] == list(range(12))
+    assert {line["status"] for line in raw} == {"finished", "pruned"}
+    data = json.loads((folder / "rows.json").read_text("utf-8"))["sweep"]
+    assert data["best"] == asha.sweep.study.best.number
+    spent = sum(float(line["worker_seconds"]) for line in raw)
+    assert data["worker_seconds"] == pytest.approx(spent)
+    best = (folder / "tables/best-trials.tex").read_text("utf-8")
+    assert r"\toprule" in best
+    assert r"zero\_stage" in best
+    assert f"| trial {data['best']} | 1 |" in (folder / "rows.md").read_text("utf-8")
+
+
+def test_provenance_names_what_was_searched(asha):
+    data = json.loads((asha.folder / "provenance.json").read_text("utf-8"))
+    assert data["search"]["file"] == "search.json"
+    assert len(data["search"]["sha256"]) == 64
+    assert [run["name"] for run in data["runs"]][:2] == ["trial 0", "trial 1"]
+
+
+def test_every_plot_is_plotlys(asha, front):
+    names = {plot.name for plot in asha.plots}
+    assert names == {
+        "parallel",
+        "learning-curves",
+        "importance",
+        "anytime",
+        "cost",
+        "against-anytime",
+    }
+    assert "pareto-accuracy-throughput" in {plot.name for plot in front.plots}
+    for plot in (*asha.plots, *front.plots):
+        go.Figure(plot.figure)  # raises on a key that plotly does not know
+
+
+def test_parallel_coordinates_hold_every_trial_and_axis(asha):
+    plot = next(plot for plot in asha.plots if plot.name == "parallel")
+    lines = [trace for trace in plot.traces if trace.get("meta")]
+    assert len(lines) == 12
+    assert all(len(line["x"]) == len(SPACE) + 1 for line in lines)
+    assert sum(line.get("opacity", 1) < 1 for line in lines) == 9
+    best = next(line for line in lines if line["name"].startswith("best"))
+    assert best["y"][-1] == 1.0
+    stages = [line["y"][-2] for line in lines]
+    assert sum(stage < 0 for stage in stages) == 12 - sum(
+        trial.values["strategy"] == {"name": "deepspeed"} for trial in asha.sweep.study.trials
+    )
+
+
+def test_crosses_stand_where_trials_were_stopped(asha):
+    plot = next(plot for plot in asha.plots if plot.name == "learning-curves")
+    crosses = next(trace for trace in plot.traces if trace["name"] == "where it was stopped")
+    assert crosses["x"] == [trial.epochs for trial in asha.sweep.study.of("pruned")]
+    assert "by asha after epoch" in crosses["customdata"][0][0]
+
+
+def test_importance_finds_what_the_figures_hang_on(tmp_path):
+    whole = study(write_sweep(tmp_path, trials=40, scheduler="none"))
+    found = importances(whole)
+    assert found.keys[0].key == "optimizer.lr"
+    assert found.keys[0].low > max(each.high for each in found.keys[1:])
+    assert found.left_out == ("strategy.zero_stage",)
+    assert importances(whole) == found
+
+
+def test_importance_is_not_told_of_few_trials(tmp_path):
+    few = study(write_sweep(tmp_path, trials=LEAST - 1, scheduler="none"))
+    assert not importances(few).keys
+    assert "not told" in importances(few).message
+
+
+def test_cost_over_time_ends_at_the_sum_of_all_trials(asha):
+    swept = asha.sweep.study
+    assert swept.spent(float("inf")) == pytest.approx(swept.worker_seconds)
+    assert side_by_side(swept) == 1
+    line = next(plot for plot in asha.plots if plot.name == "anytime").traces[0]
+    assert line["x"][-1] == pytest.approx(swept.worker_seconds)
+    assert line["x"] == sorted(line["x"])
+    assert line["y"] == sorted(line["y"])
+    assert line["y"][-1] == swept.best.goals["accuracy"]
+
+
+def test_the_front_is_told_and_drawn(front):
+    numbers = [trial.number for trial in front.sweep.study.front]
+    plot = next(plot for plot in front.plots if plot.name.startswith("pareto"))
+    line = next(trace for trace in plot.traces if trace["name"] == "Pareto front")
+    assert len(line["x"]) == len(numbers)
+    assert line["y"] == sorted(line["y"], reverse=True)
+    assert "Pareto front of validation accuracy and throughput" in said(front, "result")
+
+
+def test_trials_without_a_result_are_told(front):
+    problems = said(front, "problem")
+    assert "Failed (out of memory): trial 3." in problems
+    assert "Without a result so far, and can be taken up again: trial 11." in problems
+    page = (front.folder / "report.html").read_text("utf-8")
+    assert "&lt;b&gt;2 GiB&lt;/b&gt; too much" in page
+    assert "Traceback: boom" in page
+
+
+def test_the_best_spec_plans_the_same_run(asha, front):
+    names = [f"best-{trial.number}.yaml" for trial in front.sweep.study.front]
+    assert sorted(file.name for file in front.folder.glob("best*")) == sorted(names)
+    looked = [(asha, "best.yaml", asha.sweep.study.best)]
+    looked += [(front, f"best-{trial.number}.yaml", trial) for trial in front.sweep.study.front]
+    for report, name, trial in looked:
+        text = (report.folder / name).read_text("utf-8")
+        assert f"trial {trial.number} of the sweep made-up-sweep" in text
+        (plan,) = make_plans(parse_document(text, name), gpus=0)
+        again, first = plan.model_dump(mode="json"), trial.figures.plan
+        assert again["spec"] | {"name": ""} == first["spec"] | {"name": ""}
+        assert {k: again[k] for k in ("seed", "workers", "global_batch", "peak_lr")} == {
+            k: first[k] for k in ("seed", "workers", "global_batch", "peak_lr")
+        }
+
+
+def test_best_specs_of_an_earlier_report_go(tmp_path):
+    results = write_sweep(tmp_path, trials=4, scheduler="none", goals=("accuracy", "throughput"))
+    (tmp_path / "best-77.yaml").write_text("# Written by raysuite report: trial 77", "utf-8")
+    (tmp_path / "best-own.yaml").write_text("# my own", "utf-8")
+    build(results, pictures=False)
+    assert not (tmp_path / "best-77.yaml").exists()
+    assert (tmp_path / "best-own.yaml").exists()
+
+
+def test_against_tells_cost_and_best_of_both(asha):
+    lines = {line.quantity: line for line in asha.comparison.lines}
+    other = asha.sweep.other
+    assert lines["worker_seconds"].ours.value == asha.sweep.study.worker_seconds
+    assert lines["worker_seconds"].theirs.value == other.worker_seconds
+    assert lines["worker_seconds"].ratio.value < 1
+    assert lines["best_accuracy"].theirs.value == other.best.goals["accuracy"]
+    remarks = " ".join(asha.comparison.remarks)
+    assert 'search.scheduler.name ("asha", theirs "none")' in remarks
+    assert "Both tried the same values." in remarks
+
+
+def test_against_wants_a_sweep(asha, tmp_path):
+    write_results(tmp_path)
+    with pytest.raises(UserError, match="no results folder of a sweep"):
+        collect(Results(asha.folder), against=str(tmp_path))
+
+
+def test_the_report_agrees_with_its_journals(asha):
+    done = check(Results(asha.folder))
+    assert done.mismatches == []
+    file = asha.folder / "tables/trials-raw.csv"
+    file.write_text(file.read_text("utf-8").replace("finished", "pruned", 1), "utf-8")
+    assert [each.file for each in check(Results(asha.folder)).mismatches] == [
+        "tables/trials-raw.csv"
+    ]
+
+
+EVIL = "</script><img src=x onerror=alert(1)>"
+
+
+def test_values_are_escaped_and_a_constant_key_is_no_cause(tmp_path):
+    own = {"name": "tests.tiny_model:Tiny", "options": {"note": EVIL}}
+    space = {
+        "training.clip_norm": {"choice": [1.0]},
+        "model": {"choice": ["resnet20", own]},
+        "optimizer.lr": {"grid": [0.1, 0.2]},
+    }
+    report = build(write_sweep(tmp_path, 5, scheduler="none", space=space), pictures=False)
+    assert EVIL not in (tmp_path / "report.html").read_text("utf-8")
+    assert "training.clip_norm" not in {each.key for each in report.sweep.importances.keys}
+    assert [each for each in report.plots if each.name == "parallel"]
+
+
+def test_three_goals_are_three_fronts(tmp_path):
+    goals = ("time_to_accuracy", "accuracy", "throughput")
+    report = collect(write_sweep(tmp_path, trials=6, scheduler="none", goals=goals))
+    fronts = [plot.name for plot in report.plots if plot.name.startswith("pareto")]
+    assert fronts == [
+        "pareto-time-to-accuracy-accuracy",
+        "pareto-time-to-accuracy-throughput",
+        "pareto-accuracy-throughput",
+    ]
+    assert "time to accuracy, validation accuracy and throughput" in said(report, "result")
+
+
+def test_a_sweep_that_has_just_begun(tmp_path):
+    report = build(write_sweep(tmp_path, trials=1, missing=[0]), pictures=False)
+    assert report.plots == []
+    assert "None of 1 trial has reached anything so far." in said(report, "result")
+    assert not list(tmp_path.glob("best*"))
+
+
+def test_a_sweep_without_a_trial(tmp_path):
+    results = write_sweep(tmp_path, trials=1, missing=[0])
+    results.write_plans([])
+    report = build(results, pictures=False)
+    assert [each.text for each in report.summary] == ["No trial was decided so far."]

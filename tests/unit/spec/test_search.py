@@ -1,0 +1,247 @@
+"""The `search` section: what may stand there, and every mistake at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raysuite.errors import Mistake, SpecError
+from raysuite.plan import make_plans
+from raysuite.spec import Document, ExperimentSpec, load_spec, parse_document, read_document
+from raysuite.spec.search import Dimension, SearchOptions, holds
+from raysuite.spec.search_check import read_search
+
+BASE = """\
+name: a
+model: resnet20
+data: digits
+training: {epochs: 1, global_batch: 8}
+"""
+SPACE = """\
+search:
+  trials: 4
+  space:
+    optimizer.lr: {loguniform: [0.01, 1.0]}
+    strategy: {choice: [ddp, {name: deepspeed, overlap_comm: true}]}
+    strategy.zero_stage: {choice: [0, 1], when: {strategy: deepspeed}}
+"""
+
+
+def document(text: str) -> Document:
+    return parse_document(BASE + text, "x.yaml")
+
+
+def mistakes(text: str) -> tuple[Mistake, ...]:
+    with pytest.raises(SpecError) as caught:
+        read_search(document(text))
+    return caught.value.mistakes
+
+
+def test_a_section() -> None:
+    search = read_search(document(SPACE))
+    assert search.wanted == ("accuracy",)
+    assert (search.searcher.name, search.scheduler.name) == ("random", "none")
+    assert search.space["optimizer.lr"].kind == "loguniform"
+    assert search.space["optimizer.lr"].arguments == [0.01, 1.0]
+    assert SearchOptions.model_validate(search.model_dump(mode="json")) == search
+
+
+def test_goals_survive_json() -> None:
+    text = SPACE + "  goals: [accuracy, throughput]\n"
+    search = read_search(document(text))
+    assert search.wanted == ("accuracy", "throughput")
+    assert SearchOptions.model_validate_json(search.model_dump_json()) == search
+
+
+def test_a_spec_without_a_search_says_nothing_of_it() -> None:
+    """So that the ids of runs stay as they were."""
+    spec = load_spec(document(""))
+    assert "search" not in spec.model_dump(mode="json")
+    whole = load_spec(document(SPACE))
+    assert ExperimentSpec.model_validate_json(whole.model_dump_json()) == whole
+
+
+def test_steps() -> None:
+    assert Dimension(quniform=[0, 0.3, 0.1]).steps() == [0.0, 0.1, 0.2, 0.3]
+    assert Dimension(quniform=[0.5, 1, 0.2]).steps() == [0.5, 0.7, 0.9]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("optimizer.lr: {}", "give exactly one distribution; given was none; valid are uniform,"),
+        ("optimizer.lr: {uniform: [0, 1], choice: [1]}", "given were uniform and choice"),
+        ("optimizer.lr: {uniform: [1, 1]}", "low must be below high"),
+        ("optimizer.lr: {loguniform: [0, 1]}", "low must be above 0"),
+        ("optimizer.lr: {quniform: [0, 1, 0]}", "the step must be above 0"),
+        ("optimizer.lr: {quniform: [0, 1, 2]}", "at most high - low"),
+        ("optimizer.lr: {normal: [0, 0]}", "the standard deviation must be above 0"),
+        ("seed: {randint: [3, 3]}", "low must be below high"),
+        ("seed: {choice: [3, 3]}", "3 stands there twice"),
+        ("optimizer.lrr: {uniform: [0, 1]}", "unknown key; did you mean 'optimizer.lr'?"),
+        ("lr: {uniform: [0, 1]}", "did you mean 'optimizer.lr'?"),
+        ("repeats: {choice: [1, 2]}", "belongs to the whole experiment"),
+        ("search.trials: {choice: [1, 2]}", "belongs to the whole experiment"),
+    ],
+)
+def test_one_dimension(line: str, words: str) -> None:
+    (found,) = mistakes(f"search:\n  trials: 3\n  space:\n    {line}\n")
+    assert words in found.message
+    assert found.line == 8
+    assert found.key == f"search.space.{line.partition(':')[0]}"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("optimizer.lr: {uniform: [0]}", "at least 2 items"),
+        ("optimizer.lr: {uniform: [0, x]}", "given was 'x'; it should be a valid number"),
+        ("seed: {randint: [0.5, 3]}", "given was 0.5"),
+        ("optimizer.lr: {unifrom: [0, 1]}", "did you mean 'uniform'?"),
+        ("optimizer.lr: 3", "given was 3; it should be a distribution"),
+    ],
+)
+def test_the_shape_of_a_dimension(line: str, words: str) -> None:
+    found = mistakes(f"search:\n  trials: 3\n  space:\n    {line}\n")
+    assert [mistake.line for mistake in found] == [8]
+    assert words in found[0].message
+
+
+@pytest.mark.parametrize(
+    ("when", "words"),
+    [
+        ("{strateggy: ddp}", "did you mean 'strategy'? valid are strategy"),
+        ("{optimizer.lr: 0.1}", "a condition is on another `choice` or `grid`"),
+        ("{strategy: horovod}", "strategy never is 'horovod'; valid are ddp, deepspeed"),
+        ("{seed: 1}", "did you mean"),
+    ],
+)
+def test_conditions_that_cannot_hold(when: str, words: str) -> None:
+    text = SPACE.replace("{strategy: deepspeed}", when)
+    (found,) = mistakes(text)
+    assert (found.line, found.key.startswith("search.space.strategy.zero_stage.when.")) == (
+        10,
+        True,
+    )
+    assert words.replace("did you mean", "") in found.message
+
+
+def test_conditions_in_a_circle() -> None:
+    text = (
+        "search:\n  trials: 3\n  space:\n"
+        "    seed: {choice: [0, 1], when: {strategy: ddp}}\n"
+        "    strategy: {choice: [ddp, horovod], when: {seed: 0}}\n"
+    )
+    found = mistakes(text)
+    assert [mistake.line for mistake in found] == [8, 9]
+    assert "strategy -> seed -> strategy" in found[1].message
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "words"),
+    [
+        ("  searcher: grid\n", "search.trials", "leave trials out"),
+        ("  goal: time_to_accuracy\n", "search.goal", "needs training.target_accuracy"),
+        ("  goals: [time_to_accuracy]\n", "search.goals", "needs training.target_accuracy"),
+        ("  goals: [accuracy, throughput]\n  scheduler: asha\n", "search.scheduler", "one goal"),
+        ("  goals: [accuracy, throughput]\n  searcher: bohb\n", "search.searcher", "one goal"),
+        ("  goal: accuracy\n  goals: [accuracy]\n", "search", "give one of them"),
+        ("  goals: [accuracy, accuracy]\n", "search", "each counts once"),
+        ("  scheduler: pbt\n", "search.scheduler", "valid are none, asha, median"),
+        ("  scheduler: ahsa\n", "search.scheduler", "did you mean 'asha'?"),
+        ("  scheduler: {name: asha, grace_epochs: 0}\n", "search.scheduler.grace_epochs", "1"),
+        ("  searcher: {name: optuna, sampler: gp}\n", "search.searcher.sampler", "valid are tpe"),
+        ("  goal: speed\n", "search.goal", "given was 'speed'"),
+        ("  deadline_s: 0\n", "search.deadline_s", "greater than 0"),
+        ("  trails: 3\n", "search.trails", "did you mean 'trials'?"),
+        ("matrix: {seed: [0, 1]}\n", "matrix", "write its keys as `grid`"),
+        ("repeats: 2\n", "repeats", "makes each trial once"),
+    ],
+)
+def test_what_does_not_go_together(text: str, key: str, words: str) -> None:
+    found = mistakes(SPACE + text)
+    told = [mistake for mistake in found if words in mistake.message]
+    assert [mistake.key for mistake in told] == [key]
+    assert told[0].line is not None
+
+
+def test_a_grid_needs_lists_and_others_need_a_number() -> None:
+    text = SPACE.replace("  trials: 4\n", "") + "  searcher: grid\n"
+    (found,) = mistakes(text)
+    assert "needs `grid` or `choice`; given was loguniform" in found.message
+    (found,) = mistakes(SPACE.replace("  trials: 4\n", ""))
+    assert (found.key, "give trials" in found.message) == ("search.trials", True)
+    (found,) = mistakes(
+        SPACE.replace("[ddp,", "[single, ddp,") + "    seed: {grid: [0, 1]}\n  searcher: optuna\n"
+    )
+    assert "write `choice` for `grid`" in found.message
+
+
+def test_all_mistakes_at_once() -> None:
+    text = """\
+search:
+  space:
+    optimizer.lr: {loguniform: [0, 1]}
+    optimiser.lr: {uniform: [1, 0]}
+    seed: {choice: [0], when: {strategy: ddp}}
+  scheduler: ahsa
+"""
+    found = mistakes(text)
+    assert [mistake.line for mistake in found] == [7, 8, 8, 9, 10]
+
+
+@pytest.mark.parametrize("text", ["", "search: 3\n", "search:\n"])
+def test_no_section(text: str) -> None:
+    (found,) = mistakes(text)
+    assert (found.key, "it should say what is varied" in found.message) == ("search", True)
+
+
+def test_a_run_says_that_this_is_a_sweep() -> None:
+    with pytest.raises(SpecError, match="use `raysuite sweep SPEC`") as caught:
+        make_plans(document(SPACE), gpus=0)
+    assert [(each.key, each.line) for each in caught.value.mistakes] == [("search", 5)]
+
+
+def test_conditions() -> None:
+    block = {"name": "deepspeed", "zero_stage": 1}
+    assert holds({"strategy": "deepspeed"}, {"strategy": block})
+    assert not holds({"strategy": "deepspeed"}, {"strategy": "ddp"})
+    assert not holds({"strategy": "deepspeed"}, {})
+    assert holds({}, {})
+    assert not holds({"a": 1, "b": 2}, {"a": 1, "b": 3})
+
+
+class TestKeysThatAreSet:
+    def read(self, tmp_path: Path, *settings: str, scale: str | None = None) -> Document:
+        file = tmp_path / "x.yaml"
+        scales = "scales: {small: {search.trials: 2, search.space.optimizer.lr: {choice: [0.3]}}}\n"
+        file.write_text(BASE + scales + SPACE, "utf-8")
+        return read_document(file, settings, scale)
+
+    def test_a_key_that_is_set_is_searched_no_longer(self, tmp_path: Path) -> None:
+        found = self.read(tmp_path, "optimizer.lr=0.5")
+        assert set(read_search(found).space) == {"strategy", "strategy.zero_stage"}
+        assert found.data["optimizer"] == {"lr": 0.5}
+
+    def test_conditions_on_it_are_decided(self, tmp_path: Path) -> None:
+        held = read_search(self.read(tmp_path, "strategy=deepspeed"))
+        assert held.space["strategy.zero_stage"].when == {}
+        assert set(read_search(self.read(tmp_path, "strategy=ddp")).space) == {"optimizer.lr"}
+
+    def test_the_space_itself_is_set(self, tmp_path: Path) -> None:
+        given = ("search.space.seed={choice: [0, 1]}", "search.space.optimizer.lr=null")
+        found = read_search(self.read(tmp_path, *given, "search.trials=9"))
+        assert (set(found.space), found.trials) == ({"strategy", "strategy.zero_stage", "seed"}, 9)
+
+    def test_a_mistake_there_is_of_the_command_line(self, tmp_path: Path) -> None:
+        with pytest.raises(SpecError) as caught:
+            read_search(self.read(tmp_path, "search.space.optimizer.lr={uniform: [3, 2]}"))
+        assert [mistake.file for mistake in caught.value.mistakes] == ["command line"]
+
+    def test_a_scale(self, tmp_path: Path) -> None:
+        found = read_search(self.read(tmp_path, scale="small"))
+        assert (found.trials, found.space["optimizer.lr"].arguments) == (2, [0.3])
+        with pytest.raises(SpecError) as caught:
+            read_search(self.read(tmp_path, "search.goal=time_to_accuracy", scale="small"))
+        assert [mistake.key for mistake in caught.value.mistakes] == ["search.goal"]

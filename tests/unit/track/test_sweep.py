@@ -1,0 +1,107 @@
+"""A sweep's Records -> what MLflow keeps of it: what was searched, the best, the trials' values."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from raysuite.records import RunFailed
+from raysuite.records.sweep import trials
+from raysuite.track.entries import run_params
+from raysuite.track.sweep import (
+    best_runs,
+    sweep_params,
+    sweep_points,
+    sweep_tags,
+    trial_params,
+    trial_points,
+    trials_view,
+)
+from tests.fake_sweeps import write_sweep
+
+OOM = RunFailed(run_id="", reason="out_of_memory", message="no memory")
+
+
+def test_what_was_searched_stands_in_params(tmp_path: Path) -> None:
+    search = write_sweep(tmp_path, trials=1).search()
+    assert search is not None
+    params = sweep_params(search)
+    assert params["space.optimizer.lr"] == '{"loguniform": [0.001, 1.0]}'
+    assert params["search.scheduler.name"] == "asha"
+    assert params["search.goals"] == '["accuracy"]'
+
+
+def test_the_table_of_trials_has_goals_and_searched_keys_as_columns(tmp_path: Path) -> None:
+    search = write_sweep(tmp_path, trials=1).search()
+    assert search is not None
+    view = json.loads(trials_view(search, "feed"))
+    assert {"metrics.`goal/accuracy`", "params.`optimizer.lr`", "params.`strategy`"} <= set(
+        view["selectedColumns"]
+    )
+    assert (view["orderByKey"], view["orderByAsc"]) == ("metrics.`goal/accuracy`", False)
+    assert "'feed'" in view["searchFilter"]
+
+
+def test_searched_keys_are_params_of_their_own(tmp_path: Path) -> None:
+    results = write_sweep(tmp_path)
+    for trial in trials(results):
+        params = run_params(trial.figures.plan) | trial_params(trial.values)
+        assert float(params["optimizer.lr"]) == trial.values["optimizer.lr"]
+        assert params["training.global_batch"] == str(trial.values["training.global_batch"])
+        assert params["strategy"] == params["strategy.name"]
+        assert ("strategy.zero_stage" in trial.values) == (params["strategy"] == "deepspeed")
+
+
+def test_the_best_is_one_and_the_front_may_be_several(tmp_path: Path) -> None:
+    one = write_sweep(tmp_path / "one", fails={0: OOM})
+    found, search = trials(one), one.search()
+    assert search is not None
+    [winner] = best_runs(search, found)
+    top = max(trial.goals["accuracy"] or 0 for trial in found if trial.counts)
+    assert {t.run_id: t.goals["accuracy"] for t in found}[winner] == top
+    tags = sweep_tags(search, found)
+    assert tags["raysuite.sweep.ended"] == "12"
+    assert tags["raysuite.sweep.best"] == winner[:3].lstrip("0")
+    goals = ("accuracy", "throughput")
+    several = write_sweep(tmp_path / "several", scheduler="none", goals=goals)
+    search = several.search()
+    assert search is not None
+    front = best_runs(search, trials(several))
+    assert len(front) > 1
+    assert len(sweep_tags(search, trials(several))["raysuite.sweep.best"].split(", ")) == len(front)
+
+
+def test_the_best_so_far_never_falls(tmp_path: Path) -> None:
+    results = write_sweep(tmp_path, missing=[11])
+    search = results.search()
+    assert search is not None
+    points = list(sweep_points(search, trials(results)))
+    assert [point.step for point in points] == list(range(1, 12))
+    values = [point.value for point in points]
+    assert values == sorted(values)
+    assert {point.key for point in points} == {"best/accuracy"}
+    times = [point.timestamp for point in points]
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize("goals", [("accuracy",), ("accuracy", "throughput")])
+def test_a_trial_tells_its_goals_once_it_has_ended(tmp_path: Path, goals: tuple[str, ...]) -> None:
+    scheduler = "asha" if len(goals) == 1 else "none"
+    results = write_sweep(tmp_path, missing=[3], scheduler=scheduler, goals=goals)
+    search = results.search()
+    assert search is not None
+    told = {trial.number: list(trial_points(search, trial)) for trial in trials(results)}
+    assert told[3] == []
+    names = {"accuracy": "goal/accuracy", "throughput": "goal/images_per_second"}
+    whole = Counter([*(names[goal] for goal in goals), "trial/worker_seconds", "trial/epochs"])
+    for number, points in told.items():
+        if number != 3:
+            assert Counter(point.key for point in points) == whole
+    pruned = [trial for trial in trials(results) if trial.status == "pruned"]
+    assert bool(pruned) == (scheduler == "asha")
+    for trial in pruned:  # what was ended early tells what it reached
+        [accuracy] = [p.value for p in told[trial.number] if p.key == "goal/accuracy"]
+        assert accuracy == pytest.approx(trial.goals["accuracy"])

@@ -1,0 +1,29 @@
+"""Which errors say that memory ran out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from raysuite.train.memory import is_out_of_memory
+
+
+def test_torchs_own_allocator_says_so() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(10**15)
+    assert is_out_of_memory(caught.value)
+
+
+def test_so_does_numpys() -> None:
+    with pytest.raises(MemoryError) as caught:
+        np.ones(10**15)
+    assert is_out_of_memory(caught.value)
+
+
+def test_what_began_with_it_counts_and_what_names_it_does_not() -> None:
+    error = ValueError("the model could not be built")
+    error.__cause__ = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+    assert is_out_of_memory(error)
+    assert not is_out_of_memory(ValueError("a model that is out of memory lanes"))
+    assert not is_out_of_memory(RuntimeError("shapes do not agree"))
