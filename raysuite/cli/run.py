@@ -20,8 +20,6 @@ from raysuite.cli.run_options import (
     StopWithin,
     TrackingUri,
 )
-from raysuite.cli.run_request import Request
-from raysuite.cli.run_suite import carry_out
 from raysuite.errors import UserError
 
 
@@ -62,6 +60,9 @@ def run(
             raise UserError("--dry-run prints the runs of a SPEC, and none was given")
         plan(spec, overrides, scale, as_json=as_json)
         return
+    from raysuite.cli.run_request import Request
+    from raysuite.cli.run_suite import carry_out
+
     carry_out(
         Request(
             spec=spec,

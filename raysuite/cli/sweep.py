@@ -20,7 +20,6 @@ from raysuite.cli.run_options import (
     StopWithin,
     TrackingUri,
 )
-from raysuite.cli.run_request import Request
 from raysuite.errors import UserError
 
 
@@ -57,8 +56,6 @@ def sweep(
       raysuite sweep --resume-from results/sweep-quickstart/20261122-101500
       raysuite sweep experiments/sweep-quickstart.yaml --address 10.0.0.1:6379
     """
-    from raysuite.cli.sweep_suite import carry_out
-
     if dry_run:
         from raysuite.cli.sweep_dry import dry_run as foretell
         from raysuite.spec import read_document
@@ -67,6 +64,9 @@ def sweep(
             raise UserError("--dry-run prints the trials of a SPEC, and none was given")
         foretell(read_document(spec, overrides or [], scale), as_json)
         return
+    from raysuite.cli.run_request import Request
+    from raysuite.cli.sweep_suite import carry_out
+
     carry_out(
         Request(
             spec=spec,

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raysuite.cli.console import print_text, stderr, stdout
-from raysuite.spec import Document, parse_document
-from raysuite.spec.strategies import StrategyOptions
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from raysuite.records import GateVerdict
+    from raysuite.spec.strategies import StrategyOptions
 
 _ALL = ("ddp", "horovod", *(f"{{name: deepspeed, zero_stage: {stage}}}" for stage in range(4)))
 
@@ -89,6 +88,7 @@ def _validated(
     Raises SpecError with all mistakes at once.
     """
     from raysuite.plan import make_plans
+    from raysuite.spec import Document, parse_document
 
     strategies = [parse_document(f"strategy: {text}", "--strategy").data for text in given]
     data = {

@@ -14,7 +14,6 @@ from pydantic import ValidationError
 
 from raysuite.cluster import private
 from raysuite.cluster.files import Alive, Cluster, File, Head, Mlflow, Node, Stop, Timings
-from raysuite.cluster.sites import home
 from raysuite.errors import UserError
 
 VARIABLE = "RAYSUITE_CLUSTER"
@@ -162,6 +161,11 @@ _PLACES: dict[type[File], str] = {
     Mlflow: "mlflow",
     Timings: "timings",
 }
+
+
+def home() -> Path:
+    """Where raysuite keeps what is a user's own: $RAYSUITE_HOME, else ~/.raysuite."""
+    return Path(os.environ.get("RAYSUITE_HOME") or "~/.raysuite").expanduser().absolute()
 
 
 def clusters_home() -> Path:

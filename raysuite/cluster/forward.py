@@ -21,9 +21,8 @@ from urllib.parse import urlsplit
 
 from raysuite.cluster import private
 from raysuite.cluster.files import Head
-from raysuite.cluster.folder import ClusterFolder, folder_of
+from raysuite.cluster.folder import ClusterFolder, folder_of, home
 from raysuite.cluster.ports import free_port
-from raysuite.cluster.sites import home
 from raysuite.errors import UserError
 
 FETCHED = ("head.json", "token", "mlflow.json")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from raysuite.cluster.findings import Finding, unsure, works, wrong
-from raysuite.cluster.sites import home
+from raysuite.cluster.folder import home
 from raysuite.cluster.slurm_check import check_slurm
 from raysuite.spec.site import LocalSite, SlurmSite
 

@@ -5,18 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from raysuite.cluster.folder import home
 from raysuite.errors import UserError
+from raysuite.spec.checking import suggest
 from raysuite.spec.site import LocalSite, SlurmSite
 from raysuite.spec.site_file import read_site
-from raysuite.spec.validate import suggest
 
 _SHIPPED = Path(__file__).parent / "shipped_sites"
 """A checkout calls it deploy/sites."""
-
-
-def home() -> Path:
-    """Where raysuite keeps what is a user's own: $RAYSUITE_HOME, else ~/.raysuite."""
-    return Path(os.environ.get("RAYSUITE_HOME") or "~/.raysuite").expanduser().absolute()
 
 
 def own_sites() -> Path:

@@ -16,9 +16,9 @@ from raysuite.cluster.slurm_ask import (
     megabytes,
     node_groups,
 )
+from raysuite.spec.checking import suggest
 from raysuite.spec.site import SlurmSite
 from raysuite.spec.site_values import slurm_seconds
-from raysuite.spec.validate import suggest
 
 COMMANDS = ("sbatch", "srun", "squeue", "sinfo", "scancel", "scontrol")
 

@@ -8,10 +8,10 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from raysuite.errors import Mistake, SpecError
+from raysuite.spec.checking import Place, dotted_keys, suggest, validate_as
 from raysuite.spec.document import Document, KeyPath
 from raysuite.spec.experiment import FREE_FORM, NOT_IN_A_MATRIX
 from raysuite.spec.search import LISTED, Dimension, SearchOptions, name_of
-from raysuite.spec.validate import Place, dotted_keys, suggest, validate_as
 
 _ANY = {"seed": {"uniform": [0, 1]}}
 """A space that is in order."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from raysuite.errors import Mistake, SpecError
+from raysuite.spec.checking import suggest, validate_as
 from raysuite.spec.document import Document
 from raysuite.spec.reading import read_document
 from raysuite.spec.site import SITES, LocalSite, SlurmSite
-from raysuite.spec.validate import suggest, validate_as
 
 
 def read_site(file: Path) -> LocalSite | SlurmSite:

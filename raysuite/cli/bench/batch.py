@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raysuite.cli.console import print_text, stdout
-from raysuite.cli.run_batches import search_batches
 from raysuite.errors import UserError
 from raysuite.units import human_bytes
 
@@ -65,6 +64,7 @@ def batch(
       raysuite bench batch experiments/quickstart.yaml 'matrix.strategy=[ddp, deepspeed]' --json
       raysuite bench batch SPEC training.accumulate=auto     # the batch as it is, cut
     """
+    from raysuite.cli.run_batches import search_batches
     from raysuite.orchestrate import suite
     from raysuite.orchestrate.stopping import StopWatch
     from raysuite.plan import make_plans

@@ -11,8 +11,6 @@ import typer
 
 from raysuite.cli.console import print_text, stdout
 from raysuite.cluster.findings import State
-from raysuite.cluster.site_check import check_site
-from raysuite.cluster.sites import find_site
 
 _COLOURS = {State.WORKS: "green", State.UNSURE: "yellow", State.WRONG: "red"}
 
@@ -32,6 +30,9 @@ def doctor(
       raysuite cluster doctor --site mysite
       raysuite cluster doctor --site mysite --json | jq '.findings[] | select(.state == "wrong")'
     """
+    from raysuite.cluster.site_check import check_site
+    from raysuite.cluster.sites import find_site
+
     found = find_site(site)
     findings = list(check_site(found, sys.executable))
     bad = [finding.what for finding in findings if finding.state is State.WRONG]

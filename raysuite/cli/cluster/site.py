@@ -7,14 +7,9 @@ import sys
 from typing import Annotated
 
 import typer
-import yaml
 
-from raysuite.cli.cluster.site_questions import ask_all
 from raysuite.cli.console import print_text, stdout
-from raysuite.cluster.sites import find_site, own_sites, site_file, site_files
 from raysuite.errors import SpecError, UserError
-from raysuite.spec.reading import read_document
-from raysuite.spec.site_file import site_of
 
 site = typer.Typer(
     no_args_is_help=True,
@@ -52,6 +47,13 @@ def new(
         --set gpus_per_node=4 --set time=12:00:00
       raysuite cluster site new mybooster --from juwels-booster --account myproject
     """
+    import yaml
+
+    from raysuite.cli.cluster.site_questions import ask_all
+    from raysuite.cluster.sites import own_sites, site_file
+    from raysuite.spec.reading import read_document
+    from raysuite.spec.site_file import site_of
+
     file = own_sites() / f"{name}.yaml"
     if file.exists() and not force:
         raise UserError(f"{file} is there already; edit it, take another name, or give --force")
@@ -88,6 +90,8 @@ def list_sites(
       raysuite cluster site list
       raysuite cluster site list --json | jq -r '.[].name'
     """
+    from raysuite.cluster.sites import find_site, site_files
+
     rows = []
     for name, file in site_files().items():
         try:
@@ -124,6 +128,10 @@ def show(
       raysuite cluster site show juwels-booster
       raysuite cluster site show ./mysite.yaml --json
     """
+    import yaml
+
+    from raysuite.cluster.sites import find_site, site_file
+
     values = find_site(name).model_dump(mode="json")
     if json:
         print_text(json_text.dumps(values, indent=2))

@@ -11,9 +11,9 @@ import yaml
 from raysuite.cli.console import print_text
 from raysuite.cluster.slurm_ask import SlurmError, accounts, node_groups
 from raysuite.errors import SpecError
+from raysuite.spec.checking import validate_as
 from raysuite.spec.document import UNREADABLE, Loader
 from raysuite.spec.site import SITES
-from raysuite.spec.validate import validate_as
 
 QUESTIONS = {
     "slurm": {

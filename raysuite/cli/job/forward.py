@@ -10,8 +10,6 @@ import typer
 from raysuite.cli.cluster.env import exports
 from raysuite.cli.console import print_text
 from raysuite.cli.job.server import ClusterOption
-from raysuite.cluster.environment import client_environment
-from raysuite.cluster.forward import forwarded
 
 
 def forward(
@@ -29,6 +27,9 @@ def forward(
     Example:
       raysuite job forward me@login.site.org
     """
+    from raysuite.cluster.environment import client_environment
+    from raysuite.cluster.forward import forwarded
+
     with forwarded(login, cluster) as folder:
         head = folder.head()
         assert head is not None  # else there is nothing to forward

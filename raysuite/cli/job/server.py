@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raysuite.cluster.folder import ClusterFolder, current_folder
-from raysuite.cluster.forward import forwarded
-from raysuite.cluster.status import find_folder
 from raysuite.errors import UserError
 
 if TYPE_CHECKING:
+    from raysuite.cluster.folder import ClusterFolder
     from raysuite.orchestrate.jobs import JobServer
 
 ClusterOption = Annotated[
@@ -33,6 +31,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 @contextmanager
 def job_server(cluster: str | None, via: str | None) -> Iterator[JobServer]:
     """The job server of the cluster that is meant. Raises UserError where that is not clear."""
+    from raysuite.cluster.forward import forwarded
     from raysuite.orchestrate.jobs import JobServer
 
     with forwarded(via, cluster) if via else nullcontext(_chosen(cluster)) as folder:
@@ -47,5 +46,8 @@ def job_server(cluster: str | None, via: str | None) -> Iterator[JobServer]:
 
 def _chosen(name: str | None) -> ClusterFolder:
     """The cluster `name`, else the one that this process runs in, else the only one that lives."""
+    from raysuite.cluster.folder import current_folder
+    from raysuite.cluster.status import find_folder
+
     current = current_folder()
     return current if name is None and current is not None else find_folder(name)

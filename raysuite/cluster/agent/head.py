@@ -20,6 +20,7 @@ _MLFLOW_RESTARTS = 5
 _MLFLOW_STARTS_S = 240.0
 """From its start to its first answer, beside Ray's on a busy node."""
 _COUNT_EACH_S = 2.0
+"""Once all nodes were counted; at each look before that."""
 _SAVE_EACH_S = 180.0
 _WARNING_S = 60.0
 """Between the warning and the end, where the site says nothing of it."""
@@ -153,7 +154,8 @@ class HeadNode:
         if node.signals.take_warning() and node.folder.stop() is None:
             seconds = getattr(node.cluster.site, "warn_seconds", _WARNING_S)
             node.folder.write(Stop(reason="time_limit", deadline=time.time() + seconds))
-        if now - self._counted > _COUNT_EACH_S:
+        whole = len(self._alive.addresses) >= node.cluster.nodes
+        if not whole or now - self._counted > _COUNT_EACH_S:
             self._counted = now
             self._count()
             node.children.reap()

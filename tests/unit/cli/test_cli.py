@@ -92,6 +92,17 @@ def test_light_verbs_load_nothing_heavy(arguments: list[str]) -> None:
     assert found.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.integration
+@pytest.mark.parametrize("module", ["raysuite.cli", "raysuite.cluster.agent.__main__"])
+def test_what_a_cluster_starts_with_leaves_the_language_of_experiments_alone(module: str) -> None:
+    code = (
+        f"import sys, {module}\n"
+        "print(sorted({'raysuite.spec.experiment', 'raysuite.records'} & set(sys.modules)))\n"
+    )
+    found = subprocess.check_output([sys.executable, "-P", "-c", code], text=True, timeout=60)
+    assert found == "[]\n"
+
+
 def failing(error: BaseException) -> Callable[..., None]:
     def invoke(*_: object) -> None:
         raise error

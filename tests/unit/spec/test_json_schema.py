@@ -8,8 +8,8 @@ import jsonschema
 import pytest
 
 from raysuite.spec import load_spec, parse_document, read_document, spec_schema
+from raysuite.spec.checking import dotted_keys
 from raysuite.spec.experiment import NOT_IN_A_MATRIX
-from raysuite.spec.validate import dotted_keys
 
 SCHEMA = spec_schema()
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)

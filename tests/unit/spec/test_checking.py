@@ -6,7 +6,7 @@ import pytest
 
 from raysuite.errors import Mistake, SpecError
 from raysuite.spec import ExperimentSpec, load_spec, parse_document, suggest
-from raysuite.spec.validate import dotted_keys, valid_keys
+from raysuite.spec.checking import dotted_keys, valid_keys
 
 BASE = """\
 name: a
