@@ -18,7 +18,7 @@ _TRIES = 3
 """Starts of Ray, each with other ports, before the head gives up."""
 _MLFLOW_RESTARTS = 5
 _MLFLOW_STARTS_S = 240.0
-"""From its start to its first answer, beside Ray's on a busy node."""
+"""From its start to its first answer, on a busy node."""
 _COUNT_EACH_S = 2.0
 """Once all nodes were counted; at each look before that."""
 _SAVE_EACH_S = 180.0
@@ -68,11 +68,9 @@ class HeadNode:
             self._place_mlflow()
             self._tell_where()
             node.start_ray("", self._environment)
-            self._start_mlflow()  # beside Ray, for it takes as long
             if self._wait_for_ray():
                 node.took("ray", began)
                 break
-            self._end_mlflow()
             node.end_ray()
             if node.signals.ended:
                 return
@@ -84,6 +82,7 @@ class HeadNode:
             )
         self._count()
         if not node.signals.ended:
+            self._start_mlflow()  # now: Ray's start needs every core, and nobody waits for it
             node.say("joined")
             self._resume_suites()
 

@@ -23,7 +23,7 @@ from raysuite.errors import MissingPartError, UserError
 from raysuite.spec.site import MlflowOptions
 
 _DATABASE = "mlflow.db"
-_NICENESS = 5
+_NICENESS = 10
 """Below Ray and its workers: its start must not slow theirs, nor its answers a measured run."""
 _PASSWORDS_KEPT_S = 300
 """A password's check costs a tenth of a second of hashing: a right one is remembered so long."""
