@@ -2,15 +2,22 @@
 
 Ray's helpers are Python programs. Where they are read from a busy shared file system, or a node
 is busy, they take longer, and `ray start` gives up ("The current node timed out during startup").
+Where the raylet has died meanwhile there is nothing to wait for: it ends, and shows why.
 """
 
 from __future__ import annotations
 
+import sys
 import time
+from pathlib import Path
 from typing import Any
+
+import psutil
 
 PATIENCE_S = 240.0
 _STEP_S = 0.5
+_LOGS = ("raylet.err", "runtime_env_agent.err", "dashboard_agent.err", "raylet.out")
+_TAIL = 1500
 
 
 def main() -> None:
@@ -29,10 +36,37 @@ def main() -> None:
             except (RuntimeError, RaySystemError):  # not there yet; the GCS is silent
                 if time.monotonic() > deadline:
                     raise
+            if raylet_died():
+                sys.exit(f"the raylet died while it started\n{tails(temp_folder(sys.argv))}")
             time.sleep(_STEP_S)
 
     services.get_node = find_patiently
     scripts.main()
+
+
+def raylet_died() -> bool:
+    """Whether a raylet of this process has ended."""
+    for child in psutil.Process().children():
+        try:
+            if child.name() == "raylet" and child.status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
+            continue
+    return False
+
+
+def temp_folder(words: list[str]) -> Path:
+    """What a command line of ours gives Ray as its folder."""
+    option = "--temp-dir="
+    return Path(next(word.removeprefix(option) for word in words if word.startswith(option)))
+
+
+def tails(temp: Path) -> str:
+    """The ends of the logs that tell why a raylet died."""
+    logs = temp / "session_latest" / "logs"
+    found = ((name, logs / name) for name in _LOGS)
+    texts = ((name, file.read_text("utf-8", "replace")) for name, file in found if file.exists())
+    return "\n".join(f"--- {name}\n{text[-_TAIL:].strip()}" for name, text in texts if text)
 
 
 if __name__ == "__main__":
