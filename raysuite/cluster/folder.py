@@ -67,7 +67,7 @@ class ClusterFolder:
 
     @property
     def over(self) -> Path:
-        """There once the head's agent has ended all that it had started; the batch script looks."""
+        """There once the head's agent has ended, by itself or killed; batch script and nodes look."""
         return self.path / "over"
 
     @property

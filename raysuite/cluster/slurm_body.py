@@ -61,15 +61,17 @@ queue_again() {
   fi
 }
 
-# On each node, around its agent: where the first host is lost, this script is lost with it, and
-# SLURM leaves the other nodes to a job that nobody is at work on.
+# On each node, around its agent. Where the head's agent was killed, this says in its place that the
+# cluster is over. Where the first host is lost, this script is lost with it, and SLURM leaves the
+# other nodes to a job that nobody is at work on.
 # shellcheck disable=SC2016
 on_node='
-requeue=$1
-shift
+requeue=$1 over=$2
+shift 2
 trap : TERM INT HUP
 "$@"
 status=$?
+if [[ ${SLURM_NODEID:-} == 0 ]]; then (umask 077 && : >"$over"); fi
 if ((status == 0)); then exit 0; fi
 read -r first <<<"$(scontrol show hostnames "$SLURM_JOB_NODELIST")"
 left=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%N) &&
@@ -91,7 +93,8 @@ echo "raysuite: job $SLURM_JOB_ID, attempt ${SLURM_RESTART_COUNT:-0}, nodes $SLU
 
 while :; do
   rm -f -- "$folder/head.json" "$folder/over"
-  srun "${step[@]}" bash -c "$on_node" raysuite "$requeue" "${command[@]}" &
+  srun "${step[@]}" bash -c "$on_node" raysuite "$requeue" "$folder/over" \
+    "${command[@]}" &
   srun=$! status=0 over=0
   while kill -0 "$srun" 2>/dev/null; do
     sleep 1

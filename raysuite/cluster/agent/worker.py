@@ -107,5 +107,8 @@ class WorkerNode:
             if other.index == 0 and other.incarnation == self._node.place.incarnation:
                 if other.state == "failed":
                     raise NodeFailedError(f"the head {other.host} failed: {other.message}")
-                return other.state == "ended"
+                if other.state == "ended":
+                    return True
+        if self._node.folder.over.exists():  # it was killed, and could not say so
+            raise NodeFailedError("the head's agent has ended")
         return False

@@ -255,6 +255,17 @@ def test_nodes_that_are_left_without_the_first_end_the_job(
     assert cancelled == ([["17"]] if head_lost and not requeue else [])
 
 
+@pytest.mark.parametrize("node", [0, 1])
+def test_the_end_of_the_heads_agent_is_told_though_it_was_killed(bench: Bench, node: int) -> None:
+    bench.command("srun", f'while [[ $1 == -* ]]; do shift; done; SLURM_NODEID={node} "$@"; exit 9')
+    bench.command("agent", "kill -9 $$")
+    bench.command("squeue", "case $* in *%N*) echo n1 n2;; *) echo 4;; esac")
+    bench.command("scontrol", 'if [[ $1 == show ]]; then printf "%s\\n" n1 n2; fi')
+    status, output = bench.run(script(bench, requeue=False, head_restarts=0))
+    assert status == 9, output
+    assert (bench.cluster / "over").exists() == (node == 0)
+
+
 def test_the_warning_tells_the_agents_when_it_ends(bench: Bench) -> None:
     before = time.time()
     status, output = signalled(bench, script(bench, warn_seconds=300), signal.SIGUSR1, 1)
