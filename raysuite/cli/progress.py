@@ -29,6 +29,7 @@ from raysuite.records import (
     RunCosts,
     RunFailed,
     RunFinished,
+    RunJudged,
     RunPruned,
     RunStarted,
     RunStopped,
@@ -227,6 +228,8 @@ def event(run: RunState, record: Record) -> str | None:
             return f"stopped early {record.words}"
         case RunStopped():
             return f"stopped ({STOPPED[record.reason]}) {record.words}"
+        case RunJudged():
+            return record.words
 
 
 def gate_words(verdict: GateVerdict) -> str:

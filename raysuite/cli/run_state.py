@@ -19,8 +19,9 @@ from raysuite.records import (
     run_figures,
 )
 
-Status = Literal["waiting", "running", "stopped", "finished", "failed", "pruned"]
-"""stopped: to be taken up again. pruned: ended early by a sweep's scheduler."""
+Status = Literal["waiting", "running", "paused", "stopped", "finished", "failed", "pruned"]
+"""paused: waits at an interval of its sweep for the others. stopped: to be taken up again. pruned:
+ended early by a sweep's scheduler."""
 
 
 class RunState:
@@ -51,7 +52,7 @@ class RunState:
             case RunPruned():
                 self.status = "pruned"
             case RunStopped():
-                self.status = "stopped"
+                self.status = "paused" if record.reason == "interval" else "stopped"
 
     def figures(self) -> RunFigures:
         """The run's figures, as the report will tell them."""

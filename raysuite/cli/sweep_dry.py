@@ -13,6 +13,7 @@ from raysuite.cli.console import print_text, stdout
 from raysuite.cli.sweep_words import titles
 from raysuite.errors import SpecError
 from raysuite.plan.dataset import Datasets
+from raysuite.plan.population import taken
 from raysuite.plan.run_plan import RunPlan
 from raysuite.plan.space import Values, drawn
 from raysuite.plan.trials import check_space, trial_plan
@@ -20,6 +21,7 @@ from raysuite.report.sweep.study import value_text
 from raysuite.spec import Document
 from raysuite.spec.search import SearchOptions
 from raysuite.spec.search_check import read_search
+from raysuite.spec.searchers import PbtScheduler
 
 _FORESEEN = ("random", "grid")
 """Searchers whose trials do not depend on what the others reach."""
@@ -73,6 +75,15 @@ def dry_run(document: Document, as_json: bool) -> None:
         print_text(line)
 
 
+def population_words(scheduler: PbtScheduler, trials: int) -> str:
+    """What population-based training does with so many trials."""
+    few, epochs = taken(scheduler, trials), scheduler.interval_epochs
+    every = "every epoch" if epochs == 1 else f"every {epochs} epochs"
+    if few == 1:
+        return f"after {every} the worst takes the weights of the best, and other values"
+    return f"after {every} the worst {few} take the weights of the best {few}, and other values"
+
+
 def _data(trial: Foreseen) -> dict[str, Any]:
     plan = None if trial.plan is None else trial.plan.model_dump(mode="json")
     return {"values": trial.values, "plan": plan, "why_not": trial.why_not}
@@ -116,6 +127,8 @@ def _summary(search: SearchOptions, trials: list[Foreseen]) -> list[str]:
     number = f"{made} trials" if trials else f"at most {search.trials} trials"
     limit = "no deadline" if search.deadline_s is None else f"at most {search.deadline_s:g} s each"
     early = "" if scheduler == "none" else f", which {scheduler} may stop early"
+    if isinstance(search.scheduler, PbtScheduler):
+        early = f", a population; {population_words(search.scheduler, made)}"
     how = "" if trials else f", decided on the way by {searcher}"
     lines = [f"{number}{how}{early}; {limit}; goal: {' and '.join(search.wanted)}"]
     return lines + [f"cannot be: {trial.why_not}" for trial in trials if trial.plan is None]

@@ -23,7 +23,14 @@ from raysuite.cli.sweep_words import (
     values_words,
 )
 from raysuite.plan import RunPlan
-from raysuite.records import Record, Results, RunFailed, RunStopped, SamplesSkipped
+from raysuite.records import (
+    Record,
+    Results,
+    RunFailed,
+    RunJudged,
+    RunStopped,
+    SamplesSkipped,
+)
 from raysuite.records.sweep import Goal
 
 _AROUND = 8
@@ -100,7 +107,11 @@ class SweepProgress:
             return
         if isinstance(record, SamplesSkipped) and record.words and not self._quiet:
             self._say(trial, record.words, "")
-        if not trial.has_ended and not isinstance(record, RunStopped):
+        if isinstance(record, RunJudged) and record.source is not None and not self._quiet:
+            self._say(trial, record.words, "")
+        if not trial.has_ended and not (
+            isinstance(record, RunStopped) and trial.run.status == "stopped"
+        ):
             return
         if self._quiet and not isinstance(record, RunFailed | RunStopped):
             return

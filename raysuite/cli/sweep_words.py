@@ -20,10 +20,19 @@ STYLES: dict[Status, str] = {
     "pruned": "cyan",
     "failed": "red",
     "stopped": "yellow",
+    "paused": "dim",
     "waiting": "dim",
 }
 _WORDS: dict[Status, str] = {"pruned": "stopped early", "waiting": "starting"}
-_ORDER: tuple[Status, ...] = ("finished", "pruned", "failed", "stopped", "running", "waiting")
+_ORDER: tuple[Status, ...] = (
+    "finished",
+    "pruned",
+    "failed",
+    "stopped",
+    "running",
+    "paused",
+    "waiting",
+)
 
 
 def titles(keys: Iterable[str]) -> dict[str, str]:
@@ -38,9 +47,9 @@ def titles(keys: Iterable[str]) -> dict[str, str]:
 def values_words(trial: TrialFigures, keys: Mapping[str, str]) -> str:
     """`lr 0.12 · strategy ddp`."""
     return " · ".join(
-        f"{title} {value_text(trial.values[key])}"
+        f"{title} {value_text(trial.values_now[key])}"
         for key, title in keys.items()
-        if key in trial.values
+        if key in trial.values_now
     )
 
 
@@ -110,9 +119,9 @@ _FIXED = sum(len(word) + _GAP for word in ("Trial", "Epoch", "stopped early"))
 
 def _cell(trial: TrialFigures, key: str) -> str:
     """A value as a table has room for it."""
-    if key not in trial.values:
+    if key not in trial.values_now:
         return "–"
-    value = trial.values[key]
+    value = trial.values_now[key]
     return f"{value:.3g}" if isinstance(value, float) else value_text(value)
 
 

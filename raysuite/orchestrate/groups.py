@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,22 @@ INTERFACE = "RAYSUITE_INTERFACE"
 
 _MOST_STARTS = 10
 
+CHECKPOINTS = "checkpoints"
+"""In the results folder; below it a folder for each name of a trainer."""
+
+
+@dataclass(frozen=True)
+class Leg:
+    """A part of a run, from one interval of a sweep to the next."""
+
+    name: str
+    """Of the trainer; checkpoints of another name are none of it."""
+    until: int | None
+    """The epochs behind it when it stops; None: it goes on to its end."""
+    taken: str | None
+    """The folder of the checkpoint that it begins from where it has none of its own."""
+
+
 Work = Callable[[dict[str, Any]], None]
 """What each worker runs, with the plans as plain data, the results folder and the user's own."""
 
@@ -26,11 +43,13 @@ def make_trainer(
     wait_for_nodes_s: float | None = None,
     deadline: float | None = None,
     work: Work | None = None,
+    leg: Leg | None = None,
 ) -> Any:
     """The Ray Train trainer that runs `plans` on workers alike, or does other `work` of theirs.
 
     `wait_for_nodes_s`: how long it waits for a cluster that holds them, where not so long as the
-    plans say. `deadline`: when its workers are ended, in seconds since 1970.
+    plans say. `deadline`: when its workers are ended, in seconds since 1970. `leg`: of one plan, a
+    part alone.
 
     Its name follows from its plans, so that a suite that is resumed finds its checkpoints again.
     """
@@ -54,6 +73,7 @@ def make_trainer(
             "plans": [plan.model_dump(mode="json") for plan in plans],
             "results": str(results),
             "path": os.getcwd(),
+            **({} if leg is None else {"until": leg.until, "taken": leg.taken}),
         },
         "scaling_config": ScalingConfig(
             num_workers=first.workers,
@@ -62,8 +82,8 @@ def make_trainer(
             placement_strategy=resources.placement.upper(),
         ),
         "run_config": RunConfig(
-            name=f"group-{first.run_id}",
-            storage_path=str(results / "checkpoints"),
+            name=f"group-{first.run_id}" if leg is None else leg.name,
+            storage_path=str(results / CHECKPOINTS),
             worker_runtime_env=runtime_env(first, results),
             # Ray Train takes any of its own callbacks here, and types the simplest alone
             callbacks=[FailureRecorder(plans, results, keeper), keeper],  # type: ignore[list-item]

@@ -40,7 +40,7 @@ def run_group(config: dict[str, Any]) -> None:
     for plan in plans:
         if not broadcast_from_rank_zero(_shall_run(plan, results)):
             continue
-        if _run(plan, place_of(plan), results):
+        if _run(plan, place_of(plan), results, config):
             break
 
 
@@ -70,7 +70,7 @@ def _shall_run(plan: RunPlan, results: Results) -> bool:
     return rank == 0 and results.end_of(plan.run_id) is None and told(results.folder) is None
 
 
-def _run(plan: RunPlan, world: World, results: Results) -> bool:
+def _run(plan: RunPlan, world: World, results: Results, config: dict[str, Any]) -> bool:
     """Whether it stopped because it was told to."""
 
     def checkpoint(loop: TrainingLoop) -> None:
@@ -82,12 +82,14 @@ def _run(plan: RunPlan, world: World, results: Results) -> bool:
             )
 
     latest = ray.train.get_checkpoint()
+    until, taken = config.get("until"), config.get("taken")
     try:
         if latest is None:
-            return _write_all(plan, world, results, None, checkpoint)
+            resume = Path(taken) if taken else None
+            return _write_all(plan, world, results, resume, checkpoint, until)
         with latest.as_directory() as folder:
-            ours = checkpoint_run_id(Path(folder)) == plan.run_id
-            return _write_all(plan, world, results, Path(folder) if ours else None, checkpoint)
+            resume = Path(folder) if checkpoint_run_id(Path(folder)) == plan.run_id else None
+            return _write_all(plan, world, results, resume, checkpoint, until)
     except Exception as error:
         text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
         # the other ranks may wait for this one: Ray Train ends them and goes on with the rest
@@ -97,7 +99,12 @@ def _run(plan: RunPlan, world: World, results: Results) -> bool:
 
 
 def _write_all(
-    plan: RunPlan, world: World, results: Results, resume: Path | None, checkpoint: Checkpoint
+    plan: RunPlan,
+    world: World,
+    results: Results,
+    resume: Path | None,
+    checkpoint: Checkpoint,
+    until: int | None,
 ) -> bool:
     file = results.journal_file(plan.run_id)
     journal = Journal(file) if world.rank == 0 else None
@@ -113,6 +120,7 @@ def _write_all(
             file.with_name("model.pt"),
             file.with_name(TRACE),
             asked_to_stop=lambda: told(results.folder) or asked_to_prune(results, plan.run_id),
+            until=until,
         ):
             if journal is not None:
                 journal.write(record)

@@ -153,7 +153,8 @@ class TorchEngine(Engine):
     def load(self, folder: Path) -> None:
         state = torch.load(folder / "engine.pt", map_location=self.world.device, weights_only=True)
         self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        with kept_settings(self.optimizer):
+            self.optimizer.load_state_dict(state["optimizer"])
         self.scale.load_state(state["scale"])
 
     def _state(self) -> dict[str, Any]:
@@ -180,3 +181,18 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
     """Give every parameter group the learning rate `lr`."""
     for group in optimizer.param_groups:
         group["lr"] = lr
+
+
+@contextmanager
+def kept_settings(optimizer: Any) -> Iterator[None]:
+    """Momentum, decay and the like stay as the plan has them while a checkpoint is loaded.
+
+    What the optimiser has gathered is the checkpoint's; a run may go on with other settings.
+    """
+    before = [
+        {name: value for name, value in group.items() if name != "params"}
+        for group in optimizer.param_groups
+    ]
+    yield
+    for group, settings in zip(optimizer.param_groups, before, strict=True):
+        group.update(settings)

@@ -17,7 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from raysuite.errors import MissingPartError
-from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, World, set_lr
+from raysuite.parallel.base import (
+    Engine,
+    MakeOptimizer,
+    StepSettings,
+    World,
+    kept_settings,
+    set_lr,
+)
 from raysuite.parallel.checkpoints import weights_only
 from raysuite.parallel.comm import TorchComm, join_torch_group, leave_torch_group
 from raysuite.spec.strategies import DeepSpeedOptions
@@ -210,7 +217,7 @@ class DeepSpeedEngine(Engine):
         self.engine.save_checkpoint(str(folder), tag="engine", client_state=self.scale.state())
 
     def load(self, folder: Path) -> None:
-        with weights_only(_data_classes()):
+        with weights_only(_data_classes()), kept_settings(self._optimizer):
             _, state = self.engine.load_checkpoint(str(folder), tag="engine")
         self.scale.load_state(state)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from raysuite.spec.search import LISTED, Dimension, Kind, SearchOptions, holds
@@ -60,6 +60,35 @@ def draw(dimension: Dimension, chance: random.Random) -> Any:
             return chance.randrange(*arguments)
         case "choice" | "grid":
             return chance.choice(arguments)
+
+
+def perturbed(
+    dimension: Dimension, value: Any, factors: Sequence[float], chance: random.Random
+) -> Any:
+    """A value near another: a number times one of `factors`, within its range; of a list a
+    neighbour."""
+    arguments = dimension.arguments
+    if dimension.kind in LISTED:
+        if value not in arguments:
+            return draw(dimension, chance)
+        place = arguments.index(value)
+        beside = [each for each in (place - 1, place + 1) if 0 <= each < len(arguments)]
+        return arguments[chance.choice(beside)] if beside else value
+    wanted = value * chance.choice(factors)
+    match dimension.kind:
+        case "normal":
+            return _short(wanted, -math.inf, math.inf)
+        case "quniform":
+            return _moved(value, wanted, dimension.steps())
+        case "randint":
+            return _moved(value, wanted, range(*arguments))
+    return _short(wanted, *arguments)
+
+
+def _moved(value: float, wanted: float, steps: Sequence[float]) -> float:
+    """Of the steps beyond `value`, on the side of `wanted`, the nearest to that; itself if none."""
+    beyond = [each for each in steps if (each - value) * (wanted - value) > 0]
+    return min(beyond, key=lambda each: abs(each - wanted), default=value)
 
 
 def active(space: Mapping[str, Dimension], values: Mapping[str, Any]) -> Values:

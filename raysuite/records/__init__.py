@@ -14,6 +14,7 @@ from raysuite.records.ends import (
     StopReason,
 )
 from raysuite.records.journal import Journal, Results, Sink, read_journal
+from raysuite.records.judged import RunJudged
 from raysuite.records.rows import Row, make_rows
 from raysuite.records.schema import (
     EpochFinished,
@@ -45,6 +46,7 @@ __all__ = [
     "RunFailed",
     "RunFigures",
     "RunFinished",
+    "RunJudged",
     "RunPruned",
     "RunStarted",
     "RunStopped",

@@ -6,9 +6,10 @@ from typing import Literal
 
 from raysuite.records.base import RecordBase
 
-StopReason = Literal["time_limit", "preempted", "interrupted", "down"]
+StopReason = Literal["time_limit", "preempted", "interrupted", "down", "interval"]
 """time_limit: the allocation's time is nearly over. preempted: it is taken away for another job.
-interrupted: a person asked for it. down: the cluster is being ended."""
+interrupted: a person asked for it. down: the cluster is being ended. interval: a sweep's scheduler
+compares its trials after this epoch."""
 
 FailReason = Literal[
     "gate",
@@ -31,6 +32,7 @@ STOPPED: dict[StopReason, str] = {
     "preempted": "preempted",
     "interrupted": "interrupted",
     "down": "the cluster ended",
+    "interval": "waits for the others",
 }
 """Why a run was stopped, in words."""
 
@@ -94,6 +96,8 @@ class RunStopped(RecordBase):
     @property
     def words(self) -> str:
         """Where it stopped, in one line."""
+        if self.reason == "interval":
+            return f"after epoch {self.epoch}, to be compared with the others"
         return f"in epoch {self.epoch + 1}, after step {self.step}; it can be taken up again"
 
 

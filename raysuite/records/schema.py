@@ -12,6 +12,7 @@ from pydantic import Field
 from raysuite.records.base import RecordBase
 from raysuite.records.batches import BatchFound
 from raysuite.records.ends import RunFailed, RunFinished, RunPruned, RunStopped
+from raysuite.records.judged import RunJudged
 from raysuite.records.power import PowerUse
 
 
@@ -205,6 +206,7 @@ Record = Annotated[
     | RunFinished
     | RunFailed
     | RunPruned
-    | RunStopped,
+    | RunStopped
+    | RunJudged,
     Field(discriminator="kind"),
 ]

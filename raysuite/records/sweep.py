@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 
 from raysuite.records.derive import RunFigures, Status, run_figures
 from raysuite.records.journal import Results
+from raysuite.records.judged import Member, RunJudged, turns_of
 from raysuite.records.names import Plan
 from raysuite.records.schema import Record, RunStarted
 
@@ -30,7 +31,7 @@ class TrialFigures:
     """Counted from 0, in the order in which trials were decided."""
     run_id: str
     values: dict[str, Any]
-    """Dotted key -> what this trial has there. A key whose condition does not hold is absent."""
+    """Dotted key -> what this trial began with. A key whose condition does not hold is absent."""
     status: Status
     reason: str
     """Why there is no whole result; empty for a trial that finished."""
@@ -43,6 +44,23 @@ class TrialFigures:
     curve: tuple[tuple[int, float, float], ...]
     """Of each epoch: its number from 0, seconds since the start, validation accuracy."""
     figures: RunFigures
+    turns: tuple[RunJudged, ...] = ()
+    """Each time that it was compared with its population."""
+
+    @property
+    def values_now(self) -> dict[str, Any]:
+        """What it has at the searched keys after all of its turns."""
+        return dict(self.turns[-1].values) if self.turns else self.values
+
+    @property
+    def taken(self) -> list[RunJudged]:
+        """Its turns that gave it the weights of another trial."""
+        return [turn for turn in self.turns if turn.source is not None]
+
+    @property
+    def member(self) -> Member:
+        """What the way of weights through a population is told from."""
+        return Member(self.number, self.run_id, self.values, self.turns)
 
     @property
     def counts(self) -> bool:
@@ -73,6 +91,7 @@ def trial_figures(plan: Plan, records: Sequence[Record]) -> TrialFigures:
         worker_seconds=run.workers * wall_seconds(records),
         curve=tuple((each.epoch, each.elapsed_seconds, each.val_accuracy) for each in run.epochs),
         figures=run,
+        turns=turns_of(records),
     )
 
 
@@ -117,7 +136,8 @@ def _dominates(left: tuple[float, ...], right: tuple[float, ...]) -> bool:
 
 
 def wall_seconds(records: Sequence[Record]) -> float:
-    """Wall clock of all attempts, each from its start to its last Record."""
+    """Wall clock of all attempts, each from its start to its last Record: a run that waits to be
+    compared with others holds no workers."""
     total = 0.0
     start: float | None = None
     last = 0.0
@@ -125,5 +145,6 @@ def wall_seconds(records: Sequence[Record]) -> float:
         if isinstance(record, RunStarted):
             total += 0.0 if start is None else max(0.0, last - start)
             start = record.time
-        last = record.time
+        if not isinstance(record, RunJudged):
+            last = record.time
     return total + (0.0 if start is None else max(0.0, last - start))

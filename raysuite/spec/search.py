@@ -103,7 +103,7 @@ class SearchOptions(Options):
     searcher: SearcherOptions = RandomSearch()
     """Who decides the trials."""
     scheduler: SchedulerOptions = NoScheduler()
-    """Who ends trials early."""
+    """Who ends trials early, or has them take the weights of better ones."""
     deadline_s: float | None = Field(default=3600.0, gt=0)
     """Seconds of wall clock from a trial's start on; one that takes longer is ended, and counts as
     failed. null: none."""

@@ -11,6 +11,7 @@ from raysuite.errors import Mistake, SpecError
 from raysuite.spec.checking import Place, dotted_keys, suggest, validate_as
 from raysuite.spec.document import Document, KeyPath
 from raysuite.spec.experiment import FREE_FORM, NOT_IN_A_MATRIX
+from raysuite.spec.population import population_findings
 from raysuite.spec.search import LISTED, Dimension, SearchOptions, name_of
 
 _ANY = {"seed": {"uniform": [0, 1]}}
@@ -77,6 +78,7 @@ def _findings(
     if rest is not None:
         yield from _together(rest, read)
         yield from _target(document, rest, space)
+        yield from population_findings(document, rest, read)
     if document.data.get("matrix"):
         yield ("matrix",), "a sweep has no matrix: write its keys as `grid` into search.space"
     if document.data.get("repeats", 1) != 1:

@@ -1,4 +1,4 @@
-"""Who decides the trials of a sweep, and who ends them early: a block of options each."""
+"""Who decides the trials of a sweep, and who ends or changes them: a block of options each."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from raysuite.spec.base import Options, expand_shorthand
+
+Factor = Annotated[float, Field(gt=0)]
 
 
 class RandomSearch(Options):
@@ -67,6 +69,24 @@ class MedianScheduler(Options):
     """So many others must have come as far."""
 
 
+class PbtScheduler(Options):
+    """Population-based training (Jaderberg et al. 2017, arXiv:1711.09846): trials are compared
+    after each interval; the worst go on from the weights of the best, with other values."""
+
+    name: Literal["pbt"] = "pbt"
+    interval_epochs: int = Field(ge=1)
+    """All trials wait for each other after so many epochs, and again after as many."""
+    quantile: float = Field(default=0.25, gt=0, le=0.5)
+    """So large a part of the trials, rounded up but at most half, takes the weights of as many of
+    the best (default: Ray Tune's; the paper's truncation selection is of 20 %)."""
+    resample: float = Field(default=0.25, ge=0, le=1)
+    """How likely a value is drawn anew rather than changed from that of the other trial (default:
+    Ray Tune's)."""
+    factors: tuple[Factor, ...] = Field(default=(0.8, 1.2), min_length=1)
+    """A number is multiplied by one of these, all alike, and kept within its range; of a `choice`
+    a neighbour in the list is taken (default: the paper's)."""
+
+
 SearcherOptions = Annotated[
     RandomSearch | GridSearch | OptunaSearch | BohbSearch,
     Field(discriminator="name"),
@@ -74,7 +94,7 @@ SearcherOptions = Annotated[
 ]
 
 SchedulerOptions = Annotated[
-    NoScheduler | AshaScheduler | MedianScheduler,
+    NoScheduler | AshaScheduler | MedianScheduler | PbtScheduler,
     Field(discriminator="name"),
     BeforeValidator(expand_shorthand),
 ]

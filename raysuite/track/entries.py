@@ -161,7 +161,8 @@ def mlflow_status(run: RunFigures) -> str:
     if run.status in ("finished", "pruned"):  # the tag raysuite.status tells them apart
         return "FINISHED"
     if run.status == "stopped":
-        return "KILLED"
+        held = run.stopped is not None and run.stopped.reason == "interval"
+        return "RUNNING" if held else "KILLED"
     if run.status == "failed":
         return "KILLED" if run.reason.startswith("interrupted") else "FAILED"
     return "RUNNING"

@@ -15,7 +15,7 @@ from raysuite.records.sweep import (
     pareto,
     wanted_goals,
 )
-from raysuite.track.entries import Point, flatten, milliseconds, param_values
+from raysuite.track.entries import MOST_TAG, Point, flatten, milliseconds, param_values
 
 BEST = "raysuite.best"
 """Tag of the best trial, or of all trials on the Pareto front; no other trial has it."""
@@ -107,8 +107,12 @@ def trial_points(search: Search, trial: TrialFigures) -> Iterator[Point]:
 
 
 def trial_tags(trial: TrialFigures) -> dict[str, str]:
-    """Its number."""
-    return {"raysuite.kind": "trial", "raysuite.trial": str(trial.number)}
+    """Its number; of a population, whose weights it took, and what it has now."""
+    tags = {"raysuite.kind": "trial", "raysuite.trial": str(trial.number)}
+    if trial.turns:
+        tags["raysuite.pbt.values"] = json.dumps(trial.values_now)
+        tags["raysuite.pbt.judged"] = "; ".join(turn.words for turn in trial.turns)
+    return {key: value[:MOST_TAG] for key, value in tags.items()}
 
 
 def trial_title(number: int) -> str:

@@ -42,16 +42,19 @@ def execute(
     model_file: Path | None = None,
     trace_file: Path | None = None,
     asked_to_stop: AskedToStop = never,
+    until: int | None = None,
 ) -> Iterator[Record]:
     """Run `plan` on this rank; every rank yields the same Records, and one of them writes them.
 
-    `resume` is the folder of a checkpoint of this run; the trained model's state goes into
+    `resume` is the folder of a checkpoint, of this run or of another whose weights it takes; the
+    trained model's state goes into
     `model_file`, which `torch.load(..., weights_only=True)` reads, and rank 0's trace, where the
     spec asks for a profile, into `trace_file`. A strategy that fails the gate
     ends the run with RunFailed before a single step is timed; so does a run at whose end the
     ranks hold different weights, and no figure of it is told. Where rank 0 is `asked_to_stop`,
     `checkpoint` is called and the last Record is RunStopped: the run can be taken up again. Asked
-    to prune it, there is none, and the last Record is RunPruned.
+    to prune it, there is none, and the last Record is RunPruned. With `until`, it stops like that
+    after so many of its epochs, if it has more of them.
 
     Raises ValueError for a plan whose batch is still to be found.
     """
@@ -88,7 +91,8 @@ def execute(
             yield found.record
         training = plan.spec.training
         watch = Watch(asked_to_stop, world, loop.engine.comm)
-        while loop.epoch < training.epochs:
+        goal = min(until or training.epochs, training.epochs)
+        while loop.epoch < goal:
             done = loop.run_epoch(watch)
             if isinstance(done, Stop):
                 if checkpoint:
@@ -100,9 +104,14 @@ def execute(
                 return
             yield done
             every = training.checkpoint_every
-            if checkpoint and every and loop.epoch % every == 0 and loop.epoch < training.epochs:
+            if checkpoint and every and loop.epoch % every == 0 and loop.epoch < goal:
                 checkpoint(loop)
         watch.end()
+        if goal < training.epochs:
+            if checkpoint:
+                checkpoint(loop)
+            yield _stopped(loop, Stop("interval"))
+            return
         first_step_at = loop.first_step_at or time.perf_counter()
         finished = RunFinished(
             run_id=plan.run_id,

@@ -68,13 +68,20 @@ def data() -> tuple[Tensor, Tensor]:
 IMAGES, LABELS = data()
 
 
+MOMENTUM = 0.9
+
+
 def engine_of(
-    strategy: Strategy, settings: StepSettings, seed: int = 0, batch_norm: bool = False
+    strategy: Strategy,
+    settings: StepSettings,
+    seed: int = 0,
+    batch_norm: bool = False,
+    momentum: float = MOMENTUM,
 ) -> Engine:
     torch.manual_seed(seed)
     return strategy.prepare(
         Net(batch_norm),
-        lambda parameters: torch.optim.SGD(parameters, lr=9.0, momentum=0.9, weight_decay=1e-4),
+        lambda parameters: torch.optim.SGD(parameters, 9.0, momentum, weight_decay=1e-4),
         settings,
     )
 
@@ -139,8 +146,16 @@ def compared(strategy: Strategy, world: World, settings: StepSettings) -> dict[s
     return found
 
 
-def resumed(strategy: Strategy, world: World, shared: bool, precision: str, folder: Path) -> bool:
-    """Is training on from a checkpoint the same, to the bit, as training through?"""
+def resumed(
+    strategy: Strategy,
+    world: World,
+    shared: bool,
+    precision: str,
+    folder: Path,
+    momentum: float = MOMENTUM,
+) -> float:
+    """How far training on from a checkpoint is from training through, with another momentum in its
+    second half: what an engine was made with holds, not what the checkpoint's was."""
     accumulate = 1 if takes_no_accumulation(strategy) else 2
     micro_batch = GLOBAL_BATCH // (accumulate * world.size)
     settings = replace(BASE, accumulate=accumulate, micro_batch=micro_batch, precision=precision)
@@ -149,6 +164,9 @@ def resumed(strategy: Strategy, world: World, shared: bool, precision: str, fold
     own = folder if shared else folder / f"rank{world.rank}"
     own.mkdir(parents=True, exist_ok=True)
     engine.save(own)
+    optimizer: Any = vars(engine).get("optimizer") or vars(engine)["_optimizer"]
+    for group in optimizer.param_groups:
+        group["momentum"] = momentum
     losses, weights = train(engine, world, [1]), flat(engine)
     engine.close()
     if not shared:  # as Ray Train does: every rank's files into one folder
@@ -156,7 +174,7 @@ def resumed(strategy: Strategy, world: World, shared: bool, precision: str, fold
         for rank in range(world.size):
             shutil.copytree(folder / f"rank{rank}", whole, dirs_exist_ok=True)
         own = whole
-    fresh = engine_of(strategy, settings, seed=1)
+    fresh = engine_of(strategy, settings, seed=1, momentum=momentum)
     fresh.load(own)
     again = {"losses": torch.tensor(train(fresh, world, [1])), "weights": flat(fresh)}
     fresh.close()
@@ -216,6 +234,7 @@ def examine(options: StrategyOptions, world: World, kind: str, folder: Path) -> 
         found["buffers"] = buffers_alike(strategy, world)
         found["resumed_fp16"] = resumed(strategy, world, False, "fp16", folder / "own")
         found["resumed"] = resumed(strategy, world, True, "fp32", folder / "shared")
+        found["changed"] = resumed(strategy, world, True, "fp32", folder / "changed", 0.3)
     strategy.stop()
     return found
 

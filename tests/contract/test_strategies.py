@@ -115,6 +115,7 @@ def test_a_checkpoint_continues_to_the_bit(variant: str, size: int) -> None:
     rounding = 1e-6 if reordered else 0.0
     assert found["resumed_fp16"] <= rounding, "each rank has a folder of its own"
     assert found["resumed"] <= rounding, "all ranks share a folder"
+    assert found["changed"] <= rounding, "with settings of its own"
 
 
 @pytest.mark.parametrize(("variant", "size"), EXACT_CASES)

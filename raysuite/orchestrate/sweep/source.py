@@ -17,6 +17,7 @@ from raysuite.orchestrate.losses import record_failure, record_loss
 from raysuite.orchestrate.nodes import Need
 from raysuite.orchestrate.preflight import lacking, too_large
 from raysuite.orchestrate.sweep import room
+from raysuite.orchestrate.sweep.population import Population
 from raysuite.orchestrate.sweep.rules import JournaledRule
 from raysuite.orchestrate.sweep.searchers import Values, decider_of
 from raysuite.orchestrate.sweep.trial import record_deadline, spent
@@ -24,6 +25,7 @@ from raysuite.plan import RunPlan
 from raysuite.plan.dataset import Datasets
 from raysuite.plan.trials import trial_plan
 from raysuite.records import Results
+from raysuite.records.judged import held_after, turns_of
 from raysuite.records.sweep import trials
 from raysuite.spec import Document
 from raysuite.spec.search import SearchOptions
@@ -53,7 +55,14 @@ class TrialSource(Searcher):
         plans = [RunPlan.model_validate(plan) for plan in results.plans()]
         self._count = len(plans)
         self._left_out: list[Values] = []
-        self._pending = deque(plan for plan in plans if results.end_of(plan.run_id) is None)
+        self._population = Population(document, search, results)
+        left = [plan for plan in plans if results.end_of(plan.run_id) is None]
+        self._held = {plan.run_id: plan for plan in left if self._is_held(plan)}
+        """Trials that wait at an interval for the others of their population."""
+        self._is_whole = any(turns_of(results.records(plan.run_id)) for plan in plans)
+        """Whether all of that population are decided, as they are once it was judged."""
+        self._has_changed = True
+        self._pending = deque(plan for plan in left if plan.run_id not in self._held)
         self._running: dict[str, RunPlan] = {}
         self._deaths: Counter[str] = Counter()
         self._known_nodes: list[room.Node] = []
@@ -69,16 +78,19 @@ class TrialSource(Searcher):
     @property
     def is_done(self) -> bool:
         """Whether all trials are decided and have ended."""
-        return self._all_decided and not self._pending and not self._running
+        return self._all_decided and not (self._pending or self._running or self._held)
 
     def suggest(self, trial_id: str) -> Any:
         """The next run, None while there is no room for it, or that there is none."""
         if self.stopped or self._is_full():
             return None if self._running else Searcher.FINISHED
+        self._release()
         while self._pending and not self._can_be(self._pending[0]):
             self._pending.popleft()
+            self._has_changed = True
         if not self._pending and (plan := self._decide()):
             self._pending.append(plan)
+        self._release()
         if not self._pending:
             return None if self._running else Searcher.FINISHED
         needs = [Need.of(plan) for plan in self._running.values()]
@@ -110,7 +122,11 @@ class TrialSource(Searcher):
     ) -> None:
         """A trial's actor has ended; where it died, its run is made again, or is lost."""
         plan = self._running.pop(trial_id)
+        self._has_changed = True
         if self._results.end_of(plan.run_id) is not None or stopping.told(self._results.folder):
+            return
+        if self._is_held(plan):
+            self._held[plan.run_id] = plan
             return
         limit = self._search.deadline_s
         self._deaths[plan.run_id] += 1
@@ -120,6 +136,20 @@ class TrialSource(Searcher):
             record_loss(plan, self._results, None)
         else:
             self._pending.appendleft(plan)
+
+    def _is_held(self, plan: RunPlan) -> bool:
+        return held_after(self._results.records(plan.run_id)) is not None
+
+    def _release(self) -> None:
+        """Let those go on for whom nobody is missing any more."""
+        self._is_whole |= self._all_decided
+        if not (self._held and self._is_whole and self._has_changed):
+            return
+        self._has_changed = False
+        plans = [RunPlan.model_validate(plan) for plan in self._results.plans()]
+        ready = self._population.ready(plans)
+        self._pending.extend(plan for plan in self._held.values() if plan.run_id in ready)
+        self._held = {run_id: plan for run_id, plan in self._held.items() if run_id not in ready}
 
     def _nodes(self) -> list[room.Node]:
         """What each node has; Ray Tune asks several times a second, and Ray now and then."""

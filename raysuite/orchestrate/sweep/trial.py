@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from raysuite.orchestrate import stopping
-from raysuite.orchestrate.groups import make_trainer
+from raysuite.orchestrate.groups import Leg, make_trainer
 from raysuite.orchestrate.losses import record_failure, record_loss
 from raysuite.orchestrate.node_keeper import DeadlineError
 from raysuite.orchestrate.sweep.batch import find_batch
+from raysuite.orchestrate.sweep.population import leg_of
 from raysuite.plan import RunPlan
 from raysuite.records import EpochFinished, Results
+from raysuite.records.judged import held_after
 from raysuite.records.sweep import wall_seconds
 
 _POLL_SECONDS = 0.25
@@ -63,7 +65,8 @@ def run_trial(config: dict[str, Any], setting: Setting) -> None:
     if setting.deadline_s is not None:
         deadline = time.time() + setting.deadline_s - spent(results, plan.run_id)
     told = len(epochs_of(results, plan.run_id))
-    for record in _epochs(plan, results, deadline, told):
+    plan, leg = leg_of(plan, results)
+    for record in _epochs(plan, results, deadline, told, leg):
         ray.tune.report({"run_id": plan.run_id, "epoch": record.epoch})
 
 
@@ -84,14 +87,15 @@ def spent(results: Results, run_id: str) -> float:
 
 
 def _epochs(
-    plan: RunPlan, results: Results, deadline: float | None, told: int
+    plan: RunPlan, results: Results, deadline: float | None, told: int, leg: Leg | None
 ) -> Iterator[EpochFinished]:
-    """Make the run; its epochs, as they come, but for the first `told` of its journal."""
+    """Make the run, or a leg of it; its epochs, as they come, but for the first `told` of its
+    journal."""
     raised: list[Exception] = []
 
     def fit() -> None:
         try:
-            make_trainer([plan], results.folder, deadline=deadline).fit()
+            make_trainer([plan], results.folder, deadline=deadline, leg=leg).fit()
         except Exception as error:
             raised.append(error)
 
@@ -113,8 +117,8 @@ def _epochs(
 
 
 def _settle(plan: RunPlan, results: Results, error: Exception | None) -> None:
-    """Record the end of a run that has none, unless it was asked to stop."""
-    if results.end_of(plan.run_id) is not None:
+    """Record the end of a run that has none, unless it was asked to stop, or waits for others."""
+    if results.end_of(plan.run_id) is not None or held_after(results.records(plan.run_id)):
         return
     if isinstance(getattr(error, "controller_failure", None), DeadlineError):
         record_deadline(plan, results)

@@ -10,7 +10,9 @@ from typing import Any
 import yaml
 
 from raysuite.errors import SpecError
+from raysuite.records.names import Plan
 from raysuite.records.sweep import TrialFigures
+from raysuite.report.sweep.lineage import way_words
 from raysuite.report.sweep.study import TOLD, Study, goal_text
 from raysuite.spec import validate
 from raysuite.spec.document import set_dotted
@@ -38,10 +40,11 @@ def outdated(folder: Path, files: dict[str, str]) -> Iterator[Path]:
 def best_spec(study: Study, trial: TrialFigures) -> str:
     """The spec that the sweep began from, with this trial's values, seed and no search.
 
-    Where that would not give the trial's own spec, as the command line set other keys, it is the
-    trial's spec with every default written out.
+    Of a trial that changed its values on the way, the last of them hold throughout, and the head
+    says so. Where that would not give the trial's own spec, as the command line set other keys, it
+    is the trial's spec with every default written out.
     """
-    plan = trial.figures.plan
+    plan = _last_plan(trial)
     spec = _from_base(study, trial)
     if not _same(spec, plan["spec"]):
         spec = {key: value for key, value in plan["spec"].items() if key not in _NOT_A_RUNS}
@@ -51,11 +54,17 @@ def best_spec(study: Study, trial: TrialFigures) -> str:
     return "\n".join([f"{HEAD}{first}", *(f"# {line}" for line in others), written])
 
 
+def _last_plan(trial: TrialFigures) -> Plan:
+    """The plan of its last attempt: of a population's trial, with the values that it has now."""
+    started = trial.figures.started
+    return started.plan if trial.taken and started is not None else trial.figures.plan
+
+
 def _from_base(study: Study, trial: TrialFigures) -> dict[str, Any]:
     base = {key: value for key, value in study.base.items() if key not in _NOT_A_RUNS}
     spec: dict[str, Any] = copy.deepcopy(base)
     # a whole block first, then the keys in it: `strategy` before `strategy.zero_stage`
-    for key, value in sorted(trial.values.items(), key=lambda each: each[0].count(".")):
+    for key, value in sorted(trial.values_now.items(), key=lambda each: each[0].count(".")):
         set_dotted(spec, key, copy.deepcopy(value))
     return spec
 
@@ -81,4 +90,8 @@ def _head(study: Study, trial: TrialFigures) -> Iterator[str]:
     yield f"trial {trial.number} of the sweep {study.name}, {which} of {len(study.trials)}."
     ended = "stopped early" if trial.status == "pruned" else "finished"
     yield f"It reached {reached}; it {ended} after {trial.epochs} epochs. n = 1."
+    if trial.taken:
+        yield "It is another run than the trial: pbt changed values on the way, and here the last"
+        yield "ones hold throughout. The trial's weights came to be by"
+        yield from (f"  {words}" for words in way_words(study, trial))
     yield f"Searched keys: {', '.join(sorted(trial.values))}. Run: raysuite run FILE"

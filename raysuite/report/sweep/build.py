@@ -16,6 +16,7 @@ from raysuite.report.sheets import files_of
 from raysuite.report.sweep.against import against_sweep, anytime_plot, other_sweep
 from raysuite.report.sweep.best import best_files
 from raysuite.report.sweep.importance import Importances, importances
+from raysuite.report.sweep.lineage import lines
 from raysuite.report.sweep.plots import sweep_plots
 from raysuite.report.sweep.study import Study, study, value_text
 from raysuite.report.sweep.summary import summarize_sweep
@@ -68,6 +69,7 @@ class SweepReport:
             "pareto": [trial.number for trial in self.study.front],
             "worker_seconds": self.study.worker_seconds,
             "importances": asdict(self.importances),
+            "lineage": lines(self.study, self.study.trials),
             "trials": [trial_data(trial) for trial in self.study.trials],
         }
 

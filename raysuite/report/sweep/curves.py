@@ -9,6 +9,7 @@ from raysuite.report import text
 from raysuite.report.figures.panels import ACCURACY
 from raysuite.report.plot import NEUTRAL, Plot, Trace, safe
 from raysuite.report.sweep.colors import BY_RANK, rank_colors
+from raysuite.report.sweep.lineage import broken_curve, taken_marks
 from raysuite.report.sweep.parallel import told, trial_key
 from raysuite.report.sweep.study import Study, trial_name
 
@@ -31,7 +32,7 @@ def curves(study: Study) -> Plot | None:
         line = _line(study, trial, colors)
         traces.append({**line, "showlegend": line["name"] not in named})
         named.add(line["name"])
-    traces += _ends(study)
+    traces += [*_ends(study), *taken_marks(study)]
     pruned = study.of("pruned")
     crosses = (
         f" A cross is where {study.scheduler} stopped a trial early: {len(pruned)} of "
@@ -39,6 +40,12 @@ def curves(study: Study) -> Plot | None:
         if pruned
         else ""
     )
+    taken = sum(len(trial.taken) for trial in study.trials)
+    if taken:
+        crosses += (
+            " A diamond is where a trial took another's weights; its line goes on from theirs: "
+            f"{text.count(taken, 'time')}."
+        )
     return Plot(
         name="learning-curves",
         title="Learning curves",
@@ -57,12 +64,13 @@ def _line(study: Study, trial: TrialFigures, colors: dict[int, str]) -> Trace:
     best, pruned = trial is study.best, trial.status == "pruned"
     color = colors.get(trial.number, NEUTRAL)
     marked = len(trial.curve) <= MOST_MARKERS
+    points = broken_curve(study, trial)
     return {
         "type": "scatter",
         "mode": "lines+markers" if marked else "lines",
         "name": f"best: {trial_name(trial)}" if best else STATUS_WORDS[trial.status],
-        "x": [epoch + 1 for epoch, _, _ in trial.curve],
-        "y": [accuracy for _, _, accuracy in trial.curve],
+        "x": [epochs for epochs, _ in points],
+        "y": [accuracy for _, accuracy in points],
         "line": {
             "color": color,
             "width": 3.5 if best else 1.4 if pruned else 2,

@@ -15,6 +15,7 @@ from raysuite.records.sweep import Goal, TrialFigures
 from raysuite.report import text
 from raysuite.report.plot import NEUTRAL, Plot, folded
 from raysuite.report.sweep.axes import is_number
+from raysuite.report.sweep.lineage import judged_within
 from raysuite.report.sweep.study import TOLD, Study
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ def importances(study: Study) -> Importances:
     Importance") by optuna, of the first goal.
 
     Where trials were stopped early, all are judged by their accuracy after the last epoch that
-    each of them finished: those that went on are no fair sample.
+    each of them finished: those that went on are no fair sample. Where trials took the weights of
+    others, it is the last epoch before any did.
     """
     sample, judged = _sample(study)
     keys = [key for key in study.keys if all(key in trial.values for trial, _ in sample)]
@@ -97,9 +99,11 @@ def importances(study: Study) -> Importances:
 
 def _sample(study: Study) -> tuple[Sample, str]:
     told = TOLD[study.goal].words
-    if study.goal == "accuracy" and study.of("pruned"):
+    own = judged_within(study)
+    if study.goal == "accuracy" and (study.of("pruned") or own):
         began = [trial for trial in study.trials if trial.counts and trial.curve]
         epochs = min((trial.epochs for trial in began), default=0)
+        epochs = min(epochs, own or epochs)
         reached = [
             (trial, max(accuracy for _, _, accuracy in trial.curve[:epochs])) for trial in began
         ]

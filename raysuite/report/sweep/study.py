@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from raysuite.records import Record, Results, RunStarted
+from raysuite.records import Record, Results, RunJudged, RunStarted
 from raysuite.records.names import block_name, key_name
 from raysuite.records.sweep import (
     LOWER_IS_BETTER,
@@ -163,7 +163,8 @@ def _spans(records: Sequence[Record], workers: int) -> Iterator[Span]:
             if begin is not None:
                 yield Span(begin, end, workers)
             begin = record.time
-        end = record.time
+        if not isinstance(record, RunJudged):
+            end = record.time
     if begin is not None:
         yield Span(begin, end, workers)
 

@@ -11,6 +11,7 @@ from raysuite.records.derive import STATUS_WORDS
 from raysuite.records.sweep import Goal, TrialFigures
 from raysuite.report import text
 from raysuite.report.fastest import Sentence
+from raysuite.report.sweep import lineage
 from raysuite.report.sweep.importance import Importances
 from raysuite.report.sweep.study import (
     TOLD,
@@ -51,6 +52,7 @@ def _results(study: Study) -> Iterator[str]:
         yield f"{head}: {trial_name(top)} with {_reached(top, goal)}: {_values(study, top)}."
         if not study.front:
             yield from _alike(study, best)
+    yield from lineage.sentences(study)
 
 
 def _place(trial: TrialFigures, goal: Goal) -> float:
@@ -131,6 +133,7 @@ def _caveats(study: Study, found: Importances) -> Iterator[str]:
             f"that it is told of, which flatters it; run its spec with repeats to know its spread."
             f"{seen if 'accuracy' in study.goals else ''}"
         )
+    yield from lineage.caveat(study)
     if found.message:
         yield found.message
     if len(study.hosts) > 1:

@@ -10,6 +10,7 @@ from raysuite.records.sweep import Goal, TrialFigures
 from raysuite.report import text
 from raysuite.report.sheet import Sheet
 from raysuite.report.sweep.axes import is_number
+from raysuite.report.sweep.lineage import taken_sheet
 from raysuite.report.sweep.spending import costs_sheet
 from raysuite.report.sweep.study import TOLD, Study, goal_text, trial_name, value_text
 from raysuite.report.tables import Column
@@ -20,7 +21,10 @@ MOST_BEST = 10
 
 def sheets(study: Study) -> list[Sheet]:
     """The tables that have anything in them, in the order of the page."""
-    made = (best_sheet(study), costs_sheet(study), failed_sheet(study), trials_sheet(study))
+    made = (
+        *(best_sheet(study), taken_sheet(study), costs_sheet(study)),
+        *(failed_sheet(study), trials_sheet(study)),
+    )
     return [sheet for sheet in made if sheet.cells]
 
 

@@ -46,7 +46,7 @@ def taken_up(epoch: int, step: int = 0) -> RunStarted:
     )
 
 
-@pytest.mark.parametrize("reason", get_args(StopReason))
+@pytest.mark.parametrize("reason", sorted(set(get_args(StopReason)) - {"interval"}))
 def test_a_stopped_run_is_neither_finished_nor_failed(tmp_path: Path, reason: StopReason) -> None:
     end = STOP.model_copy(update={"reason": reason})
     found = run_figures(DATA, [*WHOLE[:5], end])

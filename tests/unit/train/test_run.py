@@ -20,6 +20,7 @@ from raysuite.records import (
     RunFailed,
     RunFinished,
     RunStarted,
+    RunStopped,
 )
 from raysuite.train import gate
 from raysuite.train import run as run_module
@@ -210,3 +211,45 @@ class TestTheGate:
 
 
 World0 = run_module.World(0, 1, 0, torch.device("cpu"))
+
+
+class TestInterval:
+    """A run that stops after an epoch for others to be compared with it."""
+
+    def test_it_stops_there_with_a_checkpoint_and_goes_on_as_if_it_had_not(
+        self, tmp_path: Path
+    ) -> None:
+        plan = plan_of(training_epochs=3)
+        whole = epochs_of(run(plan))
+        first = run(plan, checkpoint=keep(tmp_path / "kept"), until=2)
+        stopped = first[-1]
+        assert isinstance(stopped, RunStopped)
+        assert (stopped.reason, stopped.epoch) == ("interval", 2)
+        assert stopped.step == 2 * plan.steps_per_epoch
+        last = max((tmp_path / "kept").iterdir())
+        second = run(plan, resume=last)
+        assert isinstance(second[0], RunStarted)
+        assert second[0].first_epoch == 2
+        assert isinstance(second[-1], RunFinished)
+        made = [*epochs_of(first), *epochs_of(second)]
+        assert [epoch.losses for epoch in made] == [epoch.losses for epoch in whole]
+
+    @pytest.mark.parametrize("until", [3, 7])
+    def test_the_last_epoch_is_the_end(self, until: int) -> None:
+        assert isinstance(run(plan_of(training_epochs=3), until=until)[-1], RunFinished)
+
+    def test_another_runs_weights_are_gone_on_with_at_ones_own_values(self, tmp_path: Path) -> None:
+        """The same order of samples and the same weights: the loss of the first step is the same,
+        and the next ones are not, as the rate is another."""
+        source = plan_of(training_epochs=3)
+        poor = plan_of(training_epochs=3, optimizer_lr=1e-6)
+        run(source, checkpoint=keep(tmp_path / "kept"), until=2)
+        taken = max((tmp_path / "kept").iterdir())
+        changed = plan_of(training_epochs=3, optimizer_lr=0.05, optimizer_momentum=0.5)
+        changed = changed.model_copy(update={"run_id": poor.run_id})
+        [own], [others] = (epochs_of(run(each, resume=taken)) for each in (changed, source))
+        assert own.run_id == poor.run_id
+        assert own.losses[0] == others.losses[0]
+        assert own.losses[1:] != others.losses[1:]
+        assert own.learning_rates == pytest.approx([rate / 2 for rate in others.learning_rates])
+        assert own.losses[0] < epochs_of(run(poor))[2].losses[0] / 2

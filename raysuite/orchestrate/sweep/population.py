@@ -1,0 +1,189 @@
+"""A population whose trials wait for each other: compared when all stand at an interval, then gone
+on with, from their own checkpoints or from those of better ones.
+
+The journals tell all of it. Nobody goes on before every turn is written and every checkpoint that
+is taken is copied, so that a driver that was killed decides the rest as it would have.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from raysuite.errors import RunError, SpecError
+from raysuite.orchestrate.groups import CHECKPOINTS, Leg
+from raysuite.plan import RunPlan
+from raysuite.plan.population import Standing, Turn, judge, with_values
+from raysuite.plan.space import Values
+from raysuite.plan.sweep import sweep_document
+from raysuite.records import EpochFinished, Journal, Record, Results, RunJudged
+from raysuite.records.attempts import current
+from raysuite.records.judged import held_after, turns_of
+from raysuite.spec import Document
+from raysuite.spec.search import SearchOptions
+from raysuite.spec.searchers import PbtScheduler
+from raysuite.train.checkpoint import LoopState
+
+_SNAPSHOT = "checkpoint_manager_snapshot.json"
+"""Ray Train's own list of the checkpoints that are whole, in a trainer's folder."""
+
+Journals = Mapping[str, Sequence[Record]]
+"""Run id -> its Records."""
+
+
+def leg_of(plan: RunPlan, results: Results) -> tuple[RunPlan, Leg | None]:
+    """The next part of a trial, and its plan with the values that it has there; the whole of it
+    where the sweep has no population."""
+    found = results.search()
+    search = None if found is None else SearchOptions.model_validate(found["search"])
+    if search is None or not isinstance(search.scheduler, PbtScheduler):
+        return plan, None
+    turns = turns_of(results.records(plan.run_id))
+    until = (turns[-1].epoch + 1 if turns else 0) + search.scheduler.interval_epochs
+    took = _took(turns)
+    if took is not None:
+        plan = with_values(sweep_document(results), plan, took.values)
+    leg = Leg(
+        name=_trainer(plan.run_id, took),
+        until=until if until < plan.spec.training.epochs else None,
+        taken=None if took is None else str(_copy(results, plan.run_id, took)),
+    )
+    return plan, leg
+
+
+class Population:
+    """The trials of a sweep that are trained as a population."""
+
+    def __init__(self, document: Document, search: SearchOptions, results: Results) -> None:
+        self._document, self._search, self._results = document, search, results
+
+    def ready(self, plans: Sequence[RunPlan]) -> set[str]:
+        """Which trials that waited at an interval go on, once none that is to be compared with
+        them is behind; what becomes of each stands in its journal then.
+
+        `plans` are all of the population. Raises RunError where a checkpoint cannot be copied.
+        """
+        journals = {plan.run_id: self._results.records(plan.run_id) for plan in plans}
+        going_on = [plan for plan in plans if self._results.end_of(plan.run_id) is None]
+        waiting = [at for run in journals.values() if (at := held_after(run)) is not None]
+        epochs = min(waiting, default=0)
+        if not waiting or any(_behind(journals[plan.run_id]) < epochs for plan in going_on):
+            return set()
+        held = {run_id for run_id, run in journals.items() if held_after(run) == epochs}
+        incomplete = {each for each in held if self._checkpoint(each, journals, epochs) is None}
+        if incomplete:  # the driver was killed before Ray Train had taken it in: they come again
+            return incomplete
+        members = [plan for plan in plans if _stands(journals[plan.run_id], epochs)]
+        standings = [_standing(plan, journals[plan.run_id], epochs) for plan in members]
+        turns = judge(
+            self._search, standings, epochs, lambda values: self._can_be(plans[0], values)
+        )
+        for turn in turns:
+            if turn.trial.run_id in held:
+                self._carry_out(turn, journals, epochs)
+        return held
+
+    def _can_be(self, plan: RunPlan, values: Values) -> bool:
+        try:
+            with_values(self._document, plan, values)
+        except SpecError:
+            return False
+        return True
+
+    def _carry_out(self, turn: Turn, journals: Journals, epochs: int) -> None:
+        """Copy the checkpoint that a trial takes, and write down what became of it, in that order;
+        what it had of its own is of no use then."""
+        trial, source = turn.trial, turn.source
+        record = RunJudged(
+            run_id=trial.run_id,
+            by=self._search.scheduler.name,
+            epoch=epochs - 1,
+            value=trial.value if math.isfinite(trial.value) else None,
+            place=turn.place,
+            population=turn.population,
+            source=None if source is None else source.run_id,
+            source_trial=None if source is None else source.number,
+            values=turn.values,
+        )
+        if source is not None:
+            found = self._checkpoint(source.run_id, journals, epochs)
+            _copy_whole(found, _copy(self._results, trial.run_id, record))
+        Journal(self._results.journal_file(trial.run_id)).write(record)
+        if source is not None:
+            before = _took(turns_of(journals[trial.run_id]))
+            folder = self._results.folder / CHECKPOINTS / _trainer(trial.run_id, before)
+            shutil.rmtree(folder, ignore_errors=True)
+            if before is not None:
+                old = _copy(self._results, trial.run_id, before)
+                shutil.rmtree(old, ignore_errors=True)
+
+    def _checkpoint(self, run_id: str, journals: Journals, epochs: int) -> Path | None:
+        """The whole checkpoint of a run after so many epochs; None where there is none."""
+        took = _took(turns_of(journals[run_id]))
+        if took is not None and took.epoch + 1 == epochs:
+            return _copy(self._results, run_id, took)
+        folder = self._results.folder / CHECKPOINTS / _trainer(run_id, took)
+        try:
+            known = json.loads((folder / _SNAPSHOT).read_text("utf-8"))
+            found = folder / known["latest_checkpoint_result"]["checkpoint_dir_name"]
+            state = LoopState.read(found)
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+        return found if state.epoch == epochs and not state.so_far.steps else None
+
+
+def _behind(records: Sequence[Record]) -> int:
+    """Epochs up to the last interval that a run has reached."""
+    turns = turns_of(records)
+    return held_after(records) or (turns[-1].epoch + 1 if turns else 0)
+
+
+def _stands(records: Sequence[Record], epochs: int) -> bool:
+    """Whether a run has made so many epochs, and no step more."""
+    last = records[-1] if records else None
+    judged = isinstance(last, RunJudged) and last.epoch + 1 == epochs
+    return judged or held_after(records) == epochs
+
+
+def _standing(plan: RunPlan, records: Sequence[Record], epochs: int) -> Standing:
+    reached = [
+        record.val_accuracy
+        for record in current(records)
+        if isinstance(record, EpochFinished) and record.epoch == epochs - 1
+    ]
+    value = reached[0] if reached and math.isfinite(reached[0]) else -math.inf
+    turns = [turn for turn in turns_of(records) if turn.epoch + 1 < epochs]
+    values = turns[-1].values if turns else plan.label
+    return Standing(plan.index, plan.run_id, value, dict(values))
+
+
+def _took(turns: Sequence[RunJudged]) -> RunJudged | None:
+    """The last turn that gave a run the weights of another."""
+    return next((turn for turn in reversed(turns) if turn.source is not None), None)
+
+
+def _trainer(run_id: str, took: RunJudged | None) -> str:
+    """The name of a run's trainer, below which its checkpoints lie: since it took other weights,
+    those before are none of it."""
+    return f"group-{run_id}" + ("" if took is None else f"-after-{took.epoch + 1}")
+
+
+def _copy(results: Results, run_id: str, took: RunJudged) -> Path:
+    """Where the checkpoint lies that a run took."""
+    return results.folder / CHECKPOINTS / f"taken-{run_id}-after-{took.epoch + 1}"
+
+
+def _copy_whole(found: Path | None, to: Path) -> None:
+    """Copy a checkpoint; `to` is there when all of it is."""
+    assert found is not None, "looked for before anyone was judged"
+    partial = to.with_name(f"{to.name}.partial")
+    try:
+        for old in (partial, to):
+            shutil.rmtree(old, ignore_errors=True)
+        shutil.copytree(found, partial)
+        partial.rename(to)
+    except OSError as error:
+        raise RunError(f"the checkpoint {found} could not be copied to {to}: {error}") from None

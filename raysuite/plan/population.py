@@ -1,0 +1,114 @@
+"""Population-based training as pure data: who takes whose weights, and with which values.
+
+Jaderberg et al. 2017, "Population Based Training of Neural Networks", arXiv:1711.09846: exploit by
+truncation selection, explore by perturbation or resampling. All trials are compared after the same
+epoch. Other than there, a trial takes nothing from one that is no better.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from raysuite.plan.run_plan import RunPlan
+from raysuite.plan.space import Values, active, draw, perturbed
+from raysuite.plan.trials import trial_spec
+from raysuite.spec import Document
+from raysuite.spec.population import KEPT
+from raysuite.spec.search import SearchOptions
+from raysuite.spec.searchers import PbtScheduler
+
+_TRIES = 20
+"""How often values are looked for that go together, before those of the source stay as they are."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a trial stands at an interval."""
+
+    number: int
+    run_id: str
+    value: float
+    """What it is judged by, higher is better; minus infinity where it diverged."""
+    values: Values
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What becomes of a trial at an interval."""
+
+    trial: Standing
+    place: int
+    """The best has 1."""
+    population: int
+    source: Standing | None
+    """Whose weights it takes; None: it keeps its own."""
+    values: Values
+    """What it goes on with."""
+
+
+def judge(
+    search: SearchOptions,
+    standings: Iterable[Standing],
+    epochs: int,
+    can_be: Callable[[Values], bool] = lambda values: True,
+) -> list[Turn]:
+    """What becomes of each trial of a population after so many epochs, the best first.
+
+    It follows from the search's seed and these standings, in whichever order they come. `can_be`
+    says whether values go together.
+    """
+    scheduler = search.scheduler
+    assert isinstance(scheduler, PbtScheduler), "population-based training"
+    ranked = sorted(standings, key=lambda each: (-each.value, each.number))
+    count = len(ranked)
+    cut = taken(scheduler, count)
+    turns: list[Turn] = []
+    for place, trial in enumerate(ranked, start=1):
+        chance = random.Random(f"{search.seed}/pbt/{trial.number}/{epochs}")
+        source = chance.choice(ranked[:cut]) if place > count - cut else None
+        if source is None or source.value <= trial.value:
+            turns.append(Turn(trial, place, count, None, trial.values))
+            continue
+        tried = (explored(search, trial.values, source.values, chance) for _ in range(_TRIES))
+        kept = active(search.space, source.values | _kept(trial.values))
+        values = next(filter(can_be, tried), kept)
+        turns.append(Turn(trial, place, count, source, values))
+    return turns
+
+
+def taken(scheduler: PbtScheduler, population: int) -> int:
+    """How many of a population are compared as its best, and how many as its worst."""
+    return min(math.ceil(population * scheduler.quantile), population // 2)
+
+
+def explored(
+    search: SearchOptions, own: Mapping[str, object], source: Values, chance: random.Random
+) -> Values:
+    """Values near those of the source; what belongs to the trial itself stays."""
+    scheduler = search.scheduler
+    assert isinstance(scheduler, PbtScheduler), "population-based training"
+    found: Values = {}
+    for key, dimension in search.space.items():
+        anew = chance.random() < scheduler.resample
+        if key in KEPT:
+            continue
+        if anew or key not in source:
+            found[key] = draw(dimension, chance)
+        else:
+            found[key] = perturbed(dimension, source[key], scheduler.factors, chance)
+    return active(search.space, found | _kept(own))
+
+
+def _kept(values: Mapping[str, object]) -> Values:
+    return {key: value for key, value in values.items() if key in KEPT}
+
+
+def with_values(document: Document, plan: RunPlan, values: Values) -> RunPlan:
+    """The same run with other values from here on. Raises SpecError where these do not go
+    together."""
+    spec = trial_spec(document, values)
+    rate = spec.optimizer.peak_lr(plan.global_batch)
+    return plan.model_copy(update={"spec": spec, "label": dict(values), "peak_lr": rate})

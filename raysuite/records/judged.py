@@ -1,0 +1,93 @@
+"""A trial of a population: what became of it at an interval, and whose weights it has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from raysuite.records.base import RecordBase
+from raysuite.records.ends import RunStopped
+
+
+class RunJudged(RecordBase):
+    """At an interval a sweep's scheduler compared the run with the others of its population.
+
+    It goes on with its own weights, or with a copy of another's and with other values. The epochs
+    before it are those of the weights that it had then.
+    """
+
+    kind: Literal["run_judged"] = "run_judged"
+    by: str
+    """The scheduler: pbt."""
+    epoch: int
+    """The last epoch that it had finished, counted from 0."""
+    value: float | None
+    """What it was judged by: the validation accuracy after that epoch; None where it diverged."""
+    place: int
+    """Its place in the population, the best is 1."""
+    population: int
+    """How many runs were compared."""
+    source: str | None = None
+    """Id of the run whose checkpoint after the same epoch it took; None: it kept its own."""
+    source_trial: int | None = None
+    """That run's number as a trial."""
+    values: dict[str, Any]
+    """Dotted key -> value from here on, of all keys that are searched."""
+
+    @property
+    def words(self) -> str:
+        """What became of it, in one line."""
+        took = f"takes the weights of trial {self.source_trial}"
+        what = "goes on" if self.source is None else took
+        return f"{self.place} of {self.population} after epoch {self.epoch + 1}: {what}"
+
+
+def held_after(records: Sequence[object]) -> int | None:
+    """Epochs behind a run that stands at an interval and waits to be judged; None: it does not."""
+    last = records[-1] if records else None
+    return last.epoch if isinstance(last, RunStopped) and last.reason == "interval" else None
+
+
+def turns_of(records: Sequence[object]) -> tuple[RunJudged, ...]:
+    """Each time that a run was judged, in order."""
+    return tuple(record for record in records if isinstance(record, RunJudged))
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Epochs that weights were trained in one run with the same values."""
+
+    trial: int
+    first: int
+    """The first epoch, counted from 0."""
+    end: int
+    """The epoch behind the last one."""
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Member:
+    """What the way of weights is told from: a trial, with what it began with and its turns."""
+
+    number: int
+    run_id: str
+    began: Mapping[str, Any]
+    turns: tuple[RunJudged, ...]
+
+
+def lineage(members: Mapping[str, Member], run_id: str, epochs: int) -> list[Stretch]:
+    """The way of the weights that a run had after so many epochs, through all trials, from the
+    first epoch on."""
+    way: list[Stretch] = []
+    while epochs > 0:
+        member = members[run_id]
+        before = [turn for turn in member.turns if turn.epoch + 1 < epochs]
+        took = next((turn for turn in reversed(before) if turn.source is not None), None)
+        first = 0 if took is None else took.epoch + 1
+        values = member.began if took is None else took.values
+        way.append(Stretch(member.number, first, epochs, values))
+        if took is None or took.source is None or took.source not in members:
+            break
+        run_id, epochs = took.source, first
+    return way[::-1]

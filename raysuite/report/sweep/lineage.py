@@ -1,0 +1,175 @@
+"""Trials that were trained as a population: which of them took whose weights, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from raysuite.records.judged import RunJudged, Stretch, lineage
+from raysuite.records.names import key_name
+from raysuite.records.sweep import TrialFigures
+from raysuite.report import text
+from raysuite.report.plot import Trace, safe
+from raysuite.report.sheet import Sheet
+from raysuite.report.sweep.parallel import trial_key
+from raysuite.report.sweep.study import Study, trial_name, value_text
+
+_MARK = "#E69F00"
+
+
+def judged_within(study: Study) -> int | None:
+    """Epochs before any trial could take another's weights; None where none ever took any."""
+    first = [trial.turns[0].epoch + 1 for trial in study.trials if trial.turns]
+    return min(first) if any(trial.taken for trial in study.trials) else None
+
+
+def way_of(study: Study, trial: TrialFigures) -> list[Stretch]:
+    """The way of the weights that a trial ended with, from the first epoch on."""
+    members = {each.run_id: each.member for each in study.trials}
+    return lineage(members, trial.run_id, trial.epochs)
+
+
+def way_words(study: Study, trial: TrialFigures) -> list[str]:
+    """`epochs 1 to 4 in trial 1 with lr=0.1`, a text for each stretch."""
+    return [
+        f"epoch{'s' if each.end - each.first > 1 else ''} "
+        f"{_span(each)} in trial {each.trial} with {_values(study, each.values)}"
+        for each in way_of(study, trial)
+    ]
+
+
+def _span(stretch: Stretch) -> str:
+    first, last = stretch.first + 1, stretch.end
+    return str(last) if first == last else f"{first} to {last}"
+
+
+def _values(study: Study, values: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{key_name(key)}={value_text(values[key])}" for key in study.keys if key in values
+    )
+
+
+def taken_sheet(study: Study) -> Sheet:
+    """Each time that a trial took the weights of another, in order."""
+    taken = sorted(
+        ((turn, trial) for trial in study.trials for turn in trial.taken),
+        key=lambda each: (each[0].epoch, each[1].number),
+    )
+    return Sheet(
+        name="taken-weights",
+        title="Weights taken from other trials",
+        header=(
+            "After epoch",
+            "Trial",
+            "Accuracy",
+            "Place",
+            "Takes those of",
+            "Accuracy there",
+            "Goes on with",
+        ),
+        cells=tuple(
+            (
+                str(turn.epoch + 1),
+                trial_name(trial),
+                text.NONE if turn.value is None else text.percent(turn.value),
+                f"{turn.place} of {turn.population}",
+                f"trial {turn.source_trial}",
+                _percent(_accuracy(study, turn)),
+                _values(study, turn.values),
+            )
+            for turn, trial in taken
+        ),
+        numbers=frozenset(("After epoch", "Accuracy", "Accuracy there")),
+        notes=(
+            "At each interval the worst trials take the weights and the optimiser's state of the "
+            "best (Jaderberg et al. 2017). What a trial reached before is of its own weights.",
+        ),
+    )
+
+
+def _percent(value: float | None) -> str:
+    return text.NONE if value is None else text.percent(value)
+
+
+def _accuracy(study: Study, turn: RunJudged) -> float | None:
+    """What the source had reached at that epoch."""
+    curves = {trial.run_id: trial.curve for trial in study.trials}
+    curve = curves.get(turn.source or "", ())
+    return next((accuracy for epoch, _, accuracy in curve if epoch == turn.epoch), None)
+
+
+def sentences(study: Study) -> Iterator[str]:
+    """What the best trial's weights went through."""
+    best, taken = study.best, sum(len(trial.taken) for trial in study.trials)
+    if not taken:
+        return
+    yield f"Trials took the weights of others {text.count(taken, 'time')}."
+    if best is not None and best.taken:
+        way = "; ".join(way_words(study, best))
+        yield f"The weights of {trial_name(best)} came to be by {way}."
+
+
+def caveat(study: Study) -> Iterator[str]:
+    """What tables of such trials do not say."""
+    if any(trial.taken for trial in study.trials):
+        yield (
+            "Values in tables and parallel coordinates are those that a trial began with; pbt "
+            "changed some on the way, so that what a trial reached is not due to them alone."
+        )
+
+
+def broken_curve(study: Study, trial: TrialFigures) -> list[tuple[float, float | None]]:
+    """Epochs and accuracies of a trial; where it took weights, the line goes on from theirs."""
+    points: list[tuple[float, float | None]] = []
+    taken = {turn.epoch: turn for turn in trial.taken}
+    for epoch, _, accuracy in trial.curve:
+        points.append((epoch + 1, accuracy))
+        if epoch in taken and (there := _accuracy(study, taken[epoch])) is not None:
+            points += [(epoch + 1, None), (epoch + 1, there)]
+    return points
+
+
+def taken_marks(study: Study) -> list[Trace]:
+    """A mark where a trial left its own weights."""
+    taken = [(trial, turn) for trial in study.trials for turn in trial.taken]
+    shown = [(trial, turn) for trial, turn in taken if turn.value is not None]
+    if not shown:
+        return []
+    return [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": "took another's weights",
+            "x": [turn.epoch + 1 for _, turn in shown],
+            "y": [turn.value for _, turn in shown],
+            "marker": {"color": _MARK, "size": 9, "symbol": "diamond"},
+            "customdata": [[_hover(study, trial, turn)] for trial, turn in shown],
+            "hovertemplate": "%{customdata[0]}<extra></extra>",
+            "meta": {"keys": [trial_key(study, trial) for trial, _ in shown], "points": True},
+        }
+    ]
+
+
+def _hover(study: Study, trial: TrialFigures, turn: RunJudged) -> str:
+    goes_on = safe(_values(study, turn.values))
+    return f"{trial_name(trial)}, {safe(turn.words)}<br>goes on with {goes_on}"
+
+
+def lines(study: Study, trials: Sequence[TrialFigures]) -> list[dict[str, Any]]:
+    """The ways of trials as plain data."""
+    return [
+        {
+            "trial": trial.number,
+            "way": [
+                {
+                    "trial": s.trial,
+                    "first_epoch": s.first,
+                    "end_epoch": s.end,
+                    "values": dict(s.values),
+                }
+                for s in way_of(study, trial)
+            ],
+        }
+        for trial in trials
+        if trial.turns
+    ]

@@ -1,0 +1,290 @@
+"""A population without Ray: who waits, who takes what, and drivers that are killed at any time."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray.tune.search import Searcher
+
+from raysuite.errors import RunError
+from raysuite.orchestrate import stopping
+from raysuite.orchestrate.cluster import Capacity
+from raysuite.orchestrate.groups import CHECKPOINTS
+from raysuite.orchestrate.sweep import population, room
+from raysuite.orchestrate.sweep.population import leg_of
+from raysuite.orchestrate.sweep.rules import JournaledRule
+from raysuite.orchestrate.sweep.source import TrialSource
+from raysuite.plan import RunPlan
+from raysuite.plan.sweep import write_sweep
+from raysuite.records import (
+    EpochFinished,
+    Journal,
+    Results,
+    RunFailed,
+    RunJudged,
+    RunStarted,
+    RunStopped,
+)
+from raysuite.records.sweep import trials
+from raysuite.spec import Document
+from raysuite.spec.search_check import read_search
+from raysuite.train.checkpoint import LoopState
+
+EPOCHS, INTERVAL = 6, 2
+DATA: dict[str, Any] = {
+    "name": "unit",
+    "data": {"name": "digits"},
+    "model": {"name": "tests.tiny_model:Tiny"},
+    "training": {"epochs": EPOCHS, "global_batch": 64},
+    "resources": {"device": "cpu", "retries": 1},
+    "search": {
+        "trials": 4,
+        "space": {"optimizer.lr": {"loguniform": [0.001, 1.0]}, "seed": {"randint": [0, 99]}},
+        "scheduler": {"name": "pbt", "interval_epochs": INTERVAL},
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def _two_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "nodes_now", lambda: [room.Node(2.0, 0.0)])
+
+
+class Sweep:
+    """Whoever asks for a leg also plays the trainer: epochs, a checkpoint of Ray Train's, a stop.
+
+    The accuracy of weights is that of the trial whose they were first, plus its epochs.
+    """
+
+    def __init__(self, folder: Path, reached: dict[int, float] | None = None) -> None:
+        self.document = Document(DATA, "sweep.yaml")
+        self.search = read_search(self.document)
+        self.results = Results(folder)
+        if not (folder / "plan.json").exists():
+            write_sweep(self.document, self.results)
+        stopping.tell(folder, None)
+        rule = JournaledRule(self.search, self.results, EPOCHS)
+        self.source = TrialSource(
+            self.document, self.search, self.results, Capacity(2, 0, 1), rule, lambda told: None
+        )
+        self.reached = reached or {0: 0.5, 1: 0.8, 2: 0.1, 3: 0.4}
+        self.steps = 0
+
+    def legs(self, count: int = 99) -> Iterator[RunPlan]:
+        """Make so many legs, one after the other."""
+        for _ in range(count):
+            self.steps += 1
+            suggested = self.source.suggest(str(self.steps))
+            if suggested is None or suggested == Searcher.FINISHED:
+                return
+            plan = self.source._running[str(self.steps)]
+            self.work(plan)
+            self.source.on_trial_complete(str(self.steps))
+            yield plan
+
+    def work(self, drawn: RunPlan) -> None:
+        plan, leg = leg_of(drawn, self.results)
+        assert leg is not None
+        folder = self.results.folder / CHECKPOINTS / leg.name
+        latest = sorted(folder.glob("checkpoint_[0-9]*"))
+        begin = latest[-1] if latest else Path(leg.taken) if leg.taken else None
+        first = 0 if begin is None else LoopState.read(begin).epoch
+        weights = str(plan.index) if begin is None else (begin / "weights").read_text()
+        journal = Journal(self.results.journal_file(plan.run_id))
+        dump = plan.model_dump(mode="json")
+        journal.write(RunStarted(run_id=plan.run_id, plan=dump, environment={}, first_epoch=first))
+        until = leg.until or EPOCHS
+        for epoch in range(first, until):
+            journal.write(self.epoch(plan, epoch, self.reached[int(weights)] + epoch / 100))
+        found = folder / f"checkpoint_{until}"
+        found.mkdir(parents=True)
+        state = {"epoch": until, "step": 9 * until, "elapsed_seconds": 1.0}
+        LoopState(run_id=plan.run_id, time_to_accuracy=None, **state).write(found)
+        (found / "weights").write_text(weights)
+        snapshot = {"latest_checkpoint_result": {"checkpoint_dir_name": found.name}}
+        (folder / "checkpoint_manager_snapshot.json").write_text(json.dumps(snapshot))
+        if leg.until is None:
+            failed = RunFailed(run_id=plan.run_id, reason="error", message="stands for an end")
+            journal.write(failed)
+        else:
+            stop = RunStopped(run_id=plan.run_id, reason="interval", epoch=until, step=9 * until)
+            journal.write(stop)
+
+    @staticmethod
+    def epoch(plan: RunPlan, epoch: int, accuracy: float) -> EpochFinished:
+        return EpochFinished(
+            run_id=plan.run_id,
+            epoch=epoch,
+            first_step=0,
+            losses=[1.0],
+            learning_rates=[plan.peak_lr],
+            images=100,
+            seconds=1.0,
+            steady_images=100,
+            steady_seconds=1.0,
+            data_wait_seconds=[0.0],
+            validation_seconds=0.1,
+            train_loss=1.0,
+            val_loss=1.0,
+            val_accuracy=accuracy,
+            elapsed_seconds=1.0,
+        )
+
+    def turns(self) -> list[list[dict[str, Any]]]:
+        """Of each trial, but for the times."""
+        return [
+            [turn.model_dump(exclude={"time"}) for turn in trial.turns]
+            for trial in trials(self.results)
+        ]
+
+
+def numbers(plans: Iterator[RunPlan]) -> list[int]:
+    return [plan.index for plan in plans]
+
+
+def test_nobody_goes_on_before_all_have_come(tmp_path):
+    sweep = Sweep(tmp_path)
+    assert numbers(sweep.legs(3)) == [0, 1, 2]
+    assert sweep.turns() == [[], [], []]
+    assert numbers(sweep.legs(1)) == [3]
+    assert numbers(sweep.legs(1)) == [0]
+    assert [len(each) for each in sweep.turns()] == [1, 1, 1, 1]
+
+
+def test_the_worst_goes_on_from_the_weights_of_the_best(tmp_path):
+    sweep = Sweep(tmp_path)
+    assert numbers(sweep.legs()) == [0, 1, 2, 3] * 3
+    assert sweep.source.is_done
+    found = trials(sweep.results)
+    first, second = found[2].turns
+    assert (first.source_trial, first.place, first.epoch, first.value) == (1, 4, 1, 0.11)
+    assert first.values["optimizer.lr"] != found[2].values["optimizer.lr"]
+    assert first.values["seed"] == found[2].values["seed"]
+    assert second.source is None, "it has the best weights by now"
+    assert [accuracy for _, _, accuracy in found[2].curve] == pytest.approx(
+        [0.1, 0.11, 0.82, 0.83, 0.84, 0.85]
+    )
+    # trial 3, the worst by then, took them from either of the two that have them
+    assert found[3].turns[1].source_trial in (1, 2)
+    starts = [r for r in sweep.results.records(found[2].run_id) if isinstance(r, RunStarted)]
+    rates = [start.plan["spec"]["optimizer"]["lr"] for start in starts]
+    assert rates == [found[2].values["optimizer.lr"], *[first.values["optimizer.lr"]] * 2]
+    assert [start.first_epoch for start in starts] == [0, 2, 4]
+
+
+def test_what_was_taken_and_left_does_not_pile_up(tmp_path):
+    sweep = Sweep(tmp_path, {0: 0.5, 1: 0.8, 2: 0.1, 3: 0.4})
+    numbers(sweep.legs())
+    folders = {path.name for path in (tmp_path / CHECKPOINTS).iterdir()}
+    runs = [trial.run_id for trial in trials(sweep.results)]
+    assert folders == {
+        f"group-{runs[0]}",
+        f"group-{runs[1]}",
+        f"group-{runs[2]}-after-2",
+        f"taken-{runs[2]}-after-2",
+        f"group-{runs[3]}-after-4",
+        f"taken-{runs[3]}-after-4",
+    }
+
+
+@pytest.mark.parametrize("legs", range(13))
+def test_a_driver_that_is_killed_between_legs_decides_as_it_would_have(tmp_path, legs):
+    whole = Sweep(tmp_path / "whole")
+    numbers(whole.legs())
+    broken = Sweep(tmp_path / "broken")
+    before = numbers(broken.legs(legs))
+    after = numbers(Sweep(tmp_path / "broken").legs())
+    assert sorted(before + after) == sorted([0, 1, 2, 3] * 3)
+    assert broken.turns() == whole.turns()
+
+
+@pytest.mark.parametrize("copies", [0, 1])
+@pytest.mark.parametrize("writes", range(4))
+def test_one_that_is_killed_while_it_judges_does_too(tmp_path, monkeypatch, copies, writes):
+    """At the second interval: before a checkpoint was copied whole, or between any two turns."""
+    whole = Sweep(tmp_path / "whole")
+    numbers(whole.legs())
+    broken = Sweep(tmp_path / "broken")
+    assert len(numbers(broken.legs(8))) == 8
+    with monkeypatch.context() as patch:
+        _break(patch, copies, writes)
+        with pytest.raises(KeyboardInterrupt):
+            numbers(broken.legs(1))
+    numbers(Sweep(tmp_path / "broken").legs())
+    assert broken.turns() == whole.turns()
+    assert [trial.curve for trial in trials(broken.results)] == [
+        trial.curve for trial in trials(whole.results)
+    ]
+
+
+def _break(patch: pytest.MonkeyPatch, copies: int, writes: int) -> None:
+    """Let a driver die when it renames a copy, or when it writes a turn."""
+    made = {"copies": 0, "writes": 0}
+    rename, write = Path.rename, Journal.write
+
+    def renames(path: Path, target: Path) -> Path:
+        if path.name.endswith(".partial") and made["copies"] == copies:
+            raise KeyboardInterrupt
+        made["copies"] += path.name.startswith("taken-")
+        return rename(path, target)
+
+    def writes_down(journal: Journal, record: Any) -> None:
+        if isinstance(record, RunJudged):
+            if made["writes"] == writes:
+                raise KeyboardInterrupt
+            made["writes"] += 1
+        write(journal, record)
+
+    patch.setattr(Path, "rename", renames)
+    patch.setattr(Journal, "write", writes_down)
+
+
+def test_who_failed_is_not_waited_for(tmp_path):
+    sweep = Sweep(tmp_path)
+    numbers(sweep.legs(3))
+    plan = next(sweep.legs(1))
+    journal = sweep.results.journal_file(plan.run_id)
+    lines = journal.read_text().splitlines()[:-1]
+    journal.write_text("\n".join(lines) + "\n")
+    failed = RunFailed(run_id=plan.run_id, reason="error", message="no")
+    Journal(journal).write(failed)
+    assert numbers(Sweep(tmp_path).legs()) == [0, 1, 2] * 2
+    assert [turn.population for turn in trials(sweep.results)[0].turns] == [3, 3]
+    assert trials(sweep.results)[3].turns == ()
+
+
+def test_a_checkpoint_that_is_not_whole_is_made_again(tmp_path):
+    """Ray Train had not taken it in when the driver was killed."""
+    sweep = Sweep(tmp_path)
+    numbers(sweep.legs(4))
+    best = trials(sweep.results)[1].run_id
+    shutil.rmtree(tmp_path / CHECKPOINTS / f"group-{best}")
+    again = Sweep(tmp_path)
+    assert numbers(again.legs(1)) == [1]
+    assert sweep.turns() == [[], [], [], []]
+    assert numbers(again.legs()) == [0, 2, 3, 1] * 2
+    assert [trial.epochs for trial in trials(sweep.results)] == [EPOCHS] * 4
+
+
+def test_a_full_disk_is_told(tmp_path, monkeypatch):
+    def full(*paths: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    sweep = Sweep(tmp_path)
+    numbers(sweep.legs(4))
+    monkeypatch.setattr(population.shutil, "copytree", full)
+    with pytest.raises(RunError, match=r"could not be copied to .*No space left"):
+        numbers(sweep.legs(1))
+
+
+def test_other_sweeps_have_no_legs(tmp_path):
+    data = {**DATA, "search": {**DATA["search"], "scheduler": "asha"}}
+    results = Results(tmp_path)
+    write_sweep(Document(data, "sweep.yaml"), results)
+    plan = next(Sweep(tmp_path / "population").legs(1))
+    assert leg_of(plan, results) == (plan, None)

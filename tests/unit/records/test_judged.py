@@ -1,0 +1,109 @@
+"""What the journal of a population's trial says: that it waits, and whose weights it has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raysuite.records import Journal, Results, RunJudged, RunStopped, run_figures
+from raysuite.records.attempts import current
+from raysuite.records.judged import Member, Stretch, held_after, lineage, turns_of
+from raysuite.records.sweep import trial_figures, wall_seconds
+from raysuite.track.entries import mlflow_status
+from raysuite.track.sweep import trial_tags
+from tests.fake_sweeps import START, write_sweep
+
+
+def judged(run: str, epoch: int, source: str | None = None, time: float = START, **values: Any):
+    return RunJudged(
+        run_id=run,
+        time=time,
+        by="pbt",
+        epoch=epoch,
+        value=0.5,
+        place=2,
+        population=2,
+        source=source,
+        source_trial=None if source is None else int(source[1:]),
+        values=values,
+    )
+
+
+def members(**turns: list[RunJudged]) -> dict[str, Member]:
+    return {
+        run: Member(int(run[1:]), run, {"lr": int(run[1:])}, tuple(found))
+        for run, found in turns.items()
+    }
+
+
+def test_weights_of_a_trial_that_took_none_are_its_own() -> None:
+    found = members(t0=[judged("t0", 1, lr=0), judged("t0", 3, lr=0)], t1=[])
+    assert lineage(found, "t0", 6) == [Stretch(0, 0, 6, {"lr": 0})]
+
+
+def test_the_way_goes_through_trials_that_took_weights_themselves() -> None:
+    found = members(
+        t0=[judged("t0", 1), judged("t0", 3, "t1", lr=10)],
+        t1=[judged("t1", 1, "t2", lr=11), judged("t1", 3, lr=11)],
+        t2=[judged("t2", 1), judged("t2", 3, "t1", lr=12)],
+    )
+    assert lineage(found, "t0", 6) == [
+        Stretch(2, 0, 2, {"lr": 2}),
+        Stretch(1, 2, 4, {"lr": 11}),
+        Stretch(0, 4, 6, {"lr": 10}),
+    ]
+    # before the fourth epoch had ended, they were other weights
+    assert lineage(found, "t0", 4) == [Stretch(0, 0, 4, {"lr": 0})]
+    assert lineage(found, "t0", 0) == []
+
+
+def test_a_run_waits_until_it_is_judged() -> None:
+    held = RunStopped(run_id="a", reason="interval", epoch=2, step=12)
+    assert held_after([]) is None
+    assert held_after([held]) == 2
+    assert held_after([held.model_copy(update={"reason": "time_limit"})]) is None
+    turn = judged("a", 1)
+    assert held_after([held, turn]) is None
+    assert turns_of([held, turn]) == (turn,)
+    assert "after epoch 2, to be compared" in held.words
+    assert turn.words == "2 of 2 after epoch 2: goes on"
+    assert judged("a", 1, "b7").words == "2 of 2 after epoch 2: takes the weights of trial 7"
+
+
+def test_figures_of_a_run_that_waited_and_changed(tmp_path) -> None:
+    results = write_sweep(tmp_path, trials=1, scheduler="none")
+    plan = results.plans()[0]
+    first, verdict, *epochs, end = results.records(plan["run_id"])
+    held = RunStopped(
+        run_id=first.run_id, time=epochs[1].time + 1, reason="interval", epoch=2, step=9
+    )
+    turn = judged(first.run_id, 1, "t4", time=held.time + 500, **{"optimizer.lr": 0.25})
+    again = first.model_copy(update={"time": held.time + 600, "first_epoch": 2, "first_step": 9})
+    begun = [first, verdict, *epochs[:2], held]
+
+    paused = run_figures(plan, begun)
+    assert (paused.status, paused.end, len(paused.epochs)) == ("stopped", None, 2)
+    assert paused.reason.startswith("waits for the others: after epoch 2")
+    assert mlflow_status(paused) == "RUNNING"
+    trial = trial_figures(plan, [*begun, turn])
+    assert trial.values == plan["label"]
+    assert trial.values_now == {"optimizer.lr": 0.25}
+    assert trial.taken == [turn]
+    assert trial_tags(trial)["raysuite.pbt.values"] == '{"optimizer.lr": 0.25}'
+    assert trial_tags(trial)["raysuite.pbt.judged"] == turn.words
+    # nobody works while it waits
+    assert wall_seconds([*begun, turn]) == held.time - first.time
+    whole = [*begun, turn, again, verdict.model_copy(update={"time": again.time + 1})]
+    assert wall_seconds(whole) == held.time - first.time + 1
+
+    kept = current([*whole, *epochs[2:], end])
+    assert turn in kept
+    assert held not in kept
+    done = run_figures(plan, [*whole, *epochs[2:], end])
+    assert (done.status, done.attempts, len(done.epochs)) == ("finished", 2, 9)
+
+
+def test_it_survives_the_disk(tmp_path) -> None:
+    results, turn = Results(tmp_path), judged("a", 1, "t3", **{"schedule": {"name": "step"}})
+    Journal(results.journal_file("a")).write(turn)
+    assert results.records("a") == [turn]
+    assert results.end_of("a") is None

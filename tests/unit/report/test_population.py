@@ -1,0 +1,142 @@
+"""A population's report: who took whose weights, and nothing that its values do not say."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import plotly.graph_objects as go
+import pytest
+import yaml
+
+from raysuite.plan import make_plans
+from raysuite.records.sweep import trials
+from raysuite.report import build
+from raysuite.report.check import check
+from raysuite.report.sweep.importance import importances
+from raysuite.report.sweep.lineage import way_of
+from raysuite.report.sweep.study import study
+from raysuite.spec import parse_document
+from tests.fake_population import INTERVAL, write_population
+from tests.fake_sweeps import write_sweep
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    return write_population(tmp_path_factory.mktemp("population"))
+
+
+@pytest.fixture(scope="module")
+def report(results):
+    return build(results, pictures=True)
+
+
+def taken(results):
+    return [(turn, trial) for trial in trials(results) for turn in trial.taken]
+
+
+def test_the_made_up_population_took_weights_twice_from_two(results):
+    assert [len([t for t, _ in taken(results) if t.epoch == e]) for e in (2, 5)] == [2, 2]
+
+
+def test_each_time_stands_in_a_table(report, results):
+    (sheet,) = [sheet for sheet in report.sweep.sheets if sheet.name == "taken-weights"]
+    assert len(sheet.cells) == len(taken(results)) == 4
+    turn, trial = min(taken(results), key=lambda each: (each[0].epoch, each[1].number))
+    lr = turn.values["optimizer.lr"]
+    assert sheet.cells[0][:2] == ("3", f"trial {trial.number}")
+    assert sheet.cells[0][4] == f"trial {turn.source_trial}"
+    assert f"lr={lr:.4g}" in sheet.cells[0][6]
+    page = (report.folder / "report.html").read_text()
+    assert 'id="taken"' in page
+    assert (report.folder / "tables" / "taken-weights.csv").is_file()
+
+
+def test_the_curve_of_who_took_weights_breaks_off_and_goes_on_from_theirs(report, results):
+    (plot,) = [plot for plot in report.sweep.plots if plot.name == "learning-curves"]
+    go.Figure({"data": plot.traces, "layout": plot.layout})
+    (marks,) = [t for t in plot.traces if t["name"] == "took another's weights"]
+    assert len(marks["x"]) == 4
+    assert "A diamond is where a trial took another's weights" in plot.note
+    found = {trial.run_id: trial for trial in trials(results)}
+    turn, trial = taken(results)[0]
+    there = found[turn.source].curve[turn.epoch][2]
+    (line,) = [
+        t
+        for t in plot.traces
+        if t["mode"] == "lines+markers" and f"trial {trial.number}:" in t["hovertemplate"]
+    ]
+    at = line["y"].index(None)
+    assert line["x"][at - 1 : at + 3] == [turn.epoch + 1] * 3 + [turn.epoch + 2]
+    assert line["y"][at - 1] == turn.value
+    assert line["y"][at + 1] == there
+    assert (report.folder / "plots" / "learning-curves.png").stat().st_size > 10_000
+
+
+def test_the_ways_of_weights_add_up(results):
+    found = study(results)
+    for trial in found.trials:
+        way = way_of(found, trial)
+        assert [way[0].first, way[-1].end, way[-1].trial] == [0, 9, trial.number]
+        assert all(a.end == b.first for a, b in itertools.pairwise(way))
+        assert len(way) == 1 or all(each.end % INTERVAL == 0 for each in way)
+        assert dict(way[-1].values) == (trial.values_now if trial.taken else trial.values)
+
+
+def test_the_summary_says_that_values_changed(report):
+    said = [each.text for each in report.summary]
+    assert "Trials took the weights of others 4 times." in said
+    assert any("those that a trial began with; pbt changed some" in each for each in said)
+    data = json.loads((report.folder / "rows.json").read_text())
+    assert len(data["sweep"]["lineage"]) == 8
+
+
+def test_importance_is_judged_before_anyone_took_weights(results):
+    found = importances(study(results))
+    assert found.judged == "accuracy within 3 epochs"
+    assert found.trials == 8
+
+
+def test_the_best_spec_says_that_it_is_another_run(tmp_path):
+    results = write_population(tmp_path)
+    found = study(results)
+    best = found.best
+    text = build(results, pictures=False).sweep.best_files["best.yaml"]
+    head = [line for line in text.splitlines() if line.startswith("#")]
+    spec = yaml.safe_load(text)
+    (plan,) = make_plans(parse_document(text, "best.yaml"), gpus=0)
+    assert plan.spec.optimizer.lr == best.values_now["optimizer.lr"]
+    assert spec["optimizer"]["momentum"] == best.values_now["optimizer.momentum"]
+    assert any("It is another run than the trial" in line for line in head) == bool(best.taken)
+
+
+def test_who_took_weights_and_wins_has_its_way_told(results):
+    """Of a population whose best is a trial that took weights."""
+    from dataclasses import replace
+
+    from raysuite.report.sweep.best import best_spec
+    from raysuite.report.sweep.lineage import sentences
+
+    found = study(results)
+    trial = next(trial for trial in found.trials if trial.taken)
+    others = tuple(t for t in found.trials if t is not trial)
+    raised = replace(trial, goals={**trial.goals, "accuracy": 1.0})
+    said = list(sentences(replace(found, trials=(*others, raised))))
+    way = f"in trial {trial.taken[0].source_trial} with lr="
+    assert way in said[1]
+    text = best_spec(found, trial)
+    assert way in text
+    spec = yaml.safe_load(text)
+    assert spec["optimizer"]["lr"] == trial.values_now["optimizer.lr"]
+
+
+def test_it_passes_its_own_check(results, report):
+    assert check(results).mismatches == []
+
+
+def test_other_sweeps_say_nothing_of_it(tmp_path):
+    report = build(write_sweep(tmp_path, trials=3), pictures=False)
+    assert "taken-weights" not in {sheet.name for sheet in report.sweep.sheets}
+    page = (tmp_path / "report.html").read_text()
+    assert "weights of others" not in page
+    assert 'id="taken"' not in page
