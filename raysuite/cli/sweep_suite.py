@@ -21,7 +21,7 @@ from raysuite.cli.sweep_progress import SweepProgress
 from raysuite.cluster.folder import current_folder
 from raysuite.cluster.suites import sole_driver
 from raysuite.plan.space import count
-from raysuite.plan.sweep import create_sweep, latest_sweep, sweep_document
+from raysuite.plan.sweep import check_retry, create_sweep, latest_sweep, sweep_document
 from raysuite.plan.trials import check_space
 from raysuite.records import Results
 from raysuite.records.sweep import trials
@@ -45,6 +45,7 @@ def carry_out(request: Request) -> None:
     if results is None:  # mistakes are told before Ray is started
         _check(document)
     elif request.retry_failed:
+        check_retry(document)
         suite.forget_failures(suite.planned(results), results)
     cluster = current_folder()
     tracking = Tracking(request.tracking_uri) if request.mlflow else None

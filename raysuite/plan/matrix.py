@@ -9,10 +9,10 @@ from typing import Any
 
 from raysuite.errors import Mistake, SpecError
 from raysuite.spec import Document, ExperimentSpec, suggest, validate
+from raysuite.spec.checking import dotted_keys
 from raysuite.spec.document import KeyPath, set_dotted
 from raysuite.spec.experiment import FREE_FORM, NOT_IN_A_MATRIX
 from raysuite.spec.sweeps import swept_keys
-from raysuite.spec.checking import dotted_keys
 
 Variant = tuple[dict[str, Any], ExperimentSpec]
 """The matrix keys with this combination's values, and the spec that results."""

@@ -48,3 +48,13 @@ def sweep_document(results: Results) -> Document:
     data: dict[str, Any] = {**found["spec"], "search": found["search"]}
     file = str(results.folder / "search.json")
     return Document(data=data, file=file, scaled=found.get("settings", {}))
+
+
+def check_retry(document: Document) -> None:
+    """Raise UserError where failed trials cannot be made again: a population has gone on without
+    them."""
+    if read_search(document).scheduler.name == "pbt":
+        raise UserError(
+            "--retry-failed was given, and these trials are a population (scheduler: pbt), which "
+            "has gone on without those that failed; leave it out: --resume goes on with the others"
+        )

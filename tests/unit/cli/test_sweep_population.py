@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from raysuite.records import RunJudged, RunStopped
 from tests.fake_results import epoch, run_records, verdict
 from tests.unit.cli.test_sweep import Stage, invoke, spec_file
@@ -71,3 +73,12 @@ def test_a_line_tells_whose_weights_were_taken_and_none_that_a_trial_waits(tmp_p
     kept = turn.model_copy(update={"source": None, "source_trial": None, "place": 1})
     stage.make(0, *begun[:1], held, kept)
     assert stage.poll() == []
+
+
+def test_who_failed_is_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = Stage(tmp_path, SPEC).results
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    done = invoke("--resume-from", str(results.folder), "--retry-failed", "--no-mlflow")
+    assert done.exit_code == 2
+    assert "--retry-failed was given, and these trials are a population" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
