@@ -12,6 +12,7 @@ from typing import Any
 from raysuite.records import EpochFinished, Results, RunFinished, run_figures
 from raysuite.records.attempts import current
 from raysuite.track.entries import run_points
+from raysuite.track.system import system_points
 from tests.lab.fault_cluster import FaultCluster
 
 _MANY = 25_000
@@ -83,7 +84,9 @@ def check_mlflow(cluster: FaultCluster, results: Results, experiment: str) -> No
         run = found[plan["run_id"]][0]
         assert run["info"]["status"] == "FINISHED"
         expected: dict[str, list[Row]] = {}
-        for point in run_points(run_figures(plan, results.records(plan["run_id"]))):
+        figures = run_figures(plan, results.records(plan["run_id"]))
+        samples = system_points(results.folder / "runs" / plan["run_id"])
+        for point in (*run_points(figures), *samples):
             expected.setdefault(point.key, []).append((point.step, point.value, point.timestamp))
         assert {metric["key"] for metric in run["data"]["metrics"]} == set(expected)
         for key, rows in expected.items():

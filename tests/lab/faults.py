@@ -60,7 +60,7 @@ def mlflow_killed(cluster: FaultCluster, seed: int) -> None:
 
 
 def step(cluster: FaultCluster, seed: int) -> None:
-    """slurmd's step on a node is killed; the others go on without that node."""
+    """slurmd's step on a node is killed; the others go on without it until the step starts anew."""
     cluster.held(seed)
     host = _second(cluster)
     address = cluster.node(host).address
