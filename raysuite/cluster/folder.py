@@ -67,7 +67,7 @@ class ClusterFolder:
 
     @property
     def over(self) -> Path:
-        """There once the head's agent has ended, by itself or killed; batch script and nodes look."""
+        """There once the head's agent has ended or was killed; the batch script and nodes look."""
         return self.path / "over"
 
     @property
