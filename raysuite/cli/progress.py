@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Self, get_args
+from typing import get_args
 
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from raysuite.cli.console import stderr
+from raysuite.cli.live import LiveView
 from raysuite.cli.run_state import RunState, Status, TimeLeft
 from raysuite.cli.tail import Tail
 from raysuite.plan import RunPlan
@@ -44,7 +42,7 @@ LONG_EPOCH_SECONDS = 30.0
 _STYLES = {RunFinished: "green", RunFailed: "red", RunPruned: "cyan", RunStopped: "yellow"}
 
 
-class Progress:
+class Progress(LiveView):
     """A live display on a terminal, a line an event elsewhere, JSON lines, or errors only.
 
     `poll` is called about twice a second. Records that lay in the results folder before this
@@ -59,34 +57,15 @@ class Progress:
         console: Console,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__(quiet, json, console, per_second=4)
         self._runs = [RunState(plan) for plan in plans]
         self._tails = [Tail() for _ in plans]
-        self._quiet, self._json, self._console = quiet, json, console
         self._clock = clock
         self._made = time.time()
         self._polled = False
         self._current: RunState | None = None
         self._time_left: TimeLeft | None = None
         self._spinner = Spinner("dots", style="cyan")
-        self._live: Live | None = None
-        if console.is_terminal and not quiet and not json:
-            self._live = Live(
-                get_renderable=self._view, console=console, refresh_per_second=4, transient=True
-            )
-
-    def __enter__(self) -> Self:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
 
     def add(self, plan: RunPlan) -> None:
         """One run more, behind the others."""
@@ -115,13 +94,11 @@ class Progress:
 
     def _announce(self, run: RunState, record: Record) -> None:
         if self._json:
-            # not through rich, which would wrap it
-            self._console.file.write(record.model_dump_json() + "\n")
-            self._console.file.flush()
+            self._write_json(record)
             return
         if self._quiet and not isinstance(record, RunFailed | RunStopped):
             return
-        if self._live is not None and not isinstance(
+        if self._is_live and not isinstance(
             record,
             BatchFound
             | RunFinished
@@ -138,9 +115,9 @@ class Progress:
         number = f"run {run.plan.index + 1} of {len(self._runs)}"
         line = Text(f"{number}  {run.plan.title}  ")
         line.append(text, style=_STYLES.get(type(record), ""))
-        (stderr() if self._quiet else self._console).print(line, soft_wrap=True)
+        self._write(line)
 
-    def _view(self) -> RenderableType:
+    def view(self) -> RenderableType:
         """The live part: the run at work, and where the whole stands."""
         rows: list[RenderableType] = []
         run = self._current

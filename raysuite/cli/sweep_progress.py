@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
-from typing import Self
 
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.text import Text
 
-from raysuite.cli.console import stderr
+from raysuite.cli.live import LiveView
 from raysuite.cli.sweep_state import SweepState, TrialState
 from raysuite.cli.sweep_words import (
     STYLES,
@@ -37,7 +34,7 @@ _AROUND = 8
 """Lines of the screen that the table leaves to its head and to what stands below it."""
 
 
-class SweepProgress:
+class SweepProgress(LiveView):
     """A live table on a terminal, a line a trial elsewhere, JSON lines, or failures only.
 
     `poll` is called about twice a second. Records that lay in the results folder before this
@@ -54,31 +51,13 @@ class SweepProgress:
         console: Console,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__(quiet, json, console, per_second=2)
         self.state = SweepState(goals, total)
         self._keys = titles(keys)
-        self._quiet, self._json, self._console, self._clock = quiet, json, console, clock
+        self._clock = clock
         self._made = time.time()
         self._polled = False
         self._best: int | None = None
-        self._live: Live | None = None
-        if console.is_terminal and not quiet and not json:
-            self._live = Live(
-                get_renderable=self.view, console=console, refresh_per_second=2, transient=True
-            )
-
-    def __enter__(self) -> Self:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
 
     def add(self, plan: RunPlan) -> None:
         """One trial more."""
@@ -101,9 +80,7 @@ class SweepProgress:
 
     def _announce(self, trial: TrialState, record: Record) -> None:
         if self._json:
-            # not through rich, which would wrap it
-            self._console.file.write(record.model_dump_json() + "\n")
-            self._console.file.flush()
+            self._write_json(record)
             return
         if isinstance(record, SamplesSkipped) and record.words and not self._quiet:
             self._say(trial, record.words, "")
@@ -134,7 +111,7 @@ class SweepProgress:
         place = f"{self.state.ended} of {self.state.total}"
         line = Text(f"{place}  trial {figures.number}  {values_words(figures, self._keys)}  ")
         line.append(words, style=style)
-        (stderr() if self._quiet else self._console).print(line, soft_wrap=True)
+        self._write(line)
 
     def view(self) -> RenderableType:
         """The live part: the trials, the best so far, and where the whole stands."""

@@ -67,7 +67,7 @@ class Stage:
         """The live part as text."""
         console = Console(width=90, color_system=None, file=io.StringIO())
         with console.capture() as capture:
-            console.print(self.progress._view())
+            console.print(self.progress.view())
         return capture.get()
 
 
