@@ -32,12 +32,21 @@ class Decision:
     """The request that ended the search; some plans are undecided then."""
 
 
-def decide(plans: Sequence[RunPlan], root: Path, nodes: int, hear: Listener) -> Decision:
+def decide(
+    plans: Sequence[RunPlan],
+    root: Path,
+    nodes: int,
+    hear: Listener,
+    deadline: float | None = None,
+) -> Decision:
     """Find the batch of every plan that is undecided, one search for those alike.
 
     It takes the workers that the runs will take, on a cluster of `nodes`, and writes what is tried
-    below `root`, where they can write, until it is decided. Raises RunError where nothing fits, or
-    a model or strategy fails for another reason.
+    below `root`, where they can write, until it is decided. `deadline`: when it has to be, in
+    seconds since 1970.
+
+    Raises NothingFitsError, DeadlineError, and RunError where a model or strategy fails for another
+    reason.
     """
     wishes: dict[str, RunPlan] = {}
     for plan in plans:
@@ -51,7 +60,7 @@ def decide(plans: Sequence[RunPlan], root: Path, nodes: int, hear: Listener) -> 
         seconds: dict[str, float] = {}
         for group in groups(list(wishes.values())):
             began = time.monotonic()
-            if stop := _search(group, folder, nodes, hear):
+            if stop := _search(group, folder, nodes, hear, deadline):
                 return Decision(list(plans), stop=stop)
             for plan in group:
                 seconds[plan.run_id] = (time.monotonic() - began) / len(group)
@@ -69,7 +78,9 @@ def decide(plans: Sequence[RunPlan], root: Path, nodes: int, hear: Listener) -> 
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _search(group: Sequence[RunPlan], folder: Path, nodes: int, hear: Listener) -> Stop | None:
+def _search(
+    group: Sequence[RunPlan], folder: Path, nodes: int, hear: Listener, deadline: float | None
+) -> Stop | None:
     """Search for the batches of plans that share workers; the request that ended it, if any."""
     results = Results(folder)
     stopping.tell(folder, None)
@@ -89,13 +100,19 @@ def _search(group: Sequence[RunPlan], folder: Path, nodes: int, hear: Listener) 
             before = [len(tried_file(folder, plan).read()) for plan in left]
             for plan in left:
                 results.journal_file(plan.run_id).unlink(missing_ok=True)
-            from raysuite.orchestrate.batch_worker import search_group  # here: it imports Ray
+            # here: they import Ray
+            from raysuite.orchestrate.batch_worker import search_group
+            from raysuite.orchestrate.node_keeper import DeadlineError
 
-            trainer = make_trainer([_once(plan) for plan in left], folder, work=search_group)
+            trainer = make_trainer(
+                [_once(plan) for plan in left], folder, deadline=deadline, work=search_group
+            )
             error, stop = fit(trainer, results, replace(hear, poll=news), watch)
             news()
             if stop is not None:
                 return stop
+            if isinstance(late := getattr(error, "controller_failure", None), DeadlineError):
+                raise late
             _raise_others(left, results)
             if [len(tried_file(folder, plan).read()) for plan in left] == before:
                 why = str(error).strip().splitlines()[-1] if error and str(error).strip() else ""

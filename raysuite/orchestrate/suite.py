@@ -25,7 +25,9 @@ from raysuite.train.stopping import Stop
 
 _POLL_SECONDS = 0.5
 _ENDING_S = 20.0
-"""How long Ray Train may take to end workers that did not stop in time."""
+"""How long Ray may take to end workers that did not stop in time."""
+_LEAVING_S = 3.0
+"""How long what is asked to leave may take for it."""
 
 __all__ = ["check", "connect", "create", "fit", "forget_failures", "latest", "planned", "run"]
 
@@ -150,37 +152,47 @@ def _unfinished(plans: Sequence[RunPlan], results: Results) -> list[RunPlan]:
 
 
 def fit(
-    trainer: Any, results: Results, hear: Listener, watch: NodeWatch
+    work: Any,
+    results: Results,
+    hear: Listener,
+    watch: NodeWatch,
+    leave: Callable[[], None] | None = None,
 ) -> tuple[Exception | None, Stop | None]:
-    """Run a group's trainer to its end: the error that ended it, and the request to stop, if any.
+    """Run a trainer, or a tuner, to its end: the error that ended it, and the request to stop, if
+    any.
 
     Workers that have not stopped in time are ended by Ray Train's controller (NodeKeeper). Only a
     controller that does not answer is left to whoever ends this process's Ray: what still waits
-    in a thread then would end the process, too.
+    in a thread then would end the process, too, unless it can be asked to `leave`.
     """
     raised: list[Exception] = []
 
-    def fit() -> None:
+    def begin() -> None:
         try:
-            trainer.fit()
+            work.fit()
         except Exception as error:
             raised.append(error)
 
     stop: Stop | None = None
     late_at: float | None = None
     # in a thread: Ray's own handler of Ctrl-C waits for the workers, ours ends them
-    thread = threading.Thread(target=fit, name="ray-train", daemon=True)
+    thread = threading.Thread(target=begin, name="ray-fit", daemon=True)
     thread.start()
-    while thread.is_alive():
-        thread.join(_POLL_SECONDS)
-        hear.poll()
-        for line in watch.news():
-            hear.say(line)
-        if stop is None and (stop := hear.asked_to_stop()):
-            stopping.tell(results.folder, stop)
-        if stop and late_at is None and stopping.is_late(stop):
-            late_at = time.monotonic()
-            hear.say("the workers did not stop in time: their last checkpoint counts")
-        if late_at is not None and time.monotonic() > late_at + _ENDING_S:
-            break
+    try:
+        while thread.is_alive():
+            thread.join(_POLL_SECONDS)
+            hear.poll()
+            for line in watch.news():
+                hear.say(line)
+            if stop is None and (stop := hear.asked_to_stop()):
+                stopping.tell(results.folder, stop)
+            if stop and late_at is None and stopping.is_late(stop):
+                late_at = time.monotonic()
+                hear.say("the workers did not stop in time: their last checkpoint counts")
+            if late_at is not None and time.monotonic() > late_at + _ENDING_S:
+                break
+    finally:
+        if leave is not None:
+            leave()
+            thread.join(_LEAVING_S)
     return (raised[0] if raised else None), stop

@@ -23,6 +23,10 @@ _HOPELESS = 0.5
 """What is slower than this share of the fastest in the first round is not timed again."""
 
 
+class NothingFitsError(RunError):
+    """Not even the smallest size fits into memory."""
+
+
 @dataclass(frozen=True)
 class Sizes:
     """The micro-batches that come into question, ascending, and why there are no larger ones."""
@@ -170,7 +174,7 @@ def outcome(
 ) -> tuple[RunPlan, BatchFound]:
     """The decided plan, and the Record that tells how it was found in so many seconds.
 
-    Raises RunError where nothing fits.
+    Raises NothingFitsError.
     """
     auto, found = _auto(plan), sizes_of(plan)
     search = Search(found.sizes, auto.auto, tried)
@@ -178,7 +182,7 @@ def outcome(
     if size is None:
         last = next((each for each in reversed(tried) if not each.fits), None)
         why = f": {last.words}" if last else ""
-        raise RunError(f"{plan.title}: no batch was found that fits into memory{why}")
+        raise NothingFitsError(f"{plan.title}: no batch was found that fits into memory{why}")
     made = decided(plan, size)
     record = BatchFound(
         run_id=made.run_id,

@@ -6,10 +6,13 @@ import json
 
 import pytest
 
-from raysuite.records import BatchFound, RunFinished
+from raysuite.records import BatchFound, RunFailed, RunFinished
+from raysuite.records.sweep import trials
 from tests.integration.workplace import Workplace
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1200)]
+
+PATIENCE_S = 900
 
 SPEC = """\
 name: found
@@ -20,6 +23,18 @@ optimizer: {name: sgd, lr: 0.05}
 training: {epochs: 1, global_batch: 96, accumulate: auto}
 resources: {device: cpu, workers: 2}
 matrix: {seed: [0, 1]}
+"""
+SEARCHED = """\
+name: searched
+model: {name: "hungry:Hungry"}
+data: digits
+strategy: ddp
+optimizer: {name: sgd, lr: 0.05}
+training: {epochs: 1, global_batch: 96, accumulate: auto}
+resources: {device: cpu, workers: 2}
+search:
+  space: {model.options.above: {grid: [24, 0]}}
+  searcher: grid
 """
 HUNGRY = """\
 import ray.train
@@ -61,6 +76,30 @@ def test_a_run_finds_its_batch_where_a_rank_runs_out(workplace: Workplace) -> No
     assert "a micro-batch of 48 does not fit: out of memory on rank 1" in done.stderr
     assert "micro-batch 16 x 3 on each worker" in " ".join(done.stdout.split())
     assert not list(results.folder.parent.glob(".batches-*"))
+
+
+def test_each_trial_of_a_sweep_finds_its_own(workplace: Workplace) -> None:
+    workplace.write("hungry.py", HUNGRY)
+    workplace.write("searched.yaml", SEARCHED)
+    done = workplace.start("raysuite", "sweep", "searched.yaml", "--no-mlflow")
+    assert done.wait(PATIENCE_S) == 0, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    results = workplace.results()
+    assert results.folder.parent.name == "searched"
+    narrow, starved = results.plans()
+    assert (narrow["micro_batch"], narrow["accumulate"]) == (16, 3)
+    first, *others, last = results.records(narrow["run_id"])
+    assert isinstance(first, BatchFound)
+    assert isinstance(last, RunFinished)
+    assert not any(isinstance(record, BatchFound) for record in others)
+    assert first.micro_batch == 16
+    (failed,) = results.records(starved["run_id"])
+    assert isinstance(failed, RunFailed)
+    assert failed.reason == "out_of_memory"
+    assert "no batch was found that fits into memory" in failed.message
+    assert [trial.status for trial in trials(results)] == ["finished", "failed"]
+    assert "trial 0  above 24  finished" in done.stdout
+    assert not list((results.folder / "batches").glob(".batches-*"))
 
 
 def test_a_benchmark_shows_every_size(workplace: Workplace) -> None:

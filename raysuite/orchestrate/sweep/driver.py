@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-import threading
-import time
 from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any
@@ -15,18 +13,12 @@ from raysuite.cluster.environment import RAY_SETTINGS
 from raysuite.orchestrate import stopping
 from raysuite.orchestrate.cluster import Capacity
 from raysuite.orchestrate.nodes import NodeWatch
-from raysuite.orchestrate.suite import Listener
+from raysuite.orchestrate.suite import Listener, fit
 from raysuite.plan import RunPlan
 from raysuite.records import Journal, Results, RunPruned
 from raysuite.spec import Document
 from raysuite.spec.search import SearchOptions
 from raysuite.train.stopping import Stop
-
-_POLL_SECONDS = 0.5
-_ENDING_S = 20.0
-"""How long Ray may take to end trials that did not stop in time."""
-_LEAVING_S = 3.0
-"""How long Ray Tune's loop may take for a step."""
 
 _TUNE = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
@@ -72,8 +64,15 @@ def run(
     ):
         leaving = Leaving()
         tuner = _tuner(search, results, source, rule, leaving, folder)
-        stop = _fit(tuner, source, leaving, results, _with_news(hear, news), watch)
-    hear.between()
+
+        def leave() -> None:
+            leaving.asked = source.stopped = True
+
+        hear = _with_news(hear, news)
+        error, stop = fit(tuner, results, hear, watch, leave)
+    hear.poll()
+    if error is not None:
+        raise error
     return None if source.is_done else stop
 
 
@@ -151,46 +150,3 @@ def _tuner(
             name="sweep", storage_path=folder, verbose=0, callbacks=[leaving]
         ),
     )
-
-
-def _fit(
-    tuner: Any, source: Any, leaving: Any, results: Results, hear: Listener, watch: NodeWatch
-) -> Stop | None:
-    """Let Ray Tune make the trials; the request to stop, if there was one.
-
-    Raises what Ray Tune raised.
-    """
-    raised: list[Exception] = []
-
-    def fit() -> None:
-        try:
-            tuner.fit()
-        except Exception as error:
-            raised.append(error)
-
-    stop: Stop | None = None
-    late_at: float | None = None
-    # in a thread: Ray's own handler of Ctrl-C waits for the workers, ours ends them
-    thread = threading.Thread(target=fit, name="ray-tune", daemon=True)
-    thread.start()
-    try:
-        while thread.is_alive():
-            thread.join(_POLL_SECONDS)
-            hear.poll()
-            for line in watch.news():
-                hear.say(line)
-            if stop is None and (stop := hear.asked_to_stop()):
-                source.stopped = True
-                stopping.tell(results.folder, stop)
-            if stop and late_at is None and stopping.is_late(stop):
-                late_at = time.monotonic()
-                hear.say("the workers did not stop in time: their last checkpoints count")
-            if late_at is not None and time.monotonic() > late_at + _ENDING_S:
-                break
-    finally:
-        leaving.asked = source.stopped = True
-        thread.join(_LEAVING_S)
-    hear.poll()
-    if raised:
-        raise raised[0]
-    return stop

@@ -69,7 +69,7 @@ class TrialSource(Searcher):
         self._looked_at = -math.inf
         self._all_decided = False
         self.stopped = False
-        """Whether nothing new begins any more."""
+        """Whether nothing new begins any more, because nobody listens."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Nothing: what Ray Tune keeps of it is never read, and a listener's screen is no data."""
@@ -82,7 +82,7 @@ class TrialSource(Searcher):
 
     def suggest(self, trial_id: str) -> Any:
         """The next run, None while there is no room for it, or that there is none."""
-        if self.stopped or self._is_full():
+        if self.stopped or stopping.told(self._results.folder) or self._is_full():
             return None if self._running else Searcher.FINISHED
         self._release()
         while self._pending and not self._can_be(self._pending[0]):
@@ -105,10 +105,10 @@ class TrialSource(Searcher):
         """The rule hears of epochs from the journal; here a trial tells the batch that it found."""
         if "plan" not in result:
             return
-        made = RunPlan.model_validate(result["plan"])
+        made = RunPlan.model_validate_json(result["plan"])
         self._results.write_plans(
             [
-                result["plan"] if plan["run_id"] == result["run_id"] else plan
+                made.model_dump(mode="json") if plan["run_id"] == result["run_id"] else plan
                 for plan in self._results.plans()
             ]
         )

@@ -54,16 +54,17 @@ def run_trial(config: dict[str, Any], setting: Setting) -> None:
         sys.path.insert(0, setting.path)
     results = Results(Path(setting.results))
     plan = plan_of(results, config["run_id"])
-    if plan.undecided:
-        found = find_batch(plan, results)
-        if found is None:
-            return
-        # when this returns, the driver has the new plan in the place of the other
-        ray.tune.report({"run_id": plan.run_id, "plan": found.model_dump(mode="json")})
-        plan = found
     deadline = None
     if setting.deadline_s is not None:
         deadline = time.time() + setting.deadline_s - spent(results, plan.run_id)
+    if plan.undecided:
+        found = find_batch(plan, results, deadline)
+        if found is None:
+            return
+        # when this returns, the driver has the new plan in the place of the other; as text, for
+        # Ray Tune tells its search algorithm of a nested value by other names
+        ray.tune.report({"run_id": plan.run_id, "plan": found.model_dump_json()})
+        plan = found
     told = len(epochs_of(results, plan.run_id))
     plan, leg = leg_of(plan, results)
     for record in _epochs(plan, results, deadline, told, leg):
