@@ -19,8 +19,7 @@ from raysuite.errors import HeadLostError, RaysuiteError, UserError
 from raysuite.records import STOPPED, Results
 
 if TYPE_CHECKING:
-    from raysuite.cli.progress import Progress
-    from raysuite.cli.sweep_progress import SweepProgress
+    from raysuite.cli.live import LiveView
     from raysuite.orchestrate.stopping import StopWatch
     from raysuite.orchestrate.suite import Listener
     from raysuite.train.stopping import Stop
@@ -113,10 +112,7 @@ def say_how_to_go_on(request: Request) -> None:
 
 
 def listener(
-    progress: Progress | SweepProgress,
-    results: Results,
-    tracking: Tracking | None,
-    watch: StopWatch,
+    progress: LiveView, results: Results, tracking: Tracking | None, watch: StopWatch
 ) -> Listener:
     """Who hears of a suite or a sweep: the screen, MLflow, and whoever may stop it."""
     from raysuite.orchestrate.suite import Listener
@@ -174,7 +170,7 @@ def registered(
 def say_stopped(verb: Verb, results: Results, stop: Stop, tracking: Tracking | None) -> int:
     """Say how to go on; the exit code."""
     if tracking and (stop.deadline is None or time.time() + _SYNC_S < stop.deadline):
-        tracking.sync(results)
+        tracking.sync(results, "KILLED")
     command = f"raysuite {verb} --resume-from {shlex.quote(str(results.folder))}"
     console.print_text(f"stopped ({STOPPED[stop.reason]}); go on with: {command}", error=True)
     return os.EX_TEMPFAIL

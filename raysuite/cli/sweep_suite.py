@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import typer
@@ -119,5 +120,11 @@ def _run(
         progress.poll(results)
         if tracking:
             tracking.ready()  # before the first measurement, not beside it
-        hear = listener(progress, results, tracking, watch)
+
+        def poll() -> None:
+            progress.poll(results)
+            if tracking:
+                tracking.follow(results, progress.state.ended)
+
+        hear = replace(listener(progress, results, tracking, watch), poll=poll)
         return sweep.run(document, results, capacity, hear, resume)

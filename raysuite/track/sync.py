@@ -9,7 +9,7 @@ from raysuite.records import Results
 from raysuite.track.folder import locked
 from raysuite.track.starting import wait_while_starting
 from raysuite.track.store import Store, quiet, tracking_address, without_password
-from raysuite.track.upload import Upload
+from raysuite.track.upload import ParentStatus, Upload
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,18 @@ class SyncSummary:
 
 
 def sync(
-    results: Results, tracking_uri: str | None = None, experiment: str | None = None
+    results: Results,
+    tracking_uri: str | None = None,
+    experiment: str | None = None,
+    status: ParentStatus | None = None,
 ) -> SyncSummary:
     """Replay the journals of a results folder into MLflow.
 
     One parent run for the folder, one run nested under it for each journal. It may be called at
     any time, any number of times, after a crash, and by several processes at once. The store is
     `tracking_uri`, else MLFLOW_TRACKING_URI, else `mlflow.db` in the working folder; the
-    experiment is the spec's name unless another is given.
+    experiment is the spec's name unless another is given. `status` is the parent's, where it is
+    known that its runs are not all: RUNNING while more may begin, KILLED where they were stopped.
 
     A store that is out of reach or broken raises nothing: the summary says why.
     Raises UserError where the experiment was deleted in MLflow.
@@ -67,7 +71,7 @@ def sync(
                     written += 1
                 else:
                     unchanged += 1
-            upload.write_parent()
+            upload.write_parent(status)
     except UserError:
         raise
     except Exception as error:  # whatever a store throws, no training may fail by it

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from raysuite import __version__
 from raysuite.records import Results, RunFigures
@@ -52,6 +53,9 @@ REPORT = "raysuite.report"
 """Tag of the parent run: where its report lies, below the address of MLflow's pages."""
 MARK = "raysuite.synced"
 """Tag set after everything else of a run: digest of what was written. A crash leaves it unset."""
+
+ParentStatus = Literal["RUNNING", "KILLED"]
+"""Of a folder whose runs go on, or were stopped, whether or not those that are known ended."""
 
 
 class Upload:
@@ -140,11 +144,14 @@ class Upload:
         self.store.log(mlflow_id, tags={MARK: mark})
         return True
 
-    def write_parent(self) -> None:
-        """Write what belongs to the whole folder: its files, its plots and how it ended."""
+    def write_parent(self, status: ParentStatus | None = None) -> None:
+        """Write what belongs to the whole folder: its files, its plots and how it ended, which its
+        runs tell unless `status` does."""
+        now = time.time()
         trials = [self._trial(plan["run_id"]) for plan in self.results.plans()]
         if self.search:
-            self._write_sweep(self.search, trials)
+            known = _ended_by(now, trials) if status == "RUNNING" else trials
+            self._write_sweep(self.search, known)
         folder = self.results.folder
         files = [folder / name for name in FILES] + sorted(folder.glob("best*.yaml"))
         plots = sorted(
@@ -164,7 +171,7 @@ class Upload:
         runs = [trial.figures for trial in trials]
         lasts = [run.end or run.stopped for run in runs]
         ends = [milliseconds(last.time) for last in lasts if last]
-        self.store.finish(mlflow_id, _overall(runs), max(ends, default=None))
+        self.store.finish(mlflow_id, status or _overall(runs), max(ends, default=None))
 
     def _write_sweep(self, search: dict[str, Any], trials: list[TrialFigures]) -> None:
         """What a sweep's own run tells of all trials; the best of them are tagged, no others."""
@@ -196,6 +203,12 @@ class Upload:
         """When the first run of the folder began."""
         begins = (begin_of(self.figures(plan["run_id"])) for plan in self.results.plans())
         return min((begin for begin in begins if begin is not None), default=None)
+
+
+def _ended_by(now: float, trials: list[TrialFigures]) -> list[TrialFigures]:
+    """Without those that ended while they were read: one read before may have ended earlier, and
+    the n-th trial that ended is to be the same one in every sync."""
+    return [trial for trial in trials if not (end := trial.figures.end) or end.time <= now]
 
 
 def _overall(runs: list[RunFigures]) -> str:

@@ -1,4 +1,4 @@
-"""An MLflow server that is away for a while in the middle of a suite."""
+"""An MLflow server that is away for a while in the middle of a suite or a sweep."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from raysuite.cli.run_tracking import Tracking
 from raysuite.cluster.ports import free_port
 from raysuite.records import Results
 from tests.fake_results import TWELVE_ROWS, write_results
+from tests.fake_sweeps import write_sweep
 from tests.integration.workplace import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -112,3 +114,56 @@ def test_what_it_missed_comes_later_and_once(
     found = server.query("select run_uuid, key, step, value from metrics")
     assert len(found) == len(set(found))
     assert len([row for row in found if row[1] == "step/loss"]) == 4 * 6 * 23
+
+
+def test_a_sweep_is_followed_beside_its_trials(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = write_sweep(tmp_path / "whole", trials=4)
+    results = write_sweep(tmp_path / "results", trials=4, missing=range(4))
+    now = 0.0
+    tracking = Tracking(server.uri, clock=lambda: now)
+    states = "select status, count(*) from runs group by status order by status"
+    ended = "select value from tags where key = 'raysuite.sweep.ended'"
+
+    def follow(count: int) -> None:
+        """As a sweep does, after a while, until what is sent has arrived, or has not."""
+        nonlocal now
+        now += 5.0
+        tracking.follow(results, count)
+        for thread in threading.enumerate():
+            if thread.name == "mlflow":
+                thread.join()
+        tracking.follow(results, count)
+
+    follow(0)
+    assert server.query(states) == [("RUNNING", 1)]
+    grow(results, whole, [0])
+    tracking.follow(results, 1)
+    assert server.query(states) == [("RUNNING", 1)], "it rests"
+    follow(1)
+    assert server.query(states) == [("FINISHED", 1), ("RUNNING", 1)]
+    assert server.query(ended) == [("1",)]
+
+    server.kill()
+    assert capsys.readouterr() == ("", "")
+    for count in (2, 3):
+        grow(results, whole, [count - 1])
+        follow(count)
+        assert ("could not be written" in capsys.readouterr().err) == (count == 2), "told once"
+
+    server.start()
+    grow(results, whole, [3])
+    follow(4)
+    assert server.query(states) == [("FINISHED", 4), ("RUNNING", 1)], "more may be decided"
+    (results.folder / "best.yaml").write_text("name: best\n", "utf-8")
+    tracking.sync(results, "KILLED")
+    assert server.query(states) == [("FINISHED", 4), ("KILLED", 1)], "stopped between two trials"
+    tracking.sync(results)
+    assert server.query(states) == [("FINISHED", 5)]
+    assert capsys.readouterr() == ("", "")
+    found = server.query("select run_uuid, key, step, value from metrics")
+    assert len(found) == len(set(found))
+    steps = "select step from metrics where key = 'best/accuracy' order by step"
+    assert server.query(steps) == [(1,), (2,), (3,), (4,)]
+    assert len(list(server.folder.glob("artifacts/*/*/artifacts/best.yaml"))) == 1

@@ -17,7 +17,7 @@ from raysuite.records import (
     RunStopped,
 )
 from raysuite.records.sweep import best, trials
-from tests.integration.workplace import Command, Workplace, alive, until
+from tests.integration.workplace import Command, Workplace, alive, has_checkpoint, until
 from tests.require import require
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -134,19 +134,19 @@ def test_trials_that_fail_in_every_way_end_by_themselves_and_stop_no_other(workp
     assert [trial.counts for trial in trials(results)] == [False, False, False, True]
 
 
-def test_a_sweep_that_is_stopped_and_then_killed_makes_each_trial_once(workplace):
+def test_a_sweep_that_is_stopped_ended_and_killed_makes_each_trial_once(workplace):
     workplace.write("broken-off.yaml", BROKEN_OFF)
-    command = workplace.start("raysuite", "sweep", "broken-off.yaml", "--no-mlflow", "--quiet")
     folder = workplace.folder / "results" / "broken-off"
 
-    def begun(number: int) -> bool:
-        if command.process.poll() is not None or not list(folder.glob("*/plan.json")):
-            return command.process.poll() is not None
+    def begun(command: Command, number: int) -> bool:
+        assert command.process.poll() is None, command.stderr
+        if not list(folder.glob("*/plan.json")):
+            return False
         results = Results.open(folder)
         return len(results.plans()) > number and bool(records_of(results, number, EpochFinished))
 
-    until(lambda: begun(0), PATIENCE_S)
-    assert command.process.poll() is None, command.stderr
+    command = workplace.start("raysuite", "sweep", "broken-off.yaml", "--no-mlflow", "--quiet")
+    until(lambda: begun(command, 0), PATIENCE_S)
     command.process.send_signal(signal.SIGTERM)
     assert command.wait(PATIENCE_S) == 75
     assert "raysuite sweep --resume-from" in command.stderr
@@ -154,15 +154,16 @@ def test_a_sweep_that_is_stopped_and_then_killed_makes_each_trial_once(workplace
     assert len(records_of(results, 0, RunStopped)) == 1
     assert ends(results) == [None]
 
-    command = workplace.start(
-        "raysuite", "sweep", "--resume-from", str(results.folder), "--no-mlflow", "--quiet"
-    )
-    until(lambda: begun(1), PATIENCE_S)
-    assert command.process.poll() is None, command.stderr
+    # Ctrl-C: nothing is waited for, the last checkpoint counts
+    words = ["raysuite", "sweep", "--resume-from", str(results.folder), "--quiet"]
+    command = workplace.start(*words, "--no-mlflow")
+    until(lambda: begun(command, 1) and has_checkpoint(results, run_ids(results)[1]), PATIENCE_S)
     family = command.family()
-    command.process.kill()
-    command.wait(60)
-    until(lambda: not [each for each in alive(family) if "RayTrainWorker" in each.name()], 120)
+    command.process.send_signal(signal.SIGINT)
+    assert command.wait(60) == 130
+    until(lambda: not alive(family), 60)
+    assert "what has finished is kept; go on with: raysuite sweep --resume-from" in command.stderr
+    assert "Traceback" not in command.stderr
     first = results.journal_file(run_ids(results)[0])
     finished = first.read_bytes()
     starts = records_of(results, 0, RunStarted)
@@ -170,14 +171,29 @@ def test_a_sweep_that_is_stopped_and_then_killed_makes_each_trial_once(workplace
     assert isinstance(ends(results)[0], RunFinished)
     assert ends(results)[1:] == [None]
 
-    workplace.run(
-        "raysuite", "sweep", "--resume-from", str(results.folder), "--no-mlflow", "--quiet"
-    )
+    # a driver that is killed, after MLflow had heard of what ended
+    command = workplace.start(*words)
+    until(lambda: begun(command, 2), PATIENCE_S)
+    states = "select status, count(*) from runs group by status order by status"
+    until(lambda: workplace.query(states)[0] == ("FINISHED", 2), 60)
+    assert workplace.query(states)[1][0] == "RUNNING", "the sweep itself"
+    family = command.family()
+    command.process.kill()
+    command.wait(60)
+    until(lambda: not [each for each in alive(family) if "RayTrainWorker" in each.name()], 120)
+    starts = records_of(results, 1, RunStarted)
+    assert [each.first_epoch > 0 for each in starts] == [False, True]
+    assert [type(end) for end in ends(results)] == [RunFinished, RunFinished, type(None)]
+
+    workplace.run(*words)
     assert [type(end) for end in ends(results)] == [RunFinished] * 3
     assert first.read_bytes() == finished
     assert len({str(trial.values) for trial in trials(results)}) == 3
     for number in range(3):
         assert len(records_of(results, number, RunFinished)) == 1
+    assert workplace.query(states) == [("FINISHED", 1 + 3)]
+    (best_spec,) = workplace.folder.glob("mlartifacts/broken-off/*/artifacts/best.yaml")
+    assert best_spec.read_bytes() == (results.folder / "best.yaml").read_bytes()
 
 
 def test_frameworks_and_loaders_are_dimensions_of_one_sweep(workplace):
