@@ -183,14 +183,19 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
         group["lr"] = lr
 
 
+_SETTINGS = ("lr", "momentum", "nesterov", "weight_decay", "betas", "eps", "trust_coefficient")
+"""What a plan says of an optimiser and may say otherwise from one step to the next."""
+
+
 @contextmanager
 def kept_settings(optimizer: Any) -> Iterator[None]:
     """Momentum, decay and the like stay as the plan has them while a checkpoint is loaded.
 
-    What the optimiser has gathered is the checkpoint's; a run may go on with other settings.
+    What the optimiser has gathered is the checkpoint's, also where it keeps it beside its settings,
+    as LAMB keeps its count of steps; a run may go on with other settings.
     """
     before = [
-        {name: value for name, value in group.items() if name != "params"}
+        {name: group[name] for name in _SETTINGS if name in group}
         for group in optimizer.param_groups
     ]
     yield
