@@ -9,6 +9,7 @@ settings.register_profile("raysuite", deadline=None)
 settings.load_profile("raysuite")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Where tests run in several streams, a file is one stream's; so is the lab, for it is one."""
     for item in items:
