@@ -44,7 +44,7 @@ check: setup ## Lint, format and types
 	$(BIN)/mypy
 
 test: check ## Everything: check, then the whole test suite, in STREAMS=2 beside each other
-	$(BIN)/pytest -n $(or $(STREAMS),2) --dist loadgroup --no-loadscope-reorder --durations 40
+	$(BIN)/pytest -n $(or $(STREAMS),2) --dist loadfile --no-loadscope-reorder --durations 40
 
 test-fast: setup ## Unit tests alone, under a minute
 	$(BIN)/pytest tests/unit -m 'not integration and not slow'

@@ -22,7 +22,7 @@ pytestmark = [
 
 REPEATS = int(os.environ.get("RAYSUITE_FAULT_REPEATS", "1"))
 """How often each fault strikes."""
-CHOSEN = os.environ.get("RAYSUITE_FAULTS", "worker,head,mlflow_killed").split(",")
+CHOSEN = [name for name in os.environ.get("RAYSUITE_FAULTS", "").split(",") if name]
 """They strike one suite, one after the other. tests/lab/faults.py has all of them."""
 
 
@@ -34,6 +34,7 @@ def cluster(lab: LabPlace) -> Iterator[FaultCluster]:
     made.down()
 
 
+@pytest.mark.skipif(not CHOSEN, reason="by hand: RAYSUITE_FAULTS=worker,raylet,node,...")
 def test_a_suite_survives(cluster: FaultCluster) -> None:
     sequence: list[faults.Fault] = [getattr(faults, name) for name in CHOSEN]
     whole = sorted(sequence * REPEATS, key=lambda fault: fault.__name__ in faults.ALONE)
