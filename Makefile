@@ -43,8 +43,8 @@ check: setup ## Lint, format and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: check ## Everything: check, then the whole test suite, in STREAMS=2 beside each other
-	$(BIN)/pytest -n $(or $(STREAMS),2) --dist loadfile --no-loadscope-reorder --durations 40
+test: check ## Everything: check, then the whole test suite; STREAMS=2: files beside each other
+	$(BIN)/pytest --durations 40 $(if $(STREAMS),-n $(STREAMS) --dist loadfile --no-loadscope-reorder)
 
 test-fast: setup ## Unit tests alone, under a minute
 	$(BIN)/pytest tests/unit -m 'not integration and not slow'
