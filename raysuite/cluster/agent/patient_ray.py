@@ -36,7 +36,7 @@ def main() -> None:
             except (RuntimeError, RaySystemError):  # not there yet; the GCS is silent
                 if time.monotonic() > deadline:
                     raise
-            if raylet_died():
+            if not raylet_lives():
                 sys.exit(f"the raylet died while it started\n{tails(temp_folder(sys.argv))}")
             time.sleep(_STEP_S)
 
@@ -44,11 +44,11 @@ def main() -> None:
     scripts.main()
 
 
-def raylet_died() -> bool:
-    """Whether a raylet of this process has ended."""
+def raylet_lives() -> bool:
+    """Whether this process has a raylet; Ray asks for its node when it has started one."""
     for child in psutil.Process().children():
         try:
-            if child.name() == "raylet" and child.status() == psutil.STATUS_ZOMBIE:
+            if child.name() == "raylet" and child.status() != psutil.STATUS_ZOMBIE:
                 return True
         except psutil.NoSuchProcess:
             continue

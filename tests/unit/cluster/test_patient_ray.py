@@ -5,32 +5,41 @@ from __future__ import annotations
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from raysuite.cluster.agent.patient_ray import raylet_died, tails, temp_folder
+import pytest
+
+from raysuite.cluster.agent.patient_ray import raylet_lives, tails, temp_folder
 
 
-def test_a_raylet_that_has_ended_is_seen(tmp_path: Path) -> None:
+@pytest.mark.parametrize("reaped", [False, True])
+def test_a_raylet_that_has_ended_is_seen(tmp_path: Path, reaped: bool) -> None:
     program = shutil.copy(shutil.which("sleep") or "", tmp_path / "raylet")
-    lives = subprocess.Popen([program, "60"])
+    raylet = subprocess.Popen([program, "60"])
     try:
-        assert not raylet_died()
-        lives.kill()
-        deadline = time.monotonic() + 30
-        while not raylet_died() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert raylet_died()
+        _until(raylet_lives)
+        raylet.kill()
+        if reaped:
+            raylet.wait()
+        _until(lambda: not raylet_lives())
     finally:
-        lives.kill()
-        lives.wait()
-    assert not raylet_died()
+        raylet.kill()
+        raylet.wait()
 
 
-def test_another_child_that_has_ended_says_nothing() -> None:
-    ended = subprocess.Popen(["true"])
-    time.sleep(0.2)
-    assert not raylet_died()
-    ended.wait()
+def test_another_child_is_none() -> None:
+    other = subprocess.Popen(["sleep", "60"])
+    assert not raylet_lives()
+    other.kill()
+    other.wait()
+
+
+def _until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not true() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert true()
 
 
 def test_its_logs_are_shown_by_their_ends(tmp_path: Path) -> None:
