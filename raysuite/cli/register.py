@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from raysuite.cli.console import print_text
+from raysuite.cli.run_options import Store, StoreExperiment
 from raysuite.errors import UserError
 
 if TYPE_CHECKING:
@@ -29,17 +30,8 @@ def register(
         str | None,
         typer.Option(metavar="NAME", help="The registered model; default: the spec's name."),
     ] = None,
-    tracking_uri: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URI",
-            help="MLflow's store; default: MLFLOW_TRACKING_URI, else mlflow.db in this folder.",
-        ),
-    ] = None,
-    experiment: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="MLflow's experiment; default: the spec's name."),
-    ] = None,
+    tracking_uri: Store = None,
+    experiment: StoreExperiment = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Register a trained network as a model in MLflow, with its signature and its spec.

@@ -1,4 +1,4 @@
-"""Options that `raysuite run` and `raysuite sweep` have in common."""
+"""Options that several verbs have in common."""
 
 from __future__ import annotations
 
@@ -33,6 +33,20 @@ Mlflow = Annotated[bool, typer.Option(help="Send the records to MLflow.")]
 TrackingUri = Annotated[
     str | None,
     typer.Option(envvar="MLFLOW_TRACKING_URI", help="MLflow's store; default sqlite:///mlflow.db."),
+]
+Store = Annotated[
+    str | None,
+    typer.Option(
+        "--tracking-uri",
+        metavar="URI",
+        help="MLflow's store; default: MLFLOW_TRACKING_URI, else mlflow.db in this folder.",
+    ),
+]
+StoreExperiment = Annotated[
+    str | None,
+    typer.Option(
+        "--experiment", metavar="NAME", help="MLflow's experiment; default: the spec's name."
+    ),
 ]
 StopWithin = Annotated[
     float,

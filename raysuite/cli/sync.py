@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from raysuite.cli.console import print_text
+from raysuite.cli.run_options import Store, StoreExperiment
 
 
 def sync(
@@ -15,17 +16,8 @@ def sync(
         list[Path],
         typer.Argument(metavar="RESULTS...", help="Folders that `raysuite run` printed."),
     ],
-    tracking_uri: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URI",
-            help="MLflow's store; default: MLFLOW_TRACKING_URI, else mlflow.db in this folder.",
-        ),
-    ] = None,
-    experiment: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="MLflow's experiment; default: the spec's name."),
-    ] = None,
+    tracking_uri: Store = None,
+    experiment: StoreExperiment = None,
 ) -> None:
     """Write the journals of a results folder into MLflow.
 

@@ -24,6 +24,7 @@ from torch.nn import functional
 
 from raysuite.parallel.comm import Comm
 from raysuite.parallel.precision import Autocast, LossScale
+from raysuite.spec.optimizers import SETTINGS
 
 if TYPE_CHECKING:
     from raysuite.data.base import Batch
@@ -183,10 +184,6 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
         group["lr"] = lr
 
 
-_SETTINGS = ("lr", "momentum", "nesterov", "weight_decay", "betas", "eps", "trust_coefficient")
-"""What a plan says of an optimiser and may say otherwise from one step to the next."""
-
-
 @contextmanager
 def kept_settings(optimizer: Any) -> Iterator[None]:
     """Momentum, decay and the like stay as the plan has them while a checkpoint is loaded.
@@ -195,7 +192,7 @@ def kept_settings(optimizer: Any) -> Iterator[None]:
     as LAMB keeps its count of steps; a run may go on with other settings.
     """
     before = [
-        {name: group[name] for name in _SETTINGS if name in group}
+        {name: group[name] for name in SETTINGS if name in group}
         for group in optimizer.param_groups
     ]
     yield

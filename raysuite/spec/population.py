@@ -7,17 +7,12 @@ from typing import Any
 
 from raysuite.spec.batches import AUTO
 from raysuite.spec.document import Document, KeyPath
+from raysuite.spec.optimizers import SETTINGS
 from raysuite.spec.search import Dimension, SearchOptions
 from raysuite.spec.searchers import PbtScheduler
 
 CHANGED = (
-    "optimizer.lr",
-    "optimizer.momentum",
-    "optimizer.nesterov",
-    "optimizer.weight_decay",
-    "optimizer.betas",
-    "optimizer.eps",
-    "optimizer.trust_coefficient",
+    *(f"optimizer.{name}" for name in SETTINGS),
     "schedule",
     "training.clip_norm",
     "training.label_smoothing",

@@ -21,6 +21,15 @@ NAME = "raysuite"
 FOLDER_VARIABLE = "RAYSUITE_CLUSTER"
 
 
+def read_told(folder: str, name: str) -> dict[str, Any]:
+    """What a cluster's file tells; nothing where it is not there."""
+    try:
+        found: dict[str, Any] = json.loads((Path(folder) / name).read_text("utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    return found
+
+
 class ClusterCredentials:
     """MLflow's protocol for those who can sign its requests."""
 
@@ -43,19 +52,12 @@ class BasicAuth:
     def __call__(self, request: PreparedRequest) -> PreparedRequest:
         from requests.auth import HTTPBasicAuth
 
-        server = self._read("head.json").get("mlflow", "")
+        server = read_told(self._folder, "head.json").get("mlflow", "")
         if server and _origin(server) == _origin(request.url or ""):
-            user = self._read("mlflow.json")
+            user = read_told(self._folder, "mlflow.json")
             if user:
                 HTTPBasicAuth(user["username"], user["password"])(request)
         return request
-
-    def _read(self, name: str) -> dict[str, Any]:
-        try:
-            found: dict[str, Any] = json.loads((Path(self._folder) / name).read_text("utf-8"))
-        except (FileNotFoundError, NotADirectoryError):
-            return {}
-        return found
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:

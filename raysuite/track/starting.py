@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from pathlib import Path
 
-from raysuite.track.credentials import FOLDER_VARIABLE
+from raysuite.track.credentials import FOLDER_VARIABLE, read_told
 
 LONGEST_S = 120.0
 _LOOK_EACH_S = 0.5
@@ -18,15 +16,15 @@ def wait_while_starting(address: str, longest_s: float = LONGEST_S) -> None:
 
     Returns at once for any other server, and without an answer after `longest_s` seconds.
     """
-    file = Path(os.environ.get(FOLDER_VARIABLE, "")) / "head.json"
+    folder = os.environ.get(FOLDER_VARIABLE, "")
     deadline = time.monotonic() + longest_s
-    while _is_starting(file, address) and time.monotonic() < deadline:
+    while _is_starting(folder, address) and time.monotonic() < deadline:
         time.sleep(_LOOK_EACH_S)
 
 
-def _is_starting(head: Path, address: str) -> bool:
+def _is_starting(folder: str, address: str) -> bool:
     try:
-        said = json.loads(head.read_text("utf-8"))
+        said = read_told(folder, "head.json")
     except (OSError, ValueError):
         return False
     same = said.get("mlflow", "").rstrip("/") == address.rstrip("/")
