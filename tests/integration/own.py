@@ -16,7 +16,8 @@ from raysuite.parallel.ddp import Ddp, DdpEngine
 from raysuite.spec.strategies import DdpOptions
 
 HOLD_AT_CALL = 15
-"""A forward pass of the third epoch, where an epoch has six steps."""
+"""A forward pass of the third epoch, where an epoch has six steps; of the last one of five, where a
+run goes on behind the second."""
 
 
 class Net(nn.Module):

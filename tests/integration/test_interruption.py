@@ -19,7 +19,7 @@ KILLED = """\
 name: killed
 model: own:Holding
 data: digits
-training: {epochs: 4, global_batch: 240}
+training: {epochs: 5, global_batch: 240}
 resources: {device: cpu, workers: 2, retries: 1}
 matrix:
   strategy: [ddp, horovod]
@@ -30,11 +30,11 @@ name: stopped
 model: own:Holding
 data: digits
 strategy: ddp
-training: {epochs: 4, global_batch: 240}
+training: {epochs: 5, global_batch: 240}
 resources: {device: cpu, workers: 1}
 matrix: {seed: [0, 1, 2]}
 """
-EPOCHS = 4
+EPOCHS = 5
 AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
 """Where a driver was killed they try for a minute to tell it that Ray has died."""
 
