@@ -43,8 +43,10 @@ check: setup ## Lint, format and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: check ## Everything: check, then the whole test suite; STREAMS=2: files beside each other
-	$(BIN)/pytest --durations 40 $(if $(STREAMS),-n $(STREAMS) --dist loadfile --no-loadscope-reorder)
+APART = tests/integration tests/lab
+test: check ## Everything: check, then the whole test suite
+	$(BIN)/pytest $(APART:%=--ignore %) -n 2 --dist loadfile --no-loadscope-reorder --durations 20
+	$(BIN)/pytest $(APART) --durations 40
 
 test-fast: setup ## Unit tests alone, under a minute
 	$(BIN)/pytest tests/unit -m 'not integration and not slow'
