@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import shlex
 import time
 from collections.abc import Iterator
@@ -23,9 +22,6 @@ from tests.lab.residents import NODES, Resident, move_in, visit
 from tests.secrets import files_with_each, processes_with
 
 pytestmark = [
-    pytest.mark.skipif(
-        "RAYSUITE_TWO_USERS" not in os.environ, reason="by hand: RAYSUITE_TWO_USERS=1"
-    ),
     pytest.mark.lab,
     pytest.mark.integration,
     pytest.mark.slow,
