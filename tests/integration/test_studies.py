@@ -26,7 +26,7 @@ STUDIES = {
 }
 """Name -> runs of the full form."""
 
-SWEEPS = {"sweep-quickstart": 12, "sweep-frameworks": 12}
+SWEEPS = {"sweep-quickstart": 12, "sweep-frameworks": 12, "sweep-population": 4}
 """Name -> trials."""
 
 
