@@ -7,7 +7,7 @@ FIND_PYTHON = for p in python3.11 python3.12 python3.13 python3; do \
 PYTHON ?= $(shell $(FIND_PYTHON))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock demo sweep study check test test-fast bench ui image report clean have-python
+.PHONY: help setup lock demo sweep study check test test-thorough test-fast bench ui image report clean have-python
 .PHONY: lab-up lab-down lab-status lab-shell cluster-up cluster-status cluster-down submit
 
 help: ## List the targets
@@ -44,9 +44,12 @@ check: setup ## Lint, format and types
 	$(BIN)/mypy
 
 APART = tests/integration tests/lab
-test: check ## Everything: check, then the whole test suite
+test: check ## What CI checks: lint, types, and all tests but the thorough ones
 	$(BIN)/pytest $(APART:%=--ignore %) -n 2 --dist loadfile --no-loadscope-reorder --durations 20
-	$(BIN)/pytest $(APART) --durations 40
+	$(BIN)/pytest $(APART) -m 'not thorough' --durations 40
+
+test-thorough: setup ## The tests that CI has no time for: half an hour of whole runs
+	$(BIN)/pytest $(APART) -m thorough --durations 20
 
 test-fast: setup ## Unit tests alone, under a minute
 	$(BIN)/pytest tests/unit -m 'not integration and not slow'

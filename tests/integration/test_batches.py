@@ -78,6 +78,7 @@ def test_a_run_finds_its_batch_where_a_rank_runs_out(workplace: Workplace) -> No
     assert not list(results.folder.parent.glob(".batches-*"))
 
 
+@pytest.mark.thorough
 def test_each_trial_of_a_sweep_finds_its_own(workplace: Workplace) -> None:
     workplace.write("hungry.py", HUNGRY)
     workplace.write("searched.yaml", SEARCHED)
@@ -102,6 +103,7 @@ def test_each_trial_of_a_sweep_finds_its_own(workplace: Workplace) -> None:
     assert not list((results.folder / "batches").glob(".batches-*"))
 
 
+@pytest.mark.thorough
 def test_a_benchmark_shows_every_size(workplace: Workplace) -> None:
     workplace.write("hungry.py", HUNGRY)
     workplace.write("found.yaml", SPEC)

@@ -13,6 +13,7 @@ import pytest
 from tests.require import require
 
 pytestmark = [
+    pytest.mark.thorough,
     pytest.mark.integration,
     pytest.mark.slow,
     # Ray copies its own deprecated settings

@@ -59,6 +59,7 @@ def stopped(workplace: Workplace) -> tuple[Command, bytes]:
     workplace.write("hold-torch-1", "")
     command = workplace.start("raysuite", "run", "stopped.yaml")
     workplace.held(command)
+    assert listening_beyond_loopback(command) == []
     family = command.family()
     assert len(family) > 3
     command.process.send_signal(signal.SIGINT)
@@ -148,6 +149,7 @@ def killed(workplace: Workplace) -> tuple[Command, Results]:
     return command, workplace.results()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("place", [pytest.param(0, id="torch"), pytest.param(2, id="horovod")])
 def test_a_run_goes_on_from_its_last_checkpoint(killed, place):
     _, results = killed
@@ -162,6 +164,7 @@ def test_a_run_goes_on_from_its_last_checkpoint(killed, place):
     assert not any(isinstance(record, RunFailed) for record in records)
 
 
+@pytest.mark.thorough
 def test_a_run_whose_workers_die_too_often_is_lost(killed):
     _, results = killed
     records = results.records(run_ids(results)[1])
@@ -172,6 +175,7 @@ def test_a_run_whose_workers_die_too_often_is_lost(killed):
     assert failed[0].message.startswith("its workers died in each of 2 attempts; rank 1: ")
 
 
+@pytest.mark.thorough
 def test_the_others_go_on(killed):
     _, results = killed
     records = results.records(run_ids(results)[3])
@@ -182,6 +186,7 @@ def test_the_others_go_on(killed):
     assert sum(row["runs"] for row in rows) == 4
 
 
+@pytest.mark.thorough
 def test_json_is_a_record_a_line(killed):
     command, results = killed
     printed = [json.loads(line) for line in command.stdout.splitlines()]

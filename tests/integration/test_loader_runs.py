@@ -7,7 +7,12 @@ import pytest
 from raysuite.records import EpochFinished
 from tests.integration.workplace import Workplace
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]
 
 SPEC = """\
 name: loaders

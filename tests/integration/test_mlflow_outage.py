@@ -116,6 +116,7 @@ def test_what_it_missed_comes_later_and_once(
     assert len([row for row in found if row[1] == "step/loss"]) == 4 * 6 * 23
 
 
+@pytest.mark.thorough
 def test_a_sweep_is_followed_beside_its_trials(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,7 +11,12 @@ from raysuite.records.judged import held_after
 from raysuite.records.sweep import TrialFigures, trials
 from tests.integration.workplace import Workplace, alive, until
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.timeout(1200),
+]
 
 PATIENCE_S = 900
 

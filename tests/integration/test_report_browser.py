@@ -116,6 +116,7 @@ def test_filters_and_sorting(browser, tmp_path):
     assert complaints == []
 
 
+@pytest.mark.thorough
 def test_some_hundred_runs(browser, tmp_path):
     build(write_results(tmp_path, spec=MANY), pictures=False)
     page, complaints = open_page(browser, tmp_path / "report.html")

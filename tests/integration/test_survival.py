@@ -207,6 +207,7 @@ def bereft(workplace: Workplace, nodes: Nodes, second: Command) -> tuple[Command
     return command, workplace.results()
 
 
+@pytest.mark.thorough
 def test_a_run_whose_node_is_lost_goes_on_with_another(bereft: tuple[Command, Results]) -> None:
     command, results = bereft
     records = results.records(results.plans()[0]["run_id"])
@@ -217,6 +218,7 @@ def test_a_run_whose_node_is_lost_goes_on_with_another(bereft: tuple[Command, Re
     assert "node lost: " in command.stderr
 
 
+@pytest.mark.thorough
 def test_a_node_that_stays_away_is_told_and_fewer_workers_make_the_run(
     bereft: tuple[Command, Results],
 ) -> None:

@@ -196,6 +196,7 @@ def test_a_sweep_that_is_stopped_ended_and_killed_makes_each_trial_once(workplac
     assert best_spec.read_bytes() == (results.folder / "best.yaml").read_bytes()
 
 
+@pytest.mark.thorough
 def test_frameworks_and_loaders_are_dimensions_of_one_sweep(workplace):
     for part in ("horovod", "deepspeed", "dali"):
         require(part)

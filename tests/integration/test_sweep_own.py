@@ -10,7 +10,12 @@ import pytest
 from raysuite.records.sweep import best, trials
 from tests.integration.workplace import ROOT, Workplace
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]
 
 LEARNT = 0.45
 """A third by chance."""

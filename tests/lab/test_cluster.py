@@ -11,6 +11,7 @@ from raysuite.records import GateVerdict, Results, RunFinished
 from tests.lab.place import LabPlace
 
 pytestmark = [
+    pytest.mark.thorough,
     pytest.mark.lab,
     pytest.mark.integration,
     pytest.mark.slow,
