@@ -76,12 +76,12 @@ class Resident:
 
     def known(self, login: str, victim: int) -> dict[str, Any]:
         """What anybody on node1 can find out of her cluster; see visitor.py."""
-        ephemeral = ephemeral_range()[0]  # from there on the ports are srun's own
+        first, last = ephemeral_range()  # between them the ports are srun's own
         ports = {
             (address, port)
             for host in NODES
             for address, port in listening(self.lab, host, self.user)
-            if port < ephemeral and (host == "node1" or not address.startswith("127."))
+            if not first <= port <= last and (host == "node1" or not address.startswith("127."))
         }
         names = ("gcs", "dashboard", "mlflow")
         return {
