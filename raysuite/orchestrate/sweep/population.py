@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
 from raysuite.errors import RunError, SpecError
@@ -60,11 +60,13 @@ class Population:
     def __init__(self, document: Document, search: SearchOptions, results: Results) -> None:
         self._document, self._search, self._results = document, search, results
 
-    def ready(self, plans: Sequence[RunPlan]) -> set[str]:
+    def ready(self, plans: Sequence[RunPlan], left: Set[str]) -> set[str]:
         """Which trials that waited at an interval go on, once none that is to be compared with
         them is behind; what becomes of each stands in its journal then.
 
-        `plans` are all of the population. Raises RunError where a checkpoint cannot be copied.
+        `plans` are all of the population, `left` the trials that their workers and their driver
+        have left: who looks for its own end would not see it behind what others write there.
+        Raises RunError where a checkpoint cannot be copied.
         """
         journals = {plan.run_id: self._results.records(plan.run_id) for plan in plans}
         going_on = [plan for plan in plans if self._results.end_of(plan.run_id) is None]
@@ -73,6 +75,8 @@ class Population:
         if not waiting or any(_behind(journals[plan.run_id]) < epochs for plan in going_on):
             return set()
         held = {run_id for run_id, run in journals.items() if held_after(run) == epochs}
+        if not held <= left:
+            return set()
         incomplete = {each for each in held if self._checkpoint(each, journals, epochs) is None}
         if incomplete:  # the driver was killed before Ray Train had taken it in: they come again
             return incomplete

@@ -147,7 +147,7 @@ class TrialSource(Searcher):
             return
         self._has_changed = False
         plans = [RunPlan.model_validate(plan) for plan in self._results.plans()]
-        ready = self._population.ready(plans)
+        ready = self._population.ready(plans, self._held.keys())
         self._pending.extend(plan for plan in self._held.values() if plan.run_id in ready)
         self._held = {run_id: plan for run_id, plan in self._held.items() if run_id not in ready}
 

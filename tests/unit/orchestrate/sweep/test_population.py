@@ -143,6 +143,20 @@ class Sweep:
         ]
 
 
+def test_nobody_is_judged_whose_driver_has_not_left(tmp_path: Path) -> None:
+    """A trial's driver looks at its journal once its workers have ended: what it held must still
+    stand last."""
+    sweep = Sweep(tmp_path)
+    assert len(list(sweep.legs(3))) == 3
+    assert sweep.source.suggest("last") is not None
+    sweep.work(sweep.source._running["last"])
+    assert sweep.source.suggest("next") is None
+    assert not any(sweep.turns())
+    sweep.source.on_trial_complete("last")
+    assert sweep.source.suggest("next") is not None
+    assert [len(turns) for turns in sweep.turns()] == [1, 1, 1, 1]
+
+
 def numbers(plans: Iterator[RunPlan]) -> list[int]:
     return [plan.index for plan in plans]
 
