@@ -43,13 +43,15 @@ check: setup ## Lint, format and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-APART = tests/integration tests/lab
+IN_STREAMS = $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 10
+WHOLE = $(BIN)/pytest tests/integration tests/lab --durations 40
 test: check ## What CI checks: lint, types, and all tests but the thorough ones
-	$(BIN)/pytest $(APART:%=--ignore %) -n 2 --dist loadfile --no-loadscope-reorder --durations 20
-	$(BIN)/pytest $(APART) -m 'not thorough' --durations 40
+	$(IN_STREAMS) tests/unit tests/test_floors.py
+	$(IN_STREAMS) tests/contract tests/gpu
+	$(WHOLE) -m 'not thorough'
 
 test-thorough: setup ## The tests that CI has no time for: half an hour of whole runs
-	$(BIN)/pytest $(APART) -m thorough --durations 20
+	$(WHOLE) -m thorough
 
 test-fast: setup ## Unit tests alone, under a minute
 	$(BIN)/pytest tests/unit -m 'not integration and not slow'
