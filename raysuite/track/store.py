@@ -6,8 +6,9 @@ import logging
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -94,6 +95,15 @@ class Store:
             self.client.log_batch(run_id, params=named[part], tags=marks[part])
         for start in range(0, len(metrics), MOST_METRICS):
             self.client.log_batch(run_id, metrics=metrics[start : start + MOST_METRICS])
+
+    def remove_others(self, run: Run, pattern: str, names: Container[str]) -> None:
+        """Remove the artifacts of a run that `pattern` fits, but for those called `names`."""
+        from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+        there = get_artifact_repository(run.info.artifact_uri, self.client.tracking_uri)
+        for file in there.list_artifacts():
+            if fnmatch(file.path, pattern) and file.path not in names:
+                there.delete_artifacts(file.path)
 
     def finish(self, run_id: str, status: str, end: int | None) -> None:
         """Set status and end; `RUNNING` has no end."""

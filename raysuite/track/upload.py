@@ -166,12 +166,14 @@ class Upload:
                     self.store.client.log_artifact(mlflow_id, str(file))
             for plot in plots:
                 self.store.client.log_artifact(mlflow_id, str(plot), "plots")
+            self.store.remove_others(parent, "best*.yaml", {file.name for file in files})
             tags = _links(parent, folder, self._view())
             self.store.log(mlflow_id, tags={**tags, MARK: mark})
         runs = [trial.figures for trial in trials]
         lasts = [run.end or run.stopped for run in runs]
         ends = [milliseconds(last.time) for last in lasts if last]
-        self.store.finish(mlflow_id, status or _overall(runs), max(ends, default=None))
+        asked = (self.search or {}).get("search", {}).get("trials") or 0
+        self.store.finish(mlflow_id, status or _overall(runs, asked), max(ends, default=None))
 
     def _write_sweep(self, search: dict[str, Any], trials: list[TrialFigures]) -> None:
         """What a sweep's own run tells of all trials; the best of them are tagged, no others."""
@@ -211,8 +213,11 @@ def _ended_by(now: float, trials: list[TrialFigures]) -> list[TrialFigures]:
     return [trial for trial in trials if not (end := trial.figures.end) or end.time <= now]
 
 
-def _overall(runs: list[RunFigures]) -> str:
+def _overall(runs: list[RunFigures], asked: int) -> str:
+    """What the runs tell of the whole; a sweep of fewer than it was asked for was stopped."""
     states = {mlflow_status(run) for run in runs}
+    if len(runs) < asked:
+        states.add("KILLED")
     for state in ("KILLED", "RUNNING"):
         if state in states:
             return state

@@ -21,6 +21,7 @@ from raysuite.report import build
 from raysuite.track import MlflowSink, prepare, sync
 from raysuite.track.store import Store
 from tests.fake_results import TWELVE_ROWS, write_results
+from tests.fake_sweeps import write_sweep
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -122,6 +123,40 @@ def test_runs_are_nested_with_status_times_and_artifacts(database, tmp_path):
     assert tags["raysuite.report"].endswith(f"/runs/{parent}/artifacts/report.html")
     assert f"]({tags['raysuite.report']})" in tags["mlflow.note.content"]
     assert len(list((tmp_path / "mlartifacts").rglob("journal.jsonl"))) == 3
+
+
+def artifacts(database: Path, run: str) -> set[str]:
+    [(root,)] = query(database, f"select artifact_uri from runs where name = '{run}'")
+    return {file.name for file in Path(root.removeprefix("file://")).iterdir()}
+
+
+def test_the_best_specs_are_those_of_the_front_as_it_is(database, tmp_path):
+    goals = ("accuracy", "throughput")
+    folder = tmp_path / "swept"
+    results = write_sweep(folder, scheduler="none", goals=goals)
+    for name in ("best-77.yaml", "best-own.yaml"):  # of an earlier front, and a person's
+        (folder / name).write_text("# Written by raysuite report: trial 77", "utf-8")
+    assert sync(results).ok
+    assert {"best-77.yaml", "best-own.yaml"} <= artifacts(database, "swept")
+    (folder / "best-own.yaml").write_text("# my own", "utf-8")
+    build(results, pictures=False)
+    assert sync(results).ok
+    front = {file.name for file in folder.glob("best-*.yaml")}
+    assert len(front) > 2
+    found = artifacts(database, "swept")
+    assert {name for name in found if name.startswith("best")} == front
+    assert {"search.json", "plan.json"} <= found
+
+
+@pytest.mark.parametrize(("decided", "status"), [(4, "FINISHED"), (3, "KILLED")])
+def test_a_sweep_of_fewer_trials_than_asked_was_stopped(database, tmp_path, decided, status):
+    results = write_sweep(tmp_path / "swept", trials=4)
+    plans = results.plans()
+    for plan in plans[decided:]:
+        shutil.rmtree(results.journal_file(plan["run_id"]).parent)
+    results.write_plans(plans[:decided])
+    assert sync(results).ok
+    assert query(database, "select status from runs where name = 'swept'") == [(status,)]
 
 
 @pytest.mark.parametrize("calls", [0, 1, 2, 3, 5, 8])
