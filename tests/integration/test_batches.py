@@ -36,6 +36,34 @@ search:
   space: {model.options.above: {grid: [24, 0]}}
   searcher: grid
 """
+SPOILT = """\
+name: spoilt
+model: {name: "spoilt:Spoilt"}
+data: digits
+strategy: ddp
+training: {epochs: 1, global_batch: 96, accumulate: auto}
+resources: {device: cpu, workers: 2}
+search:
+  space: {model.options.how: {grid: [raises, hangs]}}
+  searcher: grid
+  deadline_s: 100
+"""
+SPOILT_MODEL = """\
+import time
+
+from own import Net
+
+
+class Spoilt(Net):
+    def __init__(self, num_classes, in_channels, image_size, how):
+        super().__init__(num_classes, in_channels, image_size)
+        self.how = how
+
+    def forward(self, images):
+        if self.how == "raises":
+            raise ValueError("no such images")
+        time.sleep(3600)
+"""
 HUNGRY = """\
 import ray.train
 import torch
@@ -100,6 +128,26 @@ def test_each_trial_of_a_sweep_finds_its_own(workplace: Workplace) -> None:
     assert "no batch was found that fits into memory" in failed.message
     assert [trial.status for trial in trials(results)] == ["finished", "failed"]
     assert "trial 0  above 24  finished" in done.stdout
+    assert not list((results.folder / "batches").glob(".batches-*"))
+
+
+@pytest.mark.thorough
+def test_trials_whose_batch_cannot_be_found_say_why(workplace: Workplace) -> None:
+    workplace.write("spoilt.py", SPOILT_MODEL)
+    workplace.write("spoilt.yaml", SPOILT)
+    done = workplace.start("raysuite", "sweep", "spoilt.yaml", "--no-mlflow")
+    assert done.wait(PATIENCE_S) == 1, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    results = workplace.results()
+    ends = [results.records(plan["run_id"]) for plan in results.plans()]
+    assert [len(records) for records in ends] == [1, 1]
+    (raised,), (late,) = ends
+    assert isinstance(raised, RunFailed)
+    assert isinstance(late, RunFailed)
+    assert (raised.reason, late.reason) == ("error", "deadline")
+    assert "its batch could not be looked for" in raised.message
+    assert "no such images" in raised.message
+    assert late.message == "its batch was not found within the sweep's deadline_s"
     assert not list((results.folder / "batches").glob(".batches-*"))
 
 
