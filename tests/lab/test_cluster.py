@@ -1,4 +1,4 @@
-"""A user of a SLURM site: cluster up, submit, cluster down, on three hosts."""
+"""A user of a SLURM site: cluster up, a run, a sweep, cluster down, on three hosts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from raysuite.records import GateVerdict, Results, RunFinished
+from raysuite.records.system import system_files
+from raysuite.report.sweep.study import study
+from raysuite.report.sweep.summary import side_by_side
 from tests.lab.place import LabPlace
 
 pytestmark = [
@@ -15,7 +18,7 @@ pytestmark = [
     pytest.mark.lab,
     pytest.mark.integration,
     pytest.mark.slow,
-    pytest.mark.timeout(1500),
+    pytest.mark.timeout(2700),
 ]
 
 OWN = """\
@@ -35,6 +38,18 @@ data: digits
 training: {epochs: 1, global_batch: 240}
 resources: {device: cpu, workers: 3, placement: spread}
 """
+SWEEP = """\
+name: three-hosts-searched
+model: own:Net
+data: digits
+training: {epochs: 2, global_batch: 240}
+resources: {device: cpu, workers: 2, placement: spread}
+search:
+  space:
+    strategy: {grid: [ddp, horovod, deepspeed]}
+    optimizer.lr: {grid: [0.01, 0.1]}
+  searcher: grid
+"""
 SITE = """\
 kind: slurm
 description: three hosts of the lab
@@ -51,14 +66,15 @@ SUBMIT = """
 set -e
 eval "$(raysuite cluster env)"
 test -n "$RAY_ADDRESS" && test "$RAY_AUTH_MODE" = token
-ray job submit -- raysuite run three.yaml --quiet
+ray job submit -- raysuite {verb} {spec} --quiet
 """
 
 
 @pytest.fixture
 def settled(lab: LabPlace) -> Iterator[LabPlace]:
     """The lab with a user's files; clusters are taken down whatever happens."""
-    for name, text in (("own.py", OWN), ("three.yaml", SPEC), ("three-hosts.yaml", SITE)):
+    texts = {"own.py": OWN, "three.yaml": SPEC, "searched.yaml": SWEEP, "three-hosts.yaml": SITE}
+    for name, text in texts.items():
         lab.run("tee", name, text_in=text)
     yield lab
     lab.run("raysuite", "cluster", "down", "--all", check=False, timeout_s=200)
@@ -77,18 +93,44 @@ def test_up_submit_down_on_three_hosts(settled: LabPlace) -> None:
     assert {node["host"] for node in status["nodes"]} == set(lab.lab.hosts)
     assert all(processes(lab, host) for host in lab.lab.hosts)
 
-    lab.run("bash", text_in=SUBMIT, timeout_s=600)
-    home = lab.lab.home("hpc1")
-    assert {path.name for path in home.glob("seen-*")} >= {f"seen-{h}" for h in lab.lab.hosts}
-    results = Results.open(home / "results")
-    run = results.plans()[0]["run_id"]
-    assert isinstance(results.end_of(run), RunFinished)
-    verdicts = [r for r in results.records(run) if isinstance(r, GateVerdict)]
-    assert verdicts
-    assert all(verdict.passed for verdict in verdicts)
+    check_run(lab)
+    check_sweep(lab)
 
     lab.run("raysuite", "cluster", "down", timeout_s=200)
     assert lab.out("squeue", "-h", "-u", "hpc1") == ""
     for host in ("login", *lab.lab.hosts):
         assert processes(lab, host) == []
         assert lab.out("find", "/tmp", "/dev/shm", "-user", "hpc1", host=host) == ""
+
+
+def check_run(lab: LabPlace) -> None:
+    """A run holds a worker on each host, and passes the gate across them."""
+    lab.run("bash", text_in=SUBMIT.format(verb="run", spec="three.yaml"), timeout_s=600)
+    home = lab.lab.home("hpc1")
+    assert {path.name for path in home.glob("seen-*")} >= {f"seen-{h}" for h in lab.lab.hosts}
+    results = Results.open(home / "results" / "three-hosts")
+    run = results.plans()[0]["run_id"]
+    assert isinstance(results.end_of(run), RunFinished)
+    assert passed(results, run)
+
+
+def check_sweep(lab: LabPlace) -> None:
+    """Trials run side by side, each of them on two hosts, and each of them once."""
+    words = SUBMIT.format(verb="sweep", spec="searched.yaml")
+    lab.run("bash", text_in=words, timeout_s=1200)
+    results = Results.open(lab.lab.home("hpc1") / "results" / "three-hosts-searched")
+    swept = study(results)
+    assert swept is not None
+    assert [trial.status for trial in swept.trials] == ["finished"] * 6
+    assert len({(t.values["strategy"], t.values["optimizer.lr"]) for t in swept.trials}) == 6
+    assert side_by_side(swept) > 1
+    for trial in swept.trials:
+        assert passed(results, trial.run_id)
+        assert len(system_files(results.journal_file(trial.run_id).parent)) == 2
+    assert (results.folder / "best.yaml").is_file()
+
+
+def passed(results: Results, run_id: str) -> bool:
+    """Whether a run was gated, and never in vain."""
+    verdicts = [r for r in results.records(run_id) if isinstance(r, GateVerdict)]
+    return bool(verdicts) and all(verdict.passed for verdict in verdicts)
