@@ -66,9 +66,9 @@ class Dashboard:
             for entry in found
         ]
 
-    def submit(self, entrypoint: str) -> str:
-        """Start a job on the head, a line of shell; its id."""
-        return str(self._ask("/api/jobs/", {"entrypoint": entrypoint})["submission_id"])
+    def submit(self, entrypoint: str, job: str) -> None:
+        """Start a line of shell on the head, as the job of that id."""
+        self._ask("/api/jobs/", {"entrypoint": entrypoint, "submission_id": job})
 
     def _ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
         request = urllib.request.Request(

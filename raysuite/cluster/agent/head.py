@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import shlex
 import time
 
 from raysuite.cluster.agent.addresses import find_address
 from raysuite.cluster.agent.mlflow import MlflowServer
+from raysuite.cluster.agent.mlflow_keeper import MlflowKeeper
 from raysuite.cluster.agent.node import NodeFailedError, ThisNode
+from raysuite.cluster.agent.resuming import Resuming
 from raysuite.cluster.dashboard import Dashboard, NoAnswerError
 from raysuite.cluster.files import Alive, Head, Stop
 from raysuite.cluster.suites import resume_commands
 
 _TRIES = 3
 """Starts of Ray, each with other ports, before the head gives up."""
-_MLFLOW_RESTARTS = 5
-_MLFLOW_STARTS_S = 240.0
-"""From its start to its first answer, on a busy node."""
 _COUNT_EACH_S = 2.0
 """Once all nodes were counted; at each look before that."""
-_SAVE_EACH_S = 180.0
+_SUBMIT_S = 15.0
+"""Ray's job server itself waits up to 10 s for its agent on the head."""
 _WARNING_S = 60.0
 """Between the warning and the end, where the site says nothing of it."""
 log = logging.getLogger("raysuite.cluster")
@@ -32,13 +31,11 @@ class HeadNode:
 
     def __init__(self, node: ThisNode) -> None:
         self._node = node
-        self._mlflow: MlflowServer | None = None
+        self._mlflow: MlflowKeeper | None = None
         self._environment: dict[str, str] = {}
-        self._mlflow_began = 0.0
-        self._mlflow_answers = False
-        self._restarts = 0
+        self._resuming = Resuming(())
         self._alive = Alive()
-        self._counted = self._saved = time.monotonic()
+        self._counted = time.monotonic()
 
     def run(self) -> None:
         self._start()
@@ -51,10 +48,12 @@ class HeadNode:
 
     def end(self) -> None:
         """End all processes, and bring MLflow's database home."""
-        self._node.end()
-        if self._mlflow:
-            self._mlflow.save()
-        self._node.folder.over.touch()
+        try:
+            self._node.end()
+            if self._mlflow:
+                self._mlflow.save()
+        finally:
+            self._node.folder.over.touch()
 
     # starting
 
@@ -82,39 +81,29 @@ class HeadNode:
             )
         self._count()
         if not node.signals.ended:
-            self._start_mlflow()  # now: Ray's start needs every core, and nobody waits for it
+            if self._mlflow:  # now: Ray's start needs every core, and nobody waits for it
+                self._mlflow.start(self._environment)
             node.say("joined")
-            self._resume_suites()
+            self._resuming = Resuming(resume_commands(node.folder))
 
     def _place_mlflow(self) -> None:
         """Where the server will answer: Ray's processes are told before it does."""
         node = self._node
         options, port = node.cluster.site.mlflow, node.ports.mlflow
-        self._mlflow = MlflowServer(node.folder, options, node.address, port, node.temp)
-        self._environment = node.environment(self._mlflow.url)
-
-    def _start_mlflow(self) -> None:
-        node, server = self._node, self._mlflow
-        if server:
-            self._mlflow_began = time.monotonic()
-            environment = server.prepare(self._environment)
-            log = node.folder.logs / "mlflow.log"
-            node.children.start(server.NAME, server.words(), environment, log)
-
-    def _end_mlflow(self) -> None:
-        if self._mlflow:
-            self._node.children.end(self._mlflow.NAME, 5.0)
+        server = MlflowServer(node.folder, options, node.address, port, node.temp)
+        self._mlflow = MlflowKeeper(server, node.children, node.folder.logs / "mlflow.log")
+        self._environment = node.environment(server.url)
 
     def _tell_where(self) -> None:
         """Before Ray answers: the other nodes knock until it does, and lose no time."""
-        node = self._node
+        node, mlflow = self._node, self._mlflow
         node.folder.write(
             Head(
                 host=node.place.host,
                 gcs=f"{node.address}:{node.ports.gcs}",
                 dashboard=self._dashboard_url,
-                mlflow=self._mlflow.url if self._mlflow else "",
-                mlflow_answers=self._mlflow_answers,
+                mlflow="" if mlflow is None or mlflow.never_came else mlflow.server.url,
+                mlflow_answers=mlflow is not None and mlflow.answers,
                 attempt=node.place.attempt,
                 incarnation=node.place.incarnation,
             )
@@ -133,16 +122,6 @@ class HeadNode:
             node.signals.wait(0.5)
         return False
 
-    def _resume_suites(self) -> None:
-        for resume in resume_commands(self._node.folder):
-            entrypoint = f"cd {shlex.quote(str(resume.folder))} && exec {shlex.join(resume.words)}"
-            try:
-                job = self._dashboard().submit(entrypoint)
-            except NoAnswerError as error:
-                log.error("%s could not be resumed: %s", shlex.join(resume.words), error)
-            else:
-                log.info("resumed as job %s: %s", job, shlex.join(resume.words))
-
     # watching
 
     def _watch(self) -> None:
@@ -158,42 +137,12 @@ class HeadNode:
             self._counted = now
             self._count()
             node.children.reap()
-        if self._mlflow:
-            self._watch_mlflow(self._mlflow, now)
-
-    def _watch_mlflow(self, server: MlflowServer, now: float) -> None:
-        ended = self._node.children.status(server.NAME) is not None
-        if not self._mlflow_answers:
-            self._await_mlflow(server, ended, now)
-        elif ended and self._restarts <= _MLFLOW_RESTARTS:
-            self._restart_mlflow()
-        elif now - self._saved > _SAVE_EACH_S:
-            self._saved = now
-            server.save()
-
-    def _await_mlflow(self, server: MlflowServer, ended: bool, now: float) -> None:
-        """Tell when the server answers for the first time, or that it never will."""
-        node = self._node
-        if not ended and server.answers():
-            node.took("mlflow", self._mlflow_began)
-            self._mlflow_answers = True
-        elif ended or now - self._mlflow_began > _MLFLOW_STARTS_S:
-            log.error("MLflow's server did not start; logs/mlflow.log says why")
-            self._end_mlflow()
-            self._mlflow = None
-        else:
-            return
-        self._tell_where()
-        node.say("joined")
-
-    def _restart_mlflow(self) -> None:
-        self._end_mlflow()  # its own child may live on, and hold the port
-        self._restarts += 1
-        if self._restarts > _MLFLOW_RESTARTS:
-            log.error("MLflow's server ended again and again; runs are replayed by `sync`")
-            return
-        log.warning("MLflow's server ended; starting it again")
-        self._start_mlflow()
+        self._resuming.look(self._dashboard(_SUBMIT_S))
+        if self._mlflow and self._mlflow.look():
+            if self._mlflow.answers:
+                node.took("mlflow", self._mlflow.began)
+            self._tell_where()
+            node.say("joined")
 
     def _count(self) -> None:
         """Write which nodes Ray counts as alive, whenever that changes."""
@@ -214,5 +163,5 @@ class HeadNode:
             self._node.folder.write(self._alive)
             log.info("nodes alive: %s", ", ".join(found.addresses))
 
-    def _dashboard(self) -> Dashboard:
-        return Dashboard(self._dashboard_url, self._node.folder.token())
+    def _dashboard(self, timeout_s: float = 5.0) -> Dashboard:
+        return Dashboard(self._dashboard_url, self._node.folder.token(), timeout_s)

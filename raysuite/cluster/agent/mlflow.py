@@ -94,9 +94,12 @@ class MlflowServer:
         fresh = self._folder.mlflow / f".{_DATABASE}.{os.getpid()}"
         # made by us, for sqlite would take the umask's mode; it is one file while nobody writes
         fresh.unlink(missing_ok=True)
-        private.create(fresh, "")
-        _copy(source, fresh)
-        os.replace(fresh, self._folder.mlflow / _DATABASE)
+        try:
+            private.create(fresh, "")
+            _copy(source, fresh)
+            os.replace(fresh, self._folder.mlflow / _DATABASE)
+        finally:  # a disk that is full there must not fill further with each head
+            fresh.unlink(missing_ok=True)
 
     def _store(self) -> str:
         if self._options.url_file is not None:

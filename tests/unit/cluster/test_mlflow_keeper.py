@@ -1,0 +1,102 @@
+"""MLflow's server as the head keeps it: whatever becomes of it, the cluster goes on."""
+
+from __future__ import annotations
+
+import http.server
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from raysuite.cluster.agent.children import Children
+from raysuite.cluster.agent.mlflow import MlflowServer
+from raysuite.cluster.agent.mlflow_keeper import MlflowKeeper
+from raysuite.cluster.files import Cluster
+from raysuite.cluster.folder import ClusterFolder, prepare
+from raysuite.spec.site import LocalSite, MlflowOptions
+
+
+class Health(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *said: object) -> None:
+        pass
+
+
+class Ends(MlflowServer):
+    """One whose process ends at once, while its address answers."""
+
+    def words(self) -> list[str]:
+        return [sys.executable, "-c", "print('began')"]
+
+
+@pytest.fixture
+def keeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MlflowKeeper]:
+    monkeypatch.setenv("RAYSUITE_HOME", str(tmp_path / "home"))
+    site = LocalSite(name="local")
+    folder = prepare(Cluster(name="a", site=site, nodes=1, created=1.0, working_folder="/"))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Health) as health:
+        threading.Thread(target=health.serve_forever, daemon=True).start()
+        (tmp_path / "temp").mkdir()
+        port = health.server_address[1]
+        server = Ends(folder, MlflowOptions(), "127.0.0.1", port, tmp_path / "temp")
+        yield MlflowKeeper(server, Children(tmp_path), tmp_path / "log")
+        health.shutdown()
+
+
+def home(keeper: MlflowKeeper) -> ClusterFolder:
+    return keeper.server._folder
+
+
+def look_for(keeper: MlflowKeeper, seconds: float) -> list[bool]:
+    end, seen = time.monotonic() + seconds, []
+    while time.monotonic() < end:
+        seen.append(keeper.look())
+        time.sleep(0.02)
+    return seen
+
+
+def test_one_that_never_answers_is_given_up_and_told_once(keeper: MlflowKeeper) -> None:
+    keeper.start({})
+    keeper._children._started["mlflow"].wait(60)
+    assert look_for(keeper, 0.3).count(True) == 1
+    assert keeper.never_came
+    assert not keeper.answers
+
+
+def test_one_that_ends_again_and_again_ends_nothing_else(
+    keeper: MlflowKeeper, tmp_path: Path
+) -> None:
+    keeper.answers = True
+    keeper.start({})
+    deadline = time.monotonic() + 60
+    while (tmp_path / "log").read_text().count("began") < 6:
+        assert not keeper.look()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    look_for(keeper, 1.0)
+    assert (tmp_path / "log").read_text().count("began") == 6
+    assert not keeper.never_came
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_the_database_comes_home_once_it_was_of_use(keeper: MlflowKeeper, answered: bool) -> None:
+    (keeper.server._own / "mlflow.db").write_bytes(b"")
+    keeper.answers = answered
+    keeper.save()
+    assert (home(keeper).mlflow / "mlflow.db").exists() == answered
+
+
+def test_a_copy_that_fails_is_said_and_leaves_nothing(
+    keeper: MlflowKeeper, caplog: pytest.LogCaptureFixture
+) -> None:
+    (keeper.server._own / "mlflow.db").write_bytes(b"no database, " * 1000)
+    keeper.answers = True
+    keeper.save()
+    assert "could not be copied home: file is not a database" in caplog.text
+    assert list(home(keeper).mlflow.iterdir()) == []
