@@ -14,8 +14,9 @@ from raysuite.cluster.status import Status, status_of
 from raysuite.errors import RaysuiteError, UserError
 
 _POLL_S = 0.5
-_FAILED_FOR_S = 15.0
-"""A node that failed may be started again by the batch script; not when it stays so."""
+_FAILED_FOR_S = 45.0
+"""A node that failed may be started again by the batch script, which gives a step that broke 30 s;
+not when it stays so."""
 
 
 class NotStartedError(RaysuiteError):
@@ -30,6 +31,32 @@ class Progress:
     joined: int
     wanted: int
     seconds: float
+
+
+class Patience:
+    """How long a cluster that comes up is waited for. A job that is queued again begins anew."""
+
+    def __init__(self, seconds: float) -> None:
+        """`seconds` it may take from the start of its allocation."""
+        self.running_since = 0.0
+        """When its allocation was first seen to run, in seconds since 1970; 0 while it waits."""
+        self._seconds = seconds
+        self._failed_since = 0.0
+
+    def is_over(self, status: Status, now: float) -> bool:
+        """Whether it takes too long, or a node failed and nobody starts it again."""
+        if status.job.phase == "waiting":
+            self.running_since = self._failed_since = 0.0
+        elif status.job.phase == "running" and not self.running_since:
+            self.running_since = now
+        if not self.running_since:
+            return False
+        # without a head they are those of an earlier start
+        failed = status.head is not None and any(n.state == "failed" for n in status.nodes)
+        self._failed_since = (self._failed_since or now) if failed else 0.0
+        if failed and now - self._failed_since > _FAILED_FOR_S:
+            return True
+        return now - self.running_since > self._seconds
 
 
 def start(cluster: Cluster, command: tuple[str, ...], resume: bool = False) -> ClusterFolder:
@@ -65,22 +92,18 @@ def wait(folder: ClusterFolder, tell: Callable[[Progress], None] = lambda _: Non
     Raises NotStartedError.
     """
     cluster = folder.cluster()
-    began, running_since, failed_since = time.time(), 0.0, 0.0
+    began, patience = time.time(), Patience(cluster.site.start_timeout_seconds)
     while True:
         status = status_of(folder)
         now = time.time()
         tell(Progress(status.job, status.alive_count, cluster.nodes, now - began))
         if not status.lives:
             raise NotStartedError(why_not(folder, status))
-        if status.job.phase == "running" and not running_since:
-            running_since = now
+        is_over = patience.is_over(status, now)
         if status.state == "up" and status.alive_count >= cluster.nodes:
-            _record_timings(folder, status, running_since, now)
+            _record_timings(folder, status, patience.running_since, now)
             return status
-        failed = any(node.state == "failed" for node in status.nodes)
-        failed_since = (failed_since or now) if failed else 0.0
-        too_late = running_since and now - running_since > cluster.site.start_timeout_seconds
-        if too_late or (failed and now - failed_since > _FAILED_FOR_S):
+        if is_over:
             raise NotStartedError(why_not(folder, status_of(folder)))
         time.sleep(_POLL_S)
 

@@ -8,6 +8,7 @@ import pytest
 
 from raysuite.cluster import status as status_module
 from raysuite.cluster.backend import JobState
+from raysuite.cluster.client import Patience
 from raysuite.cluster.explain import last_lines, missing_nodes, why_not
 from raysuite.cluster.files import Alive, Cluster, Head, Node, Stop
 from raysuite.cluster.folder import ClusterFolder, prepare
@@ -143,3 +144,35 @@ def test_another_process_with_that_id_is_not_the_agent() -> None:
     assert backend.state(other).phase == "gone"
     backend.end(other)  # ends nobody
     assert backend.state(cluster.model_copy(update={"job": ""})).phase == "gone"
+
+
+def test_a_job_that_waits_again_is_waited_for_anew(
+    folder: ClusterFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running, waiting = JobState("running"), JobState("waiting", reason="Priority")
+
+    def over(state: JobState, now: float) -> bool:
+        slurm_says(monkeypatch, state)
+        return patience.is_over(status_of(folder), now)
+
+    patience = Patience(600.0)
+    assert not over(waiting, 1.0)
+    assert not over(running, 5000.0)
+    assert not over(waiting, 5500.0)
+    assert not over(running, 6000.0), "its seconds began anew"
+    assert over(running, 6601.0)
+
+
+def test_a_node_that_failed_may_be_started_again(
+    folder: ClusterFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm_says(monkeypatch, JobState("running"))
+    patience = Patience(600.0)
+    joined(folder, "a", "b")
+    folder.write(Node(host="b", index=1, state="failed", message="why", incarnation="now"))
+    assert not patience.is_over(status_of(folder), 10.0)
+    folder.forget(Head)  # the batch script starts another
+    assert not patience.is_over(status_of(folder), 100.0)
+    joined(folder, "a")
+    assert not patience.is_over(status_of(folder), 101.0)
+    assert patience.is_over(status_of(folder), 147.0), "it stays so"
