@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import socket
 import time
@@ -28,6 +29,9 @@ from raysuite.cluster.folder import ClusterFolder
 from raysuite.errors import UserError
 
 LOCK = "driver.lock"
+_MOST_IN_VAIN = 3
+"""An allocation is queued again as long as it has suites: one that never comes far is no reason."""
+log = logging.getLogger("raysuite.cluster")
 
 Verb = Literal["run", "sweep"]
 """Of the commands that make results."""
@@ -44,6 +48,10 @@ class Suite(File):
     arguments: tuple[str, ...] = ()
     """Options of that command that hold for its continuation too."""
     began: float = Field(default_factory=time.time)
+    bytes_done: int = 0
+    """In its journals when it was registered, or last taken up."""
+    in_vain: int = 0
+    """Times in a row that it was taken up and its journals did not grow."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +65,10 @@ class Resume:
 def register(cluster: ClusterFolder, suite: Suite) -> None:
     """Have `suite` gone on with whenever the cluster's head is started again."""
     private.make_folder(cluster.suites)
-    private.replace(_file(cluster, suite.results), suite.model_dump_json(indent=1) + "\n")
+    known = _read(_file(cluster, suite.results))
+    done = known.bytes_done if known else _bytes_done(suite.results)
+    told = {"bytes_done": done, "in_vain": known.in_vain if known else 0}
+    _write(cluster, suite.model_copy(update=told))
 
 
 def unregister(cluster: ClusterFolder, results: Path) -> None:
@@ -66,22 +77,32 @@ def unregister(cluster: ClusterFolder, results: Path) -> None:
 
 
 def resume_commands(cluster: ClusterFolder) -> list[Resume]:
-    """How to go on with each suite that nobody is at work on, the oldest first.
+    """Take up each suite that nobody is at work on: how to go on with it, the oldest first.
 
-    Suites whose results are gone are left out, and so are files that cannot be read.
+    Suites whose results are not there are left out, and so are files that cannot be read. Those
+    that were taken up again and again in vain are forgotten.
     """
-    found = []
-    for file in cluster.suites.glob("*.json"):
-        with contextlib.suppress(OSError, ValidationError):
-            found.append(Suite.model_validate_json(file.read_bytes()))
+    found = [suite for file in cluster.suites.glob("*.json") if (suite := _read(file))]
     return [
         Resume(
             ("raysuite", suite.verb, "--resume-from", str(suite.results), *suite.arguments),
             suite.folder,
         )
         for suite in sorted(found, key=lambda suite: suite.began)
-        if (suite.results / "plan.json").is_file() and not _is_held(suite.results)
+        if not _is_held(suite.results) and _is_taken_up(cluster, suite)
     ]
+
+
+def _is_taken_up(cluster: ClusterFolder, suite: Suite) -> bool:
+    """Whether it is there; it is forgotten after too many times in vain."""
+    done = _bytes_done(suite.results)
+    in_vain = 0 if done > suite.bytes_done else suite.in_vain + 1
+    if in_vain > _MOST_IN_VAIN:
+        log.warning("%s came no further, %d times: forgotten", suite.results, _MOST_IN_VAIN)
+        unregister(cluster, suite.results)
+        return False
+    _write(cluster, suite.model_copy(update={"bytes_done": done, "in_vain": in_vain}))
+    return (suite.results / "plan.json").is_file()  # a network's disk may be away for a while
 
 
 @contextmanager
@@ -104,6 +125,20 @@ def sole_driver(results: Path) -> Iterator[None]:
             yield
         finally:
             stream.truncate(0)
+
+
+def _read(file: Path) -> Suite | None:
+    with contextlib.suppress(OSError, ValidationError):
+        return Suite.model_validate_json(file.read_bytes())
+    return None
+
+
+def _write(cluster: ClusterFolder, suite: Suite) -> None:
+    private.replace(_file(cluster, suite.results), suite.model_dump_json(indent=1) + "\n")
+
+
+def _bytes_done(results: Path) -> int:
+    return sum(file.stat().st_size for file in results.glob("runs/*/journal.jsonl"))
 
 
 def _is_held(results: Path) -> bool:

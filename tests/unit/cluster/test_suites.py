@@ -78,6 +78,23 @@ def test_a_suite_is_gone_on_with_until_it_ends(tmp_path: Path, cluster: ClusterF
     assert resume_commands(cluster) == []
 
 
+def test_what_never_comes_further_is_forgotten(tmp_path: Path, cluster: ClusterFolder) -> None:
+    grows, stuck = made_results(tmp_path, "grows"), made_results(tmp_path, "stuck")
+    gone = made_results(tmp_path, "gone")
+    journal = grows / "runs" / "1" / "journal.jsonl"
+    journal.parent.mkdir(parents=True)
+    for results in (grows, stuck, gone):
+        register(cluster, Suite(results=results, folder=tmp_path))
+    (gone / "plan.json").unlink()
+    for time in range(3):
+        journal.write_text("{}\n" * (time + 1))
+        assert {resume.words[3] for resume in resume_commands(cluster)} == {str(grows), str(stuck)}
+        register(cluster, Suite(results=stuck, folder=tmp_path))  # as its driver does
+        assert len(list(cluster.suites.iterdir())) == 3
+    assert {resume.words[3] for resume in resume_commands(cluster)} == {str(grows)}
+    assert len(list(cluster.suites.iterdir())) == 1
+
+
 def test_a_sweep_is_gone_on_with_by_its_own_verb(tmp_path: Path, cluster: ClusterFolder) -> None:
     results = made_results(tmp_path, "a")
     register(cluster, Suite(results=results, folder=tmp_path, verb="sweep"))
