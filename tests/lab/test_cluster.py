@@ -42,7 +42,7 @@ SWEEP = """\
 name: three-hosts-searched
 model: own:Net
 data: digits
-training: {epochs: 2, global_batch: 240}
+training: {epochs: 30, global_batch: 240}  # trials start seconds apart
 resources: {device: cpu, workers: 2, placement: spread}
 search:
   space:
@@ -124,9 +124,13 @@ def check_sweep(lab: LabPlace) -> None:
     assert [trial.status for trial in swept.trials] == ["finished"] * 6
     assert len({(t.values["strategy"], t.values["optimizer.lr"]) for t in swept.trials}) == 6
     assert side_by_side(swept) > 1
+    seen: set[str] = set()
     for trial in swept.trials:
         assert passed(results, trial.run_id)
-        assert len(system_files(results.journal_file(trial.run_id).parent)) == 2
+        found = system_files(results.journal_file(trial.run_id).parent)
+        assert len(found) == 2
+        seen |= set(found)
+    assert seen == set(lab.lab.hosts)
     assert (results.folder / "best.yaml").is_file()
 
 
