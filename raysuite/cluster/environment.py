@@ -25,6 +25,9 @@ LOOPBACK_ONLY = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
 }
 
+TEMP = "RAY_TMPDIR"
+"""Names a node's temporary folder to every process that is started there."""
+
 TRACKING_AUTH = "raysuite"
 """The provider of raysuite/track that reads the MLflow password from the cluster's folder."""
 

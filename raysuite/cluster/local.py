@@ -12,10 +12,13 @@ from pathlib import Path
 import psutil
 
 from raysuite.cluster.backend import JobState
+from raysuite.cluster.environment import TEMP
 from raysuite.cluster.files import Cluster
 from raysuite.cluster.folder import ClusterFolder
 
 _SAME_START_S = 1.0
+_DIES_S = 10.0
+"""For a process that was killed to be gone, and to write no more."""
 
 
 class LocalBackend:
@@ -61,15 +64,18 @@ class LocalBackend:
                     process.kill()
 
 
-def left_behind(temp: str) -> list[psutil.Process]:
-    """Processes of ours that still work in an ended node's temporary folder."""
-    found = []
-    for process in psutil.process_iter(["cmdline", "uids"]):
-        words = process.info["cmdline"] or []
-        uids = process.info["uids"]
-        if uids and uids.real == os.getuid() and any(f"{temp}/" in word for word in words):
-            found.append(process)
-    return found
+def kill_left_behind(temp: str) -> list[int]:
+    """Kill the processes that outlived an ended node and wait until they are gone; their ids.
+
+    Some end by themselves meanwhile: Ray's workers go with their raylet.
+    """
+    killed = []
+    for process in _left_behind(temp):
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+            killed.append(process)
+    psutil.wait_procs(killed, _DIES_S)
+    return [process.pid for process in killed]
 
 
 def remove_temp(temp: str) -> None:
@@ -79,6 +85,22 @@ def remove_temp(temp: str) -> None:
         with contextlib.suppress(OSError):
             if path.stat().st_uid == os.getuid():
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def _left_behind(temp: str) -> list[psutil.Process]:
+    """Processes of an ended node that still work in its temporary folder.
+
+    A `tail -f` on a log in there is none of them: it inherited nothing from the node.
+    """
+    found = []
+    for process in psutil.process_iter(["cmdline", "uids"]):
+        words = process.info["cmdline"] or []
+        uids = process.info["uids"]
+        if uids and uids.real == os.getuid() and any(f"{temp}/" in word for word in words):
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get(TEMP) == temp:
+                    found.append(process)
+    return found
 
 
 def _agent(cluster: Cluster) -> psutil.Process | None:

@@ -9,7 +9,7 @@ from raysuite.cluster.backend import Backend, backend_of
 from raysuite.cluster.dashboard import RUNNING, Dashboard, NoAnswerError
 from raysuite.cluster.files import Cluster, Stop
 from raysuite.cluster.folder import ClusterFolder
-from raysuite.cluster.local import left_behind, remove_temp
+from raysuite.cluster.local import kill_left_behind, remove_temp
 from raysuite.cluster.status import Status, status_of
 
 _POLL_S = 0.5
@@ -39,9 +39,10 @@ def down(
             tell("killing what did not end")
             backend.kill(cluster)
             _gone(backend, cluster, _ENDS_S)
-    left = _left(folder, cluster, backend)
-    folder.forget_secrets()
-    return left
+    try:
+        return _left(folder, cluster, backend)
+    finally:
+        folder.forget_secrets()
 
 
 def _ended_when_asked(folder: ClusterFolder, status: Status, backend: Backend) -> bool:
@@ -90,8 +91,7 @@ def _left(folder: ClusterFolder, cluster: Cluster, backend: Backend) -> list[str
         return []
     left = []
     for node in folder.nodes():
-        for process in left_behind(node.temp) if node.temp else ():
-            process.kill()
-            left.append(f"process {process.pid} had not ended with its agent; it was killed")
+        for pid in kill_left_behind(node.temp) if node.temp else ():
+            left.append(f"process {pid} had not ended with its agent; it was killed")
         remove_temp(node.temp)
     return left

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from raysuite.cluster import binding
 from raysuite.cluster.agent.addresses import interface_of
-from raysuite.cluster.environment import RAY_SETTINGS, variables
+from raysuite.cluster.environment import RAY_SETTINGS, TEMP, variables
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.proxies import past_proxies
 
@@ -49,7 +49,7 @@ def node_variables(
         **variables(folder, address, mlflow),
         **binding.variables(address, folder.path),
         "RAYSUITE_INTERFACE": interface_of(address),
-        "RAY_TMPDIR": str(temp),
+        TEMP: str(temp),
         "TMPDIR": str(temp),
         "PATH": os.pathsep.join(path),
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from raysuite.cluster.agent.mlflow import MlflowServer
 from raysuite.cluster.agent.place import Place
 from raysuite.cluster.files import Cluster, Node
 from raysuite.cluster.folder import ClusterFolder
-from raysuite.cluster.local import left_behind, remove_temp
+from raysuite.cluster.local import kill_left_behind, remove_temp
 
 _SAME_START_S = 1.0
 _DATABASE = "mlflow.db"
@@ -27,10 +26,8 @@ def clear_away(folder: ClusterFolder, cluster: Cluster, place: Place) -> None:
     """
     for node in folder.nodes():
         if node.host == place.host and node.temp and not _lives(node):
-            for process in left_behind(node.temp):
-                log.warning("process %d had outlived its agent", process.pid)
-                with contextlib.suppress(psutil.Error):
-                    process.kill()
+            for pid in kill_left_behind(node.temp):
+                log.warning("process %d had outlived its agent", pid)
             temp = Path(node.temp)
             if place.is_head and _is_newer(temp / "mlflow" / _DATABASE, folder.mlflow / _DATABASE):
                 log.warning("MLflow's database is taken over from %s", temp)

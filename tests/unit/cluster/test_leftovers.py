@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import signal
 import sqlite3
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
+from raysuite.cluster import local
+from raysuite.cluster.agent.environment import node_variables
 from raysuite.cluster.agent.leftovers import clear_away
 from raysuite.cluster.agent.place import Place
 from raysuite.cluster.files import Cluster, Node
@@ -52,6 +55,19 @@ def left(folder: ClusterFolder, temp: Path, **values: object) -> None:
     folder.write(Node.model_validate(said))
 
 
+@contextmanager
+def stray(folder: ClusterFolder, temp: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process of that node, with the environment that its agent gives."""
+    words = ["bash", "-c", "sleep 600; true", f"{temp}/r/stray"]
+    variables = node_variables(folder, "127.0.0.1", "", temp, {})
+    with subprocess.Popen(words, env=variables, start_new_session=True) as process:
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
 def write(database: Path, word: str) -> None:
     with closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("create table said (word)")
@@ -69,15 +85,42 @@ def test_it_is_removed_with_its_processes_and_the_database_comes_home(
     write(folder.mlflow / "mlflow.db", "older")
     os.utime(folder.mlflow / "mlflow.db", (time.time() - 60,) * 2)
     left(folder, temp)
-    process = subprocess.Popen(["sleep", "600"])
-    stray = subprocess.Popen(["bash", "-c", "sleep 600; true", f"{temp}/r/stray"])
-    clear_away(folder, cluster, HEAD)
+    with stray(folder, temp) as process:
+        clear_away(folder, cluster, HEAD)
+        assert not psutil.pid_exists(process.pid)
     assert not temp.exists()
-    assert stray.wait(60) != 0
-    assert process.poll() is None, "it has nothing to do with the folder"
-    process.kill()
-    process.wait()
     assert said(folder.mlflow / "mlflow.db") == "newer"
+
+
+def test_a_process_that_inherited_nothing_from_the_agent_is_left_alone(
+    folder: ClusterFolder, temp: Path, cluster: Cluster
+) -> None:
+    left(folder, temp)
+    log = temp / "raylet.err"
+    log.touch()
+    children = node_variables(folder, "127.0.0.1", "", temp, {})
+    with (
+        subprocess.Popen(["tail", "-f", str(log)]) as reader,
+        subprocess.Popen(["sleep", "600"], env=children) as elsewhere,
+    ):
+        clear_away(folder, cluster, HEAD)
+        alive = [process.poll() is None for process in (reader, elsewhere)]
+        reader.kill()
+        elsewhere.kill()
+    assert alive == [True, True]
+    assert not temp.exists()
+
+
+def test_a_process_that_ends_meanwhile_hinders_nothing(
+    folder: ClusterFolder, temp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stray(folder, temp) as first, stray(folder, temp) as second:
+        seen = [psutil.Process(process.pid) for process in (first, second)]
+        first.kill()
+        first.wait()
+        monkeypatch.setattr(local, "_left_behind", lambda _: seen)
+        assert local.kill_left_behind(str(temp)) == [second.pid]
+        assert not psutil.pid_exists(second.pid)
 
 
 def test_a_database_that_is_older_than_the_copy_stays_away(
