@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from raysuite.cluster.agent.leftovers import clear_local
 from raysuite.cluster.backend import JobState, backend_of
 from raysuite.cluster.explain import why_not
 from raysuite.cluster.files import Cluster, Timings
@@ -59,9 +60,15 @@ class Patience:
         return now - self.running_since > self._seconds
 
 
-def start(cluster: Cluster, command: tuple[str, ...], resume: bool = False) -> ClusterFolder:
+def start(
+    cluster: Cluster,
+    command: tuple[str, ...],
+    resume: bool = False,
+    tell: Callable[[str], None] = lambda _: None,
+) -> ClusterFolder:
     """Start `command`, the agent, on each node.
 
+    What a local cluster of that name left when it was killed is taken over, or removed, first.
     Raises UserError where a cluster of that name lives.
     """
     folder = folder_of(cluster.name)
@@ -72,6 +79,8 @@ def start(cluster: Cluster, command: tuple[str, ...], resume: bool = False) -> C
                 f"a cluster called {cluster.name!r} is there already ({status.state}); take it "
                 f"down with `raysuite cluster down {cluster.name}`, or name another with --name"
             )
+        for line in clear_local(folder, status.cluster, tell):
+            tell(line)
     folder = prepare(cluster, resume)
     began = time.time()
     try:

@@ -126,7 +126,14 @@ def _judge(
         return "ended", ""
     if job.state:
         return "failed", f"SLURM says {job.state} ({job.reason})"
-    return "stale", "gone without a word; what it left is removed by `raysuite cluster down`"
+    return "stale", f"gone without a word; {_what_it_left(cluster)}"
+
+
+def _what_it_left(cluster: Cluster) -> str:
+    if cluster.backend == "local":
+        return "what it left is removed by `raysuite cluster down`"
+    left = f"{cluster.site.scratch}/rs-*"
+    return f"`raysuite cluster down` forgets it, and {left} on its nodes is removed by hand"
 
 
 def _listed(words: str, names: dict[str, ClusterFolder]) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from raysuite.cluster.agent.leftovers import clear_local
 from raysuite.cluster.backend import Backend, backend_of
 from raysuite.cluster.dashboard import RUNNING, Dashboard, NoAnswerError
 from raysuite.cluster.files import Cluster, Stop
 from raysuite.cluster.folder import ClusterFolder
-from raysuite.cluster.local import kill_left_behind, remove_temp
 from raysuite.cluster.status import Status, status_of
 
 _POLL_S = 0.5
@@ -24,6 +24,8 @@ def down(
 ) -> list[str]:
     """End a cluster; a line for everything that is left of it, which should be none.
 
+    What a killed one left on this machine is removed, its MLflow database brought home; a SLURM
+    job's nodes are out of reach once the job is gone.
     Runs under way have `grace_s` seconds to write a checkpoint and stop.
     """
     status = status_of(folder)
@@ -40,9 +42,12 @@ def down(
             backend.kill(cluster)
             _gone(backend, cluster, _ENDS_S)
     try:
-        return _left(folder, cluster, backend)
+        left = _left(folder, cluster, backend, tell)
     finally:
         folder.forget_secrets()
+    if status.state == "stale":
+        folder.write(Stop(reason="down", deadline=time.time()))  # no longer without a word
+    return left
 
 
 def _ended_when_asked(folder: ClusterFolder, status: Status, backend: Backend) -> bool:
@@ -83,15 +88,10 @@ def _gone(backend: Backend, cluster: Cluster, patience_s: float) -> bool:
     return False
 
 
-def _left(folder: ClusterFolder, cluster: Cluster, backend: Backend) -> list[str]:
+def _left(
+    folder: ClusterFolder, cluster: Cluster, backend: Backend, tell: Callable[[str], None]
+) -> list[str]:
     state = backend.state(cluster)
     if state.phase != "gone":
         return [f"SLURM's job {cluster.job} is {state.state or 'still there'} {state.reason}"]
-    if cluster.backend != "local":
-        return []
-    left = []
-    for node in folder.nodes():
-        for pid in kill_left_behind(node.temp) if node.temp else ():
-            left.append(f"process {pid} had not ended with its agent; it was killed")
-        remove_temp(node.temp)
-    return left
+    return clear_local(folder, cluster, tell)

@@ -17,7 +17,7 @@ def list_clusters(
     """List your clusters, the newest first.
 
     A cluster that is gone without a word is called stale; `raysuite cluster down NAME` removes
-    what it left.
+    what it left on this machine. What a SLURM job left on its nodes is removed by hand.
     """
     from raysuite.cli.cluster.words import age, as_data, in_words
     from raysuite.cluster.status import all_status

@@ -73,7 +73,7 @@ def up(
     if dry_run:
         print_text(_text(cluster, folder, command))
         return
-    folder = start(cluster, command, resume)
+    folder = start(cluster, command, resume, lambda text: print_text(text, error=True))
     if wait:
         _wait(folder, keep)
     if as_json:

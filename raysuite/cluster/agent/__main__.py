@@ -48,7 +48,8 @@ def main(arguments: list[str]) -> int:
     node: ThisNode | None = None
     temp: Path | None = None
     try:
-        clear_away(folder, cluster, place)
+        for line in clear_away(folder, cluster, place, log.warning):
+            log.warning(line)
         temp = _temp(Path(cluster.site.scratch))
         node = ThisNode(folder, cluster, place, temp, signals)
         check_temp(temp / "r")

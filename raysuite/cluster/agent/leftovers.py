@@ -2,37 +2,64 @@
 
 from __future__ import annotations
 
-import logging
+import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 
 from raysuite.cluster.agent.mlflow import MlflowServer
-from raysuite.cluster.agent.place import Place
+from raysuite.cluster.agent.place import Place, find_place
 from raysuite.cluster.files import Cluster, Node
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.local import kill_left_behind, remove_temp
+from raysuite.spec.site import LocalSite
 
 _SAME_START_S = 1.0
 _DATABASE = "mlflow.db"
-log = logging.getLogger("raysuite.cluster")
 
 
-def clear_away(folder: ClusterFolder, cluster: Cluster, place: Place) -> None:
-    """End its processes and remove its temporary folder.
+def clear_away(
+    folder: ClusterFolder, cluster: Cluster, place: Place, tell: Callable[[str], None]
+) -> list[str]:
+    """End its processes and remove its temporary folder; a line for all that should not have been.
 
     MLflow's database in there is newer than the copy in the cluster's folder: on the head it is
     brought home first. An agent that lives is left alone.
     """
+    wrong = []
     for node in folder.nodes():
-        if node.host == place.host and node.temp and not _lives(node):
-            for pid in kill_left_behind(node.temp):
-                log.warning("process %d had outlived its agent", pid)
-            temp = Path(node.temp)
-            if place.is_head and _is_newer(temp / "mlflow" / _DATABASE, folder.mlflow / _DATABASE):
-                log.warning("MLflow's database is taken over from %s", temp)
-                MlflowServer(folder, cluster.site.mlflow, node.address, 0, temp).save()
+        if node.host != place.host or not node.temp:
+            continue
+        if _lives(node):
+            wrong.append(f"agent {node.pid} lives, with {node.temp}; `kill {node.pid}` ends both")
+            continue
+        for pid in kill_left_behind(node.temp):
+            wrong.append(f"process {pid} had not ended with its agent; it was killed")
+        try:
+            if place.is_head:
+                _bring_home(folder, cluster, node, tell)
+        except (OSError, sqlite3.Error) as error:
+            wrong.append(f"MLflow's database cannot be copied: {error}; it stays in {node.temp}")
+        else:
             remove_temp(node.temp)
+    return wrong
+
+
+def clear_local(folder: ClusterFolder, cluster: Cluster, tell: Callable[[str], None]) -> list[str]:
+    """`clear_away` for a cluster on this machine; nothing of the nodes of any other."""
+    if not isinstance(cluster.site, LocalSite):
+        return []
+    return clear_away(folder, cluster, find_place(cluster.site), tell)
+
+
+def _bring_home(
+    folder: ClusterFolder, cluster: Cluster, node: Node, tell: Callable[[str], None]
+) -> None:
+    temp = Path(node.temp)
+    if _is_newer(temp / "mlflow" / _DATABASE, folder.mlflow / _DATABASE):
+        tell(f"MLflow's database is taken over from {temp}")
+        MlflowServer(folder, cluster.site.mlflow, node.address, 0, temp).save()
 
 
 def _lives(node: Node) -> bool:

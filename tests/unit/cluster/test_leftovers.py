@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
-import sqlite3
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -19,8 +16,9 @@ from raysuite.cluster import local
 from raysuite.cluster.agent.environment import node_variables
 from raysuite.cluster.agent.leftovers import clear_away
 from raysuite.cluster.agent.place import Place
-from raysuite.cluster.files import Cluster, Node
+from raysuite.cluster.files import Cluster
 from raysuite.cluster.folder import ClusterFolder
+from tests.killed import kill_agent, said, stray, write
 from tests.living import living
 
 HEAD = Place("here", 0, 0, "pid-2", None, None, None)
@@ -45,49 +43,18 @@ def temp() -> Iterator[Path]:
         yield Path(name)
 
 
-def left(folder: ClusterFolder, temp: Path, **values: object) -> None:
-    """An agent of this host that has ended, with its database."""
-    (temp / "mlflow").mkdir()
-    write(temp / "mlflow" / "mlflow.db", "newer")
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    said = {"host": "here", "state": "joined", "pid": ended.pid, "temp": str(temp), **values}
-    folder.write(Node.model_validate(said))
-
-
-@contextmanager
-def stray(folder: ClusterFolder, temp: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process of that node, with the environment that its agent gives."""
-    words = ["bash", "-c", "sleep 600; true", f"{temp}/r/stray"]
-    variables = node_variables(folder, "127.0.0.1", "", temp, {})
-    with subprocess.Popen(words, env=variables, start_new_session=True) as process:
-        try:
-            yield process
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-
-
-def write(database: Path, word: str) -> None:
-    with closing(sqlite3.connect(database)) as connection, connection:
-        connection.execute("create table said (word)")
-        connection.execute("insert into said values (?)", (word,))
-
-
-def said(database: Path) -> str:
-    with closing(sqlite3.connect(database)) as connection:
-        return str(connection.execute("select word from said").fetchone()[0])
-
-
 def test_it_is_removed_with_its_processes_and_the_database_comes_home(
     folder: ClusterFolder, temp: Path, cluster: Cluster
 ) -> None:
     write(folder.mlflow / "mlflow.db", "older")
     os.utime(folder.mlflow / "mlflow.db", (time.time() - 60,) * 2)
-    left(folder, temp)
+    kill_agent(folder, temp)
+    heard: list[str] = []
     with stray(folder, temp) as process:
-        clear_away(folder, cluster, HEAD)
+        (line,) = clear_away(folder, cluster, HEAD, heard.append)
         assert not psutil.pid_exists(process.pid)
+    assert line == f"process {process.pid} had not ended with its agent; it was killed"
+    assert heard == [f"MLflow's database is taken over from {temp}"]
     assert not temp.exists()
     assert said(folder.mlflow / "mlflow.db") == "newer"
 
@@ -95,7 +62,7 @@ def test_it_is_removed_with_its_processes_and_the_database_comes_home(
 def test_a_process_that_inherited_nothing_from_the_agent_is_left_alone(
     folder: ClusterFolder, temp: Path, cluster: Cluster
 ) -> None:
-    left(folder, temp)
+    kill_agent(folder, temp)
     log = temp / "raylet.err"
     log.touch()
     children = node_variables(folder, "127.0.0.1", "", temp, {})
@@ -103,7 +70,7 @@ def test_a_process_that_inherited_nothing_from_the_agent_is_left_alone(
         subprocess.Popen(["tail", "-f", str(log)]) as reader,
         subprocess.Popen(["sleep", "600"], env=children) as elsewhere,
     ):
-        clear_away(folder, cluster, HEAD)
+        clear_away(folder, cluster, HEAD, print)
         alive = [process.poll() is None for process in (reader, elsewhere)]
         reader.kill()
         elsewhere.kill()
@@ -126,19 +93,31 @@ def test_a_process_that_ends_meanwhile_hinders_nothing(
 def test_a_database_that_is_older_than_the_copy_stays_away(
     folder: ClusterFolder, temp: Path, cluster: Cluster
 ) -> None:
-    left(folder, temp)
+    kill_agent(folder, temp)
     write(folder.mlflow / "mlflow.db", "of another host")
     os.utime(temp / "mlflow" / "mlflow.db", (time.time() - 60,) * 2)
-    clear_away(folder, cluster, HEAD)
+    clear_away(folder, cluster, HEAD, print)
     assert not temp.exists()
     assert said(folder.mlflow / "mlflow.db") == "of another host"
+
+
+def test_a_database_that_cannot_be_copied_stays_where_it_is(
+    folder: ClusterFolder, temp: Path, cluster: Cluster
+) -> None:
+    kill_agent(folder, temp)
+    database = temp / "mlflow" / "mlflow.db"
+    database.write_bytes(b"SQLite format 3\0" + b"x" * 4096)
+    (line,) = clear_away(folder, cluster, HEAD, print)
+    assert f"it stays in {temp}" in line
+    assert database.exists()
+    assert not (folder.mlflow / "mlflow.db").exists()
 
 
 def test_no_other_node_writes_the_database(
     folder: ClusterFolder, temp: Path, cluster: Cluster
 ) -> None:
-    left(folder, temp)
-    clear_away(folder, cluster, OTHER)
+    kill_agent(folder, temp)
+    clear_away(folder, cluster, OTHER, print)
     assert not temp.exists()
     assert not (folder.mlflow / "mlflow.db").exists()
 
@@ -147,12 +126,13 @@ def test_an_agent_that_lives_is_left_alone(
     folder: ClusterFolder, temp: Path, cluster: Cluster
 ) -> None:
     us = psutil.Process()
-    left(folder, temp, pid=us.pid, began=us.create_time())
-    clear_away(folder, cluster, HEAD)
+    kill_agent(folder, temp, pid=us.pid, began=us.create_time())
+    (line,) = clear_away(folder, cluster, HEAD, print)
+    assert f"agent {us.pid} lives" in line
     assert (temp / "mlflow" / "mlflow.db").exists()
 
 
 def test_another_host_is_left_alone(folder: ClusterFolder, temp: Path, cluster: Cluster) -> None:
-    left(folder, temp, host="elsewhere")
-    clear_away(folder, cluster, HEAD)
+    kill_agent(folder, temp, host="elsewhere")
+    clear_away(folder, cluster, HEAD, print)
     assert temp.exists()

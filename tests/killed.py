@@ -1,0 +1,51 @@
+"""What an agent leaves on its host when it is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+from raysuite.cluster.agent.environment import node_variables
+from raysuite.cluster.files import Node
+from raysuite.cluster.folder import ClusterFolder
+
+
+def kill_agent(folder: ClusterFolder, temp: Path, **values: object) -> None:
+    """An agent of the host `here` that has ended, with its database."""
+    (temp / "mlflow").mkdir()
+    write(temp / "mlflow" / "mlflow.db", "newer")
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    said = {"host": "here", "state": "joined", "pid": ended.pid, "temp": str(temp), **values}
+    folder.write(Node.model_validate(said))
+
+
+@contextmanager
+def stray(folder: ClusterFolder, temp: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process of that node, with the environment that its agent gives."""
+    words = ["bash", "-c", "sleep 600; true", f"{temp}/r/stray"]
+    variables = node_variables(folder, "127.0.0.1", "", temp, {})
+    with subprocess.Popen(words, env=variables, start_new_session=True) as process:
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def write(database: Path, word: str) -> None:
+    """An SQLite database that says `word`."""
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("create table said (word)")
+        connection.execute("insert into said values (?)", (word,))
+
+
+def said(database: Path) -> str:
+    """What `write` wrote."""
+    with closing(sqlite3.connect(database)) as connection:
+        return str(connection.execute("select word from said").fetchone()[0])
