@@ -15,6 +15,7 @@ from raysuite.cluster.backend import JobState
 from raysuite.cluster.environment import TEMP
 from raysuite.cluster.files import Cluster
 from raysuite.cluster.folder import ClusterFolder
+from raysuite.errors import UserError
 
 _SAME_START_S = 1.0
 _DIES_S = 10.0
@@ -36,6 +37,11 @@ class LocalBackend:
                 stderr=log,
                 start_new_session=True,
             )
+        except OSError as error:
+            raise UserError(
+                f"{command[0]} does not start: {error.strerror}; mend the site's python or image "
+                f"(`raysuite cluster doctor --site {cluster.site.name}` looks)"
+            ) from error
         finally:
             os.close(log)
         with contextlib.suppress(psutil.Error):

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from raysuite.cli import app
 from raysuite.cli.cluster.env import exports
 from raysuite.cluster.files import Head
-from raysuite.cluster.folder import prepare
+from raysuite.cluster.folder import all_folders, prepare
 from tests.living import living
 
 CLI = CliRunner()
@@ -70,6 +70,25 @@ def test_mistakes_are_told(words: list[str], said: str) -> None:
     done = CLI.invoke(app, ["cluster", *words])
     assert done.exit_code == 2
     assert said in done.output
+
+
+@pytest.mark.parametrize(
+    ("site", "program"),
+    [("python: /nope/python", "/nope/python"), ("image: /nope/raysuite.sif", "apptainer")],
+)
+def test_an_agent_that_cannot_start_is_told_and_leaves_nothing_in_the_way(
+    site: str, program: str, tmp_path: Path, own_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (own_home / "sites").mkdir(parents=True)
+    (own_home / "sites" / "wrong.yaml").write_text(f"kind: local\n{site}\n")
+    for _ in range(2):
+        done = CLI.invoke(app, ["cluster", "up", "--site", "wrong"])
+        assert done.exit_code == 2, done.output
+        assert f"{program} does not start: No such file or directory" in done.output
+        assert "cluster doctor --site wrong" in done.output
+    assert not [path for path in (own_home / "clusters" / "wrong").glob("*") if path.is_file()]
+    assert all_folders() == []
 
 
 def test_env_names_files_and_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
