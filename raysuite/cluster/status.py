@@ -126,14 +126,16 @@ def _judge(
         return "ended", ""
     if job.state:
         return "failed", f"SLURM says {job.state} ({job.reason})"
-    return "stale", f"gone without a word; {_what_it_left(cluster)}"
+    return "stale", f"gone without a word; {_what_it_left(folder, cluster)}"
 
 
-def _what_it_left(cluster: Cluster) -> str:
+def _what_it_left(folder: ClusterFolder, cluster: Cluster) -> str:
     if cluster.backend == "local":
         return "what it left is removed by `raysuite cluster down`"
-    left = f"{cluster.site.scratch}/rs-*"
-    return f"`raysuite cluster down` forgets it, and {left} on its nodes is removed by hand"
+    return (
+        "`raysuite cluster down` forgets it; what it left on its nodes is removed by hand: the "
+        f"`temp` of each {folder.path}/nodes/HOST.json"
+    )
 
 
 def _listed(words: str, names: dict[str, ClusterFolder]) -> str:

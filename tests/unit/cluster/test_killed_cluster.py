@@ -87,11 +87,11 @@ def test_what_opened_it_is_forgotten_also_when_down_breaks_off(folder: ClusterFo
 
 
 def test_nodes_of_slurm_are_left_to_their_user(folder: ClusterFolder, temp: Path) -> None:
-    site = SlurmSite(name="far", scratch="/local")
+    site = SlurmSite(name="far")
     folder.write(Cluster(name="mine", site=site, nodes=1, created=1.0, working_folder="/"))
     status = status_of(folder)
     assert status.state == "stale"
-    assert "/local/rs-* on its nodes is removed by hand" in status.why
+    assert f"removed by hand: the `temp` of each {folder.path}/nodes/HOST.json" in status.why
     assert down(folder, 0.0) == []
     assert temp.exists()
     assert status_of(folder).state == "ended"
