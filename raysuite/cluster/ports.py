@@ -1,6 +1,7 @@
 """Ports of one node: a free contiguous block, so that several clusters share a host.
 
-`ray start` collides with another on the same host unless every port is set (ray#10154).
+`ray start` collides with another on the same host unless every port is set (ray#10154). All blocks
+lie on one grid. Each step of it has a guard: a port that the agent holds, and Ray is never given.
 """
 
 from __future__ import annotations
@@ -16,6 +17,11 @@ from raysuite.errors import RaysuiteError
 
 LOWEST = 10_000
 HIGHEST = 65_535
+STEP = 128
+"""Of the grid: every block begins on it, and is as long as some of its steps."""
+_STEPS = (HIGHEST + 1 - LOWEST) // (STEP + 1)
+GRID = LOWEST + _STEPS
+"""Where the grid begins; the guards of its steps lie below it, a port each."""
 _SERVICES = 16
 """Ports at the head of a block; the workers' follow."""
 _WORKERS_AT_LEAST = 112
@@ -32,50 +38,51 @@ class Ports:
     size: int
 
     @property
-    def guard(self) -> int:
-        """Held by the agent, so that nobody else takes the block while Ray is starting."""
-        return self.first
+    def guards(self) -> range:
+        """Held by the agent, so that nobody else takes a part of the block: no ports of Ray's."""
+        step = LOWEST + (self.first - GRID) // STEP
+        return range(step, step + self.size // STEP)
 
     @property
     def gcs(self) -> int:
-        return self.first + 1
+        return self.first
 
     @property
     def object_manager(self) -> int:
-        return self.first + 2
+        return self.first + 1
 
     @property
     def node_manager(self) -> int:
-        return self.first + 3
+        return self.first + 2
 
     @property
     def dashboard(self) -> int:
-        return self.first + 4
+        return self.first + 3
 
     @property
     def agent_http(self) -> int:
-        return self.first + 5
+        return self.first + 4
 
     @property
     def agent_grpc(self) -> int:
-        return self.first + 6
+        return self.first + 5
 
     @property
     def runtime_env(self) -> int:
-        return self.first + 7
+        return self.first + 6
 
     @property
     def metrics(self) -> int:
-        return self.first + 8
+        return self.first + 7
 
     @property
     def mlflow(self) -> int:
-        return self.first + 9
+        return self.first + 8
 
     @property
     def client(self) -> int:
         """Of Ray Client, which `ray start` cannot be told to leave out."""
-        return self.first + 10
+        return self.first + 9
 
     @property
     def workers(self) -> tuple[int, int]:
@@ -96,31 +103,31 @@ def free_port() -> int:
 
 
 def block_size(cpus: int) -> int:
-    """Ports that a node with that many CPUs needs."""
-    return _SERVICES + max(_WORKERS_AT_LEAST, _WORKERS_PER_CPU * cpus)
+    """Ports that a node with that many CPUs takes: whole steps of the grid."""
+    needed = _SERVICES + max(_WORKERS_AT_LEAST, _WORKERS_PER_CPU * cpus)
+    return -(-needed // STEP) * STEP
 
 
-def take(seed: str, size: int) -> tuple[Ports, socket.socket]:
-    """A free block of ports and the socket that guards it; whoever holds that holds the block.
+def take(seed: str, size: int) -> tuple[Ports, ExitStack]:
+    """A free block of ports and the sockets that guard it; whoever holds them holds the block.
 
     The search begins at a place that depends on `seed`, so that clusters that start at the same
     time look at different places. Raises NoPortsError.
     """
     for first in candidates(seed, size, ephemeral_range()):
-        guard = _guard(first, size)
-        if guard is not None:
-            return Ports(first, size), guard
+        block = Ports(first, size)
+        guards = _guards(block)
+        if guards is not None:
+            return block, guards
     raise NoPortsError(f"no {size} ports in a row are free on this host; is it full of clusters?")
 
 
 def candidates(seed: str, size: int, ephemeral: tuple[int, int]) -> Iterator[int]:
     """First ports of all blocks outside the ephemeral range, from a place given by `seed`."""
     low, high = ephemeral
-    blocks = [*range(LOWEST, low - size + 1, size), *range(high + 1, HIGHEST - size + 2, size)]
+    grid = range(GRID, HIGHEST - size + 2, STEP)
     # a host whose ephemeral range leaves no room: bind tests alone must do
-    blocks = [first for first in blocks if first >= LOWEST] or [
-        *range(LOWEST, HIGHEST - size + 2, size)
-    ]
+    blocks = [first for first in grid if first + size <= low or first > high] or [*grid]
     start = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:8]) % len(blocks)
     yield from blocks[start:] + blocks[:start]
 
@@ -131,15 +138,15 @@ def ephemeral_range() -> tuple[int, int]:
     return int(low), int(high)
 
 
-def _guard(first: int, size: int) -> socket.socket | None:
-    """Bind every port of the block on all interfaces, and keep the first one bound."""
-    guard = socket.socket()
-    try:
-        guard.bind(("", first))
-        with ExitStack() as held:
-            for port in range(first + 1, first + size):
+def _guards(block: Ports) -> ExitStack | None:
+    """Keep the guards of a block bound on all interfaces, where every port of it can be bound."""
+    with ExitStack() as held:
+        try:
+            for port in block.guards:
                 held.enter_context(socket.socket()).bind(("", port))
-    except OSError:
-        guard.close()
-        return None
-    return guard
+            for port in range(block.first, block.first + block.size):
+                with socket.socket() as probe:
+                    probe.bind(("", port))
+        except OSError:
+            return None
+        return held.pop_all()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import shutil
-import socket
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -41,7 +41,7 @@ class ThisNode:
         self.children = Children(Path(cluster.working_folder))
         self.address = ""
         self.ports = ports.Ports(0, 0)
-        self._guard: socket.socket | None = None
+        self._guards = ExitStack()
         self._step = Step()
         self._began = psutil.Process().create_time()
         self._seconds = {"python": time.time() - self._began}
@@ -73,11 +73,10 @@ class ThisNode:
         self.release_ports()
         seed = f"{self.folder.path}:{self.place.incarnation}:{self.place.host}:{attempt}"
         size = ports.block_size(self.place.cpus or 0)
-        self.ports, self._guard = ports.take(seed, size)
+        self.ports, self._guards = ports.take(seed, size)
 
     def release_ports(self) -> None:
-        if self._guard is not None:
-            self._guard.close()
+        self._guards.close()
 
     def environment(self, mlflow: str) -> dict[str, str]:
         """Of all processes on this node."""

@@ -96,7 +96,7 @@ def test_ray_is_left_nothing_to_choose() -> None:
     options = dict(word.split("=", 1) for word in words if word.startswith("--") and "=" in word)
     given = {value for name, value in options.items() if name.endswith("port")}
     assert len(given) == 11
-    assert all(20_000 < int(port) < 20_128 for port in given)
+    assert all(20_000 <= int(port) < 20_128 for port in given)
     assert options["--node-ip-address"] == options["--dashboard-host"] == "10.0.0.1"
     assert (options["--num-cpus"], options["--num-gpus"]) == ("8", "1")
     assert int(options["--memory"]) + int(options["--object-store-memory"]) <= 10 * 2**30

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 
 import pytest
@@ -12,19 +13,20 @@ from raysuite.cluster import ports
 from raysuite.cluster.ports import NoPortsError, Ports, block_size, candidates, take
 
 USUAL = (32768, 60999)
+PLACE = st.floats(0, 1, exclude_max=True)
 
 
 def test_ports_of_a_block_differ_and_lie_within() -> None:
     block = Ports(20_000, block_size(4))
     singles = [
-        *(block.guard, block.gcs, block.object_manager, block.node_manager, block.dashboard),
+        *(block.gcs, block.object_manager, block.node_manager, block.dashboard),
         *(block.agent_http, block.agent_grpc, block.runtime_env, block.metrics, block.mlflow),
         block.client,
     ]
     low, high = block.workers
     assert len(set(singles)) == len(singles)
     assert max(singles) < low < high == 20_000 + block.size - 1
-    assert min(singles) == block.guard == 20_000
+    assert min(singles) == 20_000
 
 
 @given(seed=st.text(), cpus=st.integers(0, 512), low=st.integers(12_000, 33_000))
@@ -36,6 +38,23 @@ def test_blocks_leave_the_ephemeral_range_alone(seed: str, cpus: int, low: int) 
         assert first + size - 1 <= ports.HIGHEST
         if low - ports.LOWEST >= size:
             assert first + size <= low or first > high
+
+
+@given(cpus=st.tuples(st.integers(0, 512), st.integers(0, 512)), places=st.tuples(PLACE, PLACE))
+def test_blocks_that_overlap_share_a_guard(
+    cpus: tuple[int, int], places: tuple[float, float]
+) -> None:
+    blocks = []
+    for count, place in zip(cpus, places, strict=True):
+        size = block_size(count)
+        firsts = sorted(candidates("any", size, (1024, 65_535)))
+        block = Ports(firsts[int(place * len(firsts))], size)
+        assert len(block.guards) * ports.STEP == block.size >= 8 * count
+        assert ports.LOWEST <= min(block.guards) <= max(block.guards) < firsts[0]
+        blocks.append(block)
+    one, other = blocks
+    overlap = one.first < other.first + other.size and other.first < one.first + one.size
+    assert overlap == bool({*one.guards} & {*other.guards})
 
 
 def test_each_block_once_from_a_place_of_the_seeds_own() -> None:
@@ -72,10 +91,35 @@ def test_a_port_in_use_anywhere_passes_the_block_over() -> None:
     assert found.first != block.first
 
 
+@pytest.mark.parametrize("sizes", [(256, 384), (384, 128), (384, 256)])
+def test_a_block_of_another_size_is_held_too(
+    sizes: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size, other = sizes
+    block, guards = take("large", size)
+    with guards:
+        for first in range(block.first - other + ports.STEP, block.first + size, ports.STEP):
+            monkeypatch.setattr(ports, "candidates", lambda *_, first=first: iter([first]))
+            with pytest.raises(NoPortsError):
+                take("x", other)
+
+
+def test_a_large_node_needs_few_open_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, hard), hard))
+    try:
+        block, guards = take("large", block_size(256))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    guards.close()
+    assert block.size > 1024
+
+
 def test_a_full_host_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    block, guards = take("x", 128)
+    guards.close()
     with socket.socket() as foreign:
-        foreign.bind(("127.0.0.1", 0))
-        port = foreign.getsockname()[1]
-        monkeypatch.setattr(ports, "candidates", lambda *_: iter([port]))
-        with pytest.raises(NoPortsError, match="no 1 ports"):
-            take("x", 1)
+        foreign.bind(("127.0.0.1", block.first))
+        monkeypatch.setattr(ports, "candidates", lambda *_: iter([block.first]))
+        with pytest.raises(NoPortsError, match="no 128 ports"):
+            take("x", 128)
