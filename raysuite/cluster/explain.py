@@ -37,13 +37,13 @@ def missing_nodes(status: Status) -> list[str]:
     return [name for name in names or said if name not in there]
 
 
-def last_lines(log: Path, count: int = _LINES) -> list[str]:
-    """The last lines of a log; none where it is not there."""
+def last_lines(log: Path) -> list[str]:
+    """The last lines of a log, for a message; none where it is not there."""
     try:
         text = log.read_bytes()[-_READ_BYTES:].decode("utf-8", "replace")
     except OSError:
         return []
-    return text.splitlines()[-count:]
+    return text.splitlines()[-_LINES:]
 
 
 def _spelt(names: str) -> list[str]:

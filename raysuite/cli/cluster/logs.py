@@ -36,24 +36,30 @@ def logs(
       raysuite cluster logs node2 -n 20
       raysuite cluster logs mlflow -f
     """
-    from raysuite.cluster.explain import last_lines
     from raysuite.cluster.status import find_folder
 
     files = _files(find_folder(cluster), node)
-    ends = {file: file.stat().st_size for file in files}
+    ends = dict.fromkeys(files, 0)
     for file in files:
-        for line in last_lines(file, lines) if lines else ():
+        told = _fresh(file, ends, follow)
+        for line in told[-lines:] if lines else ():
             print_text(_marked(file, line, len(files)))
     while follow:
-        for file in files:
-            with file.open("rb") as stream:
-                stream.seek(ends[file])
-                fresh = stream.read()
-            whole = fresh[: fresh.rfind(b"\n") + 1]
-            ends[file] += len(whole)
-            for line in whole.decode("utf-8", "replace").splitlines():
-                print_text(_marked(file, line, len(files)))
         time.sleep(_POLL_S)
+        for file in files:
+            for line in _fresh(file, ends, follow):
+                print_text(_marked(file, line, len(files)))
+
+
+def _fresh(file: Path, ends: dict[Path, int], whole: bool) -> list[str]:
+    """The lines behind the file's end so far, which moves on; `whole`: no line that still grows."""
+    with file.open("rb") as stream:
+        stream.seek(ends[file])
+        text = stream.read()
+    if whole:
+        text = text[: text.rfind(b"\n") + 1]
+    ends[file] += len(text)
+    return text.decode("utf-8", "replace").splitlines()
 
 
 def _files(folder: ClusterFolder, node: str | None) -> list[Path]:

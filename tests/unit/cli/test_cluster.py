@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,7 @@ from raysuite.cluster.folder import all_folders, prepare
 from tests.living import living
 
 CLI = CliRunner()
+ROOT = Path(__file__).parents[3]
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
 
 
@@ -133,3 +137,34 @@ def test_logs(own_home: Path) -> None:
     wrong = CLI.invoke(app, ["cluster", "logs", "c"])
     assert wrong.exit_code == 2
     assert "valid are a, b" in wrong.output
+
+
+def test_as_many_lines_of_a_log_as_are_asked_for() -> None:
+    lines = [f"{number} {'long ' * 20}" for number in range(1000)]
+    prepare(living()).log_of("a").write_text("\n".join(lines))
+    said = CLI.invoke(app, ["cluster", "logs", "-n", "900"]).output
+    assert said.splitlines() == lines[-900:]
+    assert CLI.invoke(app, ["cluster", "logs", "-n", "0"]).output == ""
+
+
+@pytest.mark.integration
+def test_a_log_is_followed_line_by_line() -> None:
+    log = prepare(living()).log_of("a")
+    log.write_text("one\ntwo\nth")
+    words = [sys.executable, "-m", "raysuite", "cluster", "logs", "-f", "-n", "1"]
+    command = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert command.stdout is not None
+    try:
+        told = [command.stdout.readline()]
+        with log.open("a") as stream:
+            for text in ("ree\nfo", "ur\n", "five\n"):
+                time.sleep(0.7)  # the command looks each half second
+                stream.write(text)
+                stream.flush()
+        told += [command.stdout.readline() for _ in range(3)]
+        assert told == ["two\n", "three\n", "four\n", "five\n"]
+        command.send_signal(signal.SIGINT)
+        assert command.communicate(timeout=60)[0] == ""
+    finally:
+        command.kill()
+        command.wait()
