@@ -68,7 +68,7 @@ class JournaledRule(FIFOScheduler):
         self._rule = rule_of(search, most_epochs)
         self._plans: dict[str, RunPlan] = {}
         self._heard: set[tuple[str, int]] = set()
-        self._pruned: set[str] = set()
+        self._stopped: set[str] = set()
 
     def add(self, plan: RunPlan) -> None:
         """A run that is about to begin, or that is taken up again."""
@@ -89,9 +89,13 @@ class JournaledRule(FIFOScheduler):
             self.hear(epoch)
 
     def hear(self, epoch: EpochFinished) -> None:
-        """Judge a run by an epoch, unless that was heard before."""
+        """Judge a run by an epoch, unless that was heard before.
+
+        A run that is to end may finish some more epochs before the word arrives: they compete with
+        nobody's.
+        """
         run_id = epoch.run_id
-        if self._rule is None or (run_id, epoch.epoch) in self._heard:
+        if self._rule is None or run_id in self._stopped or (run_id, epoch.epoch) in self._heard:
             return
         self._heard.add((run_id, epoch.epoch))
         value = self._value(epoch)
@@ -99,9 +103,10 @@ class JournaledRule(FIFOScheduler):
             value = -math.inf
         found = {"epochs": epoch.epoch + 1, "value": value}
         action = self._rule.on_trial_result(None, Rival(run_id), found)  # type: ignore[arg-type]
-        last = epoch.epoch + 1 >= self._plans[run_id].spec.training.epochs
-        if action == TrialScheduler.STOP and not last and run_id not in self._pruned:
-            self._pruned.add(run_id)
+        if action != TrialScheduler.STOP:
+            return
+        self._stopped.add(run_id)
+        if epoch.epoch + 1 < self._plans[run_id].spec.training.epochs:
             self._prune(run_id, epoch, value)
 
     def _prune(self, run_id: str, epoch: EpochFinished, value: float) -> None:

@@ -146,6 +146,27 @@ def test_the_median_rule_ends_who_is_worse_than_half(tmp_path):
     assert sweep.epoch(poor, 1, 0.1)
 
 
+def test_an_epoch_after_the_word_to_end_is_not_judged_now_or_later(tmp_path):
+    sweep = Sweep(tmp_path, MEDIAN)
+    for _ in range(2):
+        plan = sweep.begin()
+        assert not any(sweep.epoch(plan, epoch, 0.6) for epoch in range(EPOCHS))
+    poor = sweep.begin()
+    assert [sweep.epoch(poor, epoch, 0.1) for epoch in range(3)] == [False, True, True]
+    sweep.new_rule().replay(sweep.plans)
+    told = asked_to_prune(sweep.results, poor.run_id)
+    assert told is not None
+    assert told.message.endswith("after epoch 2")
+
+
+def test_an_epoch_after_the_word_to_end_stands_at_no_rung(tmp_path):
+    sweep = Sweep(tmp_path, {**ASHA, "reduction_factor": 2})
+    good, poor = sweep.begin(), sweep.begin()
+    assert not sweep.epoch(good, 0, 0.5)
+    assert [sweep.epoch(poor, epoch, 0.4) for epoch in range(2)] == [True, True]
+    assert "Iter 2.000: None" in sweep.rule._rule.debug_string()
+
+
 def test_throughput_is_judged_by_images_per_second(tmp_path):
     sweep = Sweep(tmp_path, ASHA, goal="throughput")
     assert not sweep.epoch(sweep.begin(), 0, 0.1, speed=200.0)
