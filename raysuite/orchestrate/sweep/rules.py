@@ -89,7 +89,7 @@ class JournaledRule(FIFOScheduler):
             self.hear(epoch)
 
     def hear(self, epoch: EpochFinished) -> None:
-        """Judge a run by an epoch, unless that was heard before.
+        """Judge a run by an epoch, unless that was heard before, or tells nothing.
 
         A run that is to end may finish some more epochs before the word arrives: they compete with
         nobody's.
@@ -97,8 +97,10 @@ class JournaledRule(FIFOScheduler):
         run_id = epoch.run_id
         if self._rule is None or run_id in self._stopped or (run_id, epoch.epoch) in self._heard:
             return
-        self._heard.add((run_id, epoch.epoch))
         value = self._value(epoch)
+        if value is None:
+            return
+        self._heard.add((run_id, epoch.epoch))
         if not math.isfinite(value):
             value = -math.inf
         found = {"epochs": epoch.epoch + 1, "value": value}
@@ -117,13 +119,14 @@ class JournaledRule(FIFOScheduler):
             prune = Prune(self._search.scheduler.name, told, message)
             stopping.prune(self._results, run_id, prune)
 
-    def _value(self, epoch: EpochFinished) -> float:
+    def _value(self, epoch: EpochFinished) -> float | None:
         """What runs are compared by at the same epoch, higher is better.
 
-        Towards an accuracy that is to be met soon, too: who is behind after as many epochs.
+        Towards an accuracy that is to be met soon, too: who is behind after as many epochs. None:
+        all of the epoch was warm-up, and the next one that is no more stands for it.
         """
         if self._search.wanted[0] == "throughput":
-            return epoch.steady_images / epoch.steady_seconds if epoch.steady_seconds else math.nan
+            return epoch.steady_images / epoch.steady_seconds if epoch.steady_seconds else None
         return epoch.val_accuracy
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:

@@ -70,8 +70,8 @@ class Sweep:
             learning_rates=[0.1],
             images=100,
             seconds=1.0,
-            steady_images=100,
-            steady_seconds=100.0 / speed,
+            steady_images=100 if speed else 0,
+            steady_seconds=100.0 / speed if speed else 0.0,
             data_wait_seconds=[0.0],
             validation_seconds=0.1,
             train_loss=1.0,
@@ -171,6 +171,23 @@ def test_throughput_is_judged_by_images_per_second(tmp_path):
     sweep = Sweep(tmp_path, ASHA, goal="throughput")
     assert not sweep.epoch(sweep.begin(), 0, 0.1, speed=200.0)
     assert sweep.epoch(sweep.begin(), 0, 0.9, speed=100.0)
+
+
+def test_an_epoch_of_warm_up_alone_is_not_judged(tmp_path):
+    sweep = Sweep(tmp_path, ASHA, goal="throughput")
+    assert not sweep.epoch(sweep.begin(), 0, 0.1, speed=200.0)
+    fast, slow = sweep.begin(), sweep.begin()
+    assert not sweep.epoch(fast, 0, 0.1, speed=0.0)
+    assert not sweep.epoch(slow, 0, 0.1, speed=0.0)
+    assert not sweep.epoch(fast, 1, 0.1, speed=300.0)
+    assert sweep.epoch(slow, 1, 0.1, speed=100.0)
+
+
+def test_epochs_of_warm_up_alone_spoil_no_rung(tmp_path):
+    sweep = Sweep(tmp_path, ASHA, goal="throughput")
+    assert not any(sweep.epoch(sweep.begin(), epoch, 0.1, speed=0.0) for epoch in range(EPOCHS))
+    assert not sweep.epoch(sweep.begin(), 0, 0.1, speed=200.0)
+    assert sweep.epoch(sweep.begin(), 0, 0.1, speed=100.0)
 
 
 def test_a_run_that_diverged_is_the_worst(tmp_path):
