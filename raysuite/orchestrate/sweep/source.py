@@ -123,7 +123,10 @@ class TrialSource(Searcher):
         """A trial's actor has ended; where it died, its run is made again, or is lost."""
         plan = self._running.pop(trial_id)
         self._has_changed = True
-        if self._results.end_of(plan.run_id) is not None or stopping.told(self._results.folder):
+        if self._results.end_of(plan.run_id) is not None:
+            return
+        if stopping.told(self._results.folder):
+            self._pending.append(plan)
             return
         if self._is_held(plan):
             self._held[plan.run_id] = plan

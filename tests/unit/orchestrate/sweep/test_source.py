@@ -14,7 +14,7 @@ from raysuite.orchestrate.sweep import room
 from raysuite.orchestrate.sweep.rules import JournaledRule
 from raysuite.orchestrate.sweep.source import TrialSource
 from raysuite.plan import RunPlan
-from raysuite.records import Journal, Results, RunFailed, RunPruned
+from raysuite.records import Journal, Results, RunFailed, RunPruned, RunStopped
 from raysuite.spec import Document
 from raysuite.spec.search import SearchOptions
 from raysuite.train.stopping import Stop
@@ -169,3 +169,25 @@ def test_nothing_begins_once_it_is_stopped(tmp_path):
     assert sweep.source.suggest("b") == Searcher.FINISHED
     assert not sweep.source.is_done
     assert sweep.results.end_of(sweep.results.plans()[0]["run_id"]) is None
+
+
+def test_a_sweep_that_is_stopped_in_its_last_trials_is_not_done(tmp_path):
+    sweep = Sweep(tmp_path, LRS, side_by_side=3)
+    sweep.begin("a")
+    sweep.begin("b")
+    sweep.end("a")
+    last = sweep.begin("c")
+    sweep.end("b")
+    assert sweep.source.suggest("d") is None
+    stopping.tell(tmp_path, Stop("preempted"))
+    run_id = sweep.source._running["c"].run_id
+    stopped = RunStopped(run_id=run_id, reason="preempted", epoch=0, step=1)
+    Journal(sweep.results.journal_file(run_id)).write(stopped)
+    sweep.source.on_trial_complete("c")
+    assert sweep.source.suggest("d") == Searcher.FINISHED
+    assert not sweep.source.is_done
+    again = Sweep(tmp_path, LRS)
+    assert again.begin("a") == last
+    again.end("a")
+    assert again.source.suggest("b") == Searcher.FINISHED
+    assert again.source.is_done
