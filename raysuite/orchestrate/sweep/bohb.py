@@ -17,6 +17,7 @@ import numpy as np
 from raysuite.errors import MissingPartError
 from raysuite.orchestrate.sweep.draws import numpys_draws, seed_of
 from raysuite.orchestrate.sweep.parameters import found_in, ordered, parameter_of, value_of
+from raysuite.orchestrate.sweep.reached import goes_on, longest_s, reached
 from raysuite.plan.space import active
 from raysuite.records.sweep import LOWER_IS_BETTER, TrialFigures
 from raysuite.spec.search import SearchOptions, name_of
@@ -55,8 +56,9 @@ class BohbDecider:
         seed = seed_of(self._search.seed, len(trials) + len(left_out))
         with numpys_draws(seed):
             model = self._model.BOHB(self._configurations(seed))
+            longest = longest_s(trials)
             for trial in trials:
-                for budget, loss in self._losses(trial):
+                for budget, loss in self._losses(trial, longest):
                     known = self._known(trial.values)
                     model.new_result(_Job({"loss": loss}, {"budget": budget, "config": known}))
             found, _ = model.get_config(1)
@@ -66,13 +68,14 @@ class BohbDecider:
                 values[key] = value_of(dimension, found[key])
         return active(self._search.space, values)
 
-    def _losses(self, trial: TrialFigures) -> list[tuple[int, float]]:
-        """(epochs, what is to be small then) of each epoch; those of a trial that failed are bad.
+    def _losses(self, trial: TrialFigures, longest: float) -> list[tuple[int, float]]:
+        """(epochs, what is to be small then) of each epoch; those of a trial that failed are bad,
+        and of one that goes on there are none yet.
 
         Throughput, and seconds to an accuracy, are known of whole trials alone.
         """
         goal = self._search.wanted[0]
-        if trial.status in ("waiting", "running", "stopped"):
+        if goes_on(trial):
             return []
         if not trial.counts:
             return [(1, np.inf)]
@@ -81,7 +84,7 @@ class BohbDecider:
             return [
                 (epoch + 1, -value) for (epoch, _, _), value in zip(trial.curve, best, strict=True)
             ]
-        value = trial.goals[goal]
+        value = reached(trial, goal, longest)
         if value is None:
             return [(1, np.inf)]
         return [(1, value if goal in LOWER_IS_BETTER else -value)]

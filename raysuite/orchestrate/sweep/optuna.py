@@ -24,6 +24,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from raysuite.orchestrate.sweep.draws import seed_of
 from raysuite.orchestrate.sweep.parameters import found_in, ordered, parameter_of, value_of
+from raysuite.orchestrate.sweep.reached import goes_on, longest_s, reached
 from raysuite.plan.space import active
 from raysuite.records.sweep import LOWER_IS_BETTER, TrialFigures
 from raysuite.spec.search import Dimension, SearchOptions, holds
@@ -81,13 +82,13 @@ class OptunaDecider:
     def _known(
         self, trials: Sequence[TrialFigures], left_out: Sequence[Values]
     ) -> Iterator[FrozenTrial]:
-        done = 0
+        done, longest = 0, longest_s(trials)
         for trial in trials:
             parameters = self._parameters(trial.values)
-            reached = [trial.goals[goal] for goal in self._search.wanted]
-            finite = [value for value in reached if value is not None and math.isfinite(value)]
-            whole = trial.counts and len(finite) == len(reached)
-            if trial.status in ("waiting", "running", "stopped"):
+            known = [reached(trial, goal, longest) for goal in self._search.wanted]
+            finite = [value for value in known if value is not None and math.isfinite(value)]
+            whole = trial.counts and len(finite) == len(known)
+            if goes_on(trial):
                 yield create_trial(state=TrialState.RUNNING, **parameters)
             elif whole and trial.status == "pruned":
                 steps = {max(trial.epochs, 1): finite[0]}

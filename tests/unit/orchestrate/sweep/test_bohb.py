@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import replace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -21,6 +23,20 @@ def test_packages_that_lack_are_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "hpbandster", None)
     with pytest.raises(MissingPartError, match="pip install hpbandster ConfigSpace"):
         decider_of(BOHB)
+
+
+def test_trials_that_go_on_are_not_told_and_those_that_missed_a_target_rank(monkeypatch):
+    model = MagicMock()
+    model.BOHB.return_value.get_config.return_value = ({}, {})
+    monkeypatch.setitem(sys.modules, "ConfigSpace", MagicMock())
+    monkeypatch.setitem(sys.modules, "hpbandster.optimizers.config_generators.bohb", model)
+    decider = decider_of(BOHB.model_copy(update={"goal": "time_to_accuracy"}))
+    missed = replace(trial(2, {}, accuracy=0.5), curve=((0, 8.0, 0.5),))
+    met = trial(4, {}, accuracy=0.9, time_to_accuracy=5.0)
+    trials = [trial(0, {}, "missing"), trial(1, {}, "stopped"), missed, trial(3, {}, "failed"), met]
+    decider.next(trials, [])
+    jobs = [call.args[0] for call in model.BOHB.return_value.new_result.call_args_list]
+    assert [job.result["loss"] for job in jobs] == [12.0, math.inf, 5.0]
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from raysuite.orchestrate.sweep.optuna import OptunaDecider
+from raysuite.records.derive import Status
 from raysuite.records.sweep import TrialFigures
 from raysuite.spec.search import SearchOptions
 
@@ -29,7 +31,7 @@ def search(**changes: Any) -> SearchOptions:
 
 
 def trial(
-    number: int, values: dict[str, Any], status: str = "finished", **goals: float | None
+    number: int, values: dict[str, Any], status: Status = "finished", **goals: float | None
 ) -> TrialFigures:
     reached = {"accuracy": None, "time_to_accuracy": None, "throughput": None, **goals}
     figures: Any = None
@@ -37,7 +39,7 @@ def trial(
         number=number,
         run_id=f"{number:03d}",
         values=values,
-        status=status,  # type: ignore[arg-type]
+        status=status,
         reason="",
         goals=reached,  # type: ignore[arg-type]
         epochs=1,
@@ -108,12 +110,41 @@ def test_trials_that_failed_were_pruned_or_go_on_are_known_and_count_as_trials()
     known = [
         trial(0, values[0], "failed"),
         trial(1, values[1], "pruned", accuracy=0.3),
-        trial(2, values[2], "running"),
+        trial(2, values[2], "missing"),
     ]
     following = OptunaDecider(options).next(known, [])
     assert following is not None
     assert following not in values[:3]
     assert OptunaDecider(options).next([*known, trial(3, following)], []) is None
+
+
+@pytest.mark.parametrize("status", ["missing", "stopped"])
+def test_a_trial_that_goes_on_is_kept_away_from(status):
+    options = search()
+    known = made(options, 12)
+    following = OptunaDecider(options).next(known, [])
+    assert following is not None
+
+    def after(status: Status) -> dict[str, Any]:
+        beside = [trial(12 + number, following, status) for number in range(8)]
+        found = OptunaDecider(options).next([*known, *beside], [])
+        assert found is not None
+        return found
+
+    assert after(status) != after("failed")
+
+
+def test_trials_that_missed_their_target_teach_by_their_accuracy():
+    options = search(goal="time_to_accuracy")
+    trials: list[TrialFigures] = []
+    for number in range(24):
+        values = OptunaDecider(options).next(trials, [])
+        assert values is not None
+        made = trial(number, values, accuracy=accuracy(values))
+        trials.append(replace(made, curve=((0, 9.0, accuracy(values)),)))
+    late = [accuracy(each.values) for each in trials[12:]]
+    early = [accuracy(each.values) for each in trials[:4]]
+    assert sum(late) / len(late) > sum(early) / len(early)
 
 
 def test_what_cannot_be_is_not_suggested_again():

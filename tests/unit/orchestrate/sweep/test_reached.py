@@ -1,0 +1,47 @@
+"""What a searcher learns of trials that missed their target, or are under way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from raysuite.orchestrate.sweep.reached import goes_on, longest_s, reached
+from raysuite.records.derive import Status
+from raysuite.records.sweep import TrialFigures
+from tests.unit.orchestrate.sweep.test_optuna import trial
+
+
+def timed(seconds: float, status: Status = "finished", **goals: float) -> TrialFigures:
+    return replace(trial(0, {}, status, **goals), curve=((0, seconds, 0.1),))
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        ("missing", True),
+        ("stopped", True),
+        ("finished", False),
+        ("pruned", False),
+        ("failed", False),
+    ],
+)
+def test_who_has_no_end_goes_on(status, expected):
+    assert goes_on(trial(0, {}, status)) == expected
+
+
+def test_who_missed_the_target_is_slower_than_all_that_met_it():
+    met = timed(20.0, accuracy=0.9, time_to_accuracy=12.0)
+    near, far = timed(5.0, accuracy=0.8), timed(5.0, "pruned", accuracy=0.2)
+    longest = longest_s([met, near, far, timed(99.0, "failed"), trial(0, {})])
+    assert longest == 20.0
+    found = [reached(each, "time_to_accuracy", longest) for each in (met, near, far)]
+    assert found == [12.0, pytest.approx(24.0), pytest.approx(36.0)]
+
+
+def test_other_goals_and_failures_are_as_they_are():
+    assert reached(timed(5.0, accuracy=0.8), "throughput", 20.0) is None
+    assert reached(timed(5.0, accuracy=0.8), "accuracy", 20.0) == 0.8
+    assert reached(timed(5.0, "failed", accuracy=0.8), "time_to_accuracy", 20.0) is None
+    assert reached(trial(0, {}), "time_to_accuracy", 0.0) is None
+    assert longest_s([]) == 0.0
