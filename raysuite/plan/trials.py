@@ -88,6 +88,21 @@ def check_space(document: Document, search: SearchOptions) -> None:
         raise SpecError(list(found.values()))
 
 
+def most_epochs(document: Document, search: SearchOptions) -> int:
+    """The most epochs that a trial may have, by the key, by a whole block that is drawn, or by the
+    spec where neither is."""
+    name = "training.epochs"
+    key, block = search.space.get(name), search.space.get("training")
+    counts = [*_edges(key)] if key else []
+    if key is None or key.when:
+        blocks = [*block.arguments] if block else []
+        if block is None or block.when:
+            blocks.append(document.data.get("training") or {})
+        given = document.settings.get(name)
+        counts += [given] if given is not None else [each.get("epochs", 1) for each in blocks]
+    return int(max(counts))
+
+
 def _probes(space: Mapping[str, Dimension]) -> Iterator[tuple[Values, str | None]]:
     """Values to try, and the key that they are about; None for all others' sake."""
     first = {key: _edges(dimension)[0] for key, dimension in space.items()}

@@ -15,6 +15,7 @@ from raysuite.orchestrate.cluster import Capacity
 from raysuite.orchestrate.nodes import NodeWatch
 from raysuite.orchestrate.suite import Listener, fit
 from raysuite.plan import RunPlan
+from raysuite.plan.trials import most_epochs
 from raysuite.records import Journal, Results, RunPruned
 from raysuite.spec import Document
 from raysuite.spec.search import SearchOptions
@@ -89,16 +90,6 @@ def _with_news(hear: Listener, news: SimpleQueue[RunPlan | str]) -> Listener:
         hear.poll()
 
     return replace(hear, poll=poll)
-
-
-def most_epochs(document: Document, search: SearchOptions) -> int:
-    """The most epochs that a trial may have."""
-    key = "training.epochs"
-    if key in search.space:
-        dimension = search.space[key]
-        return int(max(dimension.arguments[:2] if dimension.randint else dimension.arguments))
-    training = document.data.get("training") or {}
-    return int(document.settings.get(key, training.get("epochs", 1)))
 
 
 def settle_pruned(plans: list[RunPlan], results: Results) -> None:

@@ -11,9 +11,10 @@ from raysuite.errors import Mistake, SpecError, UserError
 from raysuite.plan import RunPlan, make_plans
 from raysuite.plan.space import drawn
 from raysuite.plan.sweep import sweep_document, write_sweep
-from raysuite.plan.trials import check_space, trial_plan
+from raysuite.plan.trials import check_space, most_epochs, trial_plan
 from raysuite.records import Results
 from raysuite.spec import Document, parse_document, read_document
+from raysuite.spec.document import set_key
 from raysuite.spec.search_check import read_search
 from tests.fake_results import write_results
 
@@ -173,3 +174,43 @@ def test_a_sweep_is_taken_from_its_folder_again(tmp_path: Path) -> None:
 def test_other_results_are_no_sweep(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="raysuite run --resume-from"):
         sweep_document(write_results(tmp_path))
+
+
+EITHER = "strategy: {choice: [ddp, single]}"
+LONG = "training: {choice: [{epochs: 7, global_batch: 8}, {epochs: 20, global_batch: 8}]}"
+
+
+@pytest.mark.parametrize(
+    ("space", "most"),
+    [
+        (["seed: {choice: [1, 2]}"], 9),
+        (["training.epochs: {choice: [3, 12, 5]}"], 12),
+        (["training.epochs: {choice: [3, 5]}"], 5),
+        (["training.epochs: {randint: [3, 6]}"], 5),
+        (["training.epochs: {quniform: [2, 7, 2]}"], 6),
+        ([EITHER, "training.epochs: {choice: [2, 4], when: W}"], 9),
+        ([EITHER, "training.epochs: {choice: [2, 14], when: W}"], 14),
+        ([LONG], 20),
+        ([LONG.replace("20", "8")], 8),
+        ([LONG, "training.epochs: {choice: [2, 4]}"], 4),
+        ([LONG, EITHER, "training.epochs: {choice: [4], when: W}"], 20),
+    ],
+)
+def test_the_most_epochs_are_those_of_whichever_trial(space, most):
+    keys = [f"    {key.replace('W', '{strategy: ddp}')}" for key in space]
+    found = document(
+        "\n".join(["search:", "  trials: 3", "  space:", *keys]),
+        BASE.replace("epochs: 2", "epochs: 9"),
+    )
+    search = read_search(found)
+    assert most_epochs(found, search) == most
+    check_space(found, search)
+    specs = [trial_plan(found, values, 0, gpus=0).spec for values in drawn(search, 0)]
+    assert all(spec.training.epochs <= most for spec in specs)
+
+
+def test_epochs_that_are_set_hold_for_each_block_that_is_drawn():
+    found = document(f"search: {{trials: 3, space: {{{LONG}}}}}")
+    set_key(found, "training.epochs", 30)
+    found.overrides["training.epochs"] = 30
+    assert most_epochs(found, read_search(found)) == 30

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from raysuite.orchestrate.stopping import asked_to_prune
-from raysuite.orchestrate.sweep.driver import most_epochs, settle_pruned
+from raysuite.orchestrate.sweep.driver import settle_pruned
 from raysuite.orchestrate.sweep.rules import JournaledRule
 from raysuite.plan import RunPlan
-from raysuite.plan.trials import trial_plan
+from raysuite.plan.trials import most_epochs, trial_plan
 from raysuite.records import EpochFinished, Journal, Results, RunPruned
 from raysuite.spec import Document
 from raysuite.spec.search import SearchOptions
@@ -194,11 +194,3 @@ def test_a_run_that_diverged_is_the_worst(tmp_path):
     sweep = Sweep(tmp_path, ASHA)
     assert not sweep.epoch(sweep.begin(), 0, 0.1)
     assert sweep.epoch(sweep.begin(), 0, float("nan"))
-
-
-def test_the_most_epochs_are_found_in_the_space_too():
-    space = {"training.epochs": {"choice": [3, 12, 5]}}
-    doc = document({"name": "none"}, space=space)
-    assert most_epochs(doc, SearchOptions.model_validate(doc.data["search"])) == 12
-    doc = document({"name": "none"})
-    assert most_epochs(doc, SearchOptions.model_validate(doc.data["search"])) == EPOCHS
