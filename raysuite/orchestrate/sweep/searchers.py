@@ -37,6 +37,11 @@ def decider_of(search: SearchOptions) -> Decider:
     return Drawn(search)
 
 
+def draws_others(search: SearchOptions) -> bool:
+    """Whether others are drawn for values that are left out: a grid says which there are."""
+    return search.trials is not None and not any(each.grid for each in search.space.values())
+
+
 class Drawn:
     """Trials that learn nothing from each other."""
 
@@ -44,12 +49,9 @@ class Drawn:
         self._search = search
 
     def next(self, trials: Sequence[TrialFigures], left_out: Sequence[Values]) -> Values | None:
-        """The first values that are neither a trial's nor left out.
-
-        For values that are left out others are drawn, unless a grid says which there are.
-        """
+        """The first values that are neither a trial's nor left out."""
         search = self._search
-        if search.trials and not any(each.grid for each in search.space.values()):
+        if search.trials and draws_others(search):
             search = search.model_copy(update={"trials": search.trials + len(left_out)})
         known: list[Mapping[str, Any]] = [*(trial.values for trial in trials), *left_out]
         for values in drawn(search, search.seed):

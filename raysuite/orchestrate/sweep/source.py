@@ -19,7 +19,7 @@ from raysuite.orchestrate.preflight import lacking, too_large
 from raysuite.orchestrate.sweep import room
 from raysuite.orchestrate.sweep.population import Population
 from raysuite.orchestrate.sweep.rules import JournaledRule
-from raysuite.orchestrate.sweep.searchers import Values, decider_of
+from raysuite.orchestrate.sweep.searchers import Values, decider_of, draws_others
 from raysuite.orchestrate.sweep.trial import record_deadline, spent
 from raysuite.plan import RunPlan
 from raysuite.plan.dataset import Datasets
@@ -32,7 +32,8 @@ from raysuite.spec.search import SearchOptions
 
 _LOOK_S = 2.0
 _MOST_LEFT_OUT = 100
-"""So many values in a row that cannot be end the sweep: most of its space is infeasible."""
+"""So many values in a row that make no spec end a sweep that draws others for them: most of its
+space is infeasible."""
 
 
 class TrialSource(Searcher):
@@ -188,13 +189,11 @@ class TrialSource(Searcher):
 
     def _decide(self) -> RunPlan | None:
         """The next plan that can be; what cannot is told, and recorded where it has a plan."""
-        failed_in_a_row = 0
-        while failed_in_a_row < _MOST_LEFT_OUT and not self._all_decided:
+        left_out = 0
+        while not self._all_decided:
             values = self._decider.next(trials(self._results), self._left_out)
             if values is None:
-                self._all_decided = True
-                return None
-            failed_in_a_row += 1
+                break
             try:
                 plan = trial_plan(
                     self._document, values, self._count, int(self._capacity.gpus), self._seen
@@ -202,6 +201,10 @@ class TrialSource(Searcher):
             except SpecError as error:
                 self._left_out.append(values)
                 self._tell(f"no trial of {_words(values)}: {_one_line(error)}")
+                left_out += 1
+                if left_out == _MOST_LEFT_OUT and draws_others(self._search):
+                    self._tell(f"no further trials: {left_out} in a row make no spec")
+                    break
                 continue
             if self._can_be(plan):
                 return plan

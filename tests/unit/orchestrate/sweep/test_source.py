@@ -121,6 +121,32 @@ def test_values_that_make_no_spec_are_told_and_left_out(tmp_path):
     assert sweep.source.is_done
 
 
+def test_a_grid_goes_on_behind_many_that_cannot_be(tmp_path, monkeypatch):
+    monkeypatch.setattr("raysuite.orchestrate.sweep.source._MOST_LEFT_OUT", 2)
+    batches = {"training.global_batch": {"grid": [33, 35, 37, 32]}}
+    sweep = Sweep(tmp_path, {**batches, "resources.workers": {"grid": [2]}})
+    assert sweep.begin("a") == {"training.global_batch": 32, "resources.workers": 2}
+
+
+def test_what_cannot_be_ends_a_sweep_that_draws_others_and_it_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr("raysuite.orchestrate.sweep.source._MOST_LEFT_OUT", 2)
+    space = {"training.global_batch": {"choice": [33, 35]}, "resources.workers": {"choice": [2]}}
+    sweep = Sweep(tmp_path, space, searcher="random", trials=4)
+    assert sweep.source.suggest("a") == Searcher.FINISHED
+    assert sweep.source.is_done
+    assert sweep.source.suggest("b") == Searcher.FINISHED
+    assert len(sweep.told) == 3
+    assert sweep.told[-1] == "no further trials: 2 in a row make no spec"
+
+
+def test_trials_that_the_cluster_cannot_hold_are_all_recorded(tmp_path, monkeypatch):
+    monkeypatch.setattr("raysuite.orchestrate.sweep.source._MOST_LEFT_OUT", 2)
+    space = {"resources.workers": {"choice": [4]}}
+    sweep = Sweep(tmp_path, space, searcher="random", trials=3)
+    assert sweep.source.suggest("a") == Searcher.FINISHED
+    assert len(sweep.results.plans()) == 3
+
+
 def test_others_are_drawn_for_them(tmp_path):
     space = {"training.global_batch": {"randint": [32, 36]}, "resources.workers": {"choice": [2]}}
     sweep = Sweep(tmp_path, space, searcher="random", trials=4)
