@@ -37,7 +37,8 @@ Sample = list[tuple[TrialFigures, float]]
 
 @dataclass(frozen=True)
 class Importance:
-    """Share of the goal's variance that a key alone explains: median, and the middle 80 %."""
+    """Share of the goal's variance that a key alone explains, of all that the forest tells:
+    median, and the middle 80 %. Keys together explain the rest, as does noise."""
 
     key: str
     middle: float
@@ -169,8 +170,7 @@ def _fanova(trials: Sequence[FrozenTrial], seed: int) -> dict[str, float] | None
         return None
     finally:
         optuna.logging.set_verbosity(before)
-    total = sum(found.values())
-    return {key: float(value) / total if total > 0 else 0.0 for key, value in found.items()}
+    return {key: float(value) for key, value in found.items()}
 
 
 def _middle(values: Sequence[float]) -> tuple[float, float, float]:
@@ -195,9 +195,10 @@ def importance_plot(found: Importances) -> Plot | None:
     return Plot(
         name="importance",
         title="Importance of parameters",
-        note=f"Share of the variance of the {found.judged} that a key explains, by fANOVA over "
-        f"{found.trials} trials. Bars are medians and whiskers the middle {MIDDLE:.0%} of "
-        f"{found.resamples} bootstrap samples.{rough}{without if found.left_out else ''}",
+        note=f"Share of the variance of the {found.judged} that a key alone explains, by fANOVA "
+        f"over {found.trials} trials; what the bars lack to 100 % is of keys together, and noise. "
+        f"Bars are medians and whiskers the middle {MIDDLE:.0%} of {found.resamples} bootstrap "
+        f"samples.{rough}{without if found.left_out else ''}",
         description=f"The largest is {found.keys[0].key} with {found.keys[0].middle:.0%}.",
         traces=[
             {
@@ -225,7 +226,7 @@ def importance_plot(found: Importances) -> Plot | None:
         ],
         layout={
             "xaxis": {
-                "title": {"text": "share of the variance"},
+                "title": {"text": "share of the variance, by itself"},
                 "tickformat": "~%",
                 "rangemode": "tozero",
             },

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 
 import plotly.graph_objects as go
 import pytest
@@ -13,7 +14,7 @@ from raysuite.plan import make_plans
 from raysuite.records import Results, RunFailed
 from raysuite.report import build, collect
 from raysuite.report.check import check
-from raysuite.report.sweep.importance import LEAST, importances
+from raysuite.report.sweep.importance import LEAST, importance_plot, importances
 from raysuite.report.sweep.study import study
 from raysuite.report.sweep.summary import accuracy_interval, side_by_side
 from raysuite.spec import parse_document
@@ -145,6 +146,19 @@ def test_importance_finds_what_the_figures_hang_on(tmp_path):
     assert found.keys[0].low > max(each.high for each in found.keys[1:])
     assert found.left_out == ("strategy.zero_stage",)
     assert importances(whole) == found
+
+
+def test_importance_is_of_a_key_alone(tmp_path):
+    space = {key: SPACE[key] for key in ("optimizer.lr", "optimizer.momentum")}
+    drawn = study(write_sweep(tmp_path, trials=60, scheduler="none", space=space))
+
+    def together(values):
+        return float((values["optimizer.lr"] > 0.03) == (values["optimizer.momentum"] > 0.72))
+
+    told = [replace(each, goals={"accuracy": together(each.values)}) for each in drawn.trials]
+    found = importances(replace(drawn, trials=tuple(told)))
+    assert sum(each.middle for each in found.keys) < 0.6
+    assert "a key alone explains" in importance_plot(found).note
 
 
 def test_importance_is_not_told_of_few_trials(tmp_path):
