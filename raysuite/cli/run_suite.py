@@ -42,7 +42,8 @@ def carry_out(request: Request) -> None:
     # mistakes are told before Ray is started
     plans = suite.planned(results) if results else make_plans(document) if document else []
     if results and request.retry_failed:
-        suite.forget_failures(plans, results)
+        with sole_driver(results.folder):
+            suite.forget_failures(plans, results)
     found: dict[str, BatchFound] = {}
     cluster = current_folder()
     tracking = Tracking(request.tracking_uri) if request.mlflow else None

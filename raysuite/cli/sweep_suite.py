@@ -47,7 +47,8 @@ def carry_out(request: Request) -> None:
         _check(document)
     elif request.retry_failed:
         check_retry(document)
-        suite.forget_failures(suite.planned(results), results)
+        with sole_driver(results.folder):
+            suite.forget_failures(suite.planned(results), results)
     cluster = current_folder()
     tracking = Tracking(request.tracking_uri) if request.mlflow else None
     try:

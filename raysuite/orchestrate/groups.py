@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,8 @@ _MOST_STARTS = 10
 
 CHECKPOINTS = "checkpoints"
 """In the results folder; below it a folder for each name of a trainer."""
+_SNAPSHOT = "checkpoint_manager_snapshot.json"
+"""Ray Train's own list of the checkpoints that are whole, in a trainer's folder."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,26 @@ def make_trainer(
         return HorovodTrainer(work, horovod_config=config, **common)
     backend = "cpu:gloo,cuda:nccl" if gpu else "gloo"
     return TorchTrainer(work, torch_config=TorchConfig(backend=backend), **common)
+
+
+def latest_checkpoint(trainer: Path) -> Path | None:
+    """The checkpoint that a trainer, given by its folder, would go on from; None without any."""
+    try:
+        known = json.loads((trainer / _SNAPSHOT).read_text("utf-8"))
+        return trainer / str(known["latest_checkpoint_result"]["checkpoint_dir_name"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def forget_checkpoint(run_id: str, results: Results) -> None:
+    """See to it that no trainer goes on with a run; the others of its group keep what they have."""
+    from raysuite.train.checkpoint import checkpoint_run_id
+
+    for trainer in (results.folder / CHECKPOINTS).glob("*"):
+        latest = latest_checkpoint(trainer)
+        if latest is not None and checkpoint_run_id(latest) == run_id:
+            (trainer / _SNAPSHOT).unlink()  # without it Ray Train begins anew, whatever stays
+            shutil.rmtree(trainer, ignore_errors=True)
 
 
 def runtime_env(plan: RunPlan, results: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 from raysuite.errors import SpecError, UserError
 from raysuite.orchestrate import stopping
 from raysuite.orchestrate.cluster import Capacity, connect
-from raysuite.orchestrate.groups import make_trainer
+from raysuite.orchestrate.groups import forget_checkpoint, make_trainer
 from raysuite.orchestrate.head import check_head
 from raysuite.orchestrate.losses import gone, record_loss
 from raysuite.orchestrate.nodes import NodeWatch, capacity, with_fewer
@@ -75,11 +75,14 @@ def check(plans: Sequence[RunPlan], capacity: Capacity, document: Document | Non
 
 
 def forget_failures(plans: Sequence[RunPlan], results: Results) -> None:
-    """Let runs that failed be run again; their journals are kept beside the new ones, which begin
-    with how the batch was found, where it was."""
+    """Let runs that failed be run again from the beginning; their journals are kept beside the new
+    ones, which begin with how the batch was found, where it was."""
     for plan in plans:
         records = results.records(plan.run_id)
         if isinstance(results.end_of(plan.run_id), RunFailed):
+            forget_checkpoint(plan.run_id, results)
+            if stopping.asked_to_prune(results, plan.run_id):
+                stopping.prune(results, plan.run_id, None)
             file = results.journal_file(plan.run_id)
             file.rename(file.with_name(f"journal.failed-{int(time.time())}.jsonl"))
             for record in records:

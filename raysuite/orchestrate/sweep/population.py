@@ -7,14 +7,13 @@ is taken is copied, so that a driver that was killed decides the rest as it woul
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
 from raysuite.errors import RunError, SpecError
-from raysuite.orchestrate.groups import CHECKPOINTS, Leg
+from raysuite.orchestrate.groups import CHECKPOINTS, Leg, latest_checkpoint
 from raysuite.plan import RunPlan
 from raysuite.plan.population import Standing, Turn, judge, with_values
 from raysuite.plan.space import Values
@@ -26,9 +25,6 @@ from raysuite.spec import Document
 from raysuite.spec.search import SearchOptions
 from raysuite.spec.searchers import PbtScheduler
 from raysuite.train.checkpoint import LoopState
-
-_SNAPSHOT = "checkpoint_manager_snapshot.json"
-"""Ray Train's own list of the checkpoints that are whole, in a trainer's folder."""
 
 Journals = Mapping[str, Sequence[Record]]
 """Run id -> its Records."""
@@ -129,12 +125,12 @@ class Population:
         took = _took(turns_of(journals[run_id]))
         if took is not None and took.epoch + 1 == epochs:
             return _copy(self._results, run_id, took)
-        folder = self._results.folder / CHECKPOINTS / _trainer(run_id, took)
+        found = latest_checkpoint(self._results.folder / CHECKPOINTS / _trainer(run_id, took))
+        if found is None:
+            return None
         try:
-            known = json.loads((folder / _SNAPSHOT).read_text("utf-8"))
-            found = folder / known["latest_checkpoint_result"]["checkpoint_dir_name"]
             state = LoopState.read(found)
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, ValueError):
             return None
         return found if state.epoch == epochs and not state.so_far.steps else None
 

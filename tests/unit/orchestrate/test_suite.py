@@ -1,0 +1,62 @@
+"""What stays of runs that failed when they are made again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from raysuite.orchestrate import stopping
+from raysuite.orchestrate.groups import CHECKPOINTS, latest_checkpoint
+from raysuite.orchestrate.suite import forget_failures
+from raysuite.plan import RunPlan, make_plans
+from raysuite.records import Journal, Results, RunFailed
+from raysuite.spec import parse_document
+from raysuite.train.checkpoint import LoopState
+from raysuite.train.stopping import Prune
+
+SPEC = "name: a\nmodel: resnet20\ndata: digits\ntraining: {epochs: 9, global_batch: 64}\nrepeats: 2"
+FAILED, STOPPED = make_plans(parse_document(SPEC, "x.yaml"), gpus=0)
+
+
+def keep_checkpoint(results: Results, group: RunPlan, of: RunPlan) -> Path:
+    """As Ray Train keeps the last one of a group of runs."""
+    trainer = results.folder / CHECKPOINTS / f"group-{group.run_id}"
+    (trainer / "checkpoint_1").mkdir(parents=True)
+    state = LoopState(
+        run_id=of.run_id, epoch=8, step=80, elapsed_seconds=1.0, time_to_accuracy=None
+    )
+    state.write(trainer / "checkpoint_1")
+    snapshot = {"latest_checkpoint_result": {"checkpoint_dir_name": "checkpoint_1"}}
+    (trainer / "checkpoint_manager_snapshot.json").write_text(json.dumps(snapshot))
+    return trainer
+
+
+def failed(tmp_path: Path) -> Results:
+    results = Results(tmp_path)
+    failure = RunFailed(run_id=FAILED.run_id, reason="error", message="boom")
+    Journal(results.journal_file(FAILED.run_id)).write(failure)
+    return results
+
+
+def test_a_run_that_is_made_again_has_no_checkpoint(tmp_path: Path) -> None:
+    results = failed(tmp_path)
+    trainer = keep_checkpoint(results, FAILED, of=FAILED)
+    assert latest_checkpoint(trainer) == trainer / "checkpoint_1"
+    forget_failures([FAILED, STOPPED], results)
+    assert not trainer.exists()
+    assert results.records(FAILED.run_id) == []
+
+
+def test_another_run_of_the_group_keeps_its_checkpoint(tmp_path: Path) -> None:
+    results = failed(tmp_path)
+    trainer = keep_checkpoint(results, FAILED, of=STOPPED)
+    forget_failures([FAILED, STOPPED], results)
+    assert latest_checkpoint(trainer) == trainer / "checkpoint_1"
+    assert results.records(FAILED.run_id) == []
+
+
+def test_a_run_that_is_made_again_is_no_longer_asked_to_end(tmp_path: Path) -> None:
+    results = failed(tmp_path)
+    stopping.prune(results, FAILED.run_id, Prune("asha", 0.5))
+    forget_failures([FAILED], results)
+    assert stopping.asked_to_prune(results, FAILED.run_id) is None
