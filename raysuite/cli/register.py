@@ -105,7 +105,8 @@ def register_best(
 
     A trial that was ended early keeps no weights. Where that is the best one, the best of those
     that did is registered, and the second value says so; it is empty otherwise.
-    Raises UserError where no trial kept its weights, and as `register_run`.
+    Raises UserError where no trial kept its weights, where none of those that did reached the goal,
+    and as `register_run`.
     """
     from raysuite.records.sweep import best, trials, wanted_goals
     from raysuite.track.register import weights_of
@@ -115,10 +116,15 @@ def register_best(
         raise UserError(f"{results.folder} holds no sweep; give the run with --run")
     found, goal = trials(results), wanted_goals(search["search"])[0]
     kept = [trial for trial in found if weights_of(results, trial.run_id).is_file()]
+    if not kept:
+        raise UserError(
+            f"no trial of {results.folder} kept its weights: they are written when one finishes"
+        )
     top, chosen = best(found, goal), best(kept, goal)
     if chosen is None or top is None:
         raise UserError(
-            f"no trial of {results.folder} kept its weights: they are written when one finishes"
+            f"no trial of {results.folder} that kept its weights reached the goal {goal}; "
+            f"choose one with --run, such as --run {kept[0].run_id}"
         )
     note = ""
     if top.number != chosen.number:
