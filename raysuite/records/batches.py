@@ -120,7 +120,7 @@ class BatchFound(RecordBase):
     tried: list[BatchTried]
     """In the order in which it was tried."""
     seconds: float
-    """What the search took, workers' start included; it is in no other time."""
+    """What the search took, workers' start included; of a sweep's trial it is part of its cost."""
 
     @property
     def words(self) -> str:

@@ -7,10 +7,12 @@ in seconds, lower is better; `throughput` in images per second, higher is better
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from raysuite.records.batches import BatchFound
 from raysuite.records.derive import RunFigures, Status, run_figures
 from raysuite.records.journal import Results
 from raysuite.records.judged import Member, RunJudged, turns_of
@@ -40,7 +42,8 @@ class TrialFigures:
     epochs: int
     """Epochs behind it."""
     worker_seconds: float
-    """Workers, times the wall clock from each start to the attempt's last Record."""
+    """Workers, times the wall clock of the search for its batch, and from each start to the
+    attempt's last Record."""
     curve: tuple[tuple[int, float, float], ...]
     """Of each epoch: its number from 0, seconds since the start, validation accuracy."""
     figures: RunFigures
@@ -136,15 +139,26 @@ def _dominates(left: tuple[float, ...], right: tuple[float, ...]) -> bool:
 
 
 def wall_seconds(records: Sequence[Record]) -> float:
-    """Wall clock of all attempts, each from its start to its last Record: a run that waits to be
-    compared with others holds no workers."""
-    total = 0.0
+    """Wall clock of the search for a run's batch and of all its attempts."""
+    return math.fsum(end - begin for begin, end in at_work(records))
+
+
+def at_work(records: Sequence[Record]) -> Iterator[tuple[float, float]]:
+    """From when to when a run held workers, in seconds since 1970: while its batch was looked for,
+    and in each attempt from its start to its last Record. A run that waits to be compared with
+    others holds none.
+    """
     start: float | None = None
     last = 0.0
     for record in records:
+        if isinstance(record, BatchFound):
+            yield record.time - record.seconds, record.time
+            continue
         if isinstance(record, RunStarted):
-            total += 0.0 if start is None else max(0.0, last - start)
+            if start is not None:
+                yield start, max(start, last)
             start = record.time
         if not isinstance(record, RunJudged):
             last = record.time
-    return total + (0.0 if start is None else max(0.0, last - start))
+    if start is not None:
+        yield start, max(start, last)

@@ -83,7 +83,7 @@ def epochs_of(results: Results, run_id: str) -> list[EpochFinished]:
 
 
 def spent(results: Results, run_id: str) -> float:
-    """Seconds of wall clock that a run's earlier attempts took."""
+    """Seconds of wall clock that the search for a run's batch and its earlier attempts took."""
     return wall_seconds(results.records(run_id))
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from raysuite.records import Record, Results, RunJudged, RunStarted
+from raysuite.records import Results
 from raysuite.records.names import block_name, key_name
 from raysuite.records.sweep import (
     LOWER_IS_BETTER,
     Goal,
     TrialFigures,
+    at_work,
     best,
     pareto,
     trials,
@@ -44,7 +45,8 @@ TOLD: dict[Goal, Told] = {
 
 @dataclass(frozen=True)
 class Span:
-    """One attempt at a trial: its wall clock, and how many workers it held."""
+    """One attempt at a trial, or the search for its batch: its wall clock, and the workers that it
+    held."""
 
     begin: float
     end: float
@@ -148,25 +150,11 @@ def study(results: Results) -> Study | None:
         return None
     made = tuple(trials(results))
     spans = [
-        span
+        Span(begin, end, trial.figures.workers)
         for trial in made
-        for span in _spans(results.records(trial.run_id), trial.figures.workers)
+        for begin, end in at_work(results.records(trial.run_id))
     ]
     return Study(found["name"], found["search"], found["spec"], made, tuple(spans))
-
-
-def _spans(records: Sequence[Record], workers: int) -> Iterator[Span]:
-    """An attempt lasts from its start to its last Record."""
-    begin, end = None, 0.0
-    for record in records:
-        if isinstance(record, RunStarted):
-            if begin is not None:
-                yield Span(begin, end, workers)
-            begin = record.time
-        if not isinstance(record, RunJudged):
-            end = record.time
-    if begin is not None:
-        yield Span(begin, end, workers)
 
 
 def ranked(trials: Sequence[TrialFigures], goal: Goal) -> list[TrialFigures]:

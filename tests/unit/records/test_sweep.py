@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,8 +13,10 @@ from hypothesis import strategies as st
 from raysuite.cli.progress import event
 from raysuite.cli.run_state import RunState
 from raysuite.orchestrate.suite import forget_failures
+from raysuite.orchestrate.sweep.trial import spent
 from raysuite.plan import RunPlan, make_plans
 from raysuite.records import (
+    BatchFound,
     FailReason,
     Journal,
     Record,
@@ -36,9 +39,11 @@ from raysuite.records.sweep import (
 )
 from raysuite.report import build
 from raysuite.report.check import check
+from raysuite.report.sweep.study import study
 from raysuite.spec import parse_document
 from raysuite.track.entries import mlflow_status, run_tags
 from tests.fake_results import epoch, run_records, verdict, write_results
+from tests.fake_sweeps import write_sweep
 
 SPEC = """\
 name: made-up
@@ -142,6 +147,35 @@ def test_worker_seconds_are_those_of_all_attempts_and_workers() -> None:
     cut = records[:-1]
     lasted = cut[-1].time - cut[0].time
     assert trial_figures(plan, [*cut, *again]).worker_seconds == pytest.approx(3 * (lasted + 90.0))
+
+
+def test_the_search_for_a_batch_is_its_trials_cost(tmp_path: Path) -> None:
+    records = ended_early(PLAN, [0.4])
+    found = BatchFound(
+        run_id=PLAN.run_id,
+        time=records[0].time - 5.0,
+        key="training.accumulate",
+        goal="largest",
+        micro_batch=64,
+        accumulate=1,
+        global_batch=64,
+        bound="batch",
+        memory_share=0.9,
+        tried=[],
+        seconds=30.0,
+    )
+    assert trial_figures(DATA | {"workers": 3}, [found]).worker_seconds == pytest.approx(3 * 30.0)
+    whole = [found, *records]
+    assert trial_figures(DATA, whole).worker_seconds == pytest.approx(30.0 + 90.0)
+    results = write_sweep(tmp_path, trials=1, missing=[0])
+    (plan,) = results.plans()
+    for record in whole:
+        Journal(results.journal_file(plan["run_id"])).write(record)
+    swept = study(results)
+    assert swept is not None
+    assert swept.spent(found.time) == pytest.approx(30.0 * plan["workers"])
+    assert swept.spent(math.inf) == pytest.approx(swept.worker_seconds)
+    assert spent(results, plan["run_id"]) == pytest.approx(120.0)
 
 
 def test_a_gate_that_failed_tells_no_speed() -> None:
