@@ -20,6 +20,9 @@ from raysuite.track.entries import MOST_TAG, Point, flatten, milliseconds, param
 BEST = "raysuite.best"
 """Tag of the best trial, or of all trials on the Pareto front; no other trial has it."""
 
+TRIAL = "raysuite.trial"
+"""Tag of a trial's run: its number."""
+
 VIEW = "mlflow.sharedViewState."
 """Tag of an experiment, with a key behind it: a view of its runs, as MLflow's pages share it."""
 
@@ -72,6 +75,12 @@ def sweep_points(search: Search, trials: Sequence[TrialFigures]) -> Iterator[Poi
                 yield Point(f"best/{_METRIC[goal]}", value, milliseconds(time), count)
 
 
+def ended_by(now: float, trials: Sequence[TrialFigures]) -> list[TrialFigures]:
+    """Without those that ended while they were read: one read before may have ended earlier, and
+    the n-th trial that ended is to be the same one in every sync."""
+    return [trial for trial in trials if not (end := trial.figures.end) or end.time <= now]
+
+
 def trials_view(search: Search, results_id: str) -> str:
     """The trials of one sweep as a table: goals and searched keys as columns, the best first."""
     goals = wanted_goals(search["search"])
@@ -108,7 +117,7 @@ def trial_points(search: Search, trial: TrialFigures) -> Iterator[Point]:
 
 def trial_tags(trial: TrialFigures) -> dict[str, str]:
     """Its number; of a population, whose weights it took, and what it has now."""
-    tags = {"raysuite.kind": "trial", "raysuite.trial": str(trial.number)}
+    tags = {"raysuite.kind": "trial", TRIAL: str(trial.number)}
     if trial.turns:
         tags["raysuite.pbt.values"] = json.dumps(trial.values_now)
         tags["raysuite.pbt.judged"] = "; ".join(turn.words for turn in trial.turns)

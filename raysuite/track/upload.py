@@ -27,8 +27,10 @@ from raysuite.track.inputs import dataset_inputs
 from raysuite.track.store import Store
 from raysuite.track.sweep import (
     BEST,
+    TRIAL,
     VIEW,
     best_runs,
+    ended_by,
     sweep_params,
     sweep_points,
     sweep_tags,
@@ -106,7 +108,10 @@ class Upload:
         if run.run_id not in self.known:
             parent = self.parent().info.run_id
             tags = {**run_tags(run, self.id), "mlflow.parentRunId": parent}
-            name = trial_title(int(run.plan["index"])) if self.search else title(run)
+            name = title(run)
+            if self.search:
+                number = int(run.plan["index"])
+                name, tags[TRIAL] = trial_title(number), str(number)
             self.known[run.run_id] = self.store.create(name, begin_of(run), tags)
         return self.known[run.run_id]
 
@@ -150,7 +155,8 @@ class Upload:
         now = time.time()
         trials = [self._trial(plan["run_id"]) for plan in self.results.plans()]
         if self.search:
-            known = _ended_by(now, trials) if status == "RUNNING" else trials
+            self._remove_replaced(trials)
+            known = ended_by(now, trials) if status == "RUNNING" else trials
             self._write_sweep(self.search, known)
         folder = self.results.folder
         files = [folder / name for name in FILES] + sorted(folder.glob("best*.yaml"))
@@ -195,6 +201,15 @@ class Upload:
             elif run_id not in winners and BEST in run.data.tags:
                 client.delete_tag(run.info.run_id, BEST)
 
+    def _remove_replaced(self, trials: list[TrialFigures]) -> None:
+        """Delete the runs of trials whose number is another plan's by now: a search for a batch
+        that failed was made again, and its plan has another id since it is decided."""
+        ids = {str(trial.number): trial.run_id for trial in trials}
+        for run_id, run in [*self.known.items()]:
+            if ids.get(run.data.tags.get(TRIAL, ""), run_id) != run_id:
+                self.store.client.delete_run(run.info.run_id)
+                del self.known[run_id]
+
     def _view(self) -> str:
         """Where MLflow shows a sweep's trials as a table; "" for a suite."""
         if not self.search or len(trials_view(self.search, self.id)) > MOST_EXPERIMENT_TAG:
@@ -205,12 +220,6 @@ class Upload:
         """When the first run of the folder began."""
         begins = (begin_of(self.figures(plan["run_id"])) for plan in self.results.plans())
         return min((begin for begin in begins if begin is not None), default=None)
-
-
-def _ended_by(now: float, trials: list[TrialFigures]) -> list[TrialFigures]:
-    """Without those that ended while they were read: one read before may have ended earlier, and
-    the n-th trial that ended is to be the same one in every sync."""
-    return [trial for trial in trials if not (end := trial.figures.end) or end.time <= now]
 
 
 def _overall(runs: list[RunFigures], asked: int) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from raysuite.records import Results, RunFailed, RunFinished, results_figures
+from raysuite.records import Journal, Results, RunFailed, RunFinished, results_figures
 from raysuite.report import build
 from raysuite.track import MlflowSink, prepare, sync
 from raysuite.track.store import Store
@@ -157,6 +157,31 @@ def test_a_sweep_of_fewer_trials_than_asked_was_stopped(database, tmp_path, deci
     results.write_plans(plans[:decided])
     assert sync(results).ok
     assert query(database, "select status from runs where name = 'swept'") == [(status,)]
+
+
+def test_a_trial_whose_plan_was_decided_anew_is_there_once(database, tmp_path):
+    results = write_sweep(tmp_path / "swept", trials=4, fails={3: LOST})
+    assert sync(results).ok
+    *others, undecided = results.plans()
+    first = query(database, "select run_uuid from runs where name = 'trial 3'")
+    results.journal_file(undecided["run_id"]).unlink()
+    write_sweep(tmp_path / "again", trials=4)
+    decided = undecided | {"run_id": "decided-later"}
+    results.write_plans([*others, decided])
+    journal = Journal(results.journal_file("decided-later"))
+    for record in Results(tmp_path / "again").records(undecided["run_id"]):
+        journal.write(record.model_copy(update={"run_id": "decided-later"}))
+    for _ in range(2):
+        assert sync(results).ok
+        states = "select lifecycle_stage, run_uuid from runs where name = 'trial 3' order by 1"
+        (active, new), deleted = query(database, states)
+        assert (active, deleted) == ("active", ("deleted", *first[0]))
+        [(told,)] = query(
+            database,
+            f"select value from tags where run_uuid = '{new}' and key = 'raysuite.run_id'",
+        )
+        assert told == "decided-later"
+    assert sizes(database)["runs"] == 6
 
 
 @pytest.mark.parametrize("calls", [0, 1, 2, 3, 5, 8])
