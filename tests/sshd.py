@@ -1,4 +1,7 @@
-"""A real sshd of our own on loopback, with throwaway keys, and an `ssh` that knows it as `site`."""
+"""A real sshd of our own on loopback, with throwaway keys, and an `ssh` that knows it as `site`.
+
+It is `asking` too: ssh then asks in the terminal for PASSPHRASE.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,13 @@ from pathlib import Path
 
 from raysuite.cluster.ports import free_port
 
+PASSPHRASE = "open sesame"
 SSHD_PATH = "/usr/sbin:/usr/local/sbin:/usr/bin"
 _SSHD = """\
 ListenAddress 127.0.0.1
 Port {port}
 HostKey {folder}/host
-AuthorizedKeysFile {folder}/user.pub
+AuthorizedKeysFile {folder}/user.pub {folder}/asking.pub
 PidFile none
 StrictModes no
 PermitRootLogin prohibit-password
@@ -26,15 +30,18 @@ SetEnv RAYSUITE_HOME={home}
 """
 _SSH = """\
 Host site down
+  IdentityFile {folder}/user
+Host asking
+  IdentityFile {folder}/asking
+Host site asking down
   HostName 127.0.0.1
   User {user}
-  IdentityFile {folder}/user
   IdentitiesOnly yes
   IdentityAgent none
   UserKnownHostsFile {folder}/known_hosts
   GlobalKnownHostsFile none
   StrictHostKeyChecking accept-new
-Host site
+Host site asking
   Port {port}
 Host down
   Port {closed}
@@ -47,9 +54,9 @@ class OwnSshd:
     def __init__(self, folder: Path) -> None:
         self.home, self.bin = folder / "home", folder / "bin"
         self.bin.mkdir()
-        for name in ("host", "user"):
-            words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
-            subprocess.run(words, check=True)
+        for name, passphrase in (("host", ""), ("user", ""), ("asking", PASSPHRASE)):
+            words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-f"]
+            subprocess.run([*words, str(folder / name)], check=True)
         port, closed = free_port(), free_port()
         values = {"folder": folder, "home": self.home, "port": port, "closed": closed}
         (folder / "sshd_config").write_text(_SSHD.format(**values), "utf-8")

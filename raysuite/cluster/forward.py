@@ -8,27 +8,22 @@ from __future__ import annotations
 
 import io
 import shutil
-import socket
-import subprocess
 import tarfile
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 from urllib.parse import urlsplit
 
 from raysuite.cluster import private
 from raysuite.cluster.files import Head
 from raysuite.cluster.folder import ClusterFolder, folder_of, home
 from raysuite.cluster.ports import free_port
+from raysuite.cluster.ssh import Connection, connected, last_line
 from raysuite.errors import UserError
 
 FETCHED = ("head.json", "token", "mlflow.json")
 _MARK = b"raysuite-cluster "
-_PATIENCE_S = 60.0
-_PAUSE_S = 0.1
 # The folder's name stands in the first line; what a login shell prints comes before the mark.
 _SCRIPT = """\
 cd "${RAYSUITE_HOME:-$HOME/.raysuite}/clusters" 2>/dev/null ||
@@ -54,37 +49,33 @@ def forwarded(login: str, name: str | None = None) -> Iterator[ClusterFolder]:
     """
     if name is not None:
         folder_of(name)  # raises for what can be no name
-    found, files = _fetched(login, name)
-    parent = private.make_folder(home() / "forwarded")
-    place = Path(tempfile.mkdtemp(prefix=f"{found}-", dir=parent))  # 0700
-    try:
-        for each, text in files.items():
-            private.create(place / each, text)
-        folder = ClusterFolder(place)
-        head = folder.head()
-        if head is None:
-            raise UserError(f"cluster {found!r} at {login} is not up: its head has not answered")
-        with _tunnel(login, head) as near:
-            folder.write(near)
+    with connected(login) as connection:
+        found, files = _fetched(connection, name)
+        parent = private.make_folder(home() / "forwarded")
+        place = Path(tempfile.mkdtemp(prefix=f"{found}-", dir=parent))  # 0700
+        try:
+            for each, text in files.items():
+                private.create(place / each, text)
+            folder = ClusterFolder(place)
+            head = folder.head()
+            if head is None:
+                raise UserError(
+                    f"cluster {found!r} at {login} is not up: its head has not answered"
+                )
+            folder.write(_near(connection, head))
             yield folder
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
 
 
-def _fetched(login: str, name: str | None) -> tuple[str, dict[str, str]]:
-    """The cluster's name and its files; none of it is ever an argument of a command."""
+def _fetched(connection: Connection, name: str | None) -> tuple[str, dict[str, str]]:
+    """The cluster's name and its files."""
     # a name that folder_of takes has nothing that a shell would read
-    script = f"name={name or ''}\n{_SCRIPT}".encode()
-    try:
-        done = subprocess.run(
-            ["ssh", "-T", "--", login, "sh", "-s"], input=script, capture_output=True, check=False
-        )
-    except FileNotFoundError:
-        raise UserError("--via needs the program ssh, which is not installed here") from None
+    done = connection.run(f"name={name or ''}\n{_SCRIPT}")
+    login = connection.login
     if done.returncode != 0:
-        said = done.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"]
         hint = "; name one by --cluster" if done.returncode == 8 else ""
-        raise UserError(f"no cluster reached by `ssh {login}`: {said[-1]}{hint}")
+        raise UserError(f"no cluster reached by `ssh {login}`: {last_line(done.stderr)}{hint}")
     _, mark, rest = done.stdout.partition(_MARK)
     line, _, archive = rest.partition(b"\n")
     if not mark:
@@ -102,54 +93,10 @@ def _unpacked(archive: bytes) -> dict[str, str]:
     return files
 
 
-@contextmanager
-def _tunnel(login: str, head: Head) -> Iterator[Head]:
-    """`head` with the addresses of the near end of an SSH tunnel that lasts as long as this."""
+def _near(connection: Connection, head: Head) -> Head:
+    """`head` with the addresses of the near ends of what the connection now forwards."""
     ends = {"dashboard": head.dashboard, "mlflow": head.mlflow}
     near = {name: free_port() for name, url in ends.items() if url}
-    words = ["ssh", "-N", "-T"]
-    # a forward that a shared connection holds would outlive this one
-    for option in ("ExitOnForwardFailure=yes", "ControlPath=none", "ServerAliveInterval=15"):
-        words += ["-o", option]
-    for name, port in near.items():
-        parts = urlsplit(ends[name])
-        words += ["-L", f"127.0.0.1:{port}:{parts.hostname}:{parts.port}"]
-    with tempfile.TemporaryFile() as said:
-        child = subprocess.Popen(
-            [*words, "--", login],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=said,
-            process_group=0,  # Ctrl-C is for us: a job's log goes on until we say so
-        )
-        try:
-            _wait(login, child, list(near.values()), said)
-            urls = {name: f"http://127.0.0.1:{port}" for name, port in near.items()}
-            yield head.model_copy(update={"gcs": "", **urls})
-        finally:
-            child.terminate()
-            try:
-                child.wait(_PATIENCE_S)
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()
-
-
-def _wait(login: str, child: subprocess.Popen[bytes], ports: list[int], said: IO[bytes]) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
-    for port in ports:
-        while not _listens(port):
-            if child.poll() is not None or time.monotonic() > deadline:
-                raise UserError(f"`ssh {login}` forwards no ports: {_last_line(said)}")
-            time.sleep(_PAUSE_S)
-
-
-def _last_line(said: IO[bytes]) -> str:
-    said.seek(0)
-    lines = said.read().decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "it said nothing"
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+    connection.forward({port: urlsplit(ends[name]).netloc for name, port in near.items()})
+    urls = {name: f"http://127.0.0.1:{port}" for name, port in near.items()}
+    return head.model_copy(update={"gcs": "", **urls})

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import http.server
 import os
+import re
+import signal
 import socket
 import stat
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import psutil
 import pytest
 
 from raysuite.cluster import private
@@ -21,7 +25,8 @@ from raysuite.cluster.forward import forwarded
 from raysuite.errors import UserError
 from tests.require import require
 from tests.secrets import files_with, processes_with
-from tests.sshd import OwnSshd
+from tests.sshd import PASSPHRASE, OwnSshd
+from tests.terminal import Terminal
 
 pytestmark = [pytest.mark.integration]
 
@@ -72,6 +77,17 @@ def _cluster(site: OwnSshd, name: str, servers: list[str]) -> ClusterFolder:
     return folder
 
 
+def _answers(port: int | None) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _ssh(parent: int | None = None) -> psutil.Process:
+    """The ssh that a process has started; ours by default."""
+    (found,) = [each for each in psutil.Process(parent).children() if each.name() == "ssh"]
+    return found
+
+
 def test_it_is_as_if_it_were_here(site: OwnSshd, here: Path, servers: list[str]) -> None:
     far = _cluster(site, "far", servers)
     with forwarded("site", "far") as folder:
@@ -91,9 +107,27 @@ def test_it_is_as_if_it_were_here(site: OwnSshd, here: Path, servers: list[str])
         assert processes_with(far.token()) == []
         assert files_with(far.token(), here) == {folder.token_file}
     assert not folder.path.exists()
-    for near in ends:
-        with socket.socket() as probe:
-            assert probe.connect_ex(("127.0.0.1", urlsplit(near).port)) != 0
+    assert not any(_answers(urlsplit(near).port) for near in ends)
+
+
+def test_ctrl_c_leaves_the_tunnel_to_us(site: OwnSshd, servers: list[str]) -> None:
+    _cluster(site, "far", servers)
+    with forwarded("site", "far") as folder:
+        head = folder.head()
+        assert head is not None
+        _ssh().send_signal(signal.SIGINT)  # a terminal sends it to all of a command
+        time.sleep(1)
+        assert urllib.request.urlopen(head.dashboard, timeout=60).status == 200
+
+
+def test_a_tunnel_that_was_stopped_is_ended_at_once(site: OwnSshd, servers: list[str]) -> None:
+    _cluster(site, "far", servers)
+    with forwarded("site", "far"):
+        ssh = _ssh()
+        ssh.suspend()
+        ended = time.monotonic()
+    assert not ssh.is_running()
+    assert time.monotonic() - ended < 30
 
 
 def test_the_only_one_needs_no_name(site: OwnSshd, servers: list[str]) -> None:
@@ -123,3 +157,27 @@ def test_what_goes_wrong_is_told(
     with pytest.raises(UserError, match=message):
         forwarded(login, name).__enter__()
     assert not list(here.glob("forwarded/*"))
+
+
+FORWARD = ("raysuite", "job", "forward")
+
+
+def _tunnel(terminal: Terminal) -> tuple[int, int]:
+    """The near ports of `raysuite job forward`, once it is open."""
+    said = terminal.until("the tunnel is open")
+    near = re.findall(r"(?:RAY_ADDRESS|MLFLOW_TRACKING_URI)=http://127.0.0.1:(\d+)", said)
+    assert [_answers(int(port)) for port in near] == [True, True]
+    return int(near[0]), int(near[1])
+
+
+def test_ssh_asks_in_the_terminal_and_once(site: OwnSshd, servers: list[str], here: Path) -> None:
+    _cluster(site, "far", servers)
+    with Terminal(*FORWARD, "asking", "-c", "far") as terminal:
+        terminal.until("passphrase for key")
+        terminal.type(f"{PASSPHRASE}\n")
+        near = _tunnel(terminal)
+        assert terminal.said.count("passphrase for key") == 1
+        terminal.type("\x03")
+        assert terminal.wait() == 130
+        assert not list(here.glob("forwarded/*"))
+        assert not any(_answers(port) for port in near)

@@ -21,7 +21,7 @@ def forward(
     """Carry a cluster's dashboard and MLflow to this machine's loopback, until Ctrl-C.
 
     What it prints goes into another terminal there: `ray job submit`, `raysuite sync` and MLflow
-    then speak with the cluster.
+    then speak with the cluster. ssh asks for passwords in this terminal.
 
     \b
     Example:
