@@ -5,6 +5,7 @@ It is `asking` too: ssh then asks in the terminal for PASSPHRASE.
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import shutil
@@ -12,6 +13,8 @@ import socket
 import subprocess
 import time
 from pathlib import Path
+
+import psutil
 
 from raysuite.cluster.ports import free_port
 
@@ -78,6 +81,12 @@ class OwnSshd:
             assert self._process.poll() is None, said
             assert time.monotonic() < deadline, said
             time.sleep(0.1)
+
+    def hang_up(self) -> None:
+        """End all connections."""
+        for each in psutil.Process(self._process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.terminate()
 
     def close(self) -> None:
         self._process.terminate()

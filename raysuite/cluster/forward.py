@@ -13,9 +13,11 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 from urllib.parse import urlsplit
 
 from raysuite.cluster import private
+from raysuite.cluster.ending import in_order
 from raysuite.cluster.files import Head
 from raysuite.cluster.folder import ClusterFolder, folder_of, home
 from raysuite.cluster.ports import free_port
@@ -41,22 +43,35 @@ exec tar -C "$name" -cf - head.json token mlflow.json
 """
 
 
+class Forwarded(ClusterFolder):
+    """A folder like the cluster's own, for as long as the connection lasts."""
+
+    def __init__(self, path: Path, connection: Connection) -> None:
+        super().__init__(path)
+        self._connection = connection
+
+    def wait(self) -> NoReturn:
+        """Wait until the connection has ended; then raise RunError with ssh's last words."""
+        self._connection.wait()
+
+
 @contextmanager
-def forwarded(login: str, name: str | None = None) -> Iterator[ClusterFolder]:
+def forwarded(login: str, name: str | None = None) -> Iterator[Forwarded]:
     """The cluster `name` of `ssh LOGIN`, or the only one there that is up, while in the context.
 
-    Raises UserError with what ssh or the login node said.
+    A signal that ends us ends the context too. Raises UserError with what ssh or the login node
+    said.
     """
     if name is not None:
         folder_of(name)  # raises for what can be no name
-    with connected(login) as connection:
+    with in_order(), connected(login) as connection:
         found, files = _fetched(connection, name)
         parent = private.make_folder(home() / "forwarded")
         place = Path(tempfile.mkdtemp(prefix=f"{found}-", dir=parent))  # 0700
         try:
             for each, text in files.items():
                 private.create(place / each, text)
-            folder = ClusterFolder(place)
+            folder = Forwarded(place, connection)
             head = folder.head()
             if head is None:
                 raise UserError(

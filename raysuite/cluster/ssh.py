@@ -13,9 +13,10 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, NoReturn
 
-from raysuite.errors import UserError
+from raysuite.cluster.ending import end_with_parent
+from raysuite.errors import RunError, UserError
 
 _PATIENCE_S = 60.0
 _PAUSE_S = 0.05
@@ -42,6 +43,11 @@ class Connection:
         if done.returncode != 0:
             said = last_line(done.stderr)
             raise UserError(f"`ssh {self.login}` forwards no ports: {said}")
+
+    def wait(self) -> NoReturn:
+        """Wait until the connection has ended; then raise RunError with ssh's last words."""
+        self._child.wait()
+        raise RunError(f"`ssh {self.login}` has ended: {self._last_words()}")
 
     def _begin(self) -> None:
         while not self._socket.exists():
@@ -108,3 +114,4 @@ def _before_it_runs() -> None:
     # Ctrl-C is for us: a job's log goes on until we say so. A process group of ssh's own would not
     # hear it either, but a terminal stops whoever reads from it in the background, as to ask does
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()

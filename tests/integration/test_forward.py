@@ -181,3 +181,40 @@ def test_ssh_asks_in_the_terminal_and_once(site: OwnSshd, servers: list[str], he
         assert terminal.wait() == 130
         assert not list(here.glob("forwarded/*"))
         assert not any(_answers(port) for port in near)
+
+
+@pytest.mark.parametrize("end", ["the terminal closes", "SIGTERM", "SIGKILL"])
+def test_a_tunnel_goes_with_its_command(
+    end: str, site: OwnSshd, servers: list[str], here: Path
+) -> None:
+    far = _cluster(site, "far", servers)
+    with Terminal(*FORWARD, "site", "-c", "far") as terminal:
+        near = _tunnel(terminal)
+        ssh = _ssh(terminal.process.pid)
+        words = ssh.cmdline()
+        shared = Path(words[words.index("-S") + 1]).parent
+        if end == "the terminal closes":
+            terminal.close()
+        else:
+            terminal.process.send_signal(signal.Signals[end])
+        code = terminal.wait()
+        psutil.wait_procs([ssh], 60)
+        assert not ssh.is_running()
+        assert not any(_answers(port) for port in near)
+        if end == "SIGKILL":
+            shared.rmdir()  # nobody was left to do that
+        else:
+            assert not shared.exists()
+            assert code == 128 + (signal.SIGTERM if end == "SIGTERM" else signal.SIGHUP)
+            assert files_with(far.token(), here) == set()
+
+
+def test_a_tunnel_that_ends_is_told(site: OwnSshd, servers: list[str], here: Path) -> None:
+    _cluster(site, "far", servers)
+    with Terminal(*FORWARD, "site", "-c", "far") as terminal:
+        _tunnel(terminal)
+        site.hang_up()
+        said = terminal.until("`ssh site` has ended: ")
+        assert terminal.wait() == 1
+        assert "it said nothing" not in said
+        assert not list(here.glob("forwarded/*"))

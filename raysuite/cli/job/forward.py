@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Annotated
 
 import typer
@@ -35,4 +34,4 @@ def forward(
         assert head is not None  # else there is nothing to forward
         print_text(exports(client_environment(folder, head)))
         print_text("the tunnel is open until Ctrl-C", error=True)
-        threading.Event().wait()
+        folder.wait()

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import psutil
 
-_SET_PDEATHSIG, _SET_CHILD_SUBREAPER = 1, 36
+from raysuite.cluster.ending import end_with_parent
+
+_SET_CHILD_SUBREAPER = 36
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -90,7 +92,7 @@ class Children:
 def _before_it_runs() -> None:
     # SLURM may send its warning to every process of a step, and nobody but the agent expects it
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    _LIBC.prctl(_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    end_with_parent()
 
 
 def _below(pid: int) -> list[psutil.Process]:
