@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -56,3 +57,9 @@ Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print nothing but failures and errors.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print every record as a line of JSON.")]
+
+
+def gpus_before(address: str | None) -> int | None:
+    """How many GPUs a plan may count on before Ray is asked: those of this machine, which None
+    stands for, or any number where a cluster is joined."""
+    return sys.maxsize if address else None

@@ -10,6 +10,7 @@ import typer
 from raysuite.cli import console
 from raysuite.cli.progress import Progress
 from raysuite.cli.run_batches import find_batches
+from raysuite.cli.run_options import gpus_before
 from raysuite.cli.run_request import (
     Request,
     listener,
@@ -39,8 +40,9 @@ def carry_out(request: Request) -> None:
     from raysuite.plan import make_plans
 
     results, document = _taken_up(request)
-    # mistakes are told before Ray is started
-    plans = suite.planned(results) if results else make_plans(document) if document else []
+    plans = suite.planned(results) if results else []
+    if results is None and document is not None:  # mistakes are told before Ray is started
+        plans = make_plans(document, gpus_before(request.address))
     if results and request.retry_failed:
         with sole_driver(results.folder):
             suite.forget_failures(plans, results)
@@ -88,7 +90,8 @@ def _taken_up(request: Request) -> tuple[Results | None, Document | None]:
         return None, document
     from raysuite.plan import make_plans
 
-    return suite.latest(make_plans(document)[0].spec.name, request.root), document
+    plans = make_plans(document, gpus_before(request.address))
+    return suite.latest(plans[0].spec.name, request.root), document
 
 
 def _run(

@@ -19,6 +19,7 @@ from raysuite.cli.run_options import (
     Spec,
     StopWithin,
     TrackingUri,
+    gpus_before,
 )
 from raysuite.errors import UserError
 
@@ -62,7 +63,7 @@ def sweep(
 
         if spec is None:
             raise UserError("--dry-run prints the trials of a SPEC, and none was given")
-        foretell(read_document(spec, overrides or [], scale), as_json)
+        foretell(read_document(spec, overrides or [], scale), as_json, gpus_before(address))
         return
     from raysuite.cli.run_request import Request
     from raysuite.cli.sweep_suite import carry_out

@@ -37,7 +37,8 @@ class Foreseen:
 
 
 def foresee(document: Document, search: SearchOptions, gpus: int | None = None) -> list[Foreseen]:
-    """The trials of a searcher that learns nothing, in their order; of others none.
+    """The trials of a searcher that learns nothing, in their order; of others none. `gpus` is the
+    number of GPUs of the cluster; None looks at this machine.
 
     Raises SpecError where no single one of them can be.
     """
@@ -60,11 +61,12 @@ def foresee(document: Document, search: SearchOptions, gpus: int | None = None) 
     return found
 
 
-def dry_run(document: Document, as_json: bool) -> None:
-    """Print the trials of a sweep, or its space where they are decided on the way."""
+def dry_run(document: Document, as_json: bool, gpus: int | None = None) -> None:
+    """Print the trials of a sweep, or its space where they are decided on the way; `gpus` as
+    `foresee`."""
     search = read_search(document)
     check_space(document, search)
-    trials = foresee(document, search)
+    trials = foresee(document, search, gpus)
     if as_json:
         data = {"search": search.model_dump(mode="json"), "trials": [_data(t) for t in trials]}
         print_text(json.dumps(data, indent=2))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from raysuite.cli import console
+from raysuite.cli.run_options import gpus_before
 from raysuite.cli.run_request import (
     Request,
     listener,
@@ -44,7 +45,7 @@ def carry_out(request: Request) -> None:
     results, document = _taken_up(request)
     resume = results is not None
     if results is None:  # mistakes are told before Ray is started
-        _check(document)
+        _check(document, gpus_before(request.address))
     elif request.retry_failed:
         check_retry(document)
         with sole_driver(results.folder):
@@ -55,6 +56,7 @@ def carry_out(request: Request) -> None:
         with StopWatch(cluster, request.stop_within_s) as watch:
             with suite.connect(request.address) as capacity:
                 if results is None:
+                    foresee(document, read_search(document), int(capacity.gpus))
                     results = create_sweep(document, request.root)
                 with sole_driver(results.folder), registered(cluster, results, request, watch):
                     stop = _run(request, document, results, capacity, tracking, watch, resume)
@@ -86,14 +88,14 @@ def _taken_up(request: Request) -> tuple[Results | None, Document]:
     return results, sweep_document(results)
 
 
-def _check(document: Document) -> None:
-    """Raise SpecError for what can be told before the first trial."""
+def _check(document: Document, gpus: int | None) -> None:
+    """Raise SpecError for what can be told before Ray is asked."""
     from raysuite.orchestrate.sweep.searchers import decider_of
 
     search = read_search(document)
     decider_of(search)
     check_space(document, search)
-    foresee(document, search)
+    foresee(document, search, gpus)
 
 
 def _run(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raysuite.cli.console import print_text, stdout
+from raysuite.cli.run_options import gpus_before
 from raysuite.errors import UserError
 from raysuite.units import human_bytes
 
@@ -77,7 +78,7 @@ def batch(
         plans = make_plans(document, gpus)
         return _distinct([opened(plan, at_most, memory_share) for plan in plans])
 
-    first = wishes(None)
+    first = wishes(gpus_before(address))
     if dry_run:
         _tell_plan(first, as_json)
         return
