@@ -112,11 +112,14 @@ def _crossed(
 ) -> Iterator[Values]:
     """`values` with every combination of the listed dimensions of these kinds, each once."""
     listed = {key: each.arguments for key, each in space.items() if each.kind in kinds}
-    made: list[Values] = []
-    for combination in itertools.product(*listed.values()):
-        found = active(space, {**values, **dict(zip(listed, combination, strict=True))})
-        if found not in made:
-            made.append(found)
+    made: set[tuple[int | None, ...]] = set()
+    for places in itertools.product(*(range(len(each)) for each in listed.values())):
+        picked = {key: listed[key][n] for key, n in zip(listed, places, strict=True)}
+        found = active(space, {**values, **picked})
+        # values need not be hashable, and True equals 1: their places tell them apart
+        kept = tuple(n if key in found else None for key, n in zip(listed, places, strict=True))
+        if kept not in made:
+            made.add(kept)
             yield found
 
 

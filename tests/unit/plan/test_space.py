@@ -150,3 +150,9 @@ def test_a_normal_lies_about_its_mean(mean: float, spread: float) -> None:
     found = [v["x"] for v in drawn(search({"x": {"normal": [mean, spread]}}, trials=400), 3)]
     error = sum(found) / len(found) - mean
     assert abs(error) < 5 * spread / math.sqrt(len(found))
+
+
+def test_a_grid_tells_apart_what_python_takes_for_equal() -> None:
+    grid = {"model.options.x": {"grid": [1, True, 1.0, {"name": "a"}]}}
+    found = [values["model.options.x"] for values in drawn(search(grid, trials=1), 0)]
+    assert [str(each) for each in found] == ["1", "True", "1.0", "{'name': 'a'}"]
