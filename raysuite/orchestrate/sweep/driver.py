@@ -16,7 +16,7 @@ from raysuite.orchestrate.nodes import NodeWatch
 from raysuite.orchestrate.suite import Listener, fit
 from raysuite.plan import RunPlan
 from raysuite.plan.trials import most_epochs
-from raysuite.records import Journal, Results, RunPruned
+from raysuite.records import Results
 from raysuite.spec import Document
 from raysuite.spec.search import SearchOptions
 from raysuite.train.stopping import Stop
@@ -46,7 +46,7 @@ def run(
     for name, value in _TUNE.items():
         os.environ.setdefault(name, value)
     from raysuite.orchestrate.sweep.leaving import Leaving
-    from raysuite.orchestrate.sweep.rules import JournaledRule
+    from raysuite.orchestrate.sweep.rules import JournaledRule, settle_pruned
     from raysuite.orchestrate.sweep.source import TrialSource
 
     if not (results.folder / "plan.json").exists():
@@ -90,21 +90,6 @@ def _with_news(hear: Listener, news: SimpleQueue[RunPlan | str]) -> Listener:
         hear.poll()
 
     return replace(hear, poll=poll)
-
-
-def settle_pruned(plans: list[RunPlan], results: Results) -> None:
-    """Record the end of runs that were to end when their driver was lost: no worker is left."""
-    for plan in plans:
-        asked = stopping.asked_to_prune(results, plan.run_id)
-        if asked is None or results.end_of(plan.run_id) is not None:
-            continue
-        from raysuite.orchestrate.sweep.trial import epochs_of
-
-        epoch = max((each.epoch for each in epochs_of(results, plan.run_id)), default=0)
-        record = RunPruned(
-            run_id=plan.run_id, by=asked.by, epoch=epoch, value=asked.value, message=asked.message
-        )
-        Journal(results.journal_file(plan.run_id)).write(record)
 
 
 def _tuner(

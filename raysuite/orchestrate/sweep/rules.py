@@ -23,7 +23,7 @@ from raysuite.orchestrate import stopping
 from raysuite.orchestrate.sweep.draws import numpys_draws, seed_of
 from raysuite.orchestrate.sweep.trial import epochs_of
 from raysuite.plan import RunPlan
-from raysuite.records import EpochFinished, Results
+from raysuite.records import EpochFinished, Journal, Results, RunPruned
 from raysuite.spec.search import SearchOptions
 from raysuite.train.stopping import Prune
 
@@ -135,3 +135,16 @@ class JournaledRule(FIFOScheduler):
             for epoch in epochs_of(self._results, result["run_id"]):
                 self.hear(epoch)
         return str(TrialScheduler.CONTINUE)
+
+
+def settle_pruned(plans: Iterable[RunPlan], results: Results) -> None:
+    """Record the end of runs that were to end when they were lost: no worker of them is left."""
+    for plan in plans:
+        asked = stopping.asked_to_prune(results, plan.run_id)
+        if asked is None or results.end_of(plan.run_id) is not None:
+            continue
+        epoch = max((each.epoch for each in epochs_of(results, plan.run_id)), default=0)
+        record = RunPruned(
+            run_id=plan.run_id, by=asked.by, epoch=epoch, value=asked.value, message=asked.message
+        )
+        Journal(results.journal_file(plan.run_id)).write(record)

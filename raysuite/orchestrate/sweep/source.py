@@ -18,7 +18,7 @@ from raysuite.orchestrate.nodes import Need
 from raysuite.orchestrate.preflight import lacking, too_large
 from raysuite.orchestrate.sweep import room
 from raysuite.orchestrate.sweep.population import Population
-from raysuite.orchestrate.sweep.rules import JournaledRule
+from raysuite.orchestrate.sweep.rules import JournaledRule, settle_pruned
 from raysuite.orchestrate.sweep.searchers import Values, decider_of, draws_others
 from raysuite.orchestrate.sweep.trial import record_deadline, spent
 from raysuite.plan import RunPlan
@@ -131,6 +131,9 @@ class TrialSource(Searcher):
             return
         if self._is_held(plan):
             self._held[plan.run_id] = plan
+            return
+        settle_pruned([plan], self._results)  # the rule has done with it: it is not made again
+        if self._results.end_of(plan.run_id) is not None:
             return
         limit = self._search.deadline_s
         self._deaths[plan.run_id] += 1

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from raysuite.orchestrate.stopping import asked_to_prune
-from raysuite.orchestrate.sweep.driver import settle_pruned
-from raysuite.orchestrate.sweep.rules import JournaledRule
+from raysuite.orchestrate.sweep.rules import JournaledRule, settle_pruned
 from raysuite.plan import RunPlan
 from raysuite.plan.trials import most_epochs, trial_plan
 from raysuite.records import EpochFinished, Journal, Results, RunPruned

@@ -17,7 +17,7 @@ from raysuite.plan import RunPlan
 from raysuite.records import Journal, Results, RunFailed, RunPruned, RunStopped
 from raysuite.spec import Document
 from raysuite.spec.search import SearchOptions
-from raysuite.train.stopping import Stop
+from raysuite.train.stopping import Prune, Stop
 
 
 @pytest.fixture(autouse=True)
@@ -145,6 +145,18 @@ def test_trials_that_the_cluster_cannot_hold_are_all_recorded(tmp_path, monkeypa
     sweep = Sweep(tmp_path, space, searcher="random", trials=3)
     assert sweep.source.suggest("a") == Searcher.FINISHED
     assert len(sweep.results.plans()) == 3
+
+
+def test_one_that_was_to_end_and_died_is_not_made_again(tmp_path):
+    sweep = Sweep(tmp_path, LRS)
+    sweep.begin("a")
+    run_id = sweep.source._running["a"].run_id
+    stopping.prune(sweep.results, run_id, Prune("asha", 0.5, "it was behind"))
+    sweep.source.on_trial_complete("a", error=True)
+    end = sweep.results.end_of(run_id)
+    assert isinstance(end, RunPruned)
+    assert (end.by, end.value, end.message) == ("asha", 0.5, "it was behind")
+    assert sweep.begin("b") == {"optimizer.lr": 0.2}
 
 
 def test_others_are_drawn_for_them(tmp_path):
