@@ -6,8 +6,10 @@ with it. ssh asks for passwords, second factors and host keys in the terminal.
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -20,6 +22,7 @@ from raysuite.errors import RunError, UserError
 
 _PATIENCE_S = 60.0
 _PAUSE_S = 0.05
+_MANY = 65_536
 _OPTIONS = ("ControlPersist=no", "ServerAliveInterval=15")
 
 
@@ -50,7 +53,13 @@ class Connection:
         raise RunError(f"`ssh {self.login}` has ended: {self._last_words()}")
 
     def _begin(self) -> None:
+        told = 0
         while not self._socket.exists():
+            # what goes with a question, such as where a second factor is got
+            new = os.pread(self._said.fileno(), _MANY, told)
+            sys.stderr.write(new.decode(errors="replace"))
+            sys.stderr.flush()
+            told += len(new)
             if self._child.poll() is not None:
                 raise UserError(f"no cluster reached by `ssh {self.login}`: {self._last_words()}")
             time.sleep(_PAUSE_S)

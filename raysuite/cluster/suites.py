@@ -27,6 +27,7 @@ from raysuite.cluster import private
 from raysuite.cluster.files import File
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.errors import UserError
+from raysuite.records import GateVerdict, RunStarted, RunStopped, read_journal
 
 LOCK = "driver.lock"
 _MOST_IN_VAIN = 3
@@ -48,10 +49,10 @@ class Suite(File):
     arguments: tuple[str, ...] = ()
     """Options of that command that hold for its continuation too."""
     began: float = Field(default_factory=time.time)
-    bytes_done: int = 0
-    """In its journals when it was registered, or last taken up."""
+    reached: int = 0
+    """How far it was when it was registered, or last taken up."""
     in_vain: int = 0
-    """Times in a row that it was taken up and its journals did not grow."""
+    """Times that it was taken up since it was so far."""
 
 
 @dataclass(frozen=True)
@@ -60,14 +61,15 @@ class Resume:
 
     words: tuple[str, ...]
     folder: Path
+    results: Path
 
 
 def register(cluster: ClusterFolder, suite: Suite) -> None:
     """Have `suite` gone on with whenever the cluster's head is started again."""
     private.make_folder(cluster.suites)
     known = _read(_file(cluster, suite.results))
-    done = known.bytes_done if known else _bytes_done(suite.results)
-    told = {"bytes_done": done, "in_vain": known.in_vain if known else 0}
+    reached = known.reached if known else _reached(suite.results)
+    told = {"reached": reached, "in_vain": known.in_vain if known else 0}
     _write(cluster, suite.model_copy(update=told))
 
 
@@ -77,7 +79,7 @@ def unregister(cluster: ClusterFolder, results: Path) -> None:
 
 
 def resume_commands(cluster: ClusterFolder) -> list[Resume]:
-    """Take up each suite that nobody is at work on: how to go on with it, the oldest first.
+    """How to go on with each suite that nobody is at work on, the oldest first.
 
     Suites whose results are not there are left out, and so are files that cannot be read. Those
     that were taken up again and again in vain are forgotten.
@@ -87,22 +89,43 @@ def resume_commands(cluster: ClusterFolder) -> list[Resume]:
         Resume(
             ("raysuite", suite.verb, "--resume-from", str(suite.results), *suite.arguments),
             suite.folder,
+            suite.results,
         )
         for suite in sorted(found, key=lambda suite: suite.began)
-        if not _is_held(suite.results) and _is_taken_up(cluster, suite)
+        if (suite.results / "plan.json").is_file()
+        and not _is_held(suite.results)
+        and not _is_forgotten(cluster, suite)
     ]
 
 
-def _is_taken_up(cluster: ClusterFolder, suite: Suite) -> bool:
-    """Whether it is there; it is forgotten after too many times in vain."""
-    done = _bytes_done(suite.results)
-    in_vain = 0 if done > suite.bytes_done else suite.in_vain + 1
-    if in_vain > _MOST_IN_VAIN:
-        log.warning("%s came no further, %d times: forgotten", suite.results, _MOST_IN_VAIN)
-        unregister(cluster, suite.results)
+def taken_up(cluster: ClusterFolder, results: Path) -> None:
+    """Count that a suite was gone on with."""
+    suite = _read(_file(cluster, results))
+    if suite is not None:
+        reached = _reached(results)
+        in_vain = 1 + (suite.in_vain if reached == suite.reached else 0)
+        _write(cluster, suite.model_copy(update={"reached": reached, "in_vain": in_vain}))
+
+
+def _is_forgotten(cluster: ClusterFolder, suite: Suite) -> bool:
+    if suite.in_vain < _MOST_IN_VAIN or _reached(suite.results) != suite.reached:
         return False
-    _write(cluster, suite.model_copy(update={"bytes_done": done, "in_vain": in_vain}))
-    return (suite.results / "plan.json").is_file()  # a network's disk may be away for a while
+    log.warning("%s came no further, %d times: forgotten", suite.results, _MOST_IN_VAIN)
+    unregister(cluster, suite.results)
+    return True
+
+
+def _reached(results: Path) -> int:
+    """A number that changes whenever a suite comes further: epochs, ends, steps at a stop."""
+    reached = 0
+    for file in results.glob("runs/*/journal.jsonl"):
+        with contextlib.suppress(OSError):
+            for record in read_journal(file):
+                if isinstance(record, RunStopped):
+                    reached += record.step
+                elif not isinstance(record, (RunStarted, GateVerdict)):
+                    reached += 1
+    return reached
 
 
 @contextmanager
@@ -135,10 +158,6 @@ def _read(file: Path) -> Suite | None:
 
 def _write(cluster: ClusterFolder, suite: Suite) -> None:
     private.replace(_file(cluster, suite.results), suite.model_dump_json(indent=1) + "\n")
-
-
-def _bytes_done(results: Path) -> int:
-    return sum(file.stat().st_size for file in results.glob("runs/*/journal.jsonl"))
 
 
 def _is_held(results: Path) -> bool:

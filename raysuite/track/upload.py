@@ -223,10 +223,11 @@ class Upload:
 
 
 def _overall(runs: list[RunFigures], asked: int) -> str:
-    """What the runs tell of the whole; a sweep of fewer than it was asked for was stopped."""
+    """What the runs tell of the whole; of a sweep that has fewer than it was asked for, none of
+    them under way, that it was stopped."""
     states = {mlflow_status(run) for run in runs}
-    if len(runs) < asked:
-        states.add("KILLED")
+    if len(runs) < asked and "RUNNING" not in states:
+        return "KILLED"
     for state in ("KILLED", "RUNNING"):
         if state in states:
             return state

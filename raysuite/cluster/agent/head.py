@@ -13,14 +13,11 @@ from raysuite.cluster.agent.node import NodeFailedError, ThisNode
 from raysuite.cluster.agent.resuming import Resuming
 from raysuite.cluster.dashboard import Dashboard, NoAnswerError
 from raysuite.cluster.files import Alive, Head, Stop
-from raysuite.cluster.suites import resume_commands
 
 _TRIES = 3
 """Starts of Ray, each with other ports, before the head gives up."""
 _COUNT_EACH_S = 2.0
 """Once all nodes were counted; at each look before that."""
-_SUBMIT_S = 15.0
-"""Ray's job server itself waits up to 10 s for its agent on the head."""
 _WARNING_S = 60.0
 """Between the warning and the end, where the site says nothing of it."""
 log = logging.getLogger("raysuite.cluster")
@@ -33,7 +30,7 @@ class HeadNode:
         self._node = node
         self._mlflow: MlflowKeeper | None = None
         self._environment: dict[str, str] = {}
-        self._resuming = Resuming(())
+        self._resuming = Resuming(node.folder)
         self._alive = Alive()
         self._counted = time.monotonic()
 
@@ -84,7 +81,7 @@ class HeadNode:
             if self._mlflow:  # now: Ray's start needs every core, and nobody waits for it
                 self._mlflow.start(self._environment)
             node.say("joined")
-            self._resuming = Resuming(resume_commands(node.folder))
+            self._resuming.begin()
 
     def _place_mlflow(self) -> None:
         """Where the server will answer: Ray's processes are told before it does."""
@@ -137,7 +134,7 @@ class HeadNode:
             self._counted = now
             self._count()
             node.children.reap()
-        self._resuming.look(self._dashboard(_SUBMIT_S))
+        self._resuming.look(self._dashboard_url)
         if self._mlflow and self._mlflow.look():
             if self._mlflow.answers:
                 node.took("mlflow", self._mlflow.began)
@@ -163,5 +160,5 @@ class HeadNode:
             self._node.folder.write(self._alive)
             log.info("nodes alive: %s", ", ".join(found.addresses))
 
-    def _dashboard(self, timeout_s: float = 5.0) -> Dashboard:
-        return Dashboard(self._dashboard_url, self._node.folder.token(), timeout_s)
+    def _dashboard(self) -> Dashboard:
+        return Dashboard(self._dashboard_url, self._node.folder.token())

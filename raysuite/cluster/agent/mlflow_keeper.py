@@ -10,6 +10,7 @@ from pathlib import Path
 
 from raysuite.cluster.agent.children import Children
 from raysuite.cluster.agent.mlflow import MlflowServer
+from raysuite.errors import RaysuiteError
 
 _RESTARTS = 5
 _STARTS_S = 240.0
@@ -85,7 +86,11 @@ class MlflowKeeper:
             self._given_up = True
             return
         log.warning("MLflow's server ended; starting it again")
-        self.start(self._environment)
+        try:
+            self.start(self._environment)
+        except (OSError, sqlite3.Error, RaysuiteError) as error:
+            log.error("MLflow's server cannot be started again: %s", error)
+            self._given_up = True
 
     def _end(self) -> None:
         self._children.end(self.server.NAME, 5.0)

@@ -192,9 +192,11 @@ class TrialSource(Searcher):
 
     def _decide(self) -> RunPlan | None:
         """The next plan that can be; what cannot is told, and recorded where it has a plan."""
-        left_out = 0
+        left_out, known = 0, trials(self._results)
         while not self._all_decided:
-            values = self._decider.next(trials(self._results), self._left_out)
+            if self.stopped or stopping.told(self._results.folder):
+                return None
+            values = self._decider.next(known, self._left_out)
             if values is None:
                 break
             try:
@@ -211,6 +213,7 @@ class TrialSource(Searcher):
                 continue
             if self._can_be(plan):
                 return plan
+            known = trials(self._results)
         self._all_decided = True
         return None
 

@@ -84,6 +84,19 @@ def test_one_that_ends_again_and_again_ends_nothing_else(
     assert not keeper.never_came
 
 
+def test_one_that_cannot_be_started_again_is_given_up(
+    keeper: MlflowKeeper, caplog: pytest.LogCaptureFixture
+) -> None:
+    keeper.answers = True
+    keeper.start({})
+    keeper._children._started["mlflow"].wait(60)
+    home(keeper).mlflow_file.unlink()
+    for _ in range(3):
+        assert not keeper.look()
+    assert "cannot be started again: " in caplog.text
+    assert caplog.text.count("starting it again") == 1
+
+
 @pytest.mark.parametrize("answered", [True, False])
 def test_the_database_comes_home_once_it_was_of_use(keeper: MlflowKeeper, answered: bool) -> None:
     (keeper.server._own / "mlflow.db").write_bytes(b"")

@@ -12,10 +12,12 @@ import pytest
 
 from raysuite.cluster.agent import resuming
 from raysuite.cluster.agent.resuming import Resuming
-from raysuite.cluster.dashboard import Dashboard
-from raysuite.cluster.suites import Resume
+from raysuite.cluster.files import Cluster
+from raysuite.cluster.folder import ClusterFolder, prepare
+from raysuite.cluster.suites import Suite, register
+from raysuite.spec.site import LocalSite
 
-RESUME = Resume(("raysuite", "run", "--resume-from", "/r s"), Path("/a b"))
+JOB = "cd '/a b' && exec raysuite run --resume-from "
 
 
 class Jobs(http.server.BaseHTTPRequestHandler):
@@ -48,33 +50,52 @@ class Jobs(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def dashboard() -> Iterator[Dashboard]:
+def url() -> Iterator[str]:
     Jobs.known, Jobs.deaf = [], 0
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Jobs) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield Dashboard(f"http://127.0.0.1:{server.server_address[1]}", "token")
+        yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
 
 
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterFolder:
+    """Of a cluster with one suite under way."""
+    monkeypatch.setenv("RAYSUITE_HOME", str(tmp_path / "home"))
+    site = LocalSite(name="local")
+    made = prepare(Cluster(name="a", site=site, nodes=1, created=1.0, working_folder="/"))
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "plan.json").write_text("[]")
+    register(made, Suite(results=tmp_path / "r", folder=Path("/a b")))
+    return made
+
+
 @pytest.mark.parametrize("deaf", [0, 1, 3])
-def test_it_is_handed_in_once(dashboard: Dashboard, deaf: int) -> None:
+def test_it_is_handed_in_once(url: str, folder: ClusterFolder, tmp_path: Path, deaf: int) -> None:
     Jobs.deaf = deaf
-    left = Resuming([RESUME])
+    left = Resuming(folder)
+    left.look(url)
+    assert Jobs.known == [], "Ray does not answer yet"
+    left.begin()
     for _ in range(6):
-        left.look(dashboard)
-    (job,) = dashboard.jobs()
-    assert job.entrypoint == "cd '/a b' && exec raysuite run --resume-from '/r s'"
-    assert job.id.startswith("resumed-")
+        left.look(url)
+    (job,) = Jobs.known
+    assert job["entrypoint"] == f"{JOB}{tmp_path / 'r'}"
+    assert job["submission_id"].startswith("resumed-")
 
 
 def test_it_is_given_up_in_the_end(
-    dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    url: str,
+    folder: ClusterFolder,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(resuming, "_PATIENCE_S", -1.0)
     Jobs.deaf = 100
-    left = Resuming([RESUME])
-    left.look(dashboard)
+    late = Resuming(folder)
+    late.begin()
+    late.look(url)
     assert "could not be resumed" in caplog.text
     Jobs.deaf = 0
-    left.look(dashboard)
-    assert dashboard.jobs() == []
+    late.look(url)
+    assert Jobs.known == []

@@ -20,9 +20,11 @@ from raysuite.cluster.suites import (
     register,
     resume_commands,
     sole_driver,
+    taken_up,
     unregister,
 )
 from raysuite.errors import UserError
+from raysuite.records import Journal, Results, RunStarted, RunStopped
 
 HOLD = """\
 import sys
@@ -64,8 +66,8 @@ def test_a_suite_is_gone_on_with_until_it_ends(tmp_path: Path, cluster: ClusterF
     register(cluster, Suite(results=first, folder=tmp_path, arguments=("--no-mlflow",), began=1.0))
     register(cluster, Suite(results=second, folder=tmp_path, began=2.0))
     expected = [
-        Resume(("raysuite", "run", "--resume-from", str(first), "--no-mlflow"), tmp_path),
-        Resume(("raysuite", "run", "--resume-from", str(second)), tmp_path),
+        Resume(("raysuite", "run", "--resume-from", str(first), "--no-mlflow"), tmp_path, first),
+        Resume(("raysuite", "run", "--resume-from", str(second)), tmp_path, second),
     ]
     assert resume_commands(cluster) == expected
     assert shlex.split(shlex.join(expected[0].words))[3] == str(first)
@@ -79,27 +81,31 @@ def test_a_suite_is_gone_on_with_until_it_ends(tmp_path: Path, cluster: ClusterF
 
 
 def test_what_never_comes_further_is_forgotten(tmp_path: Path, cluster: ClusterFolder) -> None:
-    grows, stuck = made_results(tmp_path, "grows"), made_results(tmp_path, "stuck")
-    gone = made_results(tmp_path, "gone")
-    journal = grows / "runs" / "1" / "journal.jsonl"
-    journal.parent.mkdir(parents=True)
-    for results in (grows, stuck, gone):
+    grows, stuck, away = (made_results(tmp_path, name) for name in ("grows", "stuck", "away"))
+    for results in (grows, stuck, away):
         register(cluster, Suite(results=results, folder=tmp_path))
-    (gone / "plan.json").unlink()
-    for time in range(3):
-        journal.write_text("{}\n" * (time + 1))
-        assert {resume.words[3] for resume in resume_commands(cluster)} == {str(grows), str(stuck)}
-        register(cluster, Suite(results=stuck, folder=tmp_path))  # as its driver does
-        assert len(list(cluster.suites.iterdir())) == 3
-    assert {resume.words[3] for resume in resume_commands(cluster)} == {str(grows)}
-    assert len(list(cluster.suites.iterdir())) == 1
+    (away / "plan.json").unlink()
+    started = RunStarted(run_id="1", plan={}, environment={})
+    for step in range(1, 4):
+        resumes = resume_commands(cluster)
+        assert {resume.results for resume in resumes} == {grows, stuck}
+        for resume in resumes:
+            taken_up(cluster, resume.results)
+            register(cluster, Suite(results=resume.results, folder=tmp_path))  # by its driver
+            journal = Journal(Results(resume.results).journal_file("1"))
+            journal.write(started)
+            if resume.results == grows:
+                stopped = RunStopped(run_id="1", reason="time_limit", epoch=0, step=step)
+                journal.write(stopped)
+    assert [resume.results for resume in resume_commands(cluster)] == [grows]
+    assert len(list(cluster.suites.iterdir())) == 2, "nobody tried the one that is away"
 
 
 def test_a_sweep_is_gone_on_with_by_its_own_verb(tmp_path: Path, cluster: ClusterFolder) -> None:
     results = made_results(tmp_path, "a")
     register(cluster, Suite(results=results, folder=tmp_path, verb="sweep"))
     words = ("raysuite", "sweep", "--resume-from", str(results))
-    assert resume_commands(cluster) == [Resume(words, tmp_path)]
+    assert resume_commands(cluster) == [Resume(words, tmp_path, results)]
 
 
 def test_what_cannot_be_read_is_left_out(tmp_path: Path, cluster: ClusterFolder) -> None:
