@@ -164,7 +164,7 @@ FORWARD = ("raysuite", "job", "forward")
 
 def _tunnel(terminal: Terminal) -> tuple[int, int]:
     """The near ports of `raysuite job forward`, once it is open."""
-    said = terminal.until("the tunnel is open")
+    said = terminal.until("the tunnel is open until Ctrl-C\r\n")
     near = re.findall(r"(?:RAY_ADDRESS|MLFLOW_TRACKING_URI)=http://127.0.0.1:(\d+)", said)
     assert [_answers(int(port)) for port in near] == [True, True]
     return int(near[0]), int(near[1])
