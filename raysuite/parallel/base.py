@@ -152,7 +152,9 @@ class TorchEngine(Engine):
             torch.save(self._state(), folder / "engine.pt")
 
     def load(self, folder: Path) -> None:
-        state = torch.load(folder / "engine.pt", map_location=self.world.device, weights_only=True)
+        # what belongs on the device goes there below; AdamW's counts of steps, read by the host at
+        # every step, do not
+        state = torch.load(folder / "engine.pt", map_location="cpu", weights_only=True)
         self.model.load_state_dict(state["model"])
         with kept_settings(self.optimizer):
             self.optimizer.load_state_dict(state["optimizer"])
