@@ -26,7 +26,8 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, Asked | None]:
     device, before = loop.world.device, loop.so_far
     whole, all_sizes = loop.slices(loop.epoch)
     steps, sizes = whole[before.steps :], all_sizes[before.steps :]
-    if not steps:
+    if not steps:  # its validation is left
+        loop.has_begun(now(device))
         return before, None
     steady_from = max(0, loop.plan.spec.measure.warmup_steps - loop.steps_here)
     loop.restore_draws()

@@ -25,6 +25,7 @@ from raysuite.records import (
     run_figures,
 )
 from raysuite.train import costs, stopping
+from raysuite.train.checkpoint import LoopState
 from raysuite.train.loop import TrainingLoop, checkpoint_run_id
 from raysuite.train.stopping import Prune, Stop, Watch, never
 from tests.unit.train.conftest import plan_of, run
@@ -132,6 +133,16 @@ def test_times_add_up_and_each_attempt_warms_up(tmp_path: Path) -> None:
     end = first[-1]
     assert epoch.elapsed_seconds > epoch.seconds + epoch.validation_seconds
     assert isinstance(end, RunStopped)
+
+
+def test_a_validation_that_is_left_takes_its_time(tmp_path: Path) -> None:
+    first, second = in_parts(plan_of(), tmp_path, [7])
+    assert epochs_of(first) == []
+    (epoch, _) = epochs_of(second)
+    assert epoch.images == 1437
+    state = LoopState.read(tmp_path / "0")
+    assert state.so_far.steps == 6
+    assert epoch.elapsed_seconds >= state.elapsed_seconds + epoch.validation_seconds
 
 
 def test_an_epoch_of_two_attempts_is_no_measure_of_an_epoch(tmp_path: Path) -> None:
