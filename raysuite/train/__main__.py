@@ -95,11 +95,12 @@ def _run(plan: RunPlan, results: Results, resume: bool, asked: AskedToStop) -> R
     """Run a plan; its last Record."""
     world = world_from_environment(plan.device)
     kept = results.journal_file(plan.run_id).with_name("checkpoint")
-    taken_up = kept if resume and checkpoint_run_id(kept) == plan.run_id else None
+    taken_up = _latest(kept, plan.run_id) if resume else None
     if world.rank == 0:
         results.add_plan(plan.model_dump(mode="json"))
         if taken_up is None:
-            shutil.rmtree(kept, ignore_errors=True)
+            for place in (kept, _older(kept)):
+                shutil.rmtree(place, ignore_errors=True)
 
     def checkpoint(loop: TrainingLoop) -> None:
         _keep(loop, kept)
@@ -121,6 +122,17 @@ def _run(plan: RunPlan, results: Results, resume: bool, asked: AskedToStop) -> R
     return last
 
 
+def _latest(folder: Path, run_id: str) -> Path | None:
+    """The checkpoint of a run that `_keep` wrote there; None without any."""
+    places = (folder, _older(folder))
+    return next((place for place in places if checkpoint_run_id(place) == run_id), None)
+
+
+def _older(folder: Path) -> Path:
+    """Where a checkpoint lies while another takes its place, or where that was cut off."""
+    return folder.with_name(f"{folder.name}.old")
+
+
 def _keep(loop: TrainingLoop, folder: Path) -> None:
     """Write a checkpoint, all ranks into one folder that they share, in the place of an older one.
 
@@ -131,9 +143,9 @@ def _keep(loop: TrainingLoop, folder: Path) -> None:
     loop.save(partial)
     loop.engine.comm.all_reduce(torch.zeros(1), "max")  # all ranks have written
     if loop.world.rank == 0:
-        old = folder.with_name(f"{folder.name}.old")
-        shutil.rmtree(old, ignore_errors=True)
+        old = _older(folder)
         if folder.exists():
+            shutil.rmtree(old, ignore_errors=True)
             folder.rename(old)
         partial.rename(folder)
         shutil.rmtree(old, ignore_errors=True)

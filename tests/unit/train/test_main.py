@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from raysuite.records import EpochFinished, Results, RunFinished, RunStopped
+from raysuite.records import EpochFinished, Results, RunFinished, RunStarted, RunStopped
 from raysuite.train import stopping
 from raysuite.train.__main__ import main
 from raysuite.train.signals import Signals
@@ -81,8 +81,9 @@ def test_a_signal_stops_it_and_it_goes_on(
 
 
 @pytest.mark.integration
+@pytest.mark.parametrize("cut_off", [False, True], ids=["whole", "killed between two renames"])
 def test_a_run_that_is_taken_up_has_the_losses_of_one_left_alone(
-    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut_off: bool
 ) -> None:
     calls = iter([None] * 3 + [Stop("time_limit")] * 1000)
     monkeypatch.setattr(stopping, "MEET_SECONDS", 0.0)
@@ -90,13 +91,17 @@ def test_a_run_that_is_taken_up_has_the_losses_of_one_left_alone(
     call = [str(spec), "--results", str(tmp_path / "parts")]
     assert main(call) == 75
     monkeypatch.undo()
+    if cut_off:
+        (kept,) = (tmp_path / "parts").rglob("checkpoint")
+        kept.rename(kept.with_name("checkpoint.old"))
     assert main([*call, "--resume"]) == 0
     assert main([*call, "--resume"]) == 0  # nothing is left to do
     assert main([str(spec), "--results", str(tmp_path / "whole")]) == 0
     assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
     records = Results.open(tmp_path / "parts")
-    kinds = [record.kind for record in records.records(records.plans()[0]["run_id"])]
-    assert kinds.count("run_started") == 2
+    found = records.records(records.plans()[0]["run_id"])
+    started = [record for record in found if isinstance(record, RunStarted)]
+    assert [record.first_step > 0 for record in started] == [False, True]
 
 
 def test_another_number_of_processes(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
