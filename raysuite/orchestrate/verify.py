@@ -6,6 +6,7 @@ that strategy has failed, and the next launch goes on behind it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -92,7 +93,8 @@ def _launch(request: Request, pending: Sequence[int]) -> Iterator[tuple[int, Gat
                     yield left[0], _failure(request, left[0], why)
                     return
                 time.sleep(_POLL_SECONDS)
-            process.wait(request.timeout_s)
+            with contextlib.suppress(subprocess.TimeoutExpired):  # all that was asked is known
+                process.wait(request.timeout_s)
         finally:
             _end(process)
 

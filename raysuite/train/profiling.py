@@ -54,7 +54,7 @@ def profile(loop: TrainingLoop, trace: Path | None = None) -> TimeShares | None:
             steps.take(measure.profile_steps)
             now(loop.world.device)
         return None
-    profiler = Profiler(loop.world.device)
+    profiler, lost = Profiler(loop.world.device), ""
     with tempfile.TemporaryDirectory() as folder:
         timeline = Path(folder) / "timeline.json"
         with loop.engine.timeline(timeline):
@@ -67,11 +67,14 @@ def profile(loop: TrainingLoop, trace: Path | None = None) -> TimeShares | None:
                     now(loop.world.device)
         found = horovod_collectives(timeline) if timeline.exists() else []
         if trace is not None and loop.world.rank == 0:
-            profiler.write_trace(trace)
-            if found:
-                shutil.copy(timeline, trace.with_name("horovod-timeline.json"))
+            try:
+                profiler.write_trace(trace)
+                if found:
+                    shutil.copy(timeline, trace.with_name("horovod-timeline.json"))
+            except OSError as error:  # a full disk is no reason to lose the run that is behind
+                trace, lost = None, f"its trace could not be written: {error}"
     parts = parts_of(profiler.events(), COMMUNICATION, _shared(found, loop.engine.comm))
-    return _record(loop, parts, trace, began)
+    return _record(loop, parts, trace, began, lost)
 
 
 def lacks_kernels(parts: Parts, device: torch.device, comm: Comm) -> bool:
@@ -83,7 +86,9 @@ def lacks_kernels(parts: Parts, device: torch.device, comm: Comm) -> bool:
     return bool(comm.all_reduce(torch.tensor([int(lacks)]), "max"))
 
 
-def _record(loop: TrainingLoop, parts: Parts, trace: Path | None, began: float) -> TimeShares:
+def _record(
+    loop: TrainingLoop, parts: Parts, trace: Path | None, began: float, lost: str
+) -> TimeShares:
     measure = loop.plan.spec.measure
     unseen = lacks_kernels(parts, loop.world.device, loop.engine.comm)
 
@@ -105,7 +110,7 @@ def _record(loop: TrainingLoop, parts: Parts, trace: Path | None, began: float) 
         sources=list(parts.sources),
         trace=trace.name if trace is not None else "",
         seconds=max(loop.per_worker(time.perf_counter() - began)),
-        message=_UNSEEN if unseen else "",
+        message="; ".join(why for why in (_UNSEEN if unseen else "", lost) if why),
     )
 
 

@@ -42,6 +42,16 @@ def test_training_is_as_without_it(tmp_path: Path) -> None:
     assert isinstance(with_it[-2], TimeShares)
 
 
+def test_a_trace_that_cannot_be_written_costs_no_run(tmp_path: Path) -> None:
+    (tmp_path / "full").touch()
+    records = run(plan_of(**PROFILED), trace_file=tmp_path / "full" / "trace.json.gz")
+    shares = profile_of(records)
+    assert shares.trace == ""
+    assert shares.message.startswith("its trace could not be written: ")
+    assert shares.window_seconds
+    assert isinstance(records[-1], RunFinished)
+
+
 def test_one_process_computes_and_loads(tmp_path: Path) -> None:
     plan = plan_of(**PROFILED)
     file = tmp_path / "run" / "trace.json.gz"
