@@ -6,6 +6,7 @@ import fcntl
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 import termios
@@ -15,6 +16,11 @@ from typing import Self
 
 ROOT = Path(__file__).parents[1]
 TIMEOUT_S = 120
+
+
+def _takes_the_terminal() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever tests may do so under nohup
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 class Terminal:
@@ -30,7 +36,7 @@ class Terminal:
             stdout=theirs,
             stderr=theirs,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            preexec_fn=_takes_the_terminal,
         )
         os.close(theirs)
 

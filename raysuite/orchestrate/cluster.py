@@ -24,12 +24,45 @@ _TOKEN_FILE = Path.home() / ".ray" / "auth_token"
 
 
 @dataclass(frozen=True)
-class Capacity:
-    """What the cluster has."""
+class Node:
+    """What one node has."""
 
     cpus: float
     gpus: float
-    nodes: int
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What the cluster has."""
+
+    each: tuple[Node, ...]
+
+    @classmethod
+    def now(cls) -> Capacity:
+        """The nodes that Ray counts as alive."""
+        import ray
+
+        alive = (node["Resources"] for node in ray.nodes() if node["Alive"])
+        return cls(tuple(Node(has.get("CPU", 0.0), has.get("GPU", 0.0)) for has in alive))
+
+    @property
+    def cpus(self) -> float:
+        return sum(node.cpus for node in self.each)
+
+    @property
+    def gpus(self) -> float:
+        return sum(node.gpus for node in self.each)
+
+    @property
+    def nodes(self) -> int:
+        return len(self.each)
+
+    def holds(self, cpus: int, gpu: bool) -> int:
+        """How many workers with so many CPUs, and a GPU, each; none is spread over two nodes."""
+        return sum(
+            min(int(node.cpus // cpus), int(node.gpus) if gpu else int(node.cpus))
+            for node in self.each
+        )
 
 
 @contextmanager
@@ -52,9 +85,7 @@ def connect(address: str | None) -> Iterator[Capacity]:
     with nullcontext() if address else _own_folder() as own:
         try:
             _start(address, own)
-            total = ray.cluster_resources()
-            alive = sum(node["Alive"] for node in ray.nodes())
-            yield Capacity(total.get("CPU", 0.0), total.get("GPU", 0.0), alive)
+            yield Capacity.now()
         finally:
             ray.shutdown()
 

@@ -41,8 +41,7 @@ class Need:
 
     def fit(self, capacity: Capacity) -> int:
         """How many of the workers the cluster holds."""
-        most = int(capacity.cpus // self.cpus)
-        return min(self.workers, most, int(capacity.gpus) if self.gpu else most)
+        return min(self.workers, capacity.holds(self.cpus, self.gpu))
 
     def __str__(self) -> str:
         each = f"{self.cpus} CPU{'s' if self.cpus > 1 else ''}{' and a GPU' if self.gpu else ''}"
@@ -52,11 +51,7 @@ class Need:
 
 def capacity() -> Capacity:
     """What the nodes that are alive have."""
-    import ray
-
-    total = ray.cluster_resources()
-    alive = sum(node["Alive"] for node in ray.nodes())
-    return Capacity(total.get("CPU", 0.0), total.get("GPU", 0.0), alive)
+    return Capacity.now()
 
 
 def with_fewer(plan: RunPlan, index: int) -> RunPlan | None:

@@ -55,7 +55,7 @@ def too_large(plan: RunPlan, capacity: Capacity) -> list[Mistake]:
     """Which of the cluster's resources the plan exceeds."""
     each = plan.spec.resources.cpus_per_worker
     have = f"{capacity.cpus:g} CPUs and {capacity.gpus:g} GPUs on {capacity.nodes} node(s)"
-    mistakes = []
+    mistakes: list[Mistake] = []
     if plan.workers * each > capacity.cpus:
         most = int(capacity.cpus // each)
         message = (
@@ -65,5 +65,13 @@ def too_large(plan: RunPlan, capacity: Capacity) -> list[Mistake]:
         mistakes.append(Mistake(message, key="resources.workers"))
     if plan.device == "gpu" and plan.workers > capacity.gpus:
         message = f"{plan.workers} workers need {plan.workers} GPUs, and the cluster has {have}"
+        mistakes.append(Mistake(message, key="resources.workers"))
+    most = capacity.holds(each, plan.device == "gpu")
+    if not mistakes and most < plan.workers:
+        what = f"{each} CPU(s){' and a GPU' if plan.device == 'gpu' else ''}"
+        message = (
+            f"{plan.workers} workers with {what} each: the cluster has {have}, and a worker lies "
+            f"on one of them; at most {most} fit"
+        )
         mistakes.append(Mistake(message, key="resources.workers"))
     return mistakes

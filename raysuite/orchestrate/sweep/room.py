@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
-from raysuite.orchestrate.nodes import Need
-
-
-@dataclass(frozen=True)
-class Node:
-    """What one node has."""
-
-    cpus: float
-    gpus: float
+from raysuite.orchestrate.cluster import Node
+from raysuite.orchestrate.nodes import Need, capacity
 
 
 def fits(nodes: Sequence[Node], running: Iterable[Need], wanted: Need) -> bool:
@@ -38,10 +30,4 @@ def fits(nodes: Sequence[Node], running: Iterable[Need], wanted: Need) -> bool:
 
 def nodes_now() -> list[Node]:
     """What each node that is alive has."""
-    import ray
-
-    return [
-        Node(node["Resources"].get("CPU", 0.0), node["Resources"].get("GPU", 0.0))
-        for node in ray.nodes()
-        if node["Alive"]
-    ]
+    return [*capacity().each]

@@ -12,7 +12,7 @@ from ray.tune.search import Searcher
 
 from raysuite.errors import SpecError
 from raysuite.orchestrate import stopping
-from raysuite.orchestrate.cluster import Capacity
+from raysuite.orchestrate.cluster import Capacity, Node
 from raysuite.orchestrate.losses import record_failure, record_loss
 from raysuite.orchestrate.nodes import Need
 from raysuite.orchestrate.preflight import lacking, too_large
@@ -66,7 +66,7 @@ class TrialSource(Searcher):
         self._pending = deque(plan for plan in left if plan.run_id not in self._held)
         self._running: dict[str, RunPlan] = {}
         self._deaths: Counter[str] = Counter()
-        self._known_nodes: list[room.Node] = []
+        self._known_nodes: list[Node] = []
         self._looked_at = -math.inf
         self._all_decided = False
         self.stopped = False
@@ -158,7 +158,7 @@ class TrialSource(Searcher):
         self._pending.extend(plan for plan in self._held.values() if plan.run_id in ready)
         self._held = {run_id: plan for run_id, plan in self._held.items() if run_id not in ready}
 
-    def _nodes(self) -> list[room.Node]:
+    def _nodes(self) -> list[Node]:
         """What each node has; Ray Tune asks several times a second, and Ray now and then."""
         if time.monotonic() > self._looked_at + _LOOK_S:
             self._looked_at, self._known_nodes = time.monotonic(), room.nodes_now()

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 from raysuite.cli import app
 from raysuite.errors import UserError
 from raysuite.orchestrate import suite
-from raysuite.orchestrate.cluster import Capacity
+from raysuite.orchestrate.cluster import Capacity, Node
 
 SPEC = """\
 name: on-gpus
@@ -36,7 +36,7 @@ def connected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str | Non
     @contextmanager
     def connect(address: str | None) -> Iterator[Capacity]:
         asked.append(address)
-        yield Capacity(64, 8 if address and "8" in address else 4, 2)
+        yield Capacity((Node(32, 4 if address and "8" in address else 2),) * 2)
 
     def check(*given: object) -> None:
         raise UserError("there is room")

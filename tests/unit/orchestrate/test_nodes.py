@@ -14,15 +14,16 @@ import pytest
 import ray
 
 from raysuite.orchestrate import node_keeper, nodes
-from raysuite.orchestrate.cluster import Capacity
+from raysuite.orchestrate.cluster import Capacity, Node
 from raysuite.orchestrate.node_keeper import LateError, NodeKeeper, StoppedWaitingError
 from raysuite.orchestrate.nodes import Need, NodesGoneError, NodeWatch, with_fewer
+from raysuite.orchestrate.preflight import too_large
 from raysuite.orchestrate.stopping import tell
 from raysuite.plan import RunPlan, make_plans
 from raysuite.spec import parse_document
 from raysuite.train.stopping import Stop
 
-FULL, HALF = Capacity(4, 0, 2), Capacity(2, 0, 1)
+FULL, HALF = Capacity((Node(2, 0), Node(2, 0))), Capacity((Node(2, 0),))
 
 
 def plan_of(resources: str = "workers: 4") -> RunPlan:
@@ -40,12 +41,22 @@ def plan_of(resources: str = "workers: 4") -> RunPlan:
         (Need(4, 1, False), HALF, 2),
         (Need(4, 2, False), FULL, 2),
         (Need(4, 1, True), FULL, 0),
-        (Need(4, 1, True), Capacity(9, 3, 1), 3),
+        (Need(4, 1, True), Capacity((Node(9, 3),)), 3),
         (Need(4, 3, False), HALF, 0),
+        (Need(4, 12, False), Capacity((Node(16, 0),) * 3), 3),
+        (Need(8, 4, True), Capacity((Node(64, 0), Node(8, 8))), 2),
     ],
 )
 def test_how_many_workers_fit(need: Need, capacity: Capacity, fit: int) -> None:
     assert need.fit(capacity) == fit
+
+
+def test_a_worker_that_no_node_holds_is_told_beforehand() -> None:
+    plan = plan_of("workers: 4, cpus_per_worker: 12")
+    assert too_large(plan, Capacity((Node(16, 0),) * 4)) == []
+    (mistake,) = too_large(plan, Capacity((Node(40, 0), Node(8, 0))))
+    assert "the cluster has 48 CPUs and 0 GPUs on 2 node(s)" in mistake.message
+    assert mistake.message.endswith("at most 3 fit")
 
 
 class Cluster:
@@ -149,7 +160,7 @@ def test_news_of_nodes() -> None:
 
 
 def test_fewer_workers_where_the_spec_allows_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    Cluster(monkeypatch, Capacity(3, 0, 1))
+    Cluster(monkeypatch, Capacity((Node(3, 0),)))
     assert with_fewer(plan_of(), 1) is None
     made = with_fewer(plan_of("workers: 4, elastic: true"), 1)
     assert made is not None

@@ -13,7 +13,7 @@ from ray.tune.search import Searcher
 
 from raysuite.errors import RunError
 from raysuite.orchestrate import stopping
-from raysuite.orchestrate.cluster import Capacity
+from raysuite.orchestrate.cluster import Capacity, Node
 from raysuite.orchestrate.groups import CHECKPOINTS
 from raysuite.orchestrate.sweep import population, room
 from raysuite.orchestrate.sweep.population import leg_of
@@ -49,10 +49,12 @@ DATA: dict[str, Any] = {
     },
 }
 
+TWO = Capacity((Node(2, 0),))
+
 
 @pytest.fixture(autouse=True)
 def _two_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "nodes_now", lambda: [room.Node(2.0, 0.0)])
+    monkeypatch.setattr(room, "nodes_now", lambda: [Node(2.0, 0.0)])
 
 
 class Sweep:
@@ -70,7 +72,12 @@ class Sweep:
         stopping.tell(folder, None)
         rule = JournaledRule(self.search, self.results, EPOCHS)
         self.source = TrialSource(
-            self.document, self.search, self.results, Capacity(2, 0, 1), rule, lambda told: None
+            self.document,
+            self.search,
+            self.results,
+            Capacity((Node(2, 0),)),
+            rule,
+            lambda told: None,
         )
         self.reached = reached or {0: 0.5, 1: 0.8, 2: 0.1, 3: 0.4}
         self.steps = 0

@@ -9,7 +9,7 @@ import pytest
 from ray.tune.search import Searcher
 
 from raysuite.orchestrate import stopping
-from raysuite.orchestrate.cluster import Capacity
+from raysuite.orchestrate.cluster import Capacity, Node
 from raysuite.orchestrate.sweep import room
 from raysuite.orchestrate.sweep.rules import JournaledRule
 from raysuite.orchestrate.sweep.source import TrialSource
@@ -19,10 +19,12 @@ from raysuite.spec import Document
 from raysuite.spec.search import SearchOptions
 from raysuite.train.stopping import Prune, Stop
 
+TWO = Capacity((Node(2, 0),))
+
 
 @pytest.fixture(autouse=True)
 def _two_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "nodes_now", lambda: [room.Node(2.0, 0.0)])
+    monkeypatch.setattr(room, "nodes_now", lambda: [Node(2.0, 0.0)])
 
 
 class Sweep:
@@ -47,7 +49,12 @@ class Sweep:
         self.told: list[RunPlan | str] = []
         rule = JournaledRule(self.search, self.results, 2)
         self.source = TrialSource(
-            self.document, self.search, self.results, Capacity(2, 0, 1), rule, self.told.append
+            self.document,
+            self.search,
+            self.results,
+            Capacity((Node(2, 0),)),
+            rule,
+            self.told.append,
         )
 
     def begin(self, name: str) -> dict[str, Any] | None:
