@@ -13,8 +13,10 @@ from pathlib import Path
 
 from raysuite.optim.schedule import factor
 from raysuite.plan import make_plans
+from raysuite.plan.batches import outcome
 from raysuite.plan.run_plan import RunPlan
 from raysuite.records import (
+    BatchTried,
     EpochFinished,
     GateVerdict,
     Journal,
@@ -64,14 +66,25 @@ def write_results(
     fails: Mapping[int, RunFailed] | None = None,
     missing: Collection[int] = (),
     elsewhere: bool = False,
+    sizes: Mapping[int, int] | None = None,
 ) -> Results:
     """A results folder with a finished run for each plan, but for those that fail or are missing.
 
     `fails` maps the index of a run to its end; `missing` names runs without any journal.
-    `elsewhere` takes named data sets at their official counts.
+    `elsewhere` takes named data sets at their official counts. `sizes` maps a number of workers to
+    the micro-batch that is found for it by trial.
     """
     text = spec.replace("REPEATS", str(repeats))
     plans = make_plans(parse_document(text, "spec.yaml"), gpus=0, elsewhere=elsewhere)
+    found = {}
+    for place, plan in enumerate(plans):
+        if plan.undecided and sizes:
+            size = sizes[plan.workers]
+            tried = [
+                BatchTried(stage="alone", micro_batch=n, fits=n == size) for n in (size, size + 1)
+            ]
+            plans[place], record = outcome(plan, tried, 1.0)
+            found[record.run_id] = record
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "spec.yaml").write_text(text, "utf-8")
     dump = [plan.model_dump(mode="json") for plan in plans]
@@ -81,6 +94,8 @@ def write_results(
         if plan.index in missing:
             continue
         journal = Journal(results.journal_file(plan.run_id))
+        if plan.run_id in found:
+            journal.write(found[plan.run_id])
         for record in run_records(plan, (fails or {}).get(plan.index)):
             journal.write(record)
     return results

@@ -66,14 +66,20 @@ def variant_key(plan: Plan) -> str:
     return json.dumps([spec, plan["device"]], sort_keys=True)
 
 
-def series_key(plan: Plan) -> str:
+def series_key(plan: Plan, found: str | None = None) -> str:
     """Equal for variants that differ in their number of workers alone.
 
-    The device is left out where the spec leaves it to the machine (`auto`).
+    The device is left out where the spec leaves it to the machine (`auto`), and so is the number of
+    `found`, the key that was found by trial, such as `training.accumulate`: it follows from the
+    workers.
     """
     spec = copy.deepcopy({key: value for key, value in plan["spec"].items() if key != "seed"})
     spec["resources"].pop("workers")
-    return json.dumps(spec, sort_keys=True)
+    if found is None:
+        return json.dumps(spec, sort_keys=True)
+    block, _, name = found.partition(".")
+    spec[block].pop(name)
+    return json.dumps([spec, extras(plan)], sort_keys=True)
 
 
 def work_key(plan: Plan) -> str:

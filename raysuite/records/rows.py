@@ -75,6 +75,12 @@ class Row:
         return _counted(self.runs)
 
     @property
+    def series_key(self) -> str:
+        """Equal for rows that differ in their number of workers alone, and what follows from it."""
+        found = next((run.batch.key for run in self.runs if run.batch), None)
+        return series_key(self.runs[0].plan, found)
+
+    @property
     def is_baseline(self) -> bool:
         """True where the row is measured against itself."""
         return self.baseline == self.name
@@ -187,12 +193,12 @@ def _own_baselines(rows: Sequence[Row], workers: int = 1) -> list[Row | None]:
     """
     series: dict[str, list[Row]] = {}
     for row in rows:
-        series.setdefault(series_key(row.runs[0].plan), []).append(row)
+        series.setdefault(row.series_key, []).append(row)
     nearest: dict[str, Row | None] = {
         key: min(group, key=lambda row: (abs(row.workers - workers), row.workers))
         for key, group in series.items()
     }
-    return [nearest[series_key(row.runs[0].plan)] for row in rows]
+    return [nearest[row.series_key] for row in rows]
 
 
 def _named_baselines(rows: Sequence[Row], name: str) -> list[Row | None]:

@@ -59,9 +59,10 @@ def recount(folder: Path, baselines: Sequence[int | None] | None = None) -> Reco
     """All figures of a results folder.
 
     `baselines` holds for each row the index of its baseline; without it, that is the row of equal
-    options, but for the number of workers, that has the fewest.
+    options, but for the number of workers and a batch found by trial, that has the fewest.
     """
     found = Recount()
+    by_trial: list[str | None] = []
     plans = json.loads((folder / "plan.json").read_text("utf-8"))
     for plan in plans:
         file = folder / "runs" / plan["run_id"] / "journal.jsonl"
@@ -70,6 +71,7 @@ def recount(folder: Path, baselines: Sequence[int | None] | None = None) -> Reco
         if broken:
             found.unreadable[file.relative_to(folder).as_posix()] = broken
         found.runs.append(_run(plan, lines))
+        by_trial.append(next((r["key"] for r in lines if r["kind"] == "batch_found"), None))
     groups: dict[str, list[int]] = {}
     for number, plan in enumerate(plans):
         groups.setdefault(_variant(plan), []).append(number)
@@ -79,7 +81,8 @@ def recount(folder: Path, baselines: Sequence[int | None] | None = None) -> Reco
         found.rows.append(row)
         samples.append(kept)
     firsts = [plans[numbers[0]] for numbers in groups.values()]
-    for number, base in enumerate(baselines or _baselines(firsts)):
+    keys = [next((by_trial[n] for n in ns if by_trial[n]), None) for ns in groups.values()]
+    for number, base in enumerate(baselines or _baselines(firsts, keys)):
         if base is not None:
             workers = (firsts[base]["workers"], firsts[number]["workers"])
             same = base == number
@@ -108,25 +111,30 @@ def _variant(plan: Values) -> str:
     return json.dumps({"spec": spec, "device": plan["device"]}, sort_keys=True)
 
 
-def _baselines(plans: Sequence[Values]) -> list[int]:
+def _baselines(plans: Sequence[Values], found: Sequence[str | None]) -> list[int]:
     frame = pd.DataFrame(
         {
-            "series": [
-                json.dumps(
-                    {
-                        **{k: v for k, v in plan["spec"].items() if k != "seed"},
-                        "resources": {
-                            k: v for k, v in plan["spec"]["resources"].items() if k != "workers"
-                        },
-                    },
-                    sort_keys=True,
-                )
-                for plan in plans
-            ],
+            "series": [_series(plan, key) for plan, key in zip(plans, found, strict=True)],
             "workers": [plan["workers"] for plan in plans],
         }
     )
     return [int(i) for i in frame.groupby("series")["workers"].transform("idxmin")]
+
+
+def _series(plan: Values, found: str | None) -> str:
+    """All options but the number of workers, and what was found by trial for it."""
+    spec = {
+        f"{block}.{key}": value
+        for block, options in plan["spec"].items()
+        if block != "seed"
+        for key, value in (options.items() if isinstance(options, dict) else [("", options)])
+    }
+    asked = {}
+    if found is not None:
+        spec.pop(found)
+        asked = {k: v for k, v in plan["label"].items() if k not in ("resources.workers", "seed")}
+    spec.pop("resources.workers")
+    return json.dumps([spec, asked], sort_keys=True)
 
 
 def _run(plan: Values, lines: Sequence[Values]) -> Values:

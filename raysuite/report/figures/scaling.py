@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from raysuite.records import Row
+from raysuite.records import Ratio, Row
 from raysuite.report import text
 from raysuite.report.facets import WORK, shared, telling, written
 from raysuite.report.figures.panels import columns_of, headings, panelled
@@ -103,9 +103,11 @@ def _over_workers(
     """None unless some line has several numbers of workers; shorter lines are left to the bars."""
     shown = [row for row in rows if figure(row)]
     names = telling(shown, lambda row: row.workers, WORK)
-    series: dict[str, list[Row]] = {}
+    series: dict[tuple[str, str | None], list[Row]] = {}
     for row in shown:
-        series.setdefault(written(row, names), []).append(row)
+        # ratios to different baselines make no line
+        base = row.baseline if isinstance(figure(row), Ratio) else None
+        series.setdefault((written(row, names), base), []).append(row)
     if all(len(members) < 2 for members in series.values()):
         return None
     # a column of panels is one loader
@@ -118,8 +120,10 @@ def _over_workers(
         if ideal:
             present = sorted({row.workers for members in inside for row in members})
             panels[heading].append(_ideal(present, ideal))
-        for members in inside:
-            label = written(members[0], within) or shared(members, ("strategy", "loader"))
+        labels = [written(m[0], within) or shared(m, ("strategy", "loader")) for m in inside]
+        for members, label in zip(inside, labels, strict=True):
+            if labels.count(label) > 1:
+                label += f" against {members[0].baseline}"
             style = styles.line(members[0], within)
             panels[heading].append(
                 line(members, label, lambda row: row.workers, figure, write, style)

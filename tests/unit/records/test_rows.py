@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 
 from raysuite.errors import UserError
+from raysuite.plan import make_plans
+from raysuite.plan.batches import decided
 from raysuite.records import RunFailed, make_rows, results_figures
+from raysuite.records.names import series_key
+from raysuite.spec import parse_document
 from tests.fake_results import PACE, TWELVE_ROWS, write_results
 
 WITH_SINGLE = (
@@ -50,6 +54,43 @@ def test_speed_up_and_efficiency(tmp_path):
     assert two.efficiency.low == pytest.approx(two.speed_up.low / 2)
     assert (base.speed_up.value, base.efficiency.value) == (1.0, 1.0)
     assert not base.superlinear
+
+
+BY_TRIAL = """\
+name: made-up
+model: resnet20
+data: digits
+strategy: ddp
+training: {epochs: 2, BATCH}
+resources: {device: cpu}
+matrix: {resources.workers: [1, 2, 4]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("batch", "sizes"),
+    [
+        ("global_batch: 64, accumulate: auto", {1: 16, 2: 16, 4: 16}),
+        ("batch_per_worker: auto", {1: 64, 2: 32, 4: 16}),
+    ],
+)
+def test_a_batch_found_by_trial_makes_no_series_of_its_own(tmp_path, batch, sizes):
+    rows = rows_of(tmp_path, spec=BY_TRIAL.replace("BATCH", batch), sizes=sizes)
+    assert [row.runs[0].plan["micro_batch"] for row in rows] == list(sizes.values())
+    assert {row.baseline for row in rows} == {"ddp · native · 1 worker"}
+    assert [row.is_baseline for row in rows] == [True, False, False]
+    assert rows[2].speed_up.value > rows[1].speed_up.value > 1
+
+
+def test_what_was_asked_of_the_search_tells_series_apart():
+    wishes = "training.accumulate: [auto, {auto: largest, at_most: 8}]"
+    spec = BY_TRIAL.replace("BATCH", "global_batch: 64").replace("4]}", f"4], {wishes}}}")
+    plans = [
+        decided(plan, 8).model_dump(mode="json")
+        for plan in make_plans(parse_document(spec, "spec.yaml"), gpus=0)
+    ]
+    assert len({series_key(plan) for plan in plans}) == 3
+    assert len({series_key(plan, "training.accumulate") for plan in plans}) == 2
 
 
 def test_a_baseline_without_a_speed_is_not_replaced_in_silence(tmp_path):

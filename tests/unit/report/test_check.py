@@ -76,6 +76,14 @@ def test_a_report_against_another_row_agrees_too(tmp_path):
     assert one(check(results).mismatches, "tables/against-recomputed.tex").written == "0.76"
 
 
+def test_a_batch_found_by_trial_by_both_routes(tmp_path):
+    spec = DDP.replace("global_batch: 64", "global_batch: 64, accumulate: auto")
+    results = made(tmp_path, spec, sizes={1: 16, 2: 16})
+    assert check(results).mismatches == []
+    one, two = recount(tmp_path).rows
+    assert (one["speed_up.value"], two["speed_up.value"] > 1) == (1.0, True)
+
+
 def test_another_study_that_is_gone_is_told_and_the_rest_is_checked(tmp_path):
     write_results(tmp_path / "there", DDP)
     results = write_results(tmp_path / "here", DDP)

@@ -69,6 +69,16 @@ def test_efficiency_has_its_ideal_line_and_one_line_per_network(reports):
     assert named(reports["throughput"], "speed-up").traces[0]["y"] == [1, 2, 4, 8]
 
 
+def test_rows_of_different_baselines_are_not_joined(tmp_path):
+    spec = TWELVE_ROWS.replace("[native, dali]", "[native]").replace("[1, 2]", "[1, 2, 4]")
+    results = write_results(tmp_path, spec=spec)
+    whole = collect(results, baseline="ddp")
+    rows = {row.name: row for row in whole.rows}
+    assert rows["horovod · native · 2 workers"].baseline == "ddp · native · 2 workers"
+    assert "speed-up" not in {plot.name for plot in whole.plots}
+    assert "throughput-workers" in {plot.name for plot in whole.plots}
+
+
 def test_shares_add_up_to_one(reports):
     plot = named(reports["throughput"], "shares")
     assert plot.layout["barmode"] == "stack"
