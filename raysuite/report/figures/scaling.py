@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from itertools import cycle
 from typing import Any
 
 from raysuite.records import Ratio, Row
+from raysuite.records.names import workers_name
 from raysuite.report import text
 from raysuite.report.facets import WORK, shared, telling, written
 from raysuite.report.figures.panels import columns_of, headings, panelled
 from raysuite.report.figures.points import Figure, line, middle
 from raysuite.report.figures.styles import Styles
 from raysuite.report.plot import NEUTRAL, Plot, Trace
+
+_DASHES = ("dot", "dash", "dashdot")
+"""Of ideal lines from different numbers of workers."""
 
 
 def throughput(rows: Sequence[Row], styles: Styles) -> Plot | None:
@@ -33,7 +38,21 @@ def speed_up(rows: Sequence[Row], styles: Styles) -> Plot | None:
     """Speed-up over workers with its ideal line (Aach et al. 2023, Fig. 4)."""
     shown = [row for row in rows if row.speed_up]
     bases = {row.name: row.workers for row in rows}
-    ideal = {row.workers: row.workers / bases[str(row.baseline)] for row in shown}
+    several = len({bases[str(row.baseline)] for row in shown}) > 1
+
+    def ideal(inside: Sequence[Row]) -> list[Trace]:
+        found: dict[int, set[int]] = {}
+        for row in inside:
+            found.setdefault(bases[str(row.baseline)], set()).add(row.workers)
+        return [
+            _ideal(
+                f"ideal from {workers_name(base)}" if several else "ideal",
+                {workers: workers / base for workers in sorted(counts)},
+                dash,
+            )
+            for (base, counts), dash in zip(sorted(found.items()), cycle(_DASHES))
+        ]
+
     return _over_workers(
         shown,
         styles,
@@ -55,7 +74,7 @@ def efficiency(rows: Sequence[Row], styles: Styles) -> Plot | None:
         styles,
         lambda row: row.efficiency,
         panel=WORK,
-        ideal={row.workers: 1.0 for row in shown},
+        ideal=_ideal_efficiency,
         name="efficiency",
         title="Parallel efficiency",
         axis="parallel efficiency E",
@@ -74,7 +93,7 @@ def efficiency_per_model(rows: Sequence[Row], styles: Styles) -> Plot | None:
         styles,
         lambda row: row.efficiency,
         panel=[name for name in names if name != "model"],
-        ideal={row.workers: 1.0 for row in shown},
+        ideal=_ideal_efficiency,
         name="efficiency-models",
         title="Parallel efficiency per network",
         axis="parallel efficiency E",
@@ -97,7 +116,7 @@ def _over_workers(
     title: str,
     axis: str,
     note: str,
-    ideal: dict[int, float] | None = None,
+    ideal: Callable[[Sequence[Row]], list[Trace]] | None = None,
     write: text.Writer = text.number,
 ) -> Plot | None:
     """None unless some line has several numbers of workers; shorter lines are left to the bars."""
@@ -118,8 +137,7 @@ def _over_workers(
         panels[heading] = []
         inside = [m for m in series.values() if written(m[0], across) == heading]
         if ideal:
-            present = sorted({row.workers for members in inside for row in members})
-            panels[heading].append(_ideal(present, ideal))
+            panels[heading] += ideal([row for members in inside for row in members])
         labels = [written(m[0], within) or shared(m, ("strategy", "loader")) for m in inside]
         for members, label in zip(inside, labels, strict=True):
             if labels.count(label) > 1:
@@ -144,14 +162,18 @@ def _over_workers(
     )
 
 
-def _ideal(counts: Sequence[int], ideal: dict[int, float]) -> Trace:
+def _ideal_efficiency(rows: Sequence[Row]) -> list[Trace]:
+    return [_ideal("ideal", dict.fromkeys(sorted({row.workers for row in rows}), 1.0))]
+
+
+def _ideal(name: str, values: dict[int, float], dash: str = "dot") -> Trace:
     return {
         "type": "scatter",
         "mode": "lines",
-        "name": "ideal",
-        "x": list(counts),
-        "y": [ideal[workers] for workers in counts],
-        "line": {"color": NEUTRAL, "dash": "dot", "width": 1.5},
+        "name": name,
+        "x": list(values),
+        "y": list(values.values()),
+        "line": {"color": NEUTRAL, "dash": dash, "width": 1.5},
         "hoverinfo": "skip",
     }
 

@@ -7,7 +7,10 @@ import json
 import plotly.graph_objects as go
 import pytest
 
+from raysuite.records import make_rows, results_figures
 from raysuite.report import Report, collect
+from raysuite.report.figures import scaling
+from raysuite.report.figures.styles import Styles
 from raysuite.report.plot import Plot
 from tests.fake_results import TWELVE_ROWS, write_results
 from tests.fake_studies import ALL, write_study
@@ -77,6 +80,19 @@ def test_rows_of_different_baselines_are_not_joined(tmp_path):
     assert rows["horovod · native · 2 workers"].baseline == "ddp · native · 2 workers"
     assert "speed-up" not in {plot.name for plot in whole.plots}
     assert "throughput-workers" in {plot.name for plot in whole.plots}
+
+
+def test_each_number_of_workers_of_a_baseline_has_its_ideal_line(tmp_path):
+    spec = TWELVE_ROWS.replace("[native, dali]", "[native]").replace("[1, 2]", "[1, 2, 4]")
+    spec = spec.replace("[ddp, horovod, deepspeed]", "[ddp, horovod]")
+    runs = results_figures(write_results(tmp_path, spec=spec))
+    rows = make_rows([run for run in runs if run.variant != "horovod · native · 1 worker"])
+    plot = scaling.speed_up(rows, Styles(rows))
+    lines = {t["name"]: (t["x"], t["y"]) for t in plot.traces if t["name"].startswith("ideal")}
+    assert lines == {
+        "ideal from 1 worker": ([1, 2, 4], [1, 2, 4]),
+        "ideal from 2 workers": ([2, 4], [1, 2]),
+    }
 
 
 def test_shares_add_up_to_one(reports):
