@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 Plan = dict[str, Any]
 
+_BY_PATH = ("image_folder", "tfrecord")
+"""Data sets that are what lies at their path."""
 _SHOWN_FIRST = ("strategy", "loader", "resources.workers")
 
 
@@ -85,10 +88,10 @@ def series_key(plan: Plan, found: str | None = None) -> str:
 def work_key(plan: Plan) -> str:
     """Equal for runs whose images per second compare: the same model on the same images.
 
-    The form in which the images lie on disk is no part of it: it belongs to what is compared.
+    Where and in which form the images of a set known by name lie on disk is no part of it: that
+    belongs to what is compared.
     """
-    data = {key: value for key, value in plan["spec"]["data"].items() if key != "format"}
-    return json.dumps([plan["spec"]["model"], data], sort_keys=True)
+    return json.dumps(_work(plan), sort_keys=True)
 
 
 def work_name(plan: Plan) -> str:
@@ -96,6 +99,41 @@ def work_name(plan: Plan) -> str:
     data = plan["spec"]["data"]
     size = f" at {data['image_size']} pixels" if data.get("image_size") else ""
     return f"{plan['spec']['model']['name']} on {data['name']}{size}"
+
+
+def work_names(plans: Iterable[Plan]) -> dict[str, str]:
+    """`work_key` -> `work_name`, with the options that tell works of one name apart."""
+    works = {work_key(plan): plan for plan in plans}
+    names: dict[str, list[str]] = {}
+    for key, plan in works.items():
+        names.setdefault(work_name(plan), []).append(key)
+    told = {}
+    for name, keys in names.items():
+        options = {key: dict(_options(_work(works[key]))) for key in keys}
+        for key in keys:
+            differing = [
+                f"{option}={block_name(options[key].get(option))}"
+                for option in dict.fromkeys(each for found in options.values() for each in found)
+                if len({json.dumps(found.get(option)) for found in options.values()}) > 1
+            ]
+            told[key] = f"{name} ({', '.join(differing)})" if differing else name
+    return told
+
+
+def _work(plan: Plan) -> dict[str, Any]:
+    data = dict(plan["spec"]["data"])
+    left_out = ["format"] if data["name"] in _BY_PATH else ["format", "path", "root"]
+    for key in left_out:
+        data.pop(key, None)
+    return {"model": plan["spec"]["model"], "data": data}
+
+
+def _options(block: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in block.items():
+        if isinstance(value, dict):
+            yield from _options(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def block_name(value: Any) -> str:

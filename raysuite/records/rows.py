@@ -38,7 +38,7 @@ class Row:
     strategy: str
     loader: str
     work: str
-    """Model and images: throughputs compare within one work."""
+    """Model and images by name; throughputs compare within one `work_key`."""
     workers: int
     device: str
     global_batch: int

@@ -17,8 +17,9 @@ MOST_DIFFERENCES = 4
 def against_study(rows: Sequence[Row], others: Sequence[Row], asked: str, title: str) -> Comparison:
     """Rows of one study beside those of another.
 
-    Variants match that are equal in strategy, loader, model, data set and number of workers; among
-    several, those that have most other options in common. What differs is told with each line.
+    Variants match that are equal in strategy, loader, model with its options, data set and number
+    of workers; among several, those that have most other options in common. What differs is told
+    with each line.
     """
     pairs, left, right = _pairs(rows, others)
     unmatched = [
@@ -55,9 +56,10 @@ def _pairs(
     return pairs, left, right
 
 
-def _key(row: Row) -> tuple[str, str, str, int]:
+def _key(row: Row) -> tuple[str, str, str, str, int]:
     spec = row.runs[0].plan["spec"]
-    return spec["strategy"]["name"], spec["loader"]["name"], row.work, row.workers
+    model = json.dumps(spec["model"], sort_keys=True)
+    return spec["strategy"]["name"], spec["loader"]["name"], model, row.work, row.workers
 
 
 def _differences(ours: Row, theirs: Row) -> list[str]:

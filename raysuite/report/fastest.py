@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from raysuite.records import Row, ratio_of_means
-from raysuite.records.names import workers_name
+from raysuite.records.names import work_key, work_names, workers_name
 from raysuite.report import text
 
 MOST_GROUPS = 8
@@ -29,14 +29,19 @@ def fastest(rows: Sequence[Row]) -> list[Sentence]:
     groups: dict[tuple[str, int], list[Row]] = {}
     for row in rows:
         if row.throughput is not None:
-            groups.setdefault((row.work, row.workers), []).append(row)
+            groups.setdefault((work_key(row.runs[0].plan), row.workers), []).append(row)
+    names = work_names(row.runs[0].plan for group in groups.values() for row in group)
     several_works = len({work for work, _ in groups}) > 1
     said, alone = [], 0
-    for (work, workers), group in sorted(groups.items()):
+    for (work, workers), group in sorted(
+        groups.items(), key=lambda each: (names[each[0][0]], each[0][1])
+    ):
         if len(group) == 1 and len(groups) > 1:
             alone += 1
             continue
-        place = f"{work}, {workers_name(workers)}" if several_works else workers_name(workers)
+        place = (
+            f"{names[work]}, {workers_name(workers)}" if several_works else workers_name(workers)
+        )
         said.append(Sentence("result", f"{place}: {_best_of(group)}"))
     rest = len(said) - MOST_GROUPS
     said = said[:MOST_GROUPS]

@@ -178,6 +178,15 @@ def test_variants_match_by_what_they_are_and_differences_are_told(tmp_path):
     assert [each.side for each in found.unmatched].count("ours") == 10
 
 
+def test_another_option_of_the_model_does_not_match(tmp_path):
+    small, large = (
+        TWELVE_ROWS.replace("model: resnet20", f"model: {{name: resnet18, options: {{stem: {s}}}}}")
+        for s in ("small", "large")
+    )
+    ours, theirs = rows_of(tmp_path / "a", small), rows_of(tmp_path / "b", large)
+    assert against_study(ours, theirs, "there", "there").lines == ()
+
+
 def test_other_data_does_not_match(tmp_path):
     ours = rows_of(tmp_path / "a")
     theirs = rows_of(tmp_path / "b", AACH, elsewhere=True)

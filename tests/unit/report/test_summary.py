@@ -50,6 +50,30 @@ def test_models_are_not_compared_by_images_per_second(tmp_path):
     assert "resnet32 on digits, 2 workers: the highest" in said
 
 
+def test_options_of_a_model_make_another_network(tmp_path):
+    spec = TWELVE_ROWS.replace("[ddp, horovod, deepspeed]", "[ddp]").replace("[1, 2]", "[1]")
+    for loaders, wanted in (("[native]", "In each of the 2 groups"), ("[native, dali]", "")):
+        models = (
+            "[{name: resnet18, options: {stem: small}}, {name: resnet18, options: {stem: large}}]"
+        )
+        said = summary(
+            tmp_path / loaders,
+            spec=spec.replace("[native, dali]", loaders) + f"  model: {models}\n",
+            repeats=4,
+        )
+        assert wanted in said
+        for stem in ("small", "large"):
+            place = f"resnet18 on digits (model.options.stem={stem}), 1 worker: the highest"
+            assert (place in said) == (not wanted)
+
+
+def test_where_images_of_a_known_set_lie_makes_no_other_work(tmp_path):
+    spec = TWELVE_ROWS.replace("digits", "mnist").replace("[native, dali]", "[native]")
+    spec = spec.replace("[ddp, horovod, deepspeed]", "[ddp]").replace("[1, 2]", "[1]")
+    said = summary(tmp_path, spec=spec + "  data.path: [/fast, /slow]\n", elsewhere=True)
+    assert "the highest mean throughput" in said
+
+
 def test_failures_the_gate_and_missing_runs_are_named(tmp_path):
     said = summary(tmp_path, fails={0: LOST, 4: CAUGHT}, missing=[10, 11])
     assert "ddp · native · 1 worker failed (lost: worker died)." in said
