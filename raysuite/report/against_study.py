@@ -27,7 +27,7 @@ def against_study(rows: Sequence[Row], others: Sequence[Row], asked: str, title:
     ] + [Unmatched("theirs", row.name, "this study has no such variant") for row in right]
     lines = []
     for ours, theirs in pairs:
-        found = list(_lines(ours, theirs))
+        found = list(_lines(ours, theirs, _same_baseline(ours, theirs, rows, others)))
         lines += found
         if not found:
             unmatched.append(Unmatched("ours", ours.name, "one side has no figures"))
@@ -83,13 +83,22 @@ def _options(spec: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
             yield f"{prefix}{key}", value
 
 
-def _lines(ours: Row, theirs: Row) -> Iterator[Line]:
-    notes = _told(_differences(ours, theirs))
+def _same_baseline(ours: Row, theirs: Row, rows: Sequence[Row], others: Sequence[Row]) -> bool:
+    """Whether the speed-ups of both are against variants that match."""
+    left = next((row for row in rows if row.name == ours.baseline), None)
+    right = next((row for row in others if row.name == theirs.baseline), None)
+    return left is not None and right is not None and _key(left) == _key(right)
+
+
+def _lines(ours: Row, theirs: Row, same_baseline: bool) -> Iterator[Line]:
+    told = _told(_differences(ours, theirs))
+    apart = f"baseline {ours.baseline}, theirs {theirs.baseline}"
     for quantity, left in row_figures(ours).items():
         right = row_figures(theirs)[quantity]
         if left is None or right is None:
             continue
-        ratio, basis = _ratio(left, right)
+        comparable = same_baseline or isinstance(left, Stat)
+        ratio, basis = _ratio(left, right) if comparable else (None, "none")
         yield Line(
             quantity=quantity,
             ours_name=ours.name,
@@ -98,7 +107,7 @@ def _lines(ours: Row, theirs: Row) -> Iterator[Line]:
             theirs=Measured.of(right),
             ratio=ratio,
             basis=basis,
-            notes=notes,
+            notes=told if comparable else (apart, *told),
         )
 
 

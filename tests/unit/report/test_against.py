@@ -178,6 +178,23 @@ def test_variants_match_by_what_they_are_and_differences_are_told(tmp_path):
     assert [each.side for each in found.unmatched].count("ours") == 10
 
 
+def test_speed_ups_against_different_baselines_have_no_ratio(tmp_path):
+    four = TWELVE_ROWS.replace("[1, 2]", "[1, 2, 4]")
+    ours = rows_of(tmp_path / "a", four)
+    theirs = rows_of(tmp_path / "b", four.replace("[1, 2, 4]", "[2, 4]"))
+    found = against_study(ours, theirs, "there", "there")
+    name = "ddp · native · 4 workers"
+    for quantity in ("speed_up", "efficiency"):
+        apart = line(found, quantity, name)
+        assert (apart.ratio, apart.basis) == (None, "none")
+        assert apart.notes == ("baseline ddp · native · 1 worker, theirs ddp · native · 2 workers",)
+    throughput = line(found, "throughput", name)
+    assert throughput.ratio
+    assert throughput.notes == ()
+    again = against_study(ours, rows_of(tmp_path / "c", four), "there", "there")
+    assert line(again, "speed_up", name).ratio
+
+
 def test_another_option_of_the_model_does_not_match(tmp_path):
     small, large = (
         TWELVE_ROWS.replace("model: resnet20", f"model: {{name: resnet18, options: {{stem: {s}}}}}")
