@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from raysuite.records import Ratio, Row, Stat, ratio_of_means
-from raysuite.records.names import series_key
+from raysuite.records.names import series_key, work_key
 from raysuite.report.against import (
     QUANTITIES,
     Comparison,
@@ -148,16 +148,27 @@ def _over_workers(row: Row, rows: Sequence[Row], workers: int | None) -> Ratio |
 
 
 def _over_native(row: Row, rows: Sequence[Row]) -> Ratio | None:
-    def rest(each: Row) -> tuple[object, ...]:
-        spec = each.runs[0].plan["spec"]
-        return spec["strategy"], each.work, each.workers, each.global_batch
-
-    native = (
+    """Over the row that differs in its loader alone; of several, one that reads the same files."""
+    spec = row.runs[0].plan["spec"]
+    if spec["loader"]["name"] == "native":
+        return None
+    native = [
         each
         for each in rows
-        if each.runs[0].plan["spec"]["loader"]["name"] == "native" and rest(each) == rest(row)
-    )
-    return _ratio(row, next(native, None))
+        if each.runs[0].plan["spec"]["loader"]["name"] == "native"
+        and _but_loader(each) == _but_loader(row)
+    ]
+    same_files = [each for each in native if each.runs[0].plan["spec"]["data"] == spec["data"]]
+    return _ratio(row, next(iter(same_files or native), None))
+
+
+def _but_loader(row: Row) -> tuple[object, ...]:
+    """What a row is, without its loader and the form in which that reads the images."""
+    plan = row.runs[0].plan
+    spec = {
+        key: value for key, value in plan["spec"].items() if key not in ("seed", "loader", "data")
+    }
+    return spec, work_key(plan), row.device, row.global_batch
 
 
 def _ratio(row: Row, base: Row | None) -> Ratio | None:
