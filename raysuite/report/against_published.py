@@ -191,14 +191,19 @@ def _notes(row: Row, value: Published) -> Iterator[str]:
 
 def _held(line: Line) -> str:
     """Whether a bound or a range holds for ours, as far as our interval tells."""
-    ends = [line.ours.value] if line.ours.low is None else [line.ours.low, line.ours.high]
-    held = {_holds(line, end) for end in ends if end is not None}
-    bound = line.bound or "within"
-    said = stated(line.quantity, line.theirs.value, line.theirs.high, bound)
-    if len(held) > 1:
-        return f"whether ours is {said} lies within our interval"
-    spread = " (n = 1)" if line.ours.low is None else ""
-    return f"ours is {'' if held == {True} else 'not '}{said}{spread}"
+    ours = line.ours
+    low = ours.value if ours.low is None else ours.low
+    high = ours.value if ours.high is None else ours.high
+    said = stated(line.quantity, line.theirs.value, line.theirs.high, line.bound or "within")
+    spread = " (n = 1)" if ours.low is None else ""
+    if _holds(line, low) and _holds(line, high):
+        return f"ours is {said}{spread}"
+    if line.theirs.high is None:
+        if _holds(line, low) or _holds(line, high):
+            return f"whether ours is {said} lies within our interval"
+    elif low <= line.theirs.high and high >= line.theirs.value:
+        return f"whether ours is {said} cannot be told: our interval reaches beyond that"
+    return f"ours is not {said}{spread}"
 
 
 def _holds(line: Line, value: float) -> bool:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from raysuite.records import Row, make_rows, results_figures
-from raysuite.records.statistics import summarize
+from raysuite.records.statistics import Stat, summarize
 from raysuite.report.against_published import against_published
 from raysuite.report.published import published
 from tests.fake_results import TWELVE_ROWS, write_results
@@ -48,3 +50,24 @@ def test_the_native_row_may_read_other_files_where_none_reads_the_same(tmp_path)
     speeds = [[100.0], [200.0], [150.0], [240.0]]
     assert list(over_native([*native, *dali], speeds).values()) == [1.5, 1.2]
     assert list(over_native([native[0], dali[1]], [[100.0], [150.0]]).values()) == [1.5]
+
+
+@pytest.mark.parametrize(
+    ("mean", "width", "said"),
+    [
+        (130.0, 10.0, "ours is within 120 to 140"),
+        (130.0, 30.0, "whether ours is within 120 to 140 cannot be told"),
+        (150.0, 20.0, "whether ours is within 120 to 140 cannot be told"),
+        (160.0, 10.0, "ours is not within 120 to 140"),
+        (100.0, None, "ours is not within 120 to 140 (n = 1)"),
+        (130.0, None, "ours is within 120 to 140 (n = 1)"),
+    ],
+)
+def test_a_range_holds_fails_or_cannot_be_told(tmp_path, mean, width, said):
+    [row, _] = rows_of(tmp_path, ALONE)
+    throughput = Stat((mean,), mean, width)
+    value = replace(OVER_NATIVE, quantity="throughput", value=120.0, high=140.0, loader="")
+    [line] = against_published(
+        [replace(row, throughput=throughput)], replace(AACH, values=(value,))
+    ).lines
+    assert line.notes[0].partition(":")[0] == said
