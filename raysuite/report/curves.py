@@ -57,6 +57,7 @@ def loss(rows: Sequence[Row], styles: Styles) -> Plot | None:
         return None
     drawn = {heading: [trace for _, trace in lines] for heading, lines in panels.items()}
     for trace in (trace for lines in drawn.values() for trace in lines):
+        trace["x"], trace["y"] = _thinned((trace["x"], trace["y"]))
         trace["mode"] = "lines"
         trace["line"] |= {"width": 1.3}
     steps = max(e.first_step + len(e.losses) for run in _runs(rows) for e in run.epochs)
@@ -96,7 +97,7 @@ def learning_rate(rows: Sequence[Row], styles: Styles) -> Plot | None:
     for _, run, members in alike:
         every = len(alike) == 1 and len(rows) > 1
         name = "all variants" if every else safe(_common(members, names, len(rows)))
-        steps, rates = _by_step(run, lambda e: e.learning_rates)
+        steps, rates = _thinned(_by_step(run, lambda e: e.learning_rates))
         epochs = [step / run.plan["steps_per_epoch"] for step in steps]
         trace = _trace(members[0], names, styles, (epochs, rates), ".4g")
         style = {"dash": "solid"} if every else {}
@@ -186,14 +187,20 @@ def _by_epoch(run: RunFigures, figure: Callable[[EpochFinished], float]) -> Curv
 
 
 def _by_step(run: RunFigures, figure: Callable[[EpochFinished], list[float]]) -> Curve:
-    """Values per step, counted from 1, thinned to means of equal stretches where there are many."""
-    values = [value for epoch in run.epochs for value in figure(epoch)]
+    """Values per step, counted from 1."""
     steps = [epoch.first_step + n + 1.0 for epoch in run.epochs for n in range(len(figure(epoch)))]
-    stretch = max(1, math.ceil(len(values) / MOST_POINTS))
-    starts = range(0, len(values), stretch)
+    return steps, [value for epoch in run.epochs for value in figure(epoch)]
+
+
+def _thinned(curve: Curve) -> Curve:
+    """Means of equal stretches of steps where there are many; after the mean over repeats, as
+    these may differ in length."""
+    x, y = curve
+    stretch = max(1, math.ceil(len(x) / MOST_POINTS))
+    starts = range(0, len(x), stretch)
     return (
-        [_mean(steps[start : start + stretch]) for start in starts],
-        [_mean(values[start : start + stretch]) for start in starts],
+        [_mean(x[start : start + stretch]) for start in starts],
+        [_mean(y[start : start + stretch]) for start in starts],
     )
 
 
