@@ -146,13 +146,17 @@ def _panels(
 
 
 def _add_intervals(trace: Trace, row: Row) -> None:
-    """95 % intervals over the repeats that came so far, at each epoch."""
+    """95 % intervals over the repeats that came so far: at each epoch, or where these are many at
+    some, the last among them."""
     curves = [[epoch.val_accuracy for epoch in run.epochs] for run in _runs([row])]
     stats = [
         summarize(y[place] for y in curves if place < len(y)) for place in range(len(trace["x"]))
     ]
-    if len(stats) <= MOST_MARKERS:
-        trace["error_y"] = whiskers(stats)
+    every = math.ceil(len(stats) / MOST_MARKERS)
+    shown = [
+        None if (len(stats) - place) % every else stat for place, stat in enumerate(stats, start=1)
+    ]
+    trace["error_y"] = whiskers(shown) | ({"width": 0} if every > 1 else {})
 
 
 def _trace(row: Row, names: Sequence[str], styles: Styles, curve: Curve, digits: str) -> Trace:

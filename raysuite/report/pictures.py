@@ -173,10 +173,11 @@ def _line(axes: Axes, trace: Trace) -> None:
         _texts(axes, trace)
     if mode == "text":
         return
+    bar = trace.get("error_y", {})
     axes.errorbar(
         trace["x"],
         trace["y"],
-        yerr=_error(trace.get("error_y")),
+        yerr=_error(bar),
         color=line.get("color", marker.get("color")),
         linestyle=_DASHES[line.get("dash", "solid")] if "lines" in mode else "none",
         linewidth=0.7 * line.get("width", 2),
@@ -184,7 +185,7 @@ def _line(axes: Axes, trace: Trace) -> None:
         marker=_MARKERS[marker.get("symbol", "circle")] if "markers" in mode else None,
         markersize=0.7 * marker.get("size", 6),
         alpha=trace.get("opacity"),
-        capsize=2,
+        capsize=bar.get("width", 4) / 2,
         label=_plain(trace["name"]) if trace.get("showlegend", True) else None,
     )
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from raysuite.records import Row
 from raysuite.report import curves, text
@@ -43,7 +44,7 @@ def accuracy(rows: Sequence[Row], styles: Styles) -> Plot | None:
     return panelled(
         name="accuracy-batch",
         title="Accuracy over global batch" + (f" – {said}" if said else ""),
-        note="Top-1 after the last epoch: means over repeats with 95 % intervals.",
+        note=f"Top-1 after the last epoch: {_means(chain(*panels.values()))}.",
         description=f"Lines over {text.count(len(batches), 'global batch')}"
         f"{'es' if len(batches) > 1 else ''}, from {batches[0]} to {batches[-1]}.",
         panels=panels,
@@ -76,5 +77,10 @@ def largest_batch(rows: Sequence[Row], styles: Styles) -> Plot | None:
         plot,
         name="accuracy-largest",
         title=title,
-        note="Top-1 over epochs: means over repeats with 95 % intervals.",
+        note=f"Top-1 over epochs: {_means(plot.traces)}.",
     )
+
+
+def _means(traces: Iterable[Trace]) -> str:
+    intervals = any(trace.get("error_y", {}).get("visible") for trace in traces)
+    return "means over repeats" + (" with 95 % intervals" if intervals else "")
