@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from raysuite.records import Row, RunFigures
 from raysuite.records.steady import FAR, late_settling
 from raysuite.report import text
+from raysuite.report.environments import differing
 from raysuite.report.fastest import Sentence, fastest
 
 MOST_FAILURES = 4
@@ -81,11 +82,11 @@ def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
             f"{text.count(pruned, 'run')} of {len(runs)} stopped early by the sweep's scheduler."
         )
     said += [*_by_trial(runs), *_apart(rows), *_unsettled(rows), *_left_out(runs)]
-    places = {run.started.environment.get("fingerprint") for run in runs if run.started}
-    if len(places) > 1:
+    apart = differing([run.started.environment for run in runs if run.started])
+    if apart:
         said.append(
-            f"The runs come from {len(places)} different environments (hardware or versions): "
-            "their figures may not compare."
+            f"The runs come from environments that differ in {text.listed(apart)}: their figures "
+            "may not compare."
         )
     return [Sentence("caveat", sentence) for sentence in said]
 
