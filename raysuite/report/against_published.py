@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from raysuite.records import Ratio, Row, Stat, ratio_of_means
-from raysuite.records.names import series_key, work_key
+from raysuite.records.names import work_key
 from raysuite.report.against import (
     QUANTITIES,
     Comparison,
@@ -140,10 +140,8 @@ def _figure(row: Row, rows: Sequence[Row], value: Published) -> Stat | Ratio | N
 
 def _over_workers(row: Row, rows: Sequence[Row], workers: int | None) -> Ratio | None:
     """Speed-up over the same variant on so many workers, whatever baseline the report has."""
-    key = series_key(row.runs[0].plan)
-    base = (
-        each for each in rows if each.workers == workers and series_key(each.runs[0].plan) == key
-    )
+    key = row.series_key
+    base = (each for each in rows if each.workers == workers and each.series_key == key)
     return _ratio(row, next(base, None))
 
 

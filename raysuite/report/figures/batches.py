@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import chain
 
 from raysuite.records import Row
+from raysuite.records.names import work_key
 from raysuite.report import curves, text
 from raysuite.report.facets import WORK, shared, telling, written
 from raysuite.report.figures.panels import ACCURACY, panelled
@@ -62,14 +63,15 @@ def largest_batch(rows: Sequence[Row], styles: Styles) -> Plot | None:
     """Accuracy over epochs of the rows with the largest global batch of their work."""
     shown = [row for row in rows if row.final_accuracy]
     names = telling(shown, lambda row: row.global_batch, WORK)
-    most: dict[str, int] = {}
+    most: dict[str, int] = {}  # by the key of their work
     counts: dict[str, set[int]] = {}
     for row in shown:
-        most[row.work] = max(most.get(row.work, 0), row.global_batch)
+        work = work_key(row.runs[0].plan)
+        most[work] = max(most.get(work, 0), row.global_batch)
         counts.setdefault(written(row, names), set()).add(row.global_batch)
     if all(len(batches) < 2 for batches in counts.values()):
         return None
-    chosen = [row for row in shown if row.global_batch == most[row.work]]
+    chosen = [row for row in shown if row.global_batch == most[work_key(row.runs[0].plan)]]
     plot = curves.accuracy(chosen, styles, intervals=True)
     sizes = sorted({row.global_batch for row in chosen})
     title = f"Accuracy at the largest batch ({', '.join(f'{size:,}' for size in sizes)})"
