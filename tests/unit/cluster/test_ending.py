@@ -33,11 +33,11 @@ def test_a_second_signal_does_not_end_the_cleaning(tmp_path: Path) -> None:
     with subprocess.Popen(words, stdout=subprocess.PIPE) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == b"ready\n"
-        program.send_signal(signal.SIGHUP)
+        program.send_signal(signal.SIGTERM)  # SIGHUP is ignored below nohup
         assert program.stdout.readline() == b"cleaning\n"
         program.send_signal(signal.SIGHUP)
         program.send_signal(signal.SIGTERM)
-        assert program.wait(60) == 128 + signal.SIGHUP
+        assert program.wait(60) == 128 + signal.SIGTERM
     assert (tmp_path / "cleaned").exists()
 
 
