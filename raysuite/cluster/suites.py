@@ -27,7 +27,6 @@ from raysuite.cluster import private
 from raysuite.cluster.files import File
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.errors import UserError
-from raysuite.records import GateVerdict, RunStarted, RunStopped, read_journal
 
 LOCK = "driver.lock"
 _MOST_IN_VAIN = 3
@@ -117,6 +116,9 @@ def _is_forgotten(cluster: ClusterFolder, suite: Suite) -> bool:
 
 def _reached(results: Path) -> int:
     """A number that changes whenever a suite comes further: epochs, ends, steps at a stop."""
+    # here: the agents of a cluster start without
+    from raysuite.records import GateVerdict, RunStarted, RunStopped, read_journal
+
     reached = 0
     for file in results.glob("runs/*/journal.jsonl"):
         with contextlib.suppress(OSError):
