@@ -19,6 +19,8 @@ from raysuite.errors import UserError
 from raysuite.orchestrate.own_ray import own_loopback, own_token
 from raysuite.orchestrate.search_path import job_config
 
+# what a thread still asks of a Ray that has ended would join whichever it finds, or begin one
+_NO_OTHER = {"RAY_ENABLE_AUTO_CONNECT": "0"}
 _KNOCK_S = 10.0
 _TOKEN_FILE = Path.home() / ".ray" / "auth_token"
 
@@ -77,7 +79,7 @@ def connect(address: str | None) -> Iterator[Capacity]:
             "address 'auto' joins whichever Ray it finds, maybe another user's; give the "
             "cluster's own address, such as 10.0.0.1:6379, or none for a cluster of your own"
         )
-    settings = {**RAY_SETTINGS, **(_token() if address else {})}
+    settings = {**RAY_SETTINGS, **_NO_OTHER, **(_token() if address else {})}
     for name, value in settings.items():
         os.environ.setdefault(name, value)
     import ray

@@ -10,7 +10,7 @@ from ray.tune import Callback
 class Leaving(Callback):
     """Ends the thread in which Ray Tune runs, at its next step, without waiting for trials.
 
-    Left alone, it would go on to ask a Ray that has ended, and begin another.
+    Left alone, it would go on to ask a Ray that has ended.
     """
 
     def __init__(self) -> None:

@@ -87,3 +87,23 @@ def test_where_nothing_can_be_compiled_it_goes_on(
     with caplog.at_level("INFO"), own_loopback(tmp_path):
         assert "LD_PRELOAD" not in os.environ
     assert "no C compiler here" in caplog.text
+
+
+ASK_AFTERWARDS = """\
+from raysuite.errors import UserError
+from raysuite.orchestrate.cluster import connect
+try:
+    with connect("127.0.0.1:1"):
+        pass
+except UserError:
+    pass
+import ray
+ray.put(1)
+"""
+
+
+def test_who_asks_when_it_has_ended_begins_no_other() -> None:
+    words = [sys.executable, "-c", ASK_AFTERWARDS]
+    asked = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert asked.returncode == 1
+    assert "Ray has not been started yet" in asked.stderr
