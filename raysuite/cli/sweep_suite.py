@@ -56,7 +56,8 @@ def carry_out(request: Request) -> None:
         with StopWatch(cluster, request.stop_within_s) as watch:
             with suite.connect(request.address) as capacity:
                 if results is None:
-                    foresee(document, read_search(document), int(capacity.gpus))
+                    if request.address:  # any number of GPUs was counted on
+                        foresee(document, read_search(document), int(capacity.gpus))
                     results = create_sweep(document, request.root)
                 with sole_driver(results.folder), registered(cluster, results, request, watch):
                     stop = _run(request, document, results, capacity, tracking, watch, resume)

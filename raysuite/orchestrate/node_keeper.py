@@ -11,7 +11,8 @@ import ray
 from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback
 
 from raysuite.errors import RunError
-from raysuite.orchestrate.nodes import Need, NodesGoneError, capacity
+from raysuite.orchestrate.cluster import Capacity
+from raysuite.orchestrate.nodes import Need, NodesGoneError
 from raysuite.orchestrate.stopping import is_late, told
 from raysuite.records import Results
 
@@ -70,7 +71,7 @@ class NodeKeeper(ControllerCallback, WorkerGroupCallback):
         if self._run_ids and all(results.end_of(run_id) for run_id in self._run_ids):
             raise NothingLeftError("all runs have ended")
         deadline = time.monotonic() + self._wait_s
-        while (fit := self._need.fit(left := capacity())) < self._need.workers:
+        while (fit := self._need.fit(left := Capacity.now())) < self._need.workers:
             if told(self._results) is not None:
                 raise StoppedWaitingError("stopped while nodes were waited for")
             if time.monotonic() >= deadline:

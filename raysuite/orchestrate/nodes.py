@@ -49,16 +49,11 @@ class Need:
         return f"{workers} with {each} each" if self.workers > 1 else f"{workers} with {each}"
 
 
-def capacity() -> Capacity:
-    """What the nodes that are alive have."""
-    return Capacity.now()
-
-
 def with_fewer(plan: RunPlan, index: int) -> RunPlan | None:
     """The run with the workers that fit now, where its spec allows that; None otherwise."""
     if not plan.spec.resources.elastic:
         return None
-    left = capacity()
+    left = Capacity.now()
     return smaller(plan, Need.of(plan).fit(left), int(left.gpus), index)
 
 

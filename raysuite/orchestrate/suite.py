@@ -16,7 +16,7 @@ from raysuite.orchestrate.cluster import Capacity, connect
 from raysuite.orchestrate.groups import forget_checkpoint, make_trainer
 from raysuite.orchestrate.head import check_head
 from raysuite.orchestrate.losses import gone, record_loss
-from raysuite.orchestrate.nodes import NodeWatch, capacity, with_fewer
+from raysuite.orchestrate.nodes import NodeWatch, with_fewer
 from raysuite.orchestrate.preflight import lacking, too_large
 from raysuite.plan import RunPlan, groups, placed
 from raysuite.records import BatchFound, Journal, Results, RunFailed
@@ -125,7 +125,7 @@ def run(plans: Sequence[RunPlan], results: Results, nodes: int, hear: Listener) 
             if stop := hear.asked_to_stop():
                 return stop
             # where nothing came back the last time, and nothing has since, it is not waited for
-            patience = 0.0 if gave_up_at is not None and capacity() == gave_up_at else None
+            patience = 0.0 if gave_up_at is not None and Capacity.now() == gave_up_at else None
             error, stop = fit(make_trainer(group, results.folder, patience), results, hear, watch)
             hear.poll()
             if stop is not None:
@@ -134,7 +134,7 @@ def run(plans: Sequence[RunPlan], results: Results, nodes: int, hear: Listener) 
             missing = gone(error)
             if missing is None and _unfinished(unfinished, results):
                 check_head()
-            gave_up_at = capacity() if missing else None
+            gave_up_at = Capacity.now() if missing else None
             fewer: list[RunPlan] = []
             for plan in _unfinished(unfinished, results):
                 record_loss(plan, results, error)

@@ -109,7 +109,7 @@ def work_names(plans: Iterable[Plan]) -> dict[str, str]:
         names.setdefault(work_name(plan), []).append(key)
     told = {}
     for name, keys in names.items():
-        options = {key: dict(_options(_work(works[key]))) for key in keys}
+        options = {key: dict(dotted(_work(works[key]))) for key in keys}
         for key in keys:
             differing = [
                 f"{option}={block_name(options[key].get(option))}"
@@ -120,20 +120,21 @@ def work_names(plans: Iterable[Plan]) -> dict[str, str]:
     return told
 
 
+def dotted(block: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of nested blocks, each with its dotted key behind `prefix`."""
+    for key, value in block.items():
+        if isinstance(value, dict):
+            yield from dotted(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
 def _work(plan: Plan) -> dict[str, Any]:
     data = dict(plan["spec"]["data"])
     left_out = ["format"] if data["name"] in _BY_PATH else ["format", "path", "root"]
     for key in left_out:
         data.pop(key, None)
     return {"model": plan["spec"]["model"], "data": data}
-
-
-def _options(block: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in block.items():
-        if isinstance(value, dict):
-            yield from _options(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def block_name(value: Any) -> str:

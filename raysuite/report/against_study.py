@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from raysuite.records import Ratio, Row, Stat, ratio_of_means
+from raysuite.records.names import dotted
 from raysuite.report.against import Basis, Comparison, Line, Measured, Unmatched, row_figures
 
 MOST_DIFFERENCES = 4
@@ -64,7 +65,7 @@ def _key(row: Row) -> tuple[str, str, str, str, int]:
 
 def _differences(ours: Row, theirs: Row) -> list[str]:
     """Options in which two variants differ, with both values."""
-    left, right = (dict(_options(row.runs[0].plan["spec"])) for row in (ours, theirs))
+    left, right = (_options(row.runs[0].plan["spec"]) for row in (ours, theirs))
     left["device"], right["device"] = ours.device, theirs.device
     return [
         f"{key} {json.dumps(left.get(key))}, theirs {json.dumps(right.get(key))}"
@@ -73,14 +74,9 @@ def _differences(ours: Row, theirs: Row) -> list[str]:
     ]
 
 
-def _options(spec: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in spec.items():
-        if not prefix and key in ("name", "description", "seed", "repeats", "matrix"):
-            continue
-        if isinstance(value, dict):
-            yield from _options(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+def _options(spec: dict[str, Any]) -> dict[str, Any]:
+    left_out = ("name", "description", "seed", "repeats", "matrix")
+    return dict(dotted({key: value for key, value in spec.items() if key not in left_out}))
 
 
 def _same_baseline(ours: Row, theirs: Row, rows: Sequence[Row], others: Sequence[Row]) -> bool:

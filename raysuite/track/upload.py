@@ -172,7 +172,8 @@ class Upload:
                     self.store.client.log_artifact(mlflow_id, str(file))
             for plot in plots:
                 self.store.client.log_artifact(mlflow_id, str(plot), "plots")
-            self.store.remove_others(parent, "best*.yaml", {file.name for file in files})
+            if self.search:
+                self.store.remove_others(parent, "best*.yaml", {file.name for file in files})
             tags = _links(parent, folder, self._view())
             self.store.log(mlflow_id, tags={**tags, MARK: mark})
         runs = [trial.figures for trial in trials]

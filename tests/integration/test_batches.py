@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from raysuite.records import BatchFound, RunFailed, RunFinished
+from raysuite.records import BatchFound, Results, RunFailed, RunFinished
 from raysuite.records.sweep import trials
-from tests.integration.workplace import Workplace
+from tests.integration.workplace import Command, Workplace
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -86,6 +86,15 @@ class Hungry(Net):
 """
 
 
+def swept(workplace: Workplace, name: str, spec: str, code: int) -> tuple[Command, Results]:
+    """A sweep that has ended with an exit code, and its results."""
+    workplace.write(name, spec)
+    done = workplace.start("raysuite", "sweep", name, "--no-mlflow")
+    assert done.wait(PATIENCE_S) == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done, workplace.results()
+
+
 def test_a_run_finds_its_batch_where_a_rank_runs_out(workplace: Workplace) -> None:
     workplace.write("hungry.py", HUNGRY)
     workplace.write("found.yaml", SPEC)
@@ -109,11 +118,7 @@ def test_a_run_finds_its_batch_where_a_rank_runs_out(workplace: Workplace) -> No
 @pytest.mark.thorough
 def test_each_trial_of_a_sweep_finds_its_own(workplace: Workplace) -> None:
     workplace.write("hungry.py", HUNGRY)
-    workplace.write("searched.yaml", SEARCHED)
-    done = workplace.start("raysuite", "sweep", "searched.yaml", "--no-mlflow")
-    assert done.wait(PATIENCE_S) == 0, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    results = workplace.results()
+    done, results = swept(workplace, "searched.yaml", SEARCHED, 0)
     assert results.folder.parent.name == "searched"
     narrow, starved = results.plans()
     assert (narrow["micro_batch"], narrow["accumulate"]) == (16, 3)
@@ -134,11 +139,7 @@ def test_each_trial_of_a_sweep_finds_its_own(workplace: Workplace) -> None:
 @pytest.mark.thorough
 def test_trials_whose_batch_cannot_be_found_say_why(workplace: Workplace) -> None:
     workplace.write("spoilt.py", SPOILT_MODEL)
-    workplace.write("spoilt.yaml", SPOILT)
-    done = workplace.start("raysuite", "sweep", "spoilt.yaml", "--no-mlflow")
-    assert done.wait(PATIENCE_S) == 1, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    results = workplace.results()
+    _, results = swept(workplace, "spoilt.yaml", SPOILT, 1)
     ends = [results.records(plan["run_id"]) for plan in results.plans()]
     assert [len(records) for records in ends] == [1, 1]
     (raised,), (late,) = ends

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from raysuite.orchestrate.cluster import Node
-from raysuite.orchestrate.nodes import Need, capacity
+from raysuite.orchestrate.cluster import Capacity, Node
+from raysuite.orchestrate.nodes import Need
 
 
 def fits(nodes: Sequence[Node], running: Iterable[Need], wanted: Need) -> bool:
@@ -30,4 +30,4 @@ def fits(nodes: Sequence[Node], running: Iterable[Need], wanted: Need) -> bool:
 
 def nodes_now() -> list[Node]:
     """What each node that is alive has."""
-    return [*capacity().each]
+    return [*Capacity.now().each]

@@ -124,16 +124,16 @@ class TrialSource(Searcher):
         """A trial's actor has ended; where it died, its run is made again, or is lost."""
         plan = self._running.pop(trial_id)
         self._has_changed = True
+        stopped = stopping.told(self._results.folder)
+        if not stopped:
+            settle_pruned([plan], self._results)  # the rule has done with it: it is not made again
         if self._results.end_of(plan.run_id) is not None:
             return
-        if stopping.told(self._results.folder):
+        if stopped:
             self._pending.append(plan)
             return
         if self._is_held(plan):
             self._held[plan.run_id] = plan
-            return
-        settle_pruned([plan], self._results)  # the rule has done with it: it is not made again
-        if self._results.end_of(plan.run_id) is not None:
             return
         limit = self._search.deadline_s
         self._deaths[plan.run_id] += 1

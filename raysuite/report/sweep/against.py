@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from raysuite.errors import UserError
 from raysuite.records import Ratio, Results
+from raysuite.records.names import dotted
 from raysuite.records.sweep import Goal
 from raysuite.report.against import Comparison, Line, Measured
 from raysuite.report.plot import Plot
@@ -111,22 +111,14 @@ def _values(study: Study) -> list[str]:
 
 def _differences(ours: Study, theirs: Study) -> Iterator[str]:
     left, right = (
-        {**dict(_flat(e.base)), **dict(_flat(e.search, "search."))} for e in (ours, theirs)
+        dict(dotted({k: v for k, v in each.base.items() if k != "search"}))
+        | dict(dotted(each.search, "search."))
+        for each in (ours, theirs)
     )
     for key in dict.fromkeys((*left, *right)):
         if left.get(key) != right.get(key) and key not in ("name", "description"):
             a, b = (json.dumps(each.get(key)) for each in (left, right))
             yield f"{key} ({a}, theirs {b})"
-
-
-def _flat(data: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in data.items():
-        if not prefix and key == "search":
-            continue
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def anytime_plot(ours: Study, theirs: Study) -> Plot | None:

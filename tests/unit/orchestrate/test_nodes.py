@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import ray
 
-from raysuite.orchestrate import node_keeper, nodes
+from raysuite.orchestrate import node_keeper
 from raysuite.orchestrate.cluster import Capacity, Node
 from raysuite.orchestrate.node_keeper import LateError, NodeKeeper, StoppedWaitingError
 from raysuite.orchestrate.nodes import Need, NodesGoneError, NodeWatch, with_fewer
@@ -64,8 +64,7 @@ class Cluster:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *seen: Capacity) -> None:
         self.looks, self._seen = 0, seen
-        monkeypatch.setattr(nodes, "capacity", self.look)
-        monkeypatch.setattr(node_keeper, "capacity", self.look)
+        monkeypatch.setattr(Capacity, "now", self.look)
         monkeypatch.setattr(node_keeper, "_LOOK_S", 0.01)
 
     def look(self) -> Capacity:
