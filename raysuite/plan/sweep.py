@@ -7,7 +7,7 @@ from typing import Any
 
 from raysuite.errors import UserError
 from raysuite.records import Results
-from raysuite.records.journal import SEARCH
+from raysuite.records.journal import SEARCH, Decided
 from raysuite.spec import Document
 from raysuite.spec.search_check import read_search
 
@@ -33,6 +33,7 @@ def write_sweep(document: Document, results: Results) -> None:
     search = read_search(document).model_dump(mode="json")
     spec = {key: value for key, value in document.data.items() if key != "search"}
     results.write_search(search, str(spec["name"]), spec, document.settings)
+    results.write_decided(Decided([], is_all=False))
     results.write_plans([])
     (results.folder / "spec.yaml").write_text(document.text, "utf-8")
 

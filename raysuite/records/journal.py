@@ -3,6 +3,7 @@
 RESULTS/spec.yaml                      the spec as it was written
 RESULTS/plan.json                      the RunPlans, in the order of execution
 RESULTS/search.json                    of a sweep: what was searched, and the spec it began from
+RESULTS/decided.json                   of a sweep: what made no trial, and whether all are decided
 RESULTS/commands.txt                   the commands that wrote into it, one a line
 RESULTS/runs/RUN_ID/journal.jsonl      the run's Records
 RESULTS/report.html, rows.csv, rows.md
@@ -15,7 +16,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -72,6 +73,15 @@ def read_journal(file: Path) -> Iterator[Record]:
                 yield _RECORD.validate_json(line)
             except ValidationError:
                 continue
+
+
+class Decided(NamedTuple):
+    """How far a sweep has decided its trials, beyond those that have a plan."""
+
+    left_out: list[dict[str, Any]]
+    """Values that make no spec, in the order in which they were decided."""
+    is_all: bool
+    """Whether no further trial is to come."""
 
 
 class Results:
@@ -138,6 +148,15 @@ class Results:
         """Write down what a sweep searches; a reader never sees half a file."""
         content = {"search": search, "name": name, "spec": spec, "settings": settings or {}}
         self._write(SEARCH, content)
+
+    def decided(self) -> Decided | None:
+        """How far a sweep has decided its trials; None where that was not written down."""
+        file = self.folder / "decided.json"
+        return Decided(**json.loads(file.read_text("utf-8"))) if file.is_file() else None
+
+    def write_decided(self, decided: Decided) -> None:
+        """Write down how far trials are decided; a reader never sees half a file."""
+        self._write("decided.json", decided._asdict())
 
     def _write(self, name: str, content: Any) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -179,8 +179,9 @@ class Upload:
         runs = [trial.figures for trial in trials]
         lasts = [run.end or run.stopped for run in runs]
         ends = [milliseconds(last.time) for last in lasts if last]
-        asked = (self.search or {}).get("search", {}).get("trials") or 0
-        self.store.finish(mlflow_id, status or _overall(runs, asked), max(ends, default=None))
+        decided = self.results.decided()
+        whole = decided is None or decided.is_all
+        self.store.finish(mlflow_id, status or _overall(runs, whole), max(ends, default=None))
 
     def _write_sweep(self, search: dict[str, Any], trials: list[TrialFigures]) -> None:
         """What a sweep's own run tells of all trials; the best of them are tagged, no others."""
@@ -223,11 +224,11 @@ class Upload:
         return min((begin for begin in begins if begin is not None), default=None)
 
 
-def _overall(runs: list[RunFigures], asked: int) -> str:
-    """What the runs tell of the whole; of a sweep that has fewer than it was asked for, none of
+def _overall(runs: list[RunFigures], whole: bool) -> str:
+    """What the runs tell of the whole; of a sweep that has not decided all of its trials, none of
     them under way, that it was stopped."""
     states = {mlflow_status(run) for run in runs}
-    if len(runs) < asked and "RUNNING" not in states:
+    if not whole and "RUNNING" not in states:
         return "KILLED"
     for state in ("KILLED", "RUNNING"):
         if state in states:

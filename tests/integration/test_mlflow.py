@@ -17,6 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from raysuite.records import Journal, Results, RunFailed, RunFinished, results_figures
+from raysuite.records.journal import Decided
 from raysuite.report import build
 from raysuite.track import MlflowSink, prepare, sync
 from raysuite.track.store import Store
@@ -148,13 +149,10 @@ def test_the_best_specs_are_those_of_the_front_as_it_is(database, tmp_path):
     assert {"search.json", "plan.json"} <= found
 
 
-@pytest.mark.parametrize(("decided", "status"), [(4, "FINISHED"), (3, "KILLED")])
-def test_a_sweep_of_fewer_trials_than_asked_was_stopped(database, tmp_path, decided, status):
+@pytest.mark.parametrize(("is_all", "status"), [(True, "FINISHED"), (False, "KILLED")])
+def test_a_sweep_with_trials_yet_to_be_decided_was_stopped(database, tmp_path, is_all, status):
     results = write_sweep(tmp_path / "swept", trials=4)
-    plans = results.plans()
-    for plan in plans[decided:]:
-        shutil.rmtree(results.journal_file(plan["run_id"]).parent)
-    results.write_plans(plans[:decided])
+    results.write_decided(Decided([], is_all))
     assert sync(results).ok
     assert query(database, "select status from runs where name = 'swept'") == [(status,)]
 

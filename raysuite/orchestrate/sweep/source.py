@@ -25,6 +25,7 @@ from raysuite.plan import RunPlan
 from raysuite.plan.dataset import Datasets
 from raysuite.plan.trials import trial_plan
 from raysuite.records import Results
+from raysuite.records.journal import Decided
 from raysuite.records.judged import held_after, turns_of
 from raysuite.records.sweep import trials
 from raysuite.spec import Document
@@ -55,7 +56,9 @@ class TrialSource(Searcher):
         self._seen = Datasets()
         plans = [RunPlan.model_validate(plan) for plan in results.plans()]
         self._count = len(plans)
-        self._left_out: list[Values] = []
+        decided = results.decided() if draws_others(search) else None
+        # what was drawn goes by how many there were; values of a grid are tried again
+        self._left_out, self._all_decided = decided or Decided([], is_all=False)
         self._population = Population(document, search, results)
         left = [plan for plan in plans if results.end_of(plan.run_id) is None]
         self._held = {plan.run_id: plan for plan in left if self._is_held(plan)}
@@ -68,7 +71,6 @@ class TrialSource(Searcher):
         self._deaths: Counter[str] = Counter()
         self._known_nodes: list[Node] = []
         self._looked_at = -math.inf
-        self._all_decided = False
         self.stopped = False
         """Whether nothing new begins any more, because nobody listens."""
 
@@ -192,8 +194,10 @@ class TrialSource(Searcher):
 
     def _decide(self) -> RunPlan | None:
         """The next plan that can be; what cannot is told, and recorded where it has a plan."""
+        if self._all_decided:
+            return None
         left_out, known = 0, trials(self._results)
-        while not self._all_decided:
+        while True:
             if self.stopped or stopping.told(self._results.folder):
                 return None
             values = self._decider.next(known, self._left_out)
@@ -205,6 +209,7 @@ class TrialSource(Searcher):
                 )
             except SpecError as error:
                 self._left_out.append(values)
+                self._write_down()
                 self._tell(f"no trial of {_words(values)}: {_one_line(error)}")
                 left_out += 1
                 if left_out == _MOST_LEFT_OUT and draws_others(self._search):
@@ -215,7 +220,11 @@ class TrialSource(Searcher):
                 return plan
             known = trials(self._results)
         self._all_decided = True
+        self._write_down()
         return None
+
+    def _write_down(self) -> None:
+        self._results.write_decided(Decided(self._left_out, self._all_decided))
 
 
 def _words(values: Values) -> str:

@@ -146,6 +146,39 @@ def test_what_cannot_be_ends_a_sweep_that_draws_others_and_it_says_so(tmp_path, 
     assert sweep.told[-1] == "no further trials: 2 in a row make no spec"
 
 
+def test_what_was_left_out_is_known_when_it_is_taken_up_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("raysuite.orchestrate.sweep.source._MOST_LEFT_OUT", 8)
+    space = {
+        "training.global_batch": {"randint": [32, 36]},
+        "resources.workers": {"choice": [2]},
+        "optimizer.lr": {"uniform": [0.1, 0.2]},
+    }
+    others = Sweep(tmp_path / "at once", space, searcher="random", trials=20)
+    wanted = []
+    for number in range(20):
+        wanted.append(others.begin(str(number)))
+        others.end(str(number))
+    left_out = sum(isinstance(each, str) for each in others.told)
+    assert left_out > 8
+    assert others.source.suggest("over") == Searcher.FINISHED
+    for number in range(20):
+        sweep = Sweep(tmp_path / "in pieces", space, searcher="random", trials=20)
+        assert sweep.begin("a") == wanted[number]
+        sweep.end("a")
+    assert sweep.source.suggest("b") == Searcher.FINISHED
+    assert sweep.results.decided() == others.results.decided()
+
+
+def test_a_sweep_that_came_to_its_end_stays_there(tmp_path, monkeypatch):
+    monkeypatch.setattr("raysuite.orchestrate.sweep.source._MOST_LEFT_OUT", 2)
+    space = {"training.global_batch": {"choice": [33, 35]}, "resources.workers": {"choice": [2]}}
+    assert Sweep(tmp_path, space, searcher="random", trials=4).begin("a") is None
+    again = Sweep(tmp_path, space, searcher="random", trials=4)
+    assert again.source.suggest("a") == Searcher.FINISHED
+    assert again.source.is_done
+    assert again.told == []
+
+
 def test_trials_that_the_cluster_cannot_hold_are_all_recorded(tmp_path, monkeypatch):
     monkeypatch.setattr("raysuite.orchestrate.sweep.source._MOST_LEFT_OUT", 2)
     space = {"resources.workers": {"choice": [4]}}
