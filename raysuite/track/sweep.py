@@ -65,8 +65,10 @@ def best_runs(search: Search, trials: Sequence[TrialFigures]) -> list[str]:
 
 
 def sweep_points(search: Search, trials: Sequence[TrialFigures]) -> Iterator[Point]:
-    """The best value so far of each goal, step n being the n-th trial that ended."""
-    ended = [(trial.figures.end.time, trial) for trial in trials if trial.figures.end is not None]
+    """The best value so far of each goal, step n being the n-th trial that ended and did not fail:
+    one that failed may be made again."""
+    well = [trial for trial in trials if trial.counts]
+    ended = [(trial.figures.end.time, trial) for trial in well if trial.figures.end is not None]
     ended.sort(key=lambda each: (each[0], each[1].number))
     for goal in wanted_goals(search["search"]):
         for count, (time, _) in enumerate(ended, 1):
@@ -77,7 +79,7 @@ def sweep_points(search: Search, trials: Sequence[TrialFigures]) -> Iterator[Poi
 
 def ended_by(now: float, trials: Sequence[TrialFigures]) -> list[TrialFigures]:
     """Without those that ended while they were read: one read before may have ended earlier, and
-    the n-th trial that ended is to be the same one in every sync."""
+    the n-th that ended is to be the same one in every sync."""
     return [trial for trial in trials if not (end := trial.figures.end) or end.time <= now]
 
 

@@ -87,6 +87,14 @@ def test_the_best_so_far_never_falls(tmp_path: Path) -> None:
     assert times == sorted(times)
 
 
+def test_a_failed_trial_takes_no_step_from_those_after_it(tmp_path: Path) -> None:
+    search = write_sweep(tmp_path / "whole", trials=4, scheduler="none").search()
+    assert search is not None
+    failed = trials(write_sweep(tmp_path / "failed", trials=4, scheduler="none", fails={0: OOM}))
+    points = list(sweep_points(search, failed))
+    assert [point.step for point in points] == [1, 2, 3]
+
+
 @pytest.mark.parametrize("goals", [("accuracy",), ("accuracy", "throughput")])
 def test_a_trial_tells_its_goals_once_it_has_ended(tmp_path: Path, goals: tuple[str, ...]) -> None:
     scheduler = "asha" if len(goals) == 1 else "none"
