@@ -114,6 +114,8 @@ class RunPruned(RecordBase):
     value: float | None
     """The goal's value then, by which it was judged; None where there was none."""
     message: str = ""
+    settled: bool = False
+    """Whether the driver wrote it, maybe much later, for workers that had been lost by then."""
 
     @property
     def words(self) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 
 from raysuite.records.batches import BatchFound
 from raysuite.records.derive import RunFigures, Status, run_figures
+from raysuite.records.ends import RunPruned
 from raysuite.records.journal import Results
 from raysuite.records.judged import Member, RunJudged, turns_of
 from raysuite.records.names import Plan
@@ -145,8 +146,8 @@ def wall_seconds(records: Sequence[Record]) -> float:
 
 def at_work(records: Sequence[Record]) -> Iterator[tuple[float, float]]:
     """From when to when a run held workers, in seconds since 1970: while its batch was looked for,
-    and in each attempt from its start to its last Record. A run that waits to be compared with
-    others holds none.
+    and in each attempt from its start to its workers' last Record. A run that waits to be compared
+    with others holds none.
     """
     start: float | None = None
     last = 0.0
@@ -158,7 +159,8 @@ def at_work(records: Sequence[Record]) -> Iterator[tuple[float, float]]:
             if start is not None:
                 yield start, max(start, last)
             start = record.time
-        if not isinstance(record, RunJudged):
+        by_driver = isinstance(record, RunPruned) and record.settled
+        if not isinstance(record, RunJudged) and not by_driver:
             last = record.time
     if start is not None:
         yield start, max(start, last)

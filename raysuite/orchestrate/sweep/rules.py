@@ -1,15 +1,17 @@
 """Who ends trials early: Ray Tune's schedulers, fed from the journals.
 
 A scheduler's word is no kill: it is written into the run's folder, the workers end between two
-steps, and rank 0 records it. What a scheduler knows is what the journals hold, so that a sweep
-that is taken up again has its rungs as they were.
+steps, and rank 0 records it. What a scheduler knows is what the journals hold, in the order in
+which it heard of it, so that a sweep that is taken up again has its rungs as they were.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ray.tune.schedulers import (
@@ -26,6 +28,12 @@ from raysuite.plan import RunPlan
 from raysuite.records import EpochFinished, Journal, Results, RunPruned
 from raysuite.spec.search import SearchOptions
 from raysuite.train.stopping import Prune
+
+HEARD = "heard.jsonl"
+"""In the results folder: run, epoch and time of each EpochFinished, in the order of hearing. Of two
+workers' Records the later one may be heard of first."""
+
+_Heard = tuple[str, int, float]
 
 
 @dataclass(frozen=True)
@@ -68,6 +76,7 @@ class JournaledRule(FIFOScheduler):
         self._rule = rule_of(search, most_epochs)
         self._plans: dict[str, RunPlan] = {}
         self._heard: set[tuple[str, int]] = set()
+        self._order = {each: number for number, each in enumerate(_read(results.folder / HEARD))}
         self._stopped: set[str] = set()
 
     def add(self, plan: RunPlan) -> None:
@@ -81,11 +90,13 @@ class JournaledRule(FIFOScheduler):
                 self._rule.on_trial_add(None, Rival(plan.run_id))  # type: ignore[arg-type]
 
     def replay(self, plans: Iterable[RunPlan]) -> None:
-        """Hear what the journals hold, in the order in which it happened."""
+        """Hear what the journals hold, in the order in which it was heard before; then the rest."""
         for plan in plans:
             self.add(plan)
         epochs = [epoch for run_id in self._plans for epoch in epochs_of(self._results, run_id)]
-        for epoch in sorted(epochs, key=lambda each: each.time):
+        last = len(self._order)
+        epochs.sort(key=lambda each: (self._order.get(_key(each), last), each.time))
+        for epoch in epochs:
             self.hear(epoch)
 
     def hear(self, epoch: EpochFinished) -> None:
@@ -101,6 +112,7 @@ class JournaledRule(FIFOScheduler):
         if value is None:
             return
         self._heard.add((run_id, epoch.epoch))
+        self._write_down(epoch)
         if not math.isfinite(value):
             value = -math.inf
         found = {"epochs": epoch.epoch + 1, "value": value}
@@ -110,6 +122,13 @@ class JournaledRule(FIFOScheduler):
         self._stopped.add(run_id)
         if epoch.epoch + 1 < self._plans[run_id].spec.training.epochs:
             self._prune(run_id, epoch, value)
+
+    def _write_down(self, epoch: EpochFinished) -> None:
+        if _key(epoch) in self._order:
+            return
+        self._order[_key(epoch)] = len(self._order)
+        with (self._results.folder / HEARD).open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(_key(epoch)) + "\n")
 
     def _prune(self, run_id: str, epoch: EpochFinished, value: float) -> None:
         if self._results.end_of(run_id) is None:
@@ -137,6 +156,22 @@ class JournaledRule(FIFOScheduler):
         return str(TrialScheduler.CONTINUE)
 
 
+def _key(epoch: EpochFinished) -> _Heard:
+    return epoch.run_id, epoch.epoch, epoch.time
+
+
+def _read(file: Path) -> Iterator[_Heard]:
+    """What was heard; a line that was cut off by a crash is passed over."""
+    if not file.is_file():
+        return
+    for line in file.read_text("utf-8").splitlines():
+        try:
+            run_id, epoch, time = json.loads(line)
+        except ValueError:
+            continue
+        yield run_id, epoch, time
+
+
 def settle_pruned(plans: Iterable[RunPlan], results: Results) -> None:
     """Record the end of runs that were to end when they were lost: no worker of them is left."""
     for plan in plans:
@@ -145,6 +180,11 @@ def settle_pruned(plans: Iterable[RunPlan], results: Results) -> None:
             continue
         epoch = max((each.epoch for each in epochs_of(results, plan.run_id)), default=0)
         record = RunPruned(
-            run_id=plan.run_id, by=asked.by, epoch=epoch, value=asked.value, message=asked.message
+            run_id=plan.run_id,
+            by=asked.by,
+            epoch=epoch,
+            value=asked.value,
+            message=asked.message,
+            settled=True,
         )
         Journal(results.journal_file(plan.run_id)).write(record)

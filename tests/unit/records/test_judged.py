@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from raysuite.records import Journal, Results, RunJudged, RunStopped, run_figures
+from raysuite.records import Journal, Results, RunJudged, RunPruned, RunStopped, run_figures
 from raysuite.records.attempts import current
 from raysuite.records.judged import Member, Stretch, held_after, lineage, turns_of
 from raysuite.records.sweep import trial_figures, wall_seconds
@@ -92,6 +92,10 @@ def test_figures_of_a_run_that_waited_and_changed(tmp_path) -> None:
     assert trial_tags(trial)["raysuite.pbt.judged"] == turn.words
     # nobody works while it waits
     assert wall_seconds([*begun, turn]) == held.time - first.time
+    # nor before a driver that comes much later says how it ended
+    late = {"run_id": first.run_id, "by": "asha", "epoch": 1, "value": 0.5}
+    pruned = RunPruned(**late, time=held.time + 600, settled=True)
+    assert wall_seconds([*begun, pruned]) == held.time - first.time
     whole = [*begun, turn, again, verdict.model_copy(update={"time": again.time + 1})]
     assert wall_seconds(whole) == held.time - first.time + 1
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from raysuite.orchestrate.stopping import asked_to_prune
-from raysuite.orchestrate.sweep.rules import JournaledRule, settle_pruned
+from raysuite.orchestrate.sweep.rules import HEARD, JournaledRule, settle_pruned
 from raysuite.plan import RunPlan
 from raysuite.plan.trials import most_epochs, trial_plan
 from raysuite.records import EpochFinished, Journal, Results, RunPruned
@@ -122,6 +122,29 @@ def test_its_rungs_are_as_they_were_when_a_sweep_is_taken_up_again(tmp_path, bra
     assert asked_to_prune(sweep.results, sweep.plans[2].run_id) is None
 
 
+def test_a_run_that_was_let_go_on_is_not_ended_by_its_past(tmp_path):
+    sweep = Sweep(tmp_path, ASHA)
+    first, second = sweep.begin(), sweep.begin()
+    sweep.clock += 10.0  # the later of two epochs is heard of first
+    assert not sweep.epoch(second, 0, 0.4)
+    sweep.clock -= 10.0
+    assert not sweep.epoch(first, 0, 0.5)
+    again = sweep.new_rule()
+    again.replay(sweep.plans)
+    assert asked_to_prune(sweep.results, second.run_id) is None
+    assert again._rule.debug_string() == sweep.rule._rule.debug_string()
+
+
+def test_a_line_that_was_cut_off_loses_no_other(tmp_path):
+    sweep = Sweep(tmp_path, ASHA)
+    sweep.epoch(sweep.begin(), 0, 0.5)
+    with (tmp_path / HEARD).open("a", encoding="utf-8") as stream:
+        stream.write('["half')
+    again = sweep.new_rule()
+    again.replay(sweep.plans)
+    assert again._rule.debug_string() == sweep.rule._rule.debug_string()
+
+
 def test_who_was_to_end_when_the_driver_was_lost_has_ended(tmp_path):
     sweep = Sweep(tmp_path, ASHA)
     sweep.epoch(sweep.begin(), 0, 0.5)
@@ -130,7 +153,7 @@ def test_who_was_to_end_when_the_driver_was_lost_has_ended(tmp_path):
     assert sweep.results.end_of(sweep.plans[0].run_id) is None
     end = sweep.results.end_of(sweep.plans[1].run_id)
     assert isinstance(end, RunPruned)
-    assert (end.by, end.epoch, end.value) == ("asha", 0, 0.4)
+    assert (end.by, end.epoch, end.value, end.settled) == ("asha", 0, 0.4, True)
     settle_pruned(sweep.plans, sweep.results)
     assert len(sweep.results.records(sweep.plans[1].run_id)) == 2
 
