@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
 
 from raysuite.records import Row
 from raysuite.records.names import work_key
 from raysuite.report import curves, text
 from raysuite.report.facets import WORK, shared, telling, written
 from raysuite.report.figures.panels import ACCURACY, panelled
-from raysuite.report.figures.points import line
+from raysuite.report.figures.points import line, means
 from raysuite.report.figures.styles import Styles
 from raysuite.report.plot import Plot, Trace
 
@@ -45,7 +44,7 @@ def accuracy(rows: Sequence[Row], styles: Styles) -> Plot | None:
     return panelled(
         name="accuracy-batch",
         title="Accuracy over global batch" + (f" – {said}" if said else ""),
-        note=f"Top-1 after the last epoch: {_means(chain(*panels.values()))}.",
+        note=f"Top-1 after the last epoch: {means(row.final_accuracy for row in shown)}.",
         description=f"Lines over {text.count(len(batches), 'global batch')}"
         f"{'es' if len(batches) > 1 else ''}, from {batches[0]} to {batches[-1]}.",
         panels=panels,
@@ -79,10 +78,5 @@ def largest_batch(rows: Sequence[Row], styles: Styles) -> Plot | None:
         plot,
         name="accuracy-largest",
         title=title,
-        note=f"Top-1 over epochs: {_means(plot.traces)}.",
+        note=f"Top-1 over epochs: {means(row.final_accuracy for row in chosen)}.",
     )
-
-
-def _means(traces: Iterable[Trace]) -> str:
-    intervals = any(trace.get("error_y", {}).get("visible") for trace in traces)
-    return "means over repeats" + (" with 95 % intervals" if intervals else "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from raysuite.records import Ratio, Row, Stat
@@ -27,6 +27,12 @@ def ends(value: Value | None) -> tuple[float, float]:
     if isinstance(value, Stat) and value.half_width is not None:
         return value.half_width, value.half_width
     return 0.0, 0.0
+
+
+def means(values: Iterable[Value | None]) -> str:
+    """What points stand for; of intervals only where some are drawn."""
+    drawn = any(any(ends(value)) for value in values)
+    return "means over repeats" + (" with 95 % intervals" if drawn else "")
 
 
 def told(value: Value | None, write: text.Writer) -> str:

@@ -11,7 +11,7 @@ from raysuite.records.names import workers_name
 from raysuite.report import text
 from raysuite.report.facets import WORK, shared, telling, written
 from raysuite.report.figures.panels import columns_of, headings, panelled
-from raysuite.report.figures.points import Figure, line, middle
+from raysuite.report.figures.points import Figure, line, means, middle
 from raysuite.report.figures.styles import Styles
 from raysuite.report.plot import NEUTRAL, Plot, Trace
 
@@ -29,7 +29,7 @@ def throughput(rows: Sequence[Row], styles: Styles) -> Plot | None:
         name="throughput-workers",
         title="Throughput over workers",
         axis="images per second",
-        note="Means over repeats with 95 % intervals; warm-up is left out.",
+        note=f"Warm-up is left out. Points are {means(row.throughput for row in rows)}.",
         write=lambda value: f"{text.number(value)} images/s",
     )
 

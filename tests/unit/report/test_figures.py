@@ -64,6 +64,13 @@ def test_throughput_has_a_panel_a_loader_and_a_line_a_framework(reports):
     assert line["error_y"]["array"][0] == wanted[1].throughput.half_width
 
 
+@pytest.mark.parametrize(("repeats", "told"), [(1, False), (2, True)])
+def test_intervals_are_told_where_there_are_some(tmp_path, repeats, told):
+    report = collect(write_study(tmp_path, "throughput", repeats=repeats))
+    for name in ("throughput", "throughput-workers"):
+        assert ("95 % intervals" in named(report, name).note) == told
+
+
 def test_efficiency_has_its_ideal_line_and_one_line_per_network(reports):
     plot = named(reports["throughput"], "efficiency-models")
     lines = traces_of(plot, "ddp · native")
