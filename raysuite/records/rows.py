@@ -77,8 +77,9 @@ class Row:
     @property
     def series_key(self) -> str:
         """Equal for rows that differ in their number of workers alone, and what follows from it."""
-        found = next((run.batch.key for run in self.runs if run.batch), None)
-        return series_key(self.runs[0].plan, found)
+        found = {run.batch.key if run.batch else None for run in self.runs}
+        # one run whose spec gives the number is enough: the row belongs to those that give it
+        return series_key(self.runs[0].plan, found.pop() if len(found) == 1 else None)
 
     @property
     def is_baseline(self) -> bool:

@@ -59,7 +59,8 @@ def recount(folder: Path, baselines: Sequence[int | None] | None = None) -> Reco
     """All figures of a results folder.
 
     `baselines` holds for each row the index of its baseline; without it, that is the row of equal
-    options, but for the number of workers and a batch found by trial, that has the fewest.
+    options, but for the number of workers and a batch found by trial in all runs of a row, that
+    has the fewest.
     """
     found = Recount()
     by_trial: list[str | None] = []
@@ -81,7 +82,8 @@ def recount(folder: Path, baselines: Sequence[int | None] | None = None) -> Reco
         found.rows.append(row)
         samples.append(kept)
     firsts = [plans[numbers[0]] for numbers in groups.values()]
-    keys = [next((by_trial[n] for n in ns if by_trial[n]), None) for ns in groups.values()]
+    ways = [{by_trial[n] for n in numbers} for numbers in groups.values()]
+    keys = [way.pop() if len(way) == 1 else None for way in ways]
     for number, base in enumerate(baselines or _baselines(firsts, keys)):
         if base is not None:
             workers = (firsts[base]["workers"], firsts[number]["workers"])

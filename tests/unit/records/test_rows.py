@@ -82,6 +82,23 @@ def test_a_batch_found_by_trial_makes_no_series_of_its_own(tmp_path, batch, size
     assert rows[2].speed_up.value > rows[1].speed_up.value > 1
 
 
+PART_BY_TRIAL = BY_TRIAL.replace("BATCH", "global_batch: 64").replace(
+    "4]}", "4], training.accumulate: ASKED}"
+)
+
+
+@pytest.mark.parametrize("asked", ["[1, auto]", "[auto, 1]"])
+def test_a_row_of_which_a_part_was_found_by_trial_is_one_of_the_given_ones(tmp_path, asked):
+    spec = PART_BY_TRIAL.replace("ASKED", asked)
+    rows = rows_of(tmp_path, spec=spec, sizes={1: 64, 2: 16, 4: 8})
+    base = next(row for row in rows if len(row.runs) == 2)
+    given = [row for row in rows if "accumulate=1" in row.name or row is base]
+    assert [row.workers for row in given] == [1, 2, 4]
+    assert {row.baseline for row in given} == {base.name}
+    found = [row for row in rows if row not in given]
+    assert {row.baseline for row in found} == {"ddp · native · 2 workers · accumulate=auto"}
+
+
 def test_what_was_asked_of_the_search_tells_series_apart():
     wishes = "training.accumulate: [auto, {auto: largest, at_most: 8}]"
     spec = BY_TRIAL.replace("BATCH", "global_batch: 64").replace("4]}", f"4], {wishes}}}")

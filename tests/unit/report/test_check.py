@@ -84,6 +84,14 @@ def test_a_batch_found_by_trial_by_both_routes(tmp_path):
     assert (one["speed_up.value"], two["speed_up.value"] > 1) == (1.0, True)
 
 
+def test_a_row_of_which_a_part_was_found_by_trial_by_both_routes(tmp_path):
+    spec = DDP.replace("global_batch: 64", "global_batch: 64, accumulate: 1")
+    spec += "  training.accumulate: [1, auto]\n"
+    assert check(made(tmp_path, spec, sizes={1: 64, 2: 16})).mismatches == []
+    speed_ups = [row["speed_up.value"] for row in recount(tmp_path).rows]
+    assert [speed_up > 1 for speed_up in speed_ups] == [False, True, False]
+
+
 def test_another_study_that_is_gone_is_told_and_the_rest_is_checked(tmp_path):
     write_results(tmp_path / "there", DDP)
     results = write_results(tmp_path / "here", DDP)
