@@ -89,7 +89,7 @@ def work_key(plan: Plan) -> str:
     """Equal for runs whose images per second compare: the same model on the same images.
 
     Where and in which form the images of a set known by name lie on disk is no part of it: that
-    belongs to what is compared.
+    belongs to what is compared. How many there are is: other images may lie under the same name.
     """
     return json.dumps(_work(plan), sort_keys=True)
 
@@ -134,7 +134,8 @@ def _work(plan: Plan) -> dict[str, Any]:
     left_out = ["format"] if data["name"] in _BY_PATH else ["format", "path", "root"]
     for key in left_out:
         data.pop(key, None)
-    return {"model": plan["spec"]["model"], "data": data}
+    counts = {key: plan["dataset"][key] for key in ("train_samples", "classes")}
+    return {"model": plan["spec"]["model"], "data": data, "dataset": counts}
 
 
 def block_name(value: Any) -> str:

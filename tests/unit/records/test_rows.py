@@ -138,6 +138,18 @@ def test_another_model_is_no_baseline(tmp_path):
     assert {row.baseline is None for row in rows if "resnet32" in row.name} == {True}
 
 
+def test_other_images_under_the_same_name_are_no_baseline(tmp_path):
+    spec = WITH_SINGLE.replace("data: digits", "data: mnist")
+    spec += "  data.root: [/fast, /slow, /stand-in]\n"
+    runs = results_figures(write_results(tmp_path, spec, elsewhere=True))
+    for run in runs:
+        if run.plan["spec"]["data"]["root"] == "/stand-in":
+            run.plan["dataset"]["train_samples"] = 600
+    rows = {row.name: row for row in make_rows(runs, "single · native · 1 worker · root=/fast")}
+    assert rows["ddp · dali · 1 worker · root=/slow"].baseline
+    assert rows["ddp · dali · 1 worker · root=/stand-in"].baseline is None
+
+
 def test_a_variant_that_the_gate_caught_once_has_no_figures_at_all(tmp_path):
     row = rows_of(tmp_path, repeats=2, fails={0: CAUGHT})[0]
     assert row.gate == "failed"

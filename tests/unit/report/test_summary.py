@@ -74,6 +74,21 @@ def test_where_images_of_a_known_set_lie_makes_no_other_work(tmp_path):
     assert "the highest mean throughput" in said
 
 
+def test_other_images_under_the_name_of_a_known_set_make_another_work(tmp_path):
+    spec = TWELVE_ROWS.replace("digits", "mnist").replace("[ddp, horovod, deepspeed]", "[ddp]")
+    spec = spec.replace("[1, 2]", "[1]") + "  data.root: [/real, /stand-in]\n"
+    results = write_results(tmp_path, spec, elsewhere=True)
+    plans = results.plans()
+    for plan in plans:
+        if plan["spec"]["data"]["root"] == "/stand-in":
+            plan["dataset"]["train_samples"] = 600
+    results.write_plans(plans)
+    said = [sentence.text for sentence in collect(results).summary]
+    for counted in (600, 60_000):
+        work = f"resnet20 on mnist (dataset.train_samples={counted}), 1 worker: the highest"
+        assert [text for text in said if text.startswith(work)]
+
+
 def test_failures_the_gate_and_missing_runs_are_named(tmp_path):
     said = summary(tmp_path, fails={0: LOST, 4: CAUGHT}, missing=[10, 11])
     assert "ddp · native · 1 worker failed (lost: worker died)." in said
