@@ -146,9 +146,8 @@ def _over_workers(row: Row, rows: Sequence[Row], workers: int | None) -> Ratio |
 
 
 def _over_native(row: Row, rows: Sequence[Row]) -> Ratio | None:
-    """Over the row that differs in its loader alone; of several, one that reads the same files."""
-    spec = row.runs[0].plan["spec"]
-    if spec["loader"]["name"] == "native":
+    """Over the row that differs in its loader alone, and in the form of its images at most."""
+    if row.runs[0].plan["spec"]["loader"]["name"] == "native":
         return None
     native = [
         each
@@ -156,8 +155,31 @@ def _over_native(row: Row, rows: Sequence[Row]) -> Ratio | None:
         if each.runs[0].plan["spec"]["loader"]["name"] == "native"
         and _but_loader(each) == _but_loader(row)
     ]
-    same_files = [each for each in native if each.runs[0].plan["spec"]["data"] == spec["data"]]
-    return _ratio(row, next(iter(same_files or native), None))
+    return _ratio(row, _of_the_same_place(row, native))
+
+
+def _of_the_same_place(row: Row, native: Sequence[Row]) -> Row | None:
+    """The one that reads the same files, or else the same set in another form beside them.
+
+    Forms with a `path` each have nothing else in common: there, the only one there is.
+    """
+
+    def data(each: Row, *left_out: str) -> dict[str, object]:
+        block = each.runs[0].plan["spec"]["data"]
+        return {key: value for key, value in block.items() if key not in left_out}
+
+    def equal_but_for(*keys: str) -> list[Row]:
+        return [each for each in native if data(each, *keys) == data(row, *keys)]
+
+    beside = equal_but_for() or equal_but_for("format")
+    if beside:
+        return beside[0]
+    own_paths = [
+        each
+        for each in equal_but_for("format", "path")
+        if data(each)["format"] != data(row)["format"] and data(each)["path"] and data(row)["path"]
+    ]
+    return own_paths[0] if len(own_paths) == 1 else None
 
 
 def _but_loader(row: Row) -> tuple[object, ...]:

@@ -19,7 +19,7 @@ ALONE = TWELVE_ROWS.replace("[1, 2]", "[2]").replace("[ddp, horovod, deepspeed]"
 
 
 def rows_of(folder: Path, spec: str) -> list[Row]:
-    return make_rows(results_figures(write_results(folder, spec)))
+    return make_rows(results_figures(write_results(folder, spec, elsewhere=True)))
 
 
 def over_native(rows: list[Row], speeds: list[list[float]], loader: str = "") -> dict[str, float]:
@@ -50,6 +50,37 @@ def test_the_native_row_may_read_other_files_where_none_reads_the_same(tmp_path)
     speeds = [[100.0], [200.0], [150.0], [240.0]]
     assert list(over_native([*native, *dali], speeds).values()) == [1.5, 1.2]
     assert list(over_native([native[0], dali[1]], [[100.0], [150.0]]).values()) == [1.5]
+
+
+COUPLED = ALONE.replace("data: digits", "data: mnist").partition("  loader:")[0]
+A_FORM_EACH = "  loader, data.format: [[native, folder], [dali, tfrecord]]\n"
+A_PATH_EACH = "  loader, data.format, data.path: [PATHS]\n"
+ONE_PATH = "[native, folder, /a], [dali, tfrecord, /b]"
+OTHER_PLACE = "[native, folder, /a], [dali, folder, /b]"
+
+
+def test_the_native_row_reads_from_the_same_place(tmp_path):
+    rows = rows_of(tmp_path, f"{COUPLED}  data.root: [/fast, /slow]\n{A_FORM_EACH}")
+    speed = {"native /fast": 100.0, "native /slow": 50.0, "dali /fast": 120.0, "dali /slow": 90.0}
+    of = [f"{row.loader} {row.runs[0].plan['spec']['data']['root']}" for row in rows]
+    found = over_native(rows, [[speed[each]] for each in of])
+    assert sorted(found.values()) == [1.2, 1.8]
+    left = [row for row, name in zip(rows, of, strict=True) if name != "native /slow"]
+    assert len(over_native(left, [[100.0]] * 3)) == 1
+
+
+@pytest.mark.parametrize(
+    ("paths", "ratios"),
+    [
+        (ONE_PATH, [1.5]),
+        (f"{ONE_PATH}, [native, folder, /c], [dali, tfrecord, /d]", []),
+        (OTHER_PLACE, []),
+    ],
+)
+def test_forms_with_a_path_each_compare_where_there_is_no_choice(tmp_path, paths, ratios):
+    rows = rows_of(tmp_path, COUPLED + A_PATH_EACH.replace("PATHS", paths))
+    speeds = [[150.0 if row.loader == "dali" else 100.0] for row in rows]
+    assert list(over_native(rows, speeds).values()) == ratios
 
 
 @pytest.mark.parametrize(
