@@ -12,7 +12,8 @@ _BASES: dict[Basis, str] = {"both": "both", "ours": "ours alone", "none": "none"
 _NOTES: dict[Basis, str] = {
     "both": "Intervals of ratios are 95 % confidence intervals from the spread of both sides.",
     "ours": "A published value has no spread: the interval of the ratio is that of ours alone.",
-    "none": "No interval where a side has n = 1, or a paper states a bound or a range.",
+    "none": "No interval where a side has n = 1, a paper states a bound or a range, or the "
+    "baselines of two speed-ups or efficiencies differ.",
 }
 
 

@@ -188,6 +188,7 @@ def test_speed_ups_against_different_baselines_have_no_ratio(tmp_path):
         apart = line(found, quantity, name)
         assert (apart.ratio, apart.basis) == (None, "none")
         assert apart.notes == ("baseline ddp · native · 1 worker, theirs ddp · native · 2 workers",)
+    assert any("baselines of two speed-ups" in note for note in comparison_sheets(found)[0].notes)
     throughput = line(found, "throughput", name)
     assert throughput.ratio
     assert throughput.notes == ()
