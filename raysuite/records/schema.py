@@ -176,12 +176,12 @@ class TimeShares(RecordBase):
     seconds: float
     """What the profile cost the slowest worker, warm-up and writing included: in no other time."""
     message: str = ""
-    """Why there are no shares, where the lists are empty."""
+    """Why there are no shares, where the lists are empty, or why the trace could not be written."""
 
     @property
     def words(self) -> str:
-        """Means over workers, in one line."""
-        if self.message:
+        """Means over workers, in one line, and the message; that alone where there are none."""
+        if not self.window_seconds:
             return self.message
         parts = {
             "computation": self.computation_seconds,
@@ -192,7 +192,10 @@ class TimeShares(RecordBase):
             f"{name} {sum(seconds) / sum(self.window_seconds):.0%}"
             for name, seconds in parts.items()
         ]
-        return f"{', '.join(told)} of {self.steps} steps; the profile took {self.seconds:.1f} s"
+        cost = f"the profile took {self.seconds:.1f} s"
+        return "; ".join(
+            filter(None, [f"{', '.join(told)} of {self.steps} steps", cost, self.message])
+        )
 
 
 Record = Annotated[

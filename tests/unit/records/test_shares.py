@@ -63,7 +63,11 @@ def test_nothing_was_profiled() -> None:
 
 
 def test_in_words() -> None:
-    assert record().words == (
+    words = (
         "computation 50%, exposed communication 26%, exposed loading 17% of 5 steps; "
         "the profile took 20.0 s"
+    )
+    assert record().words == words
+    assert record(message="no trace: the disk is full").words == (
+        f"{words}; no trace: the disk is full"
     )
