@@ -11,14 +11,16 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from raysuite.cluster.agent.environment import node_variables
+from raysuite.cluster.agent.mlflow import ANSWERED
 from raysuite.cluster.files import Node
 from raysuite.cluster.folder import ClusterFolder
 
 
 def kill_agent(folder: ClusterFolder, temp: Path, **values: object) -> None:
-    """An agent of the host `here` that has ended, with its database."""
+    """An agent of the host `here` that has ended, with the database of a server that answered."""
     (temp / "mlflow").mkdir()
     write(temp / "mlflow" / "mlflow.db", "newer")
+    (temp / "mlflow" / ANSWERED).touch()
     ended = subprocess.Popen(["true"])
     ended.wait()
     said = {"host": "here", "state": "joined", "pid": ended.pid, "temp": str(temp), **values}

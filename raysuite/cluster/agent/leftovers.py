@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from raysuite.cluster.agent.mlflow import MlflowServer
+from raysuite.cluster.agent.mlflow import ANSWERED, MlflowServer
 from raysuite.cluster.agent.place import Place, find_place
 from raysuite.cluster.files import Cluster, Node
 from raysuite.cluster.folder import ClusterFolder
@@ -24,8 +24,8 @@ def clear_away(
 ) -> list[str]:
     """End its processes and remove its temporary folder; a line for all that should not have been.
 
-    MLflow's database in there is newer than the copy in the cluster's folder: on the head it is
-    brought home first. An agent that lives is left alone.
+    MLflow's database in there may be newer than the copy in the cluster's folder: on the head it is
+    brought home first, if its server had come to answer. An agent that lives is left alone.
     """
     wrong = []
     for node in folder.nodes():
@@ -57,6 +57,8 @@ def _bring_home(
     folder: ClusterFolder, cluster: Cluster, node: Node, tell: Callable[[str], None]
 ) -> None:
     temp = Path(node.temp)
+    if not (temp / "mlflow" / ANSWERED).exists():
+        return  # it may be half made, or half moved to a newer MLflow
     if _is_newer(temp / "mlflow" / _DATABASE, folder.mlflow / _DATABASE):
         tell(f"MLflow's database is taken over from {temp}")
         MlflowServer(folder, cluster.site.mlflow, node.address, 0, temp).save()

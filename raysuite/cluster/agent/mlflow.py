@@ -23,6 +23,8 @@ from raysuite.errors import MissingPartError, UserError
 from raysuite.spec.site import MlflowOptions
 
 _DATABASE = "mlflow.db"
+ANSWERED = "answered"
+"""A file beside the database, there once the server has answered: the database is whole then."""
 _NICENESS = 10
 """Below Ray and its workers: its start must not slow theirs, nor its answers a measured run."""
 _PASSWORDS_KEPT_S = 300
@@ -86,27 +88,21 @@ class MlflowServer:
             return bool(opener.open(f"{self.url}/health", timeout=2.0).status == 200)
         return False
 
+    def mark_answered(self) -> None:
+        """Leave word, also for whoever comes after a kill, that the database is of use."""
+        (self._own / ANSWERED).touch(0o600)
+
     def save(self) -> None:
         """Copy the database into the cluster's folder, whole, also while the server writes."""
         source = self._own / _DATABASE
-        if self._options.backend != "sqlite" or not source.exists():
-            return
-        fresh = self._folder.mlflow / f".{_DATABASE}.{os.getpid()}"
-        # made by us, for sqlite would take the umask's mode; it is one file while nobody writes
-        fresh.unlink(missing_ok=True)
-        try:
-            private.create(fresh, "")
-            _copy(source, fresh)
-            os.replace(fresh, self._folder.mlflow / _DATABASE)
-        finally:  # a disk that is full there must not fill further with each head
-            fresh.unlink(missing_ok=True)
+        if self._options.backend == "sqlite" and source.exists():
+            _copy(source, self._folder.mlflow / _DATABASE)
 
     def _store(self) -> str:
         if self._options.url_file is not None:
             return _read_url(Path(self._options.url_file))
         here, kept = self._own / _DATABASE, self._folder.mlflow / _DATABASE
         if kept.exists() and not here.exists():
-            private.create(here, "")
             _copy(kept, here)
         return f"sqlite:///{here}"
 
@@ -146,11 +142,20 @@ def _read_url(file: Path) -> str:
 
 
 def _copy(source: Path, target: Path) -> None:
-    with (
-        contextlib.closing(sqlite3.connect(source)) as origin,
-        contextlib.closing(sqlite3.connect(target)) as copy,
-    ):
-        origin.backup(copy)
+    """Copy a database: `target` is what it was until it is the whole copy, mode 0600."""
+    fresh = target.with_name(f".{target.name}.{os.getpid()}")
+    # made by us, for sqlite would take the umask's mode; it is one file while nobody writes
+    fresh.unlink(missing_ok=True)
+    try:
+        private.create(fresh, "")
+        with (
+            contextlib.closing(sqlite3.connect(source)) as origin,
+            contextlib.closing(sqlite3.connect(fresh)) as copy,
+        ):
+            origin.backup(copy)
+        os.replace(fresh, target)
+    finally:  # a disk that is full there must not fill further with each head
+        fresh.unlink(missing_ok=True)
 
 
 def _auth_config(user: Mlflow, database: Path) -> str:

@@ -72,11 +72,18 @@ class MlflowKeeper:
     def _await(self, ended: bool, now: float) -> bool:
         if not ended and self.server.answers():
             self.answers = True
+            self._mark()
         elif ended or now - self.began > _STARTS_S:
             log.error("MLflow's server did not start; logs/mlflow.log says why")
             self._end()
             self._given_up = True
         return self.answers or self._given_up
+
+    def _mark(self) -> None:
+        try:
+            self.server.mark_answered()
+        except OSError as error:
+            log.warning("should the head be killed, MLflow's database stays away: %s", error)
 
     def _start_again(self) -> None:
         self._end()  # its own child may live on, and hold the port

@@ -15,6 +15,7 @@ import pytest
 from raysuite.cluster import local
 from raysuite.cluster.agent.environment import node_variables
 from raysuite.cluster.agent.leftovers import clear_away
+from raysuite.cluster.agent.mlflow import ANSWERED
 from raysuite.cluster.agent.place import Place
 from raysuite.cluster.files import Cluster
 from raysuite.cluster.folder import ClusterFolder
@@ -99,6 +100,18 @@ def test_a_database_that_is_older_than_the_copy_stays_away(
     clear_away(folder, cluster, HEAD, print)
     assert not temp.exists()
     assert said(folder.mlflow / "mlflow.db") == "of another host"
+
+
+def test_a_database_whose_server_never_answered_stays_away(
+    folder: ClusterFolder, temp: Path, cluster: Cluster
+) -> None:
+    write(folder.mlflow / "mlflow.db", "whole")
+    os.utime(folder.mlflow / "mlflow.db", (time.time() - 60,) * 2)
+    kill_agent(folder, temp)
+    (temp / "mlflow" / ANSWERED).unlink()
+    assert clear_away(folder, cluster, HEAD, print) == []
+    assert not temp.exists()
+    assert said(folder.mlflow / "mlflow.db") == "whole"
 
 
 def test_a_database_that_cannot_be_copied_stays_where_it_is(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from raysuite.cluster.agent.children import Children
-from raysuite.cluster.agent.mlflow import MlflowServer
+from raysuite.cluster.agent.mlflow import ANSWERED, MlflowServer
 from raysuite.cluster.agent.mlflow_keeper import MlflowKeeper
 from raysuite.cluster.files import Cluster
 from raysuite.cluster.folder import ClusterFolder, prepare
@@ -95,6 +95,27 @@ def test_one_that_cannot_be_started_again_is_given_up(
         assert not keeper.look()
     assert "cannot be started again: " in caplog.text
     assert caplog.text.count("starting it again") == 1
+
+
+def test_its_first_answer_leaves_word_beside_the_database(keeper: MlflowKeeper) -> None:
+    word = keeper.server._own / ANSWERED
+    keeper._await(ended=True, now=0.0)
+    assert not word.exists()
+    keeper._await(ended=False, now=0.0)
+    assert keeper.answers
+    assert word.exists()
+
+
+def test_a_full_disk_keeps_no_server_from_answering(
+    keeper: MlflowKeeper, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "touch", full)
+    keeper._await(ended=False, now=0.0)
+    assert keeper.answers
+    assert "No space left" in caplog.text
 
 
 @pytest.mark.parametrize("answered", [True, False])

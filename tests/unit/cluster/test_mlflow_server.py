@@ -15,6 +15,7 @@ from raysuite.cluster.files import Cluster, Mlflow
 from raysuite.cluster.folder import ClusterFolder, prepare
 from raysuite.errors import MissingPartError, UserError
 from raysuite.spec.site import LocalSite, MlflowOptions
+from tests.killed import said, write
 
 URL = "postgresql://me:secret@db/mlflow"
 
@@ -50,6 +51,25 @@ def test_the_database_survives_the_node(folder: ClusterFolder, tmp_path: Path) -
     with contextlib.closing(sqlite3.connect(database(second.prepare({})))) as reader:
         assert reader.execute("select name from runs").fetchall() == [("one",)]
     assert [path.name for path in folder.mlflow.iterdir()] == ["mlflow.db"]
+
+
+def test_a_database_that_comes_in_half_is_not_there(
+    folder: ClusterFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folder.mlflow / "mlflow.db", "kept")
+    killed = server(folder, tmp_path / "a")
+    seen: list[bool] = []
+    connect = sqlite3.connect
+
+    def watched(database: Path) -> sqlite3.Connection:
+        seen.append((tmp_path / "a" / "mlflow" / "mlflow.db").exists())
+        return connect(database)
+
+    monkeypatch.setattr("raysuite.cluster.agent.mlflow.sqlite3.connect", watched)
+    here = database(killed.prepare({}))
+    assert seen == [False, False]
+    assert said(here) == "kept"
+    assert stat.S_IMODE(here.stat().st_mode) == 0o600
 
 
 def test_a_server_that_starts_again_keeps_its_database(
