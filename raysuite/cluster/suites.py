@@ -117,16 +117,24 @@ def _is_forgotten(cluster: ClusterFolder, suite: Suite) -> bool:
 def _reached(results: Path) -> int:
     """A number that changes whenever a suite comes further: epochs, ends, steps at a stop."""
     # here: the agents of a cluster start without
-    from raysuite.records import GateVerdict, RunStarted, RunStopped, read_journal
+    from raysuite.records import (
+        GateVerdict,
+        RunStarted,
+        RunStopped,
+        SamplesSkipped,
+        read_journal,
+    )
 
     reached = 0
     for file in results.glob("runs/*/journal.jsonl"):
+        steps = 0  # at the furthest stop: attempts that end at the same step come no further
         with contextlib.suppress(OSError):
             for record in read_journal(file):
                 if isinstance(record, RunStopped):
-                    reached += record.step
-                elif not isinstance(record, (RunStarted, GateVerdict)):
+                    steps = max(steps, record.step)
+                elif not isinstance(record, (RunStarted, GateVerdict, SamplesSkipped)):
                     reached += 1
+        reached += steps
     return reached
 
 

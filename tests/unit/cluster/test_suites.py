@@ -24,7 +24,7 @@ from raysuite.cluster.suites import (
     unregister,
 )
 from raysuite.errors import UserError
-from raysuite.records import Journal, Results, RunStarted, RunStopped
+from raysuite.records import Journal, Results, RunStarted, RunStopped, SamplesSkipped
 
 HOLD = """\
 import sys
@@ -81,22 +81,31 @@ def test_a_suite_is_gone_on_with_until_it_ends(tmp_path: Path, cluster: ClusterF
 
 
 def test_what_never_comes_further_is_forgotten(tmp_path: Path, cluster: ClusterFolder) -> None:
-    grows, stuck, away = (made_results(tmp_path, name) for name in ("grows", "stuck", "away"))
-    for results in (grows, stuck, away):
+    names = ("grows", "stuck", "away", "skips", "same")
+    grows, stuck, away, skips, same = (made_results(tmp_path, name) for name in names)
+    at_two = RunStopped(run_id="1", reason="time_limit", epoch=0, step=2)
+    Journal(Results(same).journal_file("1")).write(at_two)
+    for results in (grows, stuck, away, skips, same):
         register(cluster, Suite(results=results, folder=tmp_path))
     (away / "plan.json").unlink()
     started = RunStarted(run_id="1", plan={}, environment={})
+    skipped = SamplesSkipped(
+        run_id="1", split="train", samples=9, skipped=1, places=["a"], known=0, seconds=0.1
+    )
     for step in range(1, 4):
         resumes = resume_commands(cluster)
-        assert {resume.results for resume in resumes} == {grows, stuck}
+        assert {resume.results for resume in resumes} == {grows, stuck, skips, same}
         for resume in resumes:
             taken_up(cluster, resume.results)
             register(cluster, Suite(results=resume.results, folder=tmp_path))  # by its driver
             journal = Journal(Results(resume.results).journal_file("1"))
             journal.write(started)
+            if resume.results == skips:
+                journal.write(skipped)
+            if resume.results == same:
+                journal.write(at_two)
             if resume.results == grows:
-                stopped = RunStopped(run_id="1", reason="time_limit", epoch=0, step=step)
-                journal.write(stopped)
+                journal.write(at_two.model_copy(update={"step": step}))
     assert [resume.results for resume in resume_commands(cluster)] == [grows]
     assert len(list(cluster.suites.iterdir())) == 2, "nobody tried the one that is away"
 
