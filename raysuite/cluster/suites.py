@@ -99,9 +99,10 @@ def resume_commands(cluster: ClusterFolder) -> list[Resume]:
 
 def taken_up(cluster: ClusterFolder, results: Path) -> None:
     """Count that a suite was gone on with."""
+    # it takes long, and its driver may hand the suite in anew meanwhile, or end it
+    reached = _reached(results)
     suite = _read(_file(cluster, results))
     if suite is not None:
-        reached = _reached(results)
         in_vain = 1 + (suite.in_vain if reached == suite.reached else 0)
         _write(cluster, suite.model_copy(update={"reached": reached, "in_vain": in_vain}))
 

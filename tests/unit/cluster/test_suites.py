@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,29 @@ def test_what_never_comes_further_is_forgotten(tmp_path: Path, cluster: ClusterF
                 journal.write(at_two.model_copy(update={"step": step}))
     assert [resume.results for resume in resume_commands(cluster)] == [grows]
     assert len(list(cluster.suites.iterdir())) == 2, "nobody tried the one that is away"
+
+
+def test_what_its_driver_says_meanwhile_stands(
+    tmp_path: Path, cluster: ClusterFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = made_results(tmp_path, "a")
+    suite = Suite(results=results, folder=tmp_path)
+    anew = suite.model_copy(update={"arguments": ("--no-mlflow",)})
+
+    def taken_up_while(meanwhile: Callable[[], None]) -> list[Resume]:
+        def slowly(_: Path) -> int:
+            meanwhile()
+            return 0
+
+        register(cluster, suite)
+        with monkeypatch.context() as patch:
+            patch.setattr("raysuite.cluster.suites._reached", slowly)
+            taken_up(cluster, results)
+        return resume_commands(cluster)
+
+    (resume,) = taken_up_while(lambda: register(cluster, anew))
+    assert resume.words[-1] == "--no-mlflow"
+    assert taken_up_while(lambda: unregister(cluster, results)) == []
 
 
 def test_a_sweep_is_gone_on_with_by_its_own_verb(tmp_path: Path, cluster: ClusterFolder) -> None:
