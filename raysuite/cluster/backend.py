@@ -9,7 +9,7 @@ from raysuite.cluster.files import Cluster
 from raysuite.cluster.folder import ClusterFolder
 
 JobPhase = Literal["waiting", "running", "gone", "unknown"]
-"""`unknown`: nobody answered who could tell."""
+"""`unknown`: nobody answered who could tell, or it is a local cluster of another host."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from raysuite.cluster.backend import JobState, backend_of
 from raysuite.cluster.explain import why_not
 from raysuite.cluster.files import Cluster, Timings
 from raysuite.cluster.folder import ClusterFolder, folder_of, prepare
-from raysuite.cluster.status import Status, status_of
+from raysuite.cluster.status import Status, check_here, status_of
 from raysuite.errors import RaysuiteError, UserError
 
 _POLL_S = 0.5
@@ -69,11 +69,12 @@ def start(
     """Start `command`, the agent, on each node.
 
     What a local cluster of that name left when it was killed is taken over, or removed, first.
-    Raises UserError where a cluster of that name lives.
+    Raises UserError where a cluster of that name lives, or may live on another host.
     """
     folder = folder_of(cluster.name)
     if (folder.path / "cluster.json").exists():
         status = status_of(folder)
+        check_here(status)
         if status.lives:
             raise UserError(
                 f"a cluster called {cluster.name!r} is there already ({status.state}); take it "

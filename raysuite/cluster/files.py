@@ -34,6 +34,9 @@ class Cluster(File):
     started: float = 0.0
     """When a local agent's process began, seconds since 1970: its pid may be another's later."""
 
+    host: str = ""
+    """Where a local agent runs: another host that shares the folder cannot see its process."""
+
     @property
     def backend(self) -> Literal["local", "slurm"]:
         return self.site.kind

@@ -44,15 +44,17 @@ class LocalBackend:
             ) from error
         finally:
             os.close(log)
+        found: dict[str, object] = {"job": str(process.pid), "host": this_host()}
         with contextlib.suppress(psutil.Error):
-            began = psutil.Process(process.pid).create_time()
-            return cluster.model_copy(update={"job": str(process.pid), "started": began})
-        return cluster.model_copy(update={"job": str(process.pid)})
+            found["started"] = psutil.Process(process.pid).create_time()
+        return cluster.model_copy(update=found)
 
     def state(self, cluster: Cluster) -> JobState:
+        if not _is_here(cluster):
+            return JobState("unknown", reason=f"it runs on {cluster.host}")
         if _agent(cluster) is None:
             return JobState("gone")
-        return JobState("running", "running", hosts=(platform.node().partition(".")[0],))
+        return JobState("running", "running", hosts=(this_host(),))
 
     def end(self, cluster: Cluster) -> None:
         agent = _agent(cluster)
@@ -68,6 +70,11 @@ class LocalBackend:
             for process in [agent, *agent.children(recursive=True)]:
                 with contextlib.suppress(psutil.Error):
                     process.kill()
+
+
+def this_host() -> str:
+    """Its name, without the domain, which can be that of the network it is in."""
+    return platform.node().partition(".")[0]
 
 
 def kill_left_behind(temp: str) -> list[int]:
@@ -109,8 +116,14 @@ def _left_behind(temp: str) -> list[psutil.Process]:
     return found
 
 
+def _is_here(cluster: Cluster) -> bool:
+    return cluster.host in ("", this_host())  # files of older versions name none
+
+
 def _agent(cluster: Cluster) -> psutil.Process | None:
     """The agent's process; None when it has ended, also when its id is another's now."""
+    if not _is_here(cluster):
+        return None
     try:
         process = psutil.Process(int(cluster.job))
         same = abs(process.create_time() - cluster.started) < _SAME_START_S

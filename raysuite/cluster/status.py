@@ -7,7 +7,7 @@ from typing import Literal
 
 from raysuite.cluster.backend import JobState, backend_of
 from raysuite.cluster.files import Alive, Cluster, Head, Node
-from raysuite.cluster.folder import ClusterFolder, all_folders
+from raysuite.cluster.folder import ClusterFolder, all_folders, folder_of
 from raysuite.errors import UserError
 
 State = Literal["waiting", "starting", "up", "stopping", "ended", "failed", "stale", "unknown"]
@@ -71,6 +71,17 @@ def all_status() -> list[Status]:
     return sorted(found, key=lambda status: -status.cluster.created)
 
 
+def check_here(status: Status) -> None:
+    """Raise UserError for a local cluster that may live on another host than this."""
+    cluster = status.cluster
+    if cluster.backend == "local" and status.state == "unknown":
+        raise UserError(
+            f"the cluster {cluster.name!r} runs on {cluster.host}; go there, or start one of "
+            "another name here; once that host is gone for good, "
+            f"`rm {folder_of(cluster.name).path}/cluster.json` forgets it"
+        )
+
+
 def find_folder(name: str | None) -> ClusterFolder:
     """The folder of the cluster `name`; without a name, of the only one that lives.
 
@@ -109,7 +120,7 @@ def _judge(
 ) -> tuple[State, str]:
     stop = folder.stop()
     first = next((node for node in nodes if node.index == 0), None)
-    if job.phase == "unknown":
+    if job.phase == "unknown" and not _has_said_its_end(folder, cluster, first):
         return "unknown", job.reason
     if job.phase == "waiting":
         return "waiting", job.reason
@@ -127,6 +138,12 @@ def _judge(
     if job.state:
         return "failed", f"SLURM says {job.state} ({job.reason})"
     return "stale", f"gone without a word; {_what_it_left(folder, cluster)}"
+
+
+def _has_said_its_end(folder: ClusterFolder, cluster: Cluster, first: Node | None) -> bool:
+    """Whether a cluster on another host has ended; SLURM's may start again after that."""
+    ended = first is not None and first.state in ("ended", "failed")
+    return cluster.backend == "local" and (ended or folder.over.exists())
 
 
 def _what_it_left(folder: ClusterFolder, cluster: Cluster) -> str:

@@ -10,7 +10,7 @@ from raysuite.cluster.backend import Backend, backend_of
 from raysuite.cluster.dashboard import RUNNING, Dashboard, NoAnswerError
 from raysuite.cluster.files import Cluster, Stop
 from raysuite.cluster.folder import ClusterFolder
-from raysuite.cluster.status import Status, status_of
+from raysuite.cluster.status import Status, check_here, status_of
 
 _POLL_S = 0.5
 _ASKED_S = 60.0
@@ -27,8 +27,10 @@ def down(
     What a killed one left on this machine is removed, its MLflow database brought home; a SLURM
     job's nodes are out of reach once the job is gone.
     Runs under way have `grace_s` seconds to write a checkpoint and stop.
+    Raises UserError for a local cluster of another host.
     """
     status = status_of(folder)
+    check_here(status)
     cluster, backend = status.cluster, backend_of(status.cluster)
     if status.lives:
         if folder.stop() is None:
@@ -42,7 +44,7 @@ def down(
             backend.kill(cluster)
             _gone(backend, cluster, _ENDS_S)
     try:
-        left = _left(folder, cluster, backend, tell)
+        left = _left(folder, status, backend, tell)
     finally:
         folder.forget_secrets()
     if status.state == "stale":
@@ -89,9 +91,11 @@ def _gone(backend: Backend, cluster: Cluster, patience_s: float) -> bool:
 
 
 def _left(
-    folder: ClusterFolder, cluster: Cluster, backend: Backend, tell: Callable[[str], None]
+    folder: ClusterFolder, status: Status, backend: Backend, tell: Callable[[str], None]
 ) -> list[str]:
-    state = backend.state(cluster)
-    if state.phase != "gone":
+    cluster = status.cluster
+    if status.lives and (state := backend.state(cluster)).phase != "gone":
         return [f"SLURM's job {cluster.job} is {state.state or 'still there'} {state.reason}"]
+    if cluster.backend == "local":
+        folder.over.touch(0o600)  # an agent that was killed could not tell other hosts
     return clear_local(folder, cluster, tell)

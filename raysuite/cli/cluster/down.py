@@ -48,7 +48,13 @@ def down(
     left = []
     for each in names:
         folder = find_folder(each)
-        left += take_down(folder, grace, _teller(each))
+        try:
+            left += take_down(folder, grace, _teller(each))
+        except UserError as error:
+            if not everything:
+                raise
+            left.append(str(error))  # the others end all the same
+            continue
         if remove:
             shutil.rmtree(folder.path, ignore_errors=True)
         print_text(f"{each} is down")

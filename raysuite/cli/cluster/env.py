@@ -29,10 +29,11 @@ def env(
       eval "$(raysuite cluster env second)"
     """
     from raysuite.cluster.environment import client_environment
-    from raysuite.cluster.status import find_folder, status_of
+    from raysuite.cluster.status import check_here, find_folder, status_of
 
     folder = find_folder(name)
     status = status_of(folder)
+    check_here(status)
     if status.head is None or not status.lives:
         hint = "wait until it is up" if status.lives else "`raysuite cluster up` starts it"
         raise UserError(f"the cluster {folder.name!r} is {status.state}; {hint}")
