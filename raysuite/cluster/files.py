@@ -33,6 +33,8 @@ class Cluster(File):
     """SLURM's job id, or the process id of a local agent; empty until it is known."""
     started: float = 0.0
     """When a local agent's process began, seconds since 1970: its pid may be another's later."""
+    birth: str = ""
+    """What tells that process from a later one of its pid, whatever the clock says."""
 
     host: str = ""
     """Where a local agent runs: another host that shares the folder cannot see its process."""
@@ -77,6 +79,8 @@ class Node(File):
     """The node's temporary folder."""
     began: float = 0.0
     """When the agent's process began."""
+    birth: str = ""
+    """What tells that process from a later one of its id, whatever the clock says."""
     seconds: dict[str, float] = Field(default_factory=dict)
     """Where the time of its start went."""
     when: float = Field(default_factory=time.time)

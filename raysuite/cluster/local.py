@@ -15,9 +15,9 @@ from raysuite.cluster.backend import JobState
 from raysuite.cluster.environment import TEMP
 from raysuite.cluster.files import Cluster
 from raysuite.cluster.folder import ClusterFolder
+from raysuite.cluster.process import birth_of, find_process
 from raysuite.errors import UserError
 
-_SAME_START_S = 1.0
 _DIES_S = 10.0
 """For a process that was killed to be gone, and to write no more."""
 
@@ -44,9 +44,10 @@ class LocalBackend:
             ) from error
         finally:
             os.close(log)
-        found: dict[str, object] = {"job": str(process.pid), "host": this_host()}
+        pid = process.pid
+        found: dict[str, object] = {"job": str(pid), "host": this_host(), "birth": birth_of(pid)}
         with contextlib.suppress(psutil.Error):
-            found["started"] = psutil.Process(process.pid).create_time()
+            found["started"] = psutil.Process(pid).create_time()
         return cluster.model_copy(update=found)
 
     def state(self, cluster: Cluster) -> JobState:
@@ -122,12 +123,6 @@ def _is_here(cluster: Cluster) -> bool:
 
 def _agent(cluster: Cluster) -> psutil.Process | None:
     """The agent's process; None when it has ended, also when its id is another's now."""
-    if not _is_here(cluster):
+    if not cluster.job or not _is_here(cluster):
         return None
-    try:
-        process = psutil.Process(int(cluster.job))
-        same = abs(process.create_time() - cluster.started) < _SAME_START_S
-        ended = process.status() == psutil.STATUS_ZOMBIE
-    except (psutil.Error, ValueError):
-        return None
-    return process if same and not ended else None
+    return find_process(int(cluster.job), cluster.birth, cluster.started)

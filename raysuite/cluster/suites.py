@@ -26,6 +26,7 @@ from pydantic import Field, ValidationError
 from raysuite.cluster import private
 from raysuite.cluster.files import File
 from raysuite.cluster.folder import ClusterFolder
+from raysuite.cluster.process import birth_of, find_process
 from raysuite.errors import UserError
 
 LOCK = "driver.lock"
@@ -191,8 +192,8 @@ def _take(descriptor: int) -> bool:
 
 
 def _ourselves() -> dict[str, object]:
-    process = psutil.Process()
-    return {"host": socket.gethostname(), "pid": process.pid, "since": process.create_time()}
+    pid, began = os.getpid(), psutil.Process().create_time()
+    return {"host": socket.gethostname(), "pid": pid, "since": began, "birth": birth_of(pid)}
 
 
 def _holder(results: Path) -> dict[str, object]:
@@ -208,10 +209,10 @@ def _lives(holder: dict[str, object]) -> bool:
     if holder.get("host") != socket.gethostname() or holder.get("pid") == os.getpid():
         return False
     try:
-        began = psutil.Process(int(str(holder["pid"]))).create_time()
-        return abs(began - float(str(holder["since"]))) < 1
-    except (psutil.Error, KeyError, ValueError):
+        pid, began = int(str(holder["pid"])), float(str(holder["since"]))
+    except (KeyError, ValueError):
         return False
+    return find_process(pid, str(holder.get("birth", "")), began) is not None
 
 
 def _file(cluster: ClusterFolder, results: Path) -> Path:

@@ -6,16 +6,14 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
-
 from raysuite.cluster.agent.mlflow import ANSWERED, MlflowServer
 from raysuite.cluster.agent.place import Place, find_place
 from raysuite.cluster.files import Cluster, Node
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.local import kill_left_behind, remove_temp
+from raysuite.cluster.process import find_process
 from raysuite.spec.site import LocalSite
 
-_SAME_START_S = 1.0
 _DATABASE = "mlflow.db"
 
 
@@ -31,7 +29,7 @@ def clear_away(
     for node in folder.nodes():
         if node.host != place.host or not node.temp:
             continue
-        if _lives(node):
+        if find_process(node.pid, node.birth, node.began):
             wrong.append(f"agent {node.pid} lives, with {node.temp}; `kill {node.pid}` ends both")
             continue
         for pid in kill_left_behind(node.temp):
@@ -62,17 +60,6 @@ def _bring_home(
     if _is_newer(temp / "mlflow" / _DATABASE, folder.mlflow / _DATABASE):
         tell(f"MLflow's database is taken over from {temp}")
         MlflowServer(folder, cluster.site.mlflow, node.address, 0, temp).save()
-
-
-def _lives(node: Node) -> bool:
-    try:
-        process = psutil.Process(node.pid)
-        return (
-            abs(process.create_time() - node.began) < _SAME_START_S
-            and process.status() != psutil.STATUS_ZOMBIE
-        )
-    except psutil.Error:
-        return False
 
 
 def _is_newer(left: Path, kept: Path) -> bool:

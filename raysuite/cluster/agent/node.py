@@ -19,6 +19,7 @@ from raysuite.cluster.agent.signals import Signals
 from raysuite.cluster.agent.step import Step
 from raysuite.cluster.files import Cluster, Node, NodeState
 from raysuite.cluster.folder import ClusterFolder
+from raysuite.cluster.process import birth_of
 from raysuite.errors import RaysuiteError
 
 RAY = "ray"
@@ -60,6 +61,7 @@ class ThisNode:
                 incarnation=self.place.incarnation,
                 temp=str(self.temp),
                 began=self._began,
+                birth=birth_of(self.signals.pid),
                 seconds={name: round(value, 3) for name, value in self._seconds.items()},
             )
         )

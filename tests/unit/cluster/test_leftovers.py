@@ -19,6 +19,7 @@ from raysuite.cluster.agent.mlflow import ANSWERED
 from raysuite.cluster.agent.place import Place
 from raysuite.cluster.files import Cluster
 from raysuite.cluster.folder import ClusterFolder
+from raysuite.cluster.process import birth_of
 from tests.killed import kill_agent, said, stray, write
 from tests.living import living
 
@@ -135,11 +136,13 @@ def test_no_other_node_writes_the_database(
     assert not (folder.mlflow / "mlflow.db").exists()
 
 
+@pytest.mark.parametrize("stepped_s", [0, 3600])
 def test_an_agent_that_lives_is_left_alone(
-    folder: ClusterFolder, temp: Path, cluster: Cluster
+    folder: ClusterFolder, temp: Path, cluster: Cluster, stepped_s: int
 ) -> None:
     us = psutil.Process()
-    kill_agent(folder, temp, pid=us.pid, began=us.create_time())
+    birth = birth_of(us.pid) if stepped_s else ""
+    kill_agent(folder, temp, pid=us.pid, began=us.create_time() - stepped_s, birth=birth)
     (line,) = clear_away(folder, cluster, HEAD, print)
     assert f"agent {us.pid} lives" in line
     assert (temp / "mlflow" / "mlflow.db").exists()

@@ -1,0 +1,43 @@
+"""Which process a file means: its id alone may be another's by now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+
+_SAME_START_S = 1.0
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_START = 19
+"""starttime, field 22 of /proc/PID/stat, counted from the third (proc_pid_stat(5))."""
+
+
+def birth_of(pid: int) -> str:
+    """What no later process of that id shares: this boot of the host, and the start's tick in it.
+
+    It stays when the system clock is stepped, which moves psutil's `create_time`. Empty where
+    there is no /proc, and where the process is gone.
+    """
+    try:
+        said = Path(f"/proc/{pid}/stat").read_bytes()
+        boot = _BOOT.read_text("ascii").strip()
+    except OSError:
+        return ""
+    fields = said.rpartition(b")")[2].split()  # the program's name before that may hold anything
+    return f"{boot}:{int(fields[_START])}"
+
+
+def find_process(pid: int, birth: str, began: float) -> psutil.Process | None:
+    """The process of that id and birth; None when it has ended, also when its id is another's now.
+
+    Where either birth is not known, it should have begun at `began`, seconds since 1970.
+    """
+    now = birth_of(pid)
+    try:
+        process = psutil.Process(pid)
+        begins_then = abs(process.create_time() - began) < _SAME_START_S
+        same = birth == now if birth and now else begins_then
+        ended = process.status() == psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return None
+    return process if same and not ended else None
