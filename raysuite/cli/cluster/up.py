@@ -142,7 +142,8 @@ def _wait(folder: ClusterFolder, keep: bool) -> None:
             wait(folder, tell)
     except NotStartedError:
         if not keep:
-            down(folder, grace_s=0.0)
+            for line in down(folder, grace_s=0.0):
+                print_text(line, error=True)
         raise
     except KeyboardInterrupt:
         print_text(

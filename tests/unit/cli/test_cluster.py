@@ -16,8 +16,10 @@ from typer.testing import CliRunner
 
 from raysuite.cli import app
 from raysuite.cli.cluster.env import exports
+from raysuite.cli.cluster.up import _wait
+from raysuite.cluster.client import NotStartedError
 from raysuite.cluster.files import Head
-from raysuite.cluster.folder import all_folders, prepare
+from raysuite.cluster.folder import ClusterFolder, all_folders, prepare
 from tests.living import living
 
 CLI = CliRunner()
@@ -93,6 +95,20 @@ def test_an_agent_that_cannot_start_is_told_and_leaves_nothing_in_the_way(
         assert "cluster doctor --site wrong" in done.output
     assert not [path for path in (own_home / "clusters" / "wrong").glob("*") if path.is_file()]
     assert all_folders() == []
+
+
+def test_what_is_left_of_one_that_did_not_come_up_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def left(folder: ClusterFolder, grace_s: float) -> list[str]:
+        return [f"the database stays in /tmp/rs-{folder.name}"]
+
+    monkeypatch.setattr("raysuite.cluster.teardown.down", left)
+    folder = prepare(living().model_copy(update={"started": 1.0}))
+    for keep in (True, False):
+        with pytest.raises(NotStartedError):
+            _wait(folder, keep)
+    assert capsys.readouterr().err.count("the database stays in /tmp/rs-mine\n") == 1
 
 
 def test_env_names_files_and_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
