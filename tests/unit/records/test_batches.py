@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from raysuite.records import BatchFound, BatchTried, Journal, read_journal
+from raysuite.records import BatchTried, Journal, read_journal
 from raysuite.records.batch_figures import size_figures
 from raysuite.records.batches import Stage, TriedFile
+from tests.fake_batches import batch_found
 
 
 def tried(
@@ -60,18 +61,8 @@ def test_figures_of_each_size() -> None:
 
 
 def test_the_record_comes_back_from_a_journal_and_tells_itself(tmp_path: Path) -> None:
-    record = BatchFound(
-        run_id="a",
-        key="training.accumulate",
-        goal="largest",
-        micro_batch=16,
-        accumulate=3,
-        global_batch=96,
-        bound="memory",
-        memory_share=0.9,
-        tried=[tried(16, peak_bytes=[2**30], limit_bytes=[2**31]), tried(16, "together", 1234.5)],
-        seconds=3.5,
-    )
+    sizes = [tried(16, peak_bytes=[2**30], limit_bytes=[2**31]), tried(16, "together", 1234.5)]
+    record = batch_found("a", micro_batch=16, accumulate=3, global_batch=96, tried=sizes)
     file = tmp_path / "journal.jsonl"
     Journal(file).write(record)
     assert list(read_journal(file)) == [record]

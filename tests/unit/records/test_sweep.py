@@ -16,7 +16,6 @@ from raysuite.orchestrate.suite import forget_failures
 from raysuite.orchestrate.sweep.trial import spent
 from raysuite.plan import RunPlan, make_plans
 from raysuite.records import (
-    BatchFound,
     FailReason,
     Journal,
     Record,
@@ -42,6 +41,7 @@ from raysuite.report.check import check
 from raysuite.report.sweep.study import study
 from raysuite.spec import parse_document
 from raysuite.track.entries import mlflow_status, run_tags
+from tests.fake_batches import batch_found
 from tests.fake_results import epoch, run_records, verdict, write_results
 from tests.fake_sweeps import write_sweep
 
@@ -151,19 +151,7 @@ def test_worker_seconds_are_those_of_all_attempts_and_workers() -> None:
 
 def test_the_search_for_a_batch_is_its_trials_cost(tmp_path: Path) -> None:
     records = ended_early(PLAN, [0.4])
-    found = BatchFound(
-        run_id=PLAN.run_id,
-        time=records[0].time - 5.0,
-        key="training.accumulate",
-        goal="largest",
-        micro_batch=64,
-        accumulate=1,
-        global_batch=64,
-        bound="batch",
-        memory_share=0.9,
-        tried=[],
-        seconds=30.0,
-    )
+    found = batch_found(PLAN.run_id, time=records[0].time - 5.0, seconds=30.0)
     assert trial_figures(DATA | {"workers": 3}, [found]).worker_seconds == pytest.approx(3 * 30.0)
     whole = [found, *records]
     assert trial_figures(DATA, whole).worker_seconds == pytest.approx(30.0 + 90.0)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from raysuite.records import BatchFound, Journal, RunFailed, SamplesSkipped
+from raysuite.records import Journal, RunFailed, SamplesSkipped
 from raysuite.report import collect
+from tests.fake_batches import batch_found
 from tests.fake_results import ENVIRONMENT, PACE, TWELVE_ROWS, write_results
 
 LOST = RunFailed(run_id="", reason="lost", message="worker died\nand more")
@@ -165,19 +166,7 @@ def test_batches_that_were_found_by_trial_are_told(tmp_path):
     results = write_results(tmp_path)
     ids = [plan["run_id"] for plan in results.plans()[:2]]
     for run_id, key in zip(ids, ("training.accumulate", "training.batch_per_worker"), strict=True):
-        record = BatchFound(
-            run_id=run_id,
-            key=key,
-            goal="largest",
-            micro_batch=32,
-            accumulate=2,
-            global_batch=64,
-            bound="memory",
-            memory_share=0.9,
-            tried=[],
-            seconds=1.0,
-        )
-        Journal(results.journal_file(run_id)).write(record)
+        Journal(results.journal_file(run_id)).write(batch_found(run_id, key=key))
         said = "\n".join(sentence.text for sentence in collect(results).summary)
         words = "micro-batch 32 x 2 on each worker, a global batch of 64, found by trial"
         assert f"ddp · native · 1 worker: {words}" in said
