@@ -14,6 +14,7 @@ from raysuite.plan.space import drawn
 from raysuite.plan.sweep import write_sweep as record_sweep
 from raysuite.plan.trials import trial_plan
 from raysuite.records import Journal, Record, Results, RunFailed, RunPruned
+from raysuite.records.journal import Decided
 from raysuite.spec import parse_document
 from raysuite.spec.search_check import read_search
 from tests.fake_results import START, epoch, run_records
@@ -60,7 +61,7 @@ def write_sweep(
     document = parse_document(yaml.safe_dump(BASE | {"search": asked}, sort_keys=False), "s.yaml")
     results = Results(folder)
     record_sweep(document, results)
-    results.write_plans([])
+    results.write_decided(Decided([], is_all=True))
     seen: dict[int, list[float]] = {rung: [] for rung in RUNGS}
     search = read_search(document)
     for number, values in enumerate(drawn(search, search.seed)):
