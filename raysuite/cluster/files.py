@@ -35,7 +35,6 @@ class Cluster(File):
     """When a local agent's process began, seconds since 1970: its pid may be another's later."""
     birth: str = ""
     """What tells that process from a later one of its pid, whatever the clock says."""
-
     host: str = ""
     """Where a local agent runs: another host that shares the folder cannot see its process."""
 

@@ -4,6 +4,7 @@ RESULTS/spec.yaml                      the spec as it was written
 RESULTS/plan.json                      the RunPlans, in the order of execution
 RESULTS/search.json                    of a sweep: what was searched, and the spec it began from
 RESULTS/decided.json                   of a sweep: what made no trial, and whether all are decided
+RESULTS/heard.jsonl                    of a sweep: epochs in the order in which its scheduler heard
 RESULTS/commands.txt                   the commands that wrote into it, one a line
 RESULTS/runs/RUN_ID/journal.jsonl      the run's Records
 RESULTS/report.html, rows.csv, rows.md
@@ -26,6 +27,7 @@ from raysuite.records.schema import Record
 
 COMMANDS = "commands.txt"
 SEARCH = "search.json"
+DECIDED = "decided.json"
 
 _RECORD: TypeAdapter[Record] = TypeAdapter(Record)
 
@@ -151,12 +153,12 @@ class Results:
 
     def decided(self) -> Decided | None:
         """How far a sweep has decided its trials; None where that was not written down."""
-        file = self.folder / "decided.json"
+        file = self.folder / DECIDED
         return Decided(**json.loads(file.read_text("utf-8"))) if file.is_file() else None
 
     def write_decided(self, decided: Decided) -> None:
         """Write down how far trials are decided; a reader never sees half a file."""
-        self._write("decided.json", decided._asdict())
+        self._write(DECIDED, decided._asdict())
 
     def _write(self, name: str, content: Any) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -67,8 +67,7 @@ def best_runs(search: Search, trials: Sequence[TrialFigures]) -> list[str]:
 def sweep_points(search: Search, trials: Sequence[TrialFigures]) -> Iterator[Point]:
     """The best value so far of each goal, step n being the n-th trial that ended and did not fail:
     one that failed may be made again."""
-    well = [trial for trial in trials if trial.counts]
-    ended = [(trial.figures.end.time, trial) for trial in well if trial.figures.end is not None]
+    ended = [(end.time, each) for each in trials if each.counts and (end := each.figures.end)]
     ended.sort(key=lambda each: (each[0], each[1].number))
     for goal in wanted_goals(search["search"]):
         for count, (time, _) in enumerate(ended, 1):

@@ -45,11 +45,16 @@ def temp() -> Iterator[Path]:
         yield Path(name)
 
 
+def keep_older(folder: ClusterFolder, text: str) -> None:
+    """A kept database that is older than any that an agent leaves."""
+    write(folder.mlflow / "mlflow.db", text)
+    os.utime(folder.mlflow / "mlflow.db", (time.time() - 60,) * 2)
+
+
 def test_it_is_removed_with_its_processes_and_the_database_comes_home(
     folder: ClusterFolder, temp: Path, cluster: Cluster
 ) -> None:
-    write(folder.mlflow / "mlflow.db", "older")
-    os.utime(folder.mlflow / "mlflow.db", (time.time() - 60,) * 2)
+    keep_older(folder, "older")
     kill_agent(folder, temp)
     heard: list[str] = []
     with stray(folder, temp) as process:
@@ -106,8 +111,7 @@ def test_a_database_that_is_older_than_the_copy_stays_away(
 def test_a_database_whose_server_never_answered_stays_away(
     folder: ClusterFolder, temp: Path, cluster: Cluster
 ) -> None:
-    write(folder.mlflow / "mlflow.db", "whole")
-    os.utime(folder.mlflow / "mlflow.db", (time.time() - 60,) * 2)
+    keep_older(folder, "whole")
     kill_agent(folder, temp)
     (temp / "mlflow" / ANSWERED).unlink()
     assert clear_away(folder, cluster, HEAD, print) == []
