@@ -28,6 +28,9 @@ _ENDING_S = 20.0
 """How long Ray may take to end workers that did not stop in time."""
 _LEAVING_S = 3.0
 """How long what is asked to leave may take for it."""
+_unheard: list[list[BaseException]] = []
+"""What ends threads that are no longer waited for, kept to this process's end: it refers to Ray's
+objects, and whoever lets go of one while Ray shuts down has the process ended, with code 1."""
 
 __all__ = ["check", "connect", "create", "fit", "forget_failures", "latest", "planned", "run"]
 
@@ -165,16 +168,16 @@ def fit(
     any.
 
     Workers that have not stopped in time are ended by Ray Train's controller (NodeKeeper). Only a
-    controller that does not answer is left to whoever ends this process's Ray: what still waits
-    in a thread then would end the process, too, unless it can be asked to `leave`.
+    controller that does not answer, and Ctrl-C, leave that to whoever ends this process's Ray.
+    `leave` asks what asks more and more of Ray to end before it.
     """
-    raised: list[Exception] = []
+    ended: list[BaseException] = []
 
     def begin() -> None:
         try:
             work.fit()
-        except Exception as error:
-            raised.append(error)
+        except BaseException as error:
+            ended.append(error)
 
     stop: Stop | None = None
     late_at: float | None = None
@@ -198,4 +201,6 @@ def fit(
         if leave is not None:
             leave()
             thread.join(_LEAVING_S)
-    return (raised[0] if raised else None), stop
+        if thread.is_alive():
+            _unheard.append(ended)
+    return next((error for error in ended if isinstance(error, Exception)), None), stop

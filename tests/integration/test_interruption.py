@@ -63,7 +63,7 @@ def stopped(workplace: Workplace) -> tuple[Command, bytes]:
     family = command.family()
     assert len(family) > 3
     command.process.send_signal(signal.SIGINT)
-    assert command.wait(15) == 130
+    assert command.wait(15) == 130, command.stderr
     until(lambda: not alive(family), 60)
     results = workplace.results()
     return command, results.journal_file(run_ids(results)[0]).read_bytes()

@@ -148,7 +148,7 @@ def test_a_sweep_that_is_stopped_ended_and_killed_makes_each_trial_once(workplac
     command = workplace.start("raysuite", "sweep", "broken-off.yaml", "--no-mlflow", "--quiet")
     until(lambda: begun(command, 0), PATIENCE_S)
     command.process.send_signal(signal.SIGTERM)
-    assert command.wait(PATIENCE_S) == 75
+    assert command.wait(PATIENCE_S) == 75, command.stdout + command.stderr
     assert "raysuite sweep --resume-from" in command.stderr
     results = Results.open(folder)
     assert len(records_of(results, 0, RunStopped)) == 1
@@ -160,7 +160,7 @@ def test_a_sweep_that_is_stopped_ended_and_killed_makes_each_trial_once(workplac
     until(lambda: begun(command, 1) and has_checkpoint(results, run_ids(results)[1]), PATIENCE_S)
     family = command.family()
     command.process.send_signal(signal.SIGINT)
-    assert command.wait(60) == 130
+    assert command.wait(60) == 130, command.stdout + command.stderr
     until(lambda: not alive(family), 60)
     assert "what has finished is kept; go on with: raysuite sweep --resume-from" in command.stderr
     assert "Traceback" not in command.stderr

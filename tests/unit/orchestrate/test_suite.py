@@ -1,13 +1,19 @@
-"""What stays of runs that failed when they are made again."""
+"""What stays of runs that failed when they are made again, and of Ray's thread after Ctrl-C."""
 
 from __future__ import annotations
 
+import gc
 import json
+import threading
+import weakref
 from pathlib import Path
+
+import pytest
 
 from raysuite.orchestrate import stopping
 from raysuite.orchestrate.groups import CHECKPOINTS, latest_checkpoint
-from raysuite.orchestrate.suite import forget_failures
+from raysuite.orchestrate.nodes import NodeWatch
+from raysuite.orchestrate.suite import Listener, fit, forget_failures
 from raysuite.plan import RunPlan, make_plans
 from raysuite.records import Journal, Results, RunFailed
 from raysuite.spec import parse_document
@@ -60,3 +66,41 @@ def test_a_run_that_is_made_again_is_no_longer_asked_to_end(tmp_path: Path) -> N
     stopping.prune(results, FAILED.run_id, Prune("asha", 0.5))
     forget_failures([FAILED], results)
     assert stopping.asked_to_prune(results, FAILED.run_id) is None
+
+
+class Reference:
+    """In the place of Ray's reference to an object."""
+
+
+class Work:
+    """Waits for Ray, holding a reference, until Ray shuts down under it."""
+
+    def __init__(self) -> None:
+        self.waits, self.ray_ends = threading.Event(), threading.Event()
+        self.held: weakref.ref[Reference] | None = None
+
+    def fit(self) -> None:
+        reference = Reference()
+        self.held = weakref.ref(reference)
+        self.waits.set()
+        assert self.ray_ends.wait(60)
+        raise SystemExit("Ray has been shut down")
+
+
+def test_ctrl_c_leaves_a_thread_that_lets_go_of_nothing(tmp_path: Path) -> None:
+    work = Work()
+
+    def interrupt() -> None:
+        assert work.waits.wait(60)
+        raise KeyboardInterrupt
+
+    hear = Listener(interrupt, lambda: None, print, lambda plan: None, lambda: None)
+    with pytest.raises(KeyboardInterrupt):
+        fit(work, Results(tmp_path), hear, NodeWatch(1))
+    work.ray_ends.set()
+    for thread in threading.enumerate():
+        if thread.name == "ray-fit":
+            thread.join(60)
+    gc.collect()
+    assert work.held is not None
+    assert work.held() is not None
