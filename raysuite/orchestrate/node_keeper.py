@@ -65,7 +65,7 @@ class NodeKeeper(ControllerCallback, WorkerGroupCallback):
     def on_controller_start_worker_group(self, *, scaling_config: Any, num_workers: int) -> None:
         """Wait until the cluster holds the workers.
 
-        Raises NodesGoneError, StoppedWaitingError, NothingLeftError.
+        Raises NodesGoneError, StoppedWaitingError, NothingLeftError, DeadlineError.
         """
         results = Results(self._results)
         if self._run_ids and all(results.end_of(run_id) for run_id in self._run_ids):
@@ -74,6 +74,7 @@ class NodeKeeper(ControllerCallback, WorkerGroupCallback):
         while (fit := self._need.fit(left := Capacity.now())) < self._need.workers:
             if told(self._results) is not None:
                 raise StoppedWaitingError("stopped while nodes were waited for")
+            self._check_deadline()
             if time.monotonic() >= deadline:
                 raise NodesGoneError(
                     f"{self._need} need more than the {left.nodes} node(s) that are left: "
@@ -95,6 +96,9 @@ class NodeKeeper(ControllerCallback, WorkerGroupCallback):
         stop = told(self._results)
         if stop is not None and is_late(stop):
             raise LateError("the workers were asked to stop and did not in time")
+        self._check_deadline()
+
+    def _check_deadline(self) -> None:
         if self._deadline is not None and time.time() > self._deadline:
             raise DeadlineError("the workers took longer than they may")
 

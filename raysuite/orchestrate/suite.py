@@ -172,21 +172,25 @@ def fit(
     `leave` asks what asks more and more of Ray to end before it.
     """
     ended: list[BaseException] = []
+    # a thread is no longer `alive` for whom Ctrl-C reached while he joined it (bpo-45274)
+    is_over = threading.Event()
 
     def begin() -> None:
         try:
             work.fit()
         except BaseException as error:
             ended.append(error)
+        finally:
+            is_over.set()
 
     stop: Stop | None = None
     late_at: float | None = None
     # in a thread: Ray's own handler of Ctrl-C waits for the workers, ours ends them
-    thread = threading.Thread(target=begin, name="ray-fit", daemon=True)
-    thread.start()
+    threading.Thread(target=begin, name="ray-fit", daemon=True).start()
+    over = False
     try:
-        while thread.is_alive():
-            thread.join(_POLL_SECONDS)
+        while not over:
+            over = is_over.wait(_POLL_SECONDS)
             hear.poll()
             for line in watch.news():
                 hear.say(line)
@@ -200,7 +204,7 @@ def fit(
     finally:
         if leave is not None:
             leave()
-            thread.join(_LEAVING_S)
-        if thread.is_alive():
+            is_over.wait(_LEAVING_S)
+        if not is_over.is_set():
             _unheard.append(ended)
     return next((error for error in ended if isinstance(error, Exception)), None), stop

@@ -113,6 +113,8 @@ def _epochs(
             told += len(new)
             yield from new
         if deadline is not None and time.time() > deadline + _ENDING_S:
+            if results.end_of(plan.run_id) is None:
+                record_deadline(plan, results)
             os._exit(1)  # with this process Ray ends its controller and its workers
     _settle(plan, results, raised[0] if raised else None)
 

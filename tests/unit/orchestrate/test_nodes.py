@@ -15,7 +15,12 @@ import ray
 
 from raysuite.orchestrate import node_keeper
 from raysuite.orchestrate.cluster import Capacity, Node
-from raysuite.orchestrate.node_keeper import LateError, NodeKeeper, StoppedWaitingError
+from raysuite.orchestrate.node_keeper import (
+    DeadlineError,
+    LateError,
+    NodeKeeper,
+    StoppedWaitingError,
+)
 from raysuite.orchestrate.nodes import Need, NodesGoneError, NodeWatch, with_fewer
 from raysuite.orchestrate.preflight import too_large
 from raysuite.orchestrate.stopping import tell
@@ -106,6 +111,14 @@ def test_who_waits_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     tell(tmp_path, Stop("preempted"))
     with pytest.raises(StoppedWaitingError):
         start(NodeKeeper(Need.of(plan_of()), 60.0, tmp_path))
+
+
+def test_who_waits_has_no_longer_than_the_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Cluster(monkeypatch, HALF)
+    with pytest.raises(DeadlineError):
+        start(NodeKeeper(Need.of(plan_of()), 60.0, tmp_path, deadline=time.time() - 1))
 
 
 def test_workers_that_do_not_stop_in_time_are_ended(tmp_path: Path) -> None:

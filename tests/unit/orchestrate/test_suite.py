@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gc
 import json
+import os
+import signal
 import threading
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -76,31 +79,39 @@ class Work:
     """Waits for Ray, holding a reference, until Ray shuts down under it."""
 
     def __init__(self) -> None:
-        self.waits, self.ray_ends = threading.Event(), threading.Event()
+        self.ray_ends, self.is_over = threading.Event(), threading.Event()
         self.held: weakref.ref[Reference] | None = None
 
     def fit(self) -> None:
         reference = Reference()
         self.held = weakref.ref(reference)
-        self.waits.set()
+        threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
         assert self.ray_ends.wait(60)
+        self.is_over.set()
         raise SystemExit("Ray has been shut down")
+
+
+def interrupted(work: Work, folder: Path, leave: Callable[[], None] | None = None) -> None:
+    """Ctrl-C comes while the thread is waited for."""
+    hear = Listener(lambda: None, lambda: None, print, lambda plan: None, lambda: None)
+    with pytest.raises(KeyboardInterrupt):
+        fit(work, Results(folder), hear, NodeWatch(1), leave)
 
 
 def test_ctrl_c_leaves_a_thread_that_lets_go_of_nothing(tmp_path: Path) -> None:
     work = Work()
-
-    def interrupt() -> None:
-        assert work.waits.wait(60)
-        raise KeyboardInterrupt
-
-    hear = Listener(interrupt, lambda: None, print, lambda plan: None, lambda: None)
-    with pytest.raises(KeyboardInterrupt):
-        fit(work, Results(tmp_path), hear, NodeWatch(1))
+    interrupted(work, tmp_path)
+    threads = [thread for thread in threading.enumerate() if thread.name == "ray-fit"]
     work.ray_ends.set()
-    for thread in threading.enumerate():
-        if thread.name == "ray-fit":
-            thread.join(60)
+    assert work.is_over.wait(60)
+    for thread in threads:
+        thread.join(60)
     gc.collect()
     assert work.held is not None
     assert work.held() is not None
+
+
+def test_what_is_asked_to_leave_is_waited_for(tmp_path: Path) -> None:
+    work = Work()
+    interrupted(work, tmp_path, leave=threading.Timer(1.0, work.ray_ends.set).start)
+    assert work.is_over.is_set()
