@@ -24,7 +24,7 @@ SlurmctldHost={LOGIN}({lab.address(LOGIN)})
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket={lab.munge_socket},cred_expire=10
+AuthInfo=socket={lab.munge_socket},cred_expire=20
 # Listen on the bridge's addresses alone.
 CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
 SlurmctldPort=17817
@@ -48,6 +48,7 @@ SelectTypeParameters=CR_Core_Memory
 DefMemPerCPU={lab.memory_mb // lab.cpus}
 SchedulerParameters=batch_sched_delay=1,sched_interval=3,bf_interval=3
 ReturnToService=2
+MessageTimeout=30
 SlurmdTimeout=15
 SlurmctldTimeout=20
 KillWait=10
