@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _SYNC_S = 20.0
 """A stopped suite tells MLflow where so much of its time is left."""
+_UPLOADS = "working_dir_files"
+"""Ray's folder of what `ray job submit --working-dir` sends to a node."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,13 @@ class Request:
                 f"address {self.address!r} (--address or RAY_ADDRESS) is where jobs are submitted, "
                 "and no Ray can be joined there; submit this command: `ray job submit -- raysuite "
                 f"{self.verb} ...`, or give --address HOST:PORT of the cluster's head"
+            )
+        folder = (self.resume_from or self.root).absolute()
+        if _UPLOADS in folder.parts:
+            raise UserError(
+                f"results would go to {folder}, an upload that one node alone has and that Ray "
+                "removes; submit without --working-dir (a job starts where `raysuite cluster up` "
+                "was called), or give --results FOLDER that all nodes share"
             )
 
     def command(self) -> str:

@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 import tempfile
+import time
 import traceback
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from ray.train.collective import broadcast_from_rank_zero
 from raysuite.errors import UserError
 from raysuite.measure.system import sampling
 from raysuite.orchestrate.failures import BrokenRunError
-from raysuite.orchestrate.stopping import asked_to_prune, told
+from raysuite.orchestrate.stopping import FILE, asked_to_prune, told
 from raysuite.parallel.base import World
 from raysuite.plan import RunPlan
 from raysuite.records import Journal, Results, RunStopped
@@ -26,6 +27,9 @@ from raysuite.train.memory import is_out_of_memory
 from raysuite.train.peers import is_peer_loss
 from raysuite.train.run import TRACE, Checkpoint, execute
 from raysuite.train.world import torch_device
+
+_SHARED_S = 10.0
+"""How long a network file system may take to show the driver's folder."""
 
 
 def run_group(config: dict[str, Any]) -> None:
@@ -45,7 +49,21 @@ def run_group(config: dict[str, Any]) -> None:
 
 
 def settle(config: dict[str, Any]) -> None:
-    """Work where the driver works, and import what lies there."""
+    """Work where the driver works, and import what lies there.
+
+    Raises BrokenRunError where the driver's results are not to be seen: what rank 0 would write
+    there, nobody would read.
+    """
+    deadline = time.monotonic() + _SHARED_S
+    while not (Path(config["results"]) / FILE).exists():
+        if time.monotonic() > deadline:
+            host, folder = socket.gethostname(), config["results"]
+            text = (
+                f"{host} does not see the results folder {folder}: all nodes need it, so give "
+                "--results FOLDER on a file system that they share"
+            )
+            raise BrokenRunError(text, text, peer_lost=False)
+        time.sleep(0.5)
     if os.path.isdir(config["path"]):
         os.chdir(config["path"])  # a cluster that was joined began elsewhere
     if config["path"] not in sys.path:

@@ -52,6 +52,19 @@ def test_mistakes_are_told_in_one_line(
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_what_ray_was_sent_is_no_place_for_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload = tmp_path / "runtime_resources" / "working_dir_files" / "_ray_pkg_0"
+    upload.mkdir(parents=True)
+    monkeypatch.chdir(upload)
+    for words in (["x.yaml"], ["--resume-from", "results"]):
+        done = CliRunner().invoke(app, ["run", *words])
+        assert done.exit_code == 2
+        assert "submit without --working-dir" in done.stderr
+    assert "x.yaml" in CliRunner().invoke(app, ["run", "x.yaml", "--results", "/shared"]).stderr
+
+
 def test_an_address_of_jobs_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "https://10.0.0.1:8265")
     done = CliRunner().invoke(app, ["run", "x.yaml"])
