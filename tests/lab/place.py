@@ -54,6 +54,12 @@ class LabPlace:
         words = self.out("scontrol", "show", "job", job, "--oneliner").split()
         return next(word for word in words if word.startswith("JobState=")).split("=")[1]
 
+    def end_soon(self, job: str) -> None:
+        """Move the time limit of a job that runs to one or two minutes from now."""
+        used = reversed(self.out("squeue", "-h", "-j", job, "-o", "%M").split(":"))
+        minutes = sum(int(part) * 60**place for place, part in enumerate(used)) // 60 + 2
+        self.out("scontrol", "update", f"JobId={job}", f"TimeLimit={minutes}", user=None)
+
     def node_state(self, host: str) -> str:
         """SLURM's word for a node's state, its marks included."""
         return self.out("sinfo", "-h", "-p", "lab", "-n", host, "-o", "%T")

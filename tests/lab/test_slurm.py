@@ -72,14 +72,16 @@ def warned(*_):
     print("warned", flush=True)
     sys.exit(7)
 signal.signal(signal.SIGUSR1, warned)
+print("ready", flush=True)
 signal.pause()
 """
 
 
 def test_the_warning_before_the_time_limit_reaches_the_steps(lab: LabPlace) -> None:
     lab.run("tee", "step.py", text_in=STEP)
-    # SLURM may warn half a minute early: 20 s after the start, when the handler is there.
-    job = lab.batch("srun python step.py", "--time=1", "--signal=USR1@10")
+    job = lab.batch("srun python step.py", "--time=10", "--signal=USR1@10")
+    lab.wait(lambda: "ready" in lab.run("cat", f"{job}.out", check=False).stdout, 300)
+    lab.end_soon(job)  # SLURM may warn half a minute early
     lab.wait(lambda: lab.job_state(job) in ("FAILED", "COMPLETED", "TIMEOUT"), 300)
     assert lab.job_state(job) == "FAILED"
     assert "warned" in lab.out("cat", f"{job}.out")
