@@ -39,11 +39,18 @@ class SlurmBackend:
 
     def end(self, cluster: Cluster) -> None:
         waits = self.state(cluster).phase == "waiting"
-        signal = [] if waits else ["--signal=TERM"]
-        _ask(["scancel", *signal, cluster.job])
+        self._cancel(cluster, *([] if waits else ["--signal=TERM"]))
 
     def kill(self, cluster: Cluster) -> None:
-        _ask(["scancel", cluster.job])
+        self._cancel(cluster)
+
+    def _cancel(self, cluster: Cluster, *options: str) -> None:
+        try:
+            _ask(["scancel", *options, cluster.job])
+        except SlurmError:
+            state = self.state(cluster)  # slurmctld signals no job that has ended, or just ends
+            if state.phase != "gone" and state.state != "COMPLETING":
+                raise
 
 
 def script(folder: ClusterFolder, cluster: Cluster, command: tuple[str, ...]) -> str:
