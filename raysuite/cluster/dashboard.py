@@ -6,6 +6,7 @@ import json
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Any
 
 from raysuite.errors import RaysuiteError
@@ -16,6 +17,10 @@ RUNNING = ("PENDING", "RUNNING")
 
 class NoAnswerError(RaysuiteError):
     """The dashboard does not answer, or not as expected."""
+
+
+class RefusedError(NoAnswerError):
+    """Nobody listens where the dashboard was."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +86,10 @@ class Dashboard:
         try:
             with opener.open(request, timeout=self._timeout_s) as answer:
                 return json.load(answer)
-        except (OSError, ValueError) as error:  # URLError is an OSError
-            raise NoAnswerError(f"{self._url} does not answer: {error}") from error
+        except (OSError, ValueError, HTTPException) as error:  # URLError is an OSError
+            refused = isinstance(getattr(error, "reason", None), ConnectionRefusedError)
+            kind = RefusedError if refused else NoAnswerError
+            raise kind(f"{self._url} does not answer: {error}") from error
 
 
 def _node(entry: dict[str, Any]) -> RayNode:

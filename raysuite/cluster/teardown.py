@@ -7,12 +7,14 @@ from collections.abc import Callable
 
 from raysuite.cluster.agent.leftovers import clear_local
 from raysuite.cluster.backend import Backend, backend_of
-from raysuite.cluster.dashboard import RUNNING, Dashboard, NoAnswerError
+from raysuite.cluster.dashboard import RUNNING, Dashboard, NoAnswerError, RefusedError
 from raysuite.cluster.files import Cluster, Stop
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.status import Status, check_here, status_of
 
 _POLL_S = 0.5
+_SILENT_S = 30.0
+"""For a busy head to answer again; one out of reach, as from a laptop, never will."""
 _ASKED_S = 60.0
 """For the agents of a job to end by themselves, before SLURM signals every process of theirs."""
 _ENDS_S = 90.0
@@ -70,15 +72,26 @@ def _wait_for_jobs(
         return
     dashboard = Dashboard(status.head.dashboard, folder.token())
     deadline = time.monotonic() + grace_s
-    try:
-        while running := [job for job in dashboard.jobs() if job.status in RUNNING]:
-            if time.monotonic() > deadline:
-                tell(f"not waiting any longer for {', '.join(job.id for job in running)}")
-                return
-            tell(f"{len(running)} jobs stop: {', '.join(job.id for job in running)}")
-            time.sleep(_POLL_S)
-    except NoAnswerError:
-        return  # as from a laptop, or when the head is gone: the nodes wait for nobody
+    while running := _under_way(dashboard, deadline):
+        if time.monotonic() > deadline:
+            tell(f"not waiting any longer for {', '.join(running)}")
+            return
+        tell(f"{len(running)} jobs stop: {', '.join(running)}")
+        time.sleep(_POLL_S)
+
+
+def _under_way(dashboard: Dashboard, deadline: float) -> list[str]:
+    """Jobs that have not ended; none where the head is gone, or too long silent."""
+    patience = min(deadline, time.monotonic() + _SILENT_S)
+    while True:
+        try:
+            return [job.id for job in dashboard.jobs() if job.status in RUNNING]
+        except RefusedError:
+            return []
+        except NoAnswerError:
+            if time.monotonic() > patience:
+                return []
+        time.sleep(_POLL_S)
 
 
 def _gone(backend: Backend, cluster: Cluster, patience_s: float) -> bool:
