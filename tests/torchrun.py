@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from raysuite.cluster.ports import free_port
+from raysuite.cluster.ports import held_port
 
 ROOT = Path(__file__).parents[1]
 
@@ -16,17 +16,17 @@ def torchrun(
     workers: int, module: str, *arguments: object, timeout_s: float = 240, fails: bool = False
 ) -> str:
     """Run `python -m MODULE ARGUMENTS` on `workers` ranks; what all of them wrote."""
-    port = free_port()
-    launcher = ["torch.distributed.run", "--nproc-per-node", workers, "--master-port", port]
-    done = subprocess.run(
-        [sys.executable, *map(str, ["-m", *launcher, "-m", module, *arguments])],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
+    with held_port() as port:
+        launcher = ["torch.distributed.run", "--nproc-per-node", workers, "--master-port", port]
+        done = subprocess.run(
+            [sys.executable, *map(str, ["-m", *launcher, "-m", module, *arguments])],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
     assert (done.returncode != 0) == fails, done.stdout[-6000:]
     return done.stdout

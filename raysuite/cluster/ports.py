@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import socket
+import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,6 +103,17 @@ def free_port() -> int:
         return port
 
 
+@contextmanager
+def held_port() -> Iterator[int]:
+    """A port for a server that binds it later: nobody else is given it while in the context.
+
+    Raises NoPortsError.
+    """
+    block, guards = take(uuid.uuid4().hex, STEP)
+    with guards:
+        yield block.first
+
+
 def block_size(cpus: int) -> int:
     """Ports that a node with that many CPUs takes: whole steps of the grid."""
     needed = _SERVICES + max(_WORKERS_AT_LEAST, _WORKERS_PER_CPU * cpus)
@@ -134,6 +146,8 @@ def candidates(seed: str, size: int, ephemeral: tuple[int, int]) -> Iterator[int
 
 def ephemeral_range() -> tuple[int, int]:
     """Lowest and highest port that the kernel gives to connections on its own."""
+    if not _EPHEMERAL.exists():  # macOS, which keeps to IANA's
+        return 49_152, HIGHEST
     low, high = _EPHEMERAL.read_text("ascii").split()
     return int(low), int(high)
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raysuite.cluster.ports import free_port
+from raysuite.cluster.ports import held_port
 from raysuite.records import GateVerdict
 from raysuite.spec.strategies import StrategyOptions
 
@@ -57,11 +57,11 @@ def _together(request: Request, pending: Sequence[int]) -> list[int]:
 
 def _launch(request: Request, pending: Sequence[int]) -> Iterator[tuple[int, GateVerdict]]:
     """Verdicts of one launch, the last one a failure where it ended before its time."""
-    with tempfile.TemporaryDirectory(prefix="raysuite-verify-") as folder:
+    with tempfile.TemporaryDirectory(prefix="raysuite-verify-") as folder, held_port() as port:
         file, log = Path(folder) / "verdicts.jsonl", Path(folder) / "log"
         with log.open("wb") as stream:
             process = subprocess.Popen(
-                _command(request, pending, file),
+                _command(request, pending, file, port),
                 env={"OMP_NUM_THREADS": "1", **os.environ},
                 stdout=stream,
                 stderr=subprocess.STDOUT,
@@ -99,7 +99,7 @@ def _launch(request: Request, pending: Sequence[int]) -> Iterator[tuple[int, Gat
             _end(process)
 
 
-def _command(request: Request, pending: Sequence[int], file: Path) -> list[str]:
+def _command(request: Request, pending: Sequence[int], file: Path, port: int) -> list[str]:
     content = {
         "strategies": [[n, request.strategies[n].model_dump(mode="json")] for n in pending],
         "settings": request.settings,
@@ -108,7 +108,7 @@ def _command(request: Request, pending: Sequence[int], file: Path) -> list[str]:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--master-addr", "127.0.0.1"]
     return [
         *launcher,
-        *("--nproc-per-node", str(request.workers), "--master-port", str(free_port())),
+        *("--nproc-per-node", str(request.workers), "--master-port", str(port)),
         *("-m", "raysuite.train.verify", str(file), json.dumps(content)),
     ]
 

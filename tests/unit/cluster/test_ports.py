@@ -10,7 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raysuite.cluster import ports
-from raysuite.cluster.ports import NoPortsError, Ports, block_size, candidates, take
+from raysuite.cluster.ports import (
+    NoPortsError,
+    Ports,
+    block_size,
+    candidates,
+    ephemeral_range,
+    held_port,
+    take,
+)
 
 USUAL = (32768, 60999)
 PLACE = st.floats(0, 1, exclude_max=True)
@@ -78,6 +86,18 @@ def test_a_block_is_held_by_one_alone() -> None:
     again, guard = take("seed", 128)
     guard.close()
     assert again == first
+
+
+def test_a_port_is_held_for_who_binds_it_later() -> None:
+    with held_port() as port, held_port() as other:
+        assert port != other
+        block = Ports(port, ports.STEP)
+        with socket.socket() as next_one, pytest.raises(OSError, match="in use"):
+            next_one.bind(("", block.guards[0]))
+        with socket.socket() as ours:
+            ours.bind(("127.0.0.1", port))
+        low, high = ephemeral_range()
+        assert not low <= port <= high or low <= ports.GRID
 
 
 def test_a_port_in_use_anywhere_passes_the_block_over() -> None:
