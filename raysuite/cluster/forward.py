@@ -111,7 +111,13 @@ def _unpacked(archive: bytes) -> dict[str, str]:
 def _near(connection: Connection, head: Head) -> Head:
     """`head` with the addresses of the near ends of what the connection now forwards."""
     ends = {"dashboard": head.dashboard, "mlflow": head.mlflow}
-    near = {name: free_port() for name, url in ends.items() if url}
-    connection.forward({port: urlsplit(ends[name]).netloc for name, port in near.items()})
+    for left in (2, 1, 0):
+        near = {name: free_port() for name, url in ends.items() if url}
+        try:
+            connection.forward({port: urlsplit(ends[name]).netloc for name, port in near.items()})
+            break
+        except UserError:  # as where somebody took a port meanwhile
+            if not left:
+                raise
     urls = {name: f"http://127.0.0.1:{port}" for name, port in near.items()}
     return head.model_copy(update={"gcs": "", **urls})
