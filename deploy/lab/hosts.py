@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -117,11 +118,19 @@ def stop(lab: Lab, names: Sequence[str], timeout_s: float = 30) -> None:
     held = [psutil.Process(lab.outer[host][0]) for host in names if alive(lab, host)]
     whole = [*(child for process in held for child in process.children()), *held]
     for process in whole:
-        process.send_signal(signal.SIGKILL)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGKILL)
     _, left = psutil.wait_procs(whole, timeout=timeout_s)
-    left = [p for p in left if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    left = [p for p in left if _runs(p)]
     if left:
         raise LabError(f"these do not end: pids {', '.join(str(p.pid) for p in left)}")
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def entering(lab: Lab, host: str, argv: list[str], user: str | None = None) -> list[str]:
