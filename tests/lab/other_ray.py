@@ -8,11 +8,14 @@ import subprocess
 import psutil
 from lab import hosts
 
+from tests.lab.listening import listening
 from tests.lab.place import LabPlace
 
 _PORT = 7399
+_CLIENT_PORT = 10001
 _START = (
     "exec ray start --head --block --disable-usage-stats --include-dashboard=false --num-cpus=1"
+    f" --ray-client-server-port={_CLIENT_PORT}"
     " --object-store-memory=80000000 --min-worker-port=7400 --max-worker-port=7500"
 )
 
@@ -37,6 +40,7 @@ class OtherRay:
         quiet = subprocess.DEVNULL
         self._first = subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet)
         self._lab.wait(self.answers, 300)
+        self._lab.wait(self._serves_clients, 300)
         self._started = psutil.Process(self._first.pid).children(recursive=True)
 
     def answers(self) -> bool:
@@ -44,6 +48,11 @@ class OtherRay:
         words = ("ray", "status", f"--address={self.address}")
         done = self._lab.run(*words, host=self._host, check=False)
         return done.returncode == 0 and "1 node_" in done.stdout
+
+    def _serves_clients(self) -> bool:
+        """Whether Ray Client's server listens, which starts beside the others."""
+        ports = {port for _, port in listening(self._lab, self._host, "hpc1")}
+        return _CLIENT_PORT in ports
 
     def check_alive(self) -> None:
         """None of its servers ended, and it answers."""

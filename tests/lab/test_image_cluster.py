@@ -205,7 +205,7 @@ def test_three_frameworks_over_three_hosts_inside_an_image(
     lab.run("raysuite", "cluster", "down", timeout_s=200)
     assert lab.out("squeue", "-h", "-u", "hpc1") == ""
     for host in everywhere:
-        assert ours(lab, host) == []
+        lab.wait(lambda at=host: ours(lab, at) == [], 60)  # type: ignore[misc]
         assert files(lab, host, other) == ""
     for host in lab.lab.hosts:
         assert not during[host] & listening(lab, host)
