@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -112,9 +113,10 @@ def test_a_killed_conversion_is_gone_on_with(source: Path, tmp_path: Path, who: 
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     if who == "parent":
         assert ended.returncode == -9
-        left = [
-            psutil.Process(int(pid)) for pid in ended.stdout.split() if psutil.pid_exists(int(pid))
-        ]
+        left = []
+        for pid in ended.stdout.split():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                left.append(psutil.Process(int(pid)))
         assert psutil.wait_procs(left, timeout=60)[1] == []  # nobody outlives the parent
     else:
         assert ended.returncode == 1

@@ -11,7 +11,7 @@ import pytest
 from raysuite.measure import parts
 from raysuite.measure.parts import Part, State, try_part
 
-PART = Part("pretend", "make setup", trial="pretend", required=False, deadline_s=20)
+PART = Part("pretend", "make setup", trial="pretend", required=False, deadline_s=120)
 
 
 @pytest.fixture
@@ -51,8 +51,8 @@ def test_a_crash_is_a_broken_part(trial: Path) -> None:
 def test_a_hang_is_a_broken_part_and_its_children_die(trial: Path, tmp_path: Path) -> None:
     beat = tmp_path / "beat"
     trial.write_text(f"#!/bin/sh\n(while :; do date +%N > {beat}; sleep 0.05; done) &\nwait\n")
-    finding = try_part(Part("pretend", "make setup", trial="pretend", deadline_s=0.5))
-    assert (finding.state, finding.note) == (State.BROKEN, "no answer within 0.5 s")
+    finding = try_part(Part("pretend", "make setup", trial="pretend", deadline_s=5))
+    assert (finding.state, finding.note) == (State.BROKEN, "no answer within 5 s")
     last = beat.read_text()
     time.sleep(0.3)
     assert beat.read_text() == last

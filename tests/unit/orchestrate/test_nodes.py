@@ -136,12 +136,14 @@ def node(name: str, alive: bool = True) -> dict[str, Any]:
     return {"NodeID": name, "NodeManagerHostname": f"host-{name}", "Alive": alive}
 
 
-def keeper_on(monkeypatch: pytest.MonkeyPatch, *looks: list[dict[str, Any]]) -> NodeKeeper:
+def keeper_on(
+    monkeypatch: pytest.MonkeyPatch, *looks: list[dict[str, Any]], verdict_s: float = 0.3
+) -> NodeKeeper:
     seen = list(looks)
     answer = lambda: seen.pop(0) if len(seen) > 1 else seen[0]  # noqa: E731
     monkeypatch.setattr(ray, "nodes", answer)
     monkeypatch.setattr(node_keeper, "_LOOK_S", 0.01)
-    monkeypatch.setattr(node_keeper, "_VERDICT_S", 0.3)
+    monkeypatch.setattr(node_keeper, "_VERDICT_S", verdict_s)
     keeper = NodeKeeper(Need.of(plan_of()), 60.0, Path("results"))
     places = [
         SimpleNamespace(metadata=SimpleNamespace(node_id=name, hostname=f"host-{name}", node_ip=""))
@@ -156,7 +158,8 @@ def test_the_hosts_of_dead_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert keeper_on(monkeypatch, dead).lost(patient=False) == ["host-b"]
     assert keeper_on(monkeypatch, alive).lost(patient=False) == []
     assert keeper_on(monkeypatch, alive).lost(patient=True) == []
-    assert keeper_on(monkeypatch, alive, alive, dead).lost(patient=True) == ["host-b"]
+    late = keeper_on(monkeypatch, alive, alive, dead, verdict_s=60.0)
+    assert late.lost(patient=True) == ["host-b"]
     assert keeper_on(monkeypatch, [node("a"), node("b"), node("c", False)]).lost(False) == []
     assert keeper_on(monkeypatch, [node("a")]).lost(patient=False) == ["host-b"]
 
