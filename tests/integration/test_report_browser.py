@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -61,6 +61,13 @@ def open_page(browser, file, width=1280, scheme="light"):
     return page, complaints
 
 
+def redrawn(page, act: Callable[[], None]) -> None:
+    """Do what has plots drawn anew, and wait until they are: the page begins with it later."""
+    page.evaluate("delete document.documentElement.dataset.drawn")
+    act()
+    page.wait_for_selector("html[data-drawn]", timeout=60_000)
+
+
 def assert_all_drawn(page) -> int:
     plots = page.query_selector_all(".plot")
     for plot in plots:
@@ -98,17 +105,12 @@ def test_nothing_to_draw(browser, tmp_path):
 def test_filters_and_sorting(browser, tmp_path):
     build(write_results(tmp_path), pictures=False)
     page, complaints = open_page(browser, tmp_path / "report.html")
-    page.uncheck("input[name=strategy][value=horovod]")
-    page.wait_for_timeout(300)
-    page.wait_for_selector("html[data-drawn]")
+    redrawn(page, lambda: page.uncheck("input[name=strategy][value=horovod]"))
     assert page.locator(".rows tbody tr:visible").count() == 8
     assert "horovod" not in page.inner_text("#plot-throughput")
-    page.fill("#search", "dali 2")
-    page.wait_for_timeout(300)
-    page.wait_for_selector("html[data-drawn]")
+    redrawn(page, lambda: page.fill("#search", "dali 2"))
     assert page.locator(".rows tbody tr:visible").count() == 2
-    page.fill("#search", "")
-    page.wait_for_timeout(300)
+    redrawn(page, lambda: page.fill("#search", ""))
     page.click("th button:has-text('Images/s')")
     top = page.locator(".rows tbody tr:visible").first
     assert "ddp" in top.inner_text()

@@ -6,7 +6,7 @@ import pytest
 
 from raysuite.report import build
 from tests.fake_studies import ALL, write_study
-from tests.integration.test_report_browser import assert_all_drawn, browser, open_page
+from tests.integration.test_report_browser import assert_all_drawn, browser, open_page, redrawn
 
 __all__ = ["browser"]  # the fixture
 
@@ -73,9 +73,7 @@ def test_a_panel_that_the_filters_empty_goes(browser, tmp_path):
     page, complaints = open_page(browser, tmp_path / "report.html")
     panels = page.locator("#plot-throughput-workers .cartesianlayer .subplot")
     assert panels.count() == 6
-    page.uncheck("input[name=loader][value=dali]")
-    page.wait_for_timeout(300)
-    page.wait_for_selector("html[data-drawn]", timeout=60_000)
+    redrawn(page, lambda: page.uncheck("input[name=loader][value=dali]"))
     assert panels.count() == 3
     assert "dali" not in page.inner_text("#plot-throughput-workers")
     assert "horovod" in page.inner_text("#plot-throughput-workers")

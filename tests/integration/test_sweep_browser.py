@@ -7,7 +7,7 @@ import pytest
 from raysuite.records import RunFailed
 from raysuite.report import build
 from tests.fake_sweeps import write_sweep
-from tests.integration.test_report_browser import assert_all_drawn, browser, open_page
+from tests.integration.test_report_browser import assert_all_drawn, browser, open_page, redrawn
 
 __all__ = ["browser"]  # the fixture
 
@@ -79,17 +79,13 @@ def test_states_and_values_filter_tables_and_plots(browser, asha):
     lines = "#plot-learning-curves .scatterlayer .trace"
     assert page.locator("#trials tbody tr:visible").count() == 12
     before = page.locator(lines).count()
-    page.uncheck("input[name=state][value=pruned]")
-    page.wait_for_timeout(300)
-    page.wait_for_selector("html[data-drawn]", timeout=60_000)
+    redrawn(page, lambda: page.uncheck("input[name=state][value=pruned]"))
     shown = page.locator("#trials tbody tr:visible")
     assert 0 < shown.count() < 12
     assert "stopped early" not in " ".join(shown.all_inner_texts())
     assert 0 < page.locator(lines).count() < before
-    page.check("input[name=state][value=pruned]")
-    page.fill("#search", "strategy=deepspeed")
-    page.wait_for_timeout(300)
-    page.wait_for_selector("html[data-drawn]", timeout=60_000)
+    redrawn(page, lambda: page.check("input[name=state][value=pruned]"))
+    redrawn(page, lambda: page.fill("#search", "strategy=deepspeed"))
     texts = page.locator("#trials tbody tr:visible").all_inner_texts()
     assert texts
     assert all("deepspeed" in each for each in texts)
