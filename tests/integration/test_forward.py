@@ -127,7 +127,7 @@ def test_a_tunnel_that_was_stopped_is_ended_at_once(site: OwnSshd, servers: list
         ssh.suspend()
         ended = time.monotonic()
     assert not ssh.is_running()
-    assert time.monotonic() - ended < 30
+    assert time.monotonic() - ended < 60  # it would be waited for that long
 
 
 def test_the_only_one_needs_no_name(site: OwnSshd, servers: list[str]) -> None:
