@@ -146,7 +146,7 @@ def test_the_best_trial_says_so(page: Any, server: Server, swept: Results) -> No
     best = best_of(swept)
     place = f"experiments/{experiment(server)}/runs/{mlflow_run(server, best.run_id)}"
     show(page, server, place, "best", f"trial {best.number}", "raysuite.best", "optimizer.lr")
-    assert "digits-model" in page.inner_text("body")
+    page.get_by_text("digits-model").first.wait_for()
     page.get_by_text("digits-train").first.wait_for()
     page.get_by_text("+1", exact=True).first.click()
     page.get_by_text("digits-val").first.wait_for()

@@ -65,7 +65,7 @@ class Server:
             return False
 
     def query(self, question: str) -> list[tuple[Any, ...]]:
-        with closing(sqlite3.connect(self.folder / "server.db")) as connection:
+        with closing(sqlite3.connect(self.folder / "server.db", timeout=120)) as connection:
             return connection.execute(question).fetchall()
 
 
