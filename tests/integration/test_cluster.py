@@ -95,8 +95,8 @@ def test_sigterm_gives_the_cluster_its_workers_back(
     command = workplace.start(*words, **cluster)
     worker = workplace.held(command)
     command.process.send_signal(signal.SIGTERM)
-    assert command.wait(60) == 75, command.stdout + command.stderr
+    assert command.wait(180) == 75, command.stdout + command.stderr
     assert "did not stop in time: their last checkpoint counts" in command.stderr
     assert "raysuite run --resume-from " in command.stderr
     assert "Traceback" not in command.stderr
-    until(lambda: not alive([worker]), 30)
+    until(lambda: not alive([worker]), 180)

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from raysuite.records import Record, Results, RunFailed, RunFinished, RunStarted
-from tests.integration.workplace import Command, Workplace, alive, has_checkpoint, until
+from tests.integration.workplace import Command, Workplace, alive, has_checkpoint, name_of, until
 from tests.require import require
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -63,8 +63,8 @@ def stopped(workplace: Workplace) -> tuple[Command, bytes]:
     family = command.family()
     assert len(family) > 3
     command.process.send_signal(signal.SIGINT)
-    assert command.wait(15) == 130, command.stderr
-    until(lambda: not alive(family), 60)
+    assert command.wait(120) == 130, command.stderr
+    until(lambda: not alive(family), 180)
     results = workplace.results()
     return command, results.journal_file(run_ids(results)[0]).read_bytes()
 
@@ -103,10 +103,10 @@ def test_a_driver_that_is_killed_is_taken_up(stopped, workplace, left_behind):
     workplace.held(command)
     until(lambda: has_checkpoint(before, run_ids(before)[1]))
     family = command.family()
-    left_behind |= {process for process in family if process.name() in AGENTS}
+    left_behind |= {process for process in family if name_of(process) in AGENTS}
     command.process.kill()
     command.wait()
-    until(lambda: not alive(family - left_behind), 60)
+    until(lambda: not alive(family - left_behind), 180)
 
     (workplace.folder / "hold-torch-1").unlink()
     workplace.run("raysuite", "run", "stopped.yaml", "--resume")
@@ -198,4 +198,4 @@ def test_json_is_a_record_a_line(killed):
 
 
 def test_no_process_is_left(left_behind):
-    until(lambda: not alive(left_behind), 120)
+    until(lambda: not alive(left_behind), 180)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -137,8 +138,11 @@ def _listening(variables: dict[str, str] | None = None) -> list[psutil._common.s
     if variables is None:
         return found
     mark = f"RAYSUITE_CLUSTER={variables['RAYSUITE_CLUSTER']}".encode()
-    return [
-        each
-        for each in found
-        if each.pid and mark in Path(f"/proc/{each.pid}/environ").read_bytes().split(b"\0")
-    ]
+    return [each for each in found if each.pid and mark in _environment(each.pid)]
+
+
+def _environment(pid: int) -> list[bytes]:
+    """Of a process; empty where it has ended meanwhile."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -105,12 +106,7 @@ def test_it_is_up(user: User) -> None:
 
 
 def test_all_of_it_listens_on_loopback_behind_ports_of_its_block(user: User) -> None:
-    addresses = {
-        connection.laddr
-        for process in tree(user)
-        for connection in process.net_connections("tcp")
-        if connection.status == psutil.CONN_LISTEN
-    }
+    addresses = listening(tree(user))
     assert len(addresses) > 5
     assert {address.ip.removeprefix("::ffff:") for address in addresses} == {"127.0.0.1"}
 
@@ -126,8 +122,9 @@ def test_no_secret_is_in_the_environment_or_on_a_command_line(user: User) -> Non
     secrets = (user.cluster.token(), cluster_user.password)
     shown = user.types("raysuite cluster env; raysuite cluster status --json")
     for process in tree(user):
-        shown += shlex.join(process.cmdline()) + str(process.environ())
-        assert process.rlimit(psutil.RLIMIT_CORE)[0] == 0
+        with contextlib.suppress(psutil.NoSuchProcess):
+            shown += shlex.join(process.cmdline()) + str(process.environ())
+            assert process.rlimit(psutil.RLIMIT_CORE)[0] == 0
     for log in user.cluster.logs.iterdir():
         shown += log.read_text("utf-8", "replace")
     assert not [secret for secret in secrets if secret in shown]
@@ -150,12 +147,7 @@ def test_a_job_runs_where_the_cluster_was_started_and_mlflow_has_it(
 
 def test_down_leaves_nothing_of_it_and_everything_else(user: User, other_ray: None) -> None:
     processes = tree(user)
-    ports = {
-        connection.laddr.port
-        for process in processes
-        for connection in process.net_connections("tcp")
-        if connection.status == psutil.CONN_LISTEN
-    }
+    ports = {address.port for address in listening(processes)}
     (node,) = user.cluster.nodes()
     user.types("raysuite cluster down")
     gone, alive = psutil.wait_procs(processes, timeout=60)
@@ -171,6 +163,16 @@ def test_down_leaves_nothing_of_it_and_everything_else(user: User, other_ray: No
     (status,) = user.asks("raysuite cluster list --all --json")
     assert (status["state"], status["why"]) == ("ended", "taken down")
     assert ray.get(ray.remote(lambda: 7).remote()) == 7
+
+
+def listening(processes: list[psutil.Process]) -> set[Any]:
+    """Where those of them listen that have not ended meanwhile."""
+    found = set()
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            connections = process.net_connections("tcp")
+            found |= {each.laddr for each in connections if each.status == psutil.CONN_LISTEN}
+    return found
 
 
 def tree(user: User) -> list[psutil.Process]:

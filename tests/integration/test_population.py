@@ -9,7 +9,7 @@ import pytest
 from raysuite.records import EpochFinished, Results, RunFinished, RunJudged, RunStarted, RunStopped
 from raysuite.records.judged import held_after
 from raysuite.records.sweep import TrialFigures, trials
-from tests.integration.workplace import Workplace, alive, until
+from tests.integration.workplace import Workplace, alive, name_of, until
 
 pytestmark = [
     pytest.mark.thorough,
@@ -64,7 +64,7 @@ def test_the_worst_goes_on_from_the_best_ones_weights_after_a_kill_too(workplace
     family = command.family()
     command.process.kill()
     command.wait(60)
-    until(lambda: not [each for each in alive(family) if "RayTrainWorker" in each.name()], 120)
+    until(lambda: not [each for each in alive(family) if "RayTrainWorker" in name_of(each)], 120)
     command = workplace.start(*words, "--resume")
     assert command.wait(PATIENCE_S) == 0, command.stdout + command.stderr
 

@@ -110,7 +110,7 @@ class Workplace:
 
     def query(self, question: str) -> list[tuple[Any, ...]]:
         """Ask MLflow's database."""
-        with closing(sqlite3.connect(self.folder / "mlflow.db")) as connection:
+        with closing(sqlite3.connect(self.folder / "mlflow.db", timeout=120)) as connection:
             return connection.execute(question).fetchall()
 
     def held(self, command: Command) -> psutil.Process:
@@ -145,6 +145,13 @@ def alive(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
             if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
+
+
+def name_of(process: psutil.Process) -> str:
+    """Empty where it has ended meanwhile."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.name()
+    return ""
 
 
 def has_checkpoint(results: Results, run_id: str) -> bool:
