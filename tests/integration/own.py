@@ -61,11 +61,20 @@ class Holding(Net):
 
 
 class Slow(Net):
-    """Takes its time over each step, so that there is a middle of an epoch to be stopped in."""
+    """Takes its time over each step, so that there is a middle of an epoch to be stopped in.
+
+    It takes much more behind its first epoch while the file `dawdle` is there.
+    """
+
+    def __init__(self, num_classes: int, in_channels: int, image_size: int) -> None:
+        super().__init__(num_classes, in_channels, image_size)
+        self._dawdle = Path("dawdle").absolute()
+        self._validated = False
 
     def forward(self, images: Tensor) -> Tensor:
+        self._validated |= not self.training
         if self.training:
-            time.sleep(0.1)
+            time.sleep(1 if self._validated and self._dawdle.exists() else 0.1)
         return super().forward(images)
 
 
@@ -79,11 +88,15 @@ class Raising(Net):
 
 
 class Failing(Net):
-    """Fails from its second epoch's beginning on, in the way that is asked for, or not at all."""
+    """Fails from its second epoch's beginning on, in the way that is asked for, or not at all.
+
+    A slow one takes as many seconds for a step as the file `pace` says, if there is one.
+    """
 
     def __init__(self, num_classes: int, in_channels: int, image_size: int, how: str = "") -> None:
         super().__init__(num_classes, in_channels, image_size)
         self._how = how
+        self._pace = Path("pace").absolute()
         self._validated = False
 
     def forward(self, images: Tensor) -> Tensor:
@@ -96,7 +109,7 @@ class Failing(Net):
             if self._how == "hangs":
                 threading.Event().wait()
             if self._how == "slow":
-                time.sleep(0.3)
+                time.sleep(float(self._pace.read_text()) if self._pace.exists() else 0.3)
         return super().forward(images)
 
 

@@ -117,6 +117,7 @@ def attempts(
 ) -> list[str]:
     """What three attempts at one run said: its cluster stops the first, SIGTERM the second."""
     workplace.write("slow.yaml", SLOW)
+    workplace.write("dawdle", "")
     here = {"RAYSUITE_CLUSTER": str(cluster_folder.path), **nodes.variables}
     first = workplace.start("raysuite", "run", "slow.yaml", "--no-mlflow", **here)
     until(lambda: reached(workplace, EpochFinished, 1) or first.process.poll() is not None)
@@ -136,6 +137,7 @@ def attempts(
     said.append(again.stderr)
     assert resume_commands(cluster_folder) == [], "a person ended it"
 
+    (workplace.folder / "dawdle").unlink()
     words = ("raysuite", "run", "--resume-from", str(workplace.results().folder))
     return [*said, workplace.run(*words, "--no-mlflow", **here).stderr]
 

@@ -17,7 +17,7 @@ from raysuite.records import (
     RunStopped,
 )
 from raysuite.records.sweep import best, trials
-from tests.integration.workplace import Command, Workplace, alive, has_checkpoint, until
+from tests.integration.workplace import Command, Workplace, alive, has_checkpoint, name_of, until
 from tests.require import require
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -145,6 +145,11 @@ def test_a_sweep_that_is_stopped_ended_and_killed_makes_each_trial_once(workplac
         results = Results.open(folder)
         return len(results.plans()) > number and bool(records_of(results, number, EpochFinished))
 
+    def pace(seconds: int) -> None:
+        workplace.write("pace.partial", str(seconds))
+        (workplace.folder / "pace.partial").replace(workplace.folder / "pace")
+
+    pace(3)  # there is a minute to stop a trial in
     command = workplace.start("raysuite", "sweep", "broken-off.yaml", "--no-mlflow", "--quiet")
     until(lambda: begun(command, 0), PATIENCE_S)
     command.process.send_signal(signal.SIGTERM)
@@ -160,8 +165,8 @@ def test_a_sweep_that_is_stopped_ended_and_killed_makes_each_trial_once(workplac
     until(lambda: begun(command, 1) and has_checkpoint(results, run_ids(results)[1]), PATIENCE_S)
     family = command.family()
     command.process.send_signal(signal.SIGINT)
-    assert command.wait(60) == 130, command.stdout + command.stderr
-    until(lambda: not alive(family), 60)
+    assert command.wait(PATIENCE_S) == 130, command.stdout + command.stderr
+    until(lambda: not alive(family), 180)
     assert "what has finished is kept; go on with: raysuite sweep --resume-from" in command.stderr
     assert "Traceback" not in command.stderr
     first = results.journal_file(run_ids(results)[0])
@@ -174,17 +179,19 @@ def test_a_sweep_that_is_stopped_ended_and_killed_makes_each_trial_once(workplac
     # a driver that is killed, after MLflow had heard of what ended
     command = workplace.start(*words)
     until(lambda: begun(command, 2), PATIENCE_S)
+    pace(PATIENCE_S)  # it does not end before it is killed
     states = "select status, count(*) from runs group by status order by status"
-    until(lambda: workplace.query(states)[0] == ("FINISHED", 2), 60)
+    until(lambda: dict(workplace.query(states)).get("FINISHED", 0) >= 2, PATIENCE_S)
     assert workplace.query(states)[1][0] == "RUNNING", "the sweep itself"
     family = command.family()
     command.process.kill()
     command.wait(60)
-    until(lambda: not [each for each in alive(family) if "RayTrainWorker" in each.name()], 120)
+    until(lambda: not [each for each in alive(family) if "RayTrainWorker" in name_of(each)], 120)
     starts = records_of(results, 1, RunStarted)
     assert [each.first_epoch > 0 for each in starts] == [False, True]
     assert [type(end) for end in ends(results)] == [RunFinished, RunFinished, type(None)]
 
+    (workplace.folder / "pace").unlink()
     workplace.run(*words)
     assert [type(end) for end in ends(results)] == [RunFinished] * 3
     assert first.read_bytes() == finished
