@@ -15,7 +15,7 @@ from tests.integration.workplace import Workplace, alive, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
 
-IMAGES = 3000
+IMAGES = 9000
 WORDS = ["imagenet", "--images", str(IMAGES), "--size", "200x150", "--out", "set", "--json"]
 
 
