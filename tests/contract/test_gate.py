@@ -24,7 +24,7 @@ pytestmark = pytest.mark.integration
 
 SETTINGS = StepSettings(1)
 PLACES = [[1, 1], [1, 1]]
-HANGS_S = 150
+HANGS_S = 100
 """For a strategy and the start of its processes."""
 
 
