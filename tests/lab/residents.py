@@ -27,7 +27,6 @@ sbatch_lines: ["#SBATCH --nodelist=node1,node2"]
 environment:  # four Rays start at once, on few CPUs
   RAY_raylet_start_wait_time_s: "800"
   RAY_agent_register_timeout_ms: "800000"
-  RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S: "200"
 """
 SPEC = """\
 name: tiny
