@@ -82,6 +82,7 @@ PRESENT: dict[str, Callable[[], bool]] = {
     "sshd": lambda: _programs("sshd", "ssh", "ssh-keygen"),
     "lab": _lab,
     "apptainer": _apptainer,
+    "root": lambda: os.geteuid() == 0,
 }
 
 

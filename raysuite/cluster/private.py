@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import secrets
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 TOKEN_BYTES = 32
 """256 bits."""
+_LOCK = "lock"
 
 
 def make_folder(path: Path) -> Path:
@@ -16,6 +24,43 @@ def make_folder(path: Path) -> Path:
         make_folder(path.parent)  # `parents=True` would give those the umask's mode
         path.mkdir(mode=0o700, exist_ok=True)
     return path
+
+
+@contextmanager
+def temporary_folder(prefix: str) -> Iterator[Path]:
+    """A folder of mode 0700 in the system's temporary folder, removed with the context.
+
+    Folders of this prefix whose processes were killed are removed first: each holds a file that is
+    locked (flock) as long as the process lives that made the folder.
+    """
+    _remove_abandoned(prefix)
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    fresh = folder / f"{_LOCK}.new"
+    descriptor = os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        fresh.rename(folder / _LOCK)  # nobody finds it before it is locked
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _remove_abandoned(prefix: str) -> None:
+    for lock in Path(tempfile.gettempdir()).glob(f"{prefix}*/{_LOCK}"):
+        with contextlib.suppress(OSError):  # another's, locked, or just removed
+            found = lock.parent.lstat()
+            if found.st_uid != os.getuid() or stat.S_ISLNK(found.st_mode):
+                continue
+            descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                for path in lock.parent.iterdir():
+                    if path != lock:  # it goes last: what stays is found again
+                        shutil.rmtree(path) if path.is_dir() else path.unlink()
+                shutil.rmtree(lock.parent)
+            finally:
+                os.close(descriptor)
 
 
 def create(path: Path, text: str) -> None:

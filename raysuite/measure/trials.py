@@ -43,11 +43,20 @@ def torchvision() -> str:
 
 
 def ray() -> str:
-    """A task on a cluster of one process, with a folder of its own: /tmp/ray may be another's."""
+    """A task on a cluster of one process, with a folder of its own: /tmp/ray may be another's.
+
+    Ray gives its folder mode 0777, so it lies in one of mode 0700.
+    """
     import ray as r
 
     with tempfile.TemporaryDirectory(prefix="rs-", ignore_cleanup_errors=True) as folder:
-        r.init(address="local", num_cpus=1, include_dashboard=False, _temp_dir=folder)
+        r.init(
+            address="local",
+            num_cpus=1,
+            include_dashboard=False,
+            _node_ip_address="127.0.0.1",
+            _temp_dir=f"{folder}/r",
+        )
         try:
             task = r.remote(_twice)
             expect(r.get(task.remote(1), timeout=60), 2)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import signal
 import socket
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -16,7 +14,7 @@ from typing import Any
 
 from raysuite.cluster.environment import RAY_SETTINGS
 from raysuite.errors import UserError
-from raysuite.orchestrate.own_ray import own_loopback, own_token
+from raysuite.orchestrate.own_ray import own_folder
 from raysuite.orchestrate.search_path import job_config
 
 # what a thread still asks of a Ray that has ended would join whichever it finds, or begin one
@@ -84,7 +82,7 @@ def connect(address: str | None) -> Iterator[Capacity]:
         os.environ.setdefault(name, value)
     import ray
 
-    with nullcontext() if address else _own_folder() as own:
+    with nullcontext() if address else own_folder() as own:
         try:
             _start(address, own)
             yield Capacity.now()
@@ -92,21 +90,7 @@ def connect(address: str | None) -> Iterator[Capacity]:
             ray.shutdown()
 
 
-@contextmanager
-def _own_folder() -> Iterator[str]:
-    """Temporary folder of a Ray of our own, which asks for a token that lies there.
-
-    What this Ray's processes start listens on loopback.
-    """
-    folder = tempfile.mkdtemp(prefix="rs-")
-    try:
-        with own_token(Path(folder)), own_loopback(Path(folder)):
-            yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _start(address: str | None, own: str | None) -> None:
+def _start(address: str | None, own: Path | None) -> None:
     import ray
     from ray._private import worker
 
@@ -151,9 +135,9 @@ def _token() -> dict[str, str]:
     return {"RAY_AUTH_MODE": "token"} if named or _TOKEN_FILE.exists() else {}
 
 
-def _embedded(folder: str) -> dict[str, Any]:
+def _embedded(folder: Path) -> dict[str, Any]:
     """For this user on this machine alone: nothing listens beyond loopback, no shared folder.
 
     /tmp/ray belongs to whoever came first (ray#4593); socket paths must stay short (ray#17161).
     """
-    return {"include_dashboard": False, "_node_ip_address": "127.0.0.1", "_temp_dir": folder}
+    return {"include_dashboard": False, "_node_ip_address": "127.0.0.1", "_temp_dir": str(folder)}

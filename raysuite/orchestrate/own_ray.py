@@ -22,7 +22,25 @@ from raysuite.cluster.environment import LOOPBACK_ONLY
 
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+PREFIX = "rs-"
 log = logging.getLogger(__name__)
+
+
+@contextmanager
+def own_folder() -> Iterator[Path]:
+    """Temporary folder of an embedded Ray, which asks for a token and listens on loopback.
+
+    Token and preloaded library lie above the folder that Ray is given: Ray gives that one mode
+    0777, whatever it was, so that another user could replace the library and run code as this one.
+    """
+    with private.temporary_folder(PREFIX) as folder, own_token(folder), own_loopback(folder):
+        name = "TORCHINDUCTOR_CACHE_DIR"  # compiled code; torch's own default can be guessed
+        before = {name: os.environ.get(name)}
+        os.environ.setdefault(name, str(folder / "inductor"))
+        try:
+            yield folder / "r"
+        finally:
+            _put(before)
 
 
 @contextmanager

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
+import subprocess
+from pathlib import Path
 
 import psutil
 import pytest
@@ -57,9 +60,12 @@ def stopped(workplace: Workplace) -> tuple[Command, bytes]:
     """Three runs, interrupted in the second; and the journal of the first."""
     workplace.write("stopped.yaml", STOPPED)
     workplace.write("hold-torch-1", "")
+    workplace.temporary.chmod(0o1777)  # as /tmp is
     command = workplace.start("raysuite", "run", "stopped.yaml")
     workplace.held(command)
     assert listening_beyond_loopback(command) == []
+    if os.geteuid() == 0:
+        assert open_to_another(workplace.temporary) == []
     family = command.family()
     assert len(family) > 3
     command.process.send_signal(signal.SIGINT)
@@ -91,6 +97,26 @@ def listening_beyond_loopback(command: Command) -> list[str]:
     return found
 
 
+def open_to_another(*folders: Path) -> list[str]:
+    """What a second user can read, write, enter or replace below `folders`, and in /dev/shm."""
+    mine = ["-mindepth", "1", "-user", str(os.geteuid())]
+    for_others = ["(", "-readable", "-o", "-writable", "-o", "-executable", ")"]
+    # it ends badly where it may not enter: that is what is asked
+    find = ["find", *map(str, folders), "/dev/shm", *mine, "!", "-type", "l", *for_others]
+    found = subprocess.run(find, user="nobody", capture_output=True, text=True, check=False)
+    libraries = [str(path) for folder in folders for path in folder.rglob("bind-*.so")]
+    assert libraries, "the run has a library that every process of it preloads"
+    replace = ["rm", "--interactive=never", *libraries]
+    tried = subprocess.run(replace, user="nobody", capture_output=True, check=False)
+    gone = [path for path in libraries if not Path(path).exists()]
+    assert tried.returncode != 0, gone
+    return found.stdout.splitlines() + gone
+
+
+def test_a_second_user_finds_every_door_closed(stopped):
+    require("root")  # the fixture has looked
+
+
 @pytest.fixture(scope="module")
 def left_behind() -> set[psutil.Process]:
     """The agents of drivers that were killed."""
@@ -108,8 +134,10 @@ def test_a_driver_that_is_killed_is_taken_up(stopped, workplace, left_behind):
     command.wait()
     until(lambda: not alive(family - left_behind), 180)
 
+    assert list(workplace.temporary.glob("rs-*")), "what the killed driver left"
     (workplace.folder / "hold-torch-1").unlink()
     workplace.run("raysuite", "run", "stopped.yaml", "--resume")
+    assert list(workplace.temporary.glob("rs-*")) == []
     results = workplace.results()
     assert results.folder == before.folder
     first, second, third = (results.records(run_id) for run_id in run_ids(results))

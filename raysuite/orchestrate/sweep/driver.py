@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
 from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any
 
+from raysuite.cluster import private
 from raysuite.cluster.environment import RAY_SETTINGS
 from raysuite.orchestrate import stopping
 from raysuite.orchestrate.cluster import Capacity
@@ -60,11 +60,11 @@ def run(
     news: SimpleQueue[RunPlan | str] = SimpleQueue()
     source = TrialSource(document, search, results, capacity, rule, news.put)
     with (
-        tempfile.TemporaryDirectory(prefix="rs-tune-", ignore_cleanup_errors=True) as folder,
+        private.temporary_folder("rs-tune-") as folder,
         NodeWatch(capacity.nodes) as watch,
     ):
         leaving = Leaving()
-        tuner = _tuner(search, results, source, rule, leaving, folder)
+        tuner = _tuner(search, results, source, rule, leaving, str(folder))
 
         def leave() -> None:
             leaving.asked = source.stopped = True

@@ -1,0 +1,62 @@
+"""Temporary folders: closed to others, removed with their process, also when that was killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from raysuite.cluster import private
+
+HOLD = """
+import sys, time
+from raysuite.cluster import private
+with private.temporary_folder("rs-") as folder:
+    (folder / "deep").mkdir()
+    (folder / "deep" / "file").touch()
+    print(folder, flush=True)
+    time.sleep(300)
+"""
+
+
+@pytest.fixture(autouse=True)
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_a_folder_is_closed_whatever_the_umask_and_goes_with_the_context(scratch: Path) -> None:
+    before = os.umask(0)
+    try:
+        with private.temporary_folder("rs-") as folder:
+            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+            assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
+    finally:
+        os.umask(before)
+    assert list(scratch.iterdir()) == []
+
+
+def test_only_what_a_killed_process_left_is_removed(scratch: Path) -> None:
+    for name in ("rs-unlocked", "other-x"):
+        (scratch / name).mkdir()
+    (scratch / "other-x" / "lock").touch()
+    (scratch / "rs-link").symlink_to(scratch / "other-x")
+    kept = set(scratch.iterdir())
+    words = [sys.executable, "-c", HOLD]
+    environment = {**os.environ, "TMPDIR": str(scratch)}
+    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) as holding:
+        assert holding.stdout is not None
+        left = Path(holding.stdout.readline().strip())
+        with private.temporary_folder("rs-"):
+            assert (left / "deep" / "file").exists()  # its process lives
+        holding.send_signal(signal.SIGKILL)
+    assert left.exists()
+    with private.temporary_folder("rs-") as folder:
+        assert set(scratch.iterdir()) == kept | {folder}
+    assert set(scratch.iterdir()) == kept
