@@ -47,7 +47,7 @@ def search_batches(
         say("finding by trial what the spec leaves to auto")
     hear = Listener(
         poll=lambda: None,
-        between=lambda: None,
+        between=None,
         say=say,
         added=lambda plan: None,
         asked_to_stop=watch.asked,

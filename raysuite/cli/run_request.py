@@ -128,7 +128,7 @@ def listener(
 
     return Listener(
         poll=lambda: progress.poll(results),
-        between=lambda: tracking.sync(results) if tracking else None,
+        between=(lambda: tracking.sync(results)) if tracking else None,
         say=lambda line: console.print_text(line, error=True),
         added=progress.add,
         asked_to_stop=watch.asked,

@@ -13,7 +13,7 @@ from raysuite.errors import UserError
 from raysuite.orchestrate.batches import tried_file
 from raysuite.orchestrate.failures import BrokenRunError
 from raysuite.orchestrate.stopping import told
-from raysuite.orchestrate.worker import place_of, settle
+from raysuite.orchestrate.worker import meet, place_of, settle
 from raysuite.plan import RunPlan
 from raysuite.plan.batches import search_of
 from raysuite.records import Results
@@ -29,13 +29,17 @@ def search_group(config: dict[str, Any]) -> None:
     Called anew on fresh workers where some ran out of memory: it goes on behind what was tried.
     """
     settle(config)
+    meet()
     results = Results(Path(config["results"]))
     for plan in [RunPlan.model_validate(each) for each in config["plans"]]:
         tried = tried_file(results.folder, plan)
         if not broadcast_from_rank_zero(_shall_search(plan, results, tried)):
             continue
+        world = place_of(plan)
+        if world is None:
+            continue
         try:
-            search_batch(plan, place_of(plan), tried, lambda: told(results.folder) is not None)
+            search_batch(plan, world, tried, lambda: told(results.folder) is not None)
         except Exception as error:
             text = (
                 str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"

@@ -20,6 +20,8 @@ from raysuite.records import Results, RunFailed
 from raysuite.records.batches import BatchFound, TriedFile
 from raysuite.train.stopping import Stop
 
+_SEARCH = "raysuite.orchestrate.batch_worker:search_group"
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -58,7 +60,7 @@ def decide(
     folder = Path(tempfile.mkdtemp(prefix=".batches-", dir=root.absolute()))
     try:
         seconds: dict[str, float] = {}
-        for group in groups(list(wishes.values())):
+        for group in groups(list(wishes.values()), one_node=nodes == 1):
             began = time.monotonic()
             if stop := _search(group, folder, nodes, hear, deadline):
                 return Decision(list(plans), stop=stop)
@@ -100,12 +102,11 @@ def _search(
             before = [len(tried_file(folder, plan).read()) for plan in left]
             for plan in left:
                 results.journal_file(plan.run_id).unlink(missing_ok=True)
-            # here: they import Ray
-            from raysuite.orchestrate.batch_worker import search_group
+            # here: it imports Ray
             from raysuite.orchestrate.node_keeper import DeadlineError
 
             trainer = make_trainer(
-                [_once(plan) for plan in left], folder, deadline=deadline, work=search_group
+                [_once(plan) for plan in left], folder, deadline=deadline, work=_SEARCH
             )
             error, stop = fit(trainer, results, replace(hear, poll=news), watch)
             news()

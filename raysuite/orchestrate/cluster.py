@@ -114,7 +114,8 @@ def _start(address: str | None, own: Path | None) -> None:
             f"no Ray cluster answers at {address!r}: {error}; give HOST:PORT of one whose head runs"
         ) from error
     signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own handler exits at once, with 15
-    logging.getLogger("ray.train").setLevel(logging.ERROR)
+    # its controller runs in this process; how runs ended stands in their journals
+    logging.getLogger("ray.train").setLevel(logging.CRITICAL)
 
 
 def _knock(address: str) -> None:

@@ -6,14 +6,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from raysuite.errors import SpecError, UserError
 from raysuite.orchestrate import stopping
 from raysuite.orchestrate.cluster import Capacity, connect
-from raysuite.orchestrate.groups import forget_checkpoint, make_trainer
+from raysuite.orchestrate.groups import checkpoint_folder, make_trainer
 from raysuite.orchestrate.head import check_head
 from raysuite.orchestrate.losses import gone, record_loss
 from raysuite.orchestrate.nodes import NodeWatch, with_fewer
@@ -24,6 +24,8 @@ from raysuite.spec import Document
 from raysuite.train.stopping import Stop
 
 _POLL_SECONDS = 0.5
+_PAUSE_EVERY_S = 60.0
+"""How often runs wait for what the driver does between them, at most."""
 _ENDING_S = 20.0
 """How long Ray may take to end workers that did not stop in time."""
 _LEAVING_S = 3.0
@@ -80,10 +82,12 @@ def check(plans: Sequence[RunPlan], capacity: Capacity, document: Document | Non
 def forget_failures(plans: Sequence[RunPlan], results: Results) -> None:
     """Let runs that failed be run again from the beginning; their journals are kept beside the new
     ones, which begin with how the batch was found, where it was."""
+    from raysuite.train.checkpoint import remove_checkpoint  # and torch
+
     for plan in plans:
         records = results.records(plan.run_id)
         if isinstance(results.end_of(plan.run_id), RunFailed):
-            forget_checkpoint(plan.run_id, results)
+            remove_checkpoint(checkpoint_folder(results, plan.run_id))
             if stopping.asked_to_prune(results, plan.run_id):
                 stopping.prune(results, plan.run_id, None)
             file = results.journal_file(plan.run_id)
@@ -99,8 +103,8 @@ class Listener:
 
     poll: Callable[[], None]
     """About twice a second while runs are going on."""
-    between: Callable[[], None]
-    """When no worker is at work."""
+    between: Callable[[], None] | None
+    """When no run is being measured: now and then between two runs, and behind a group."""
     say: Callable[[str], None]
     """A line for a person: nodes that are lost, or join."""
     added: Callable[[RunPlan], None]
@@ -117,7 +121,8 @@ def run(plans: Sequence[RunPlan], results: Results, nodes: int, hear: Listener) 
     """
     stopping.tell(results.folder, None)
     count = len(plans)
-    pending = deque(groups(plans))
+    pending = deque(groups(plans, one_node=nodes == 1))
+    hear = _with_pauses(hear, results)
     gave_up_at: Capacity | None = None
     with NodeWatch(nodes) as watch:
         while pending:
@@ -147,10 +152,24 @@ def run(plans: Sequence[RunPlan], results: Results, nodes: int, hear: Listener) 
                     results.add_plan(made.model_dump(mode="json"))
                     hear.added(made)
             count += len(fewer)
-            pending.extend(groups(fewer))
+            pending.extend(groups(fewer, one_node=nodes == 1))
             hear.poll()
-            hear.between()
+            if hear.between is not None and pending:
+                hear.between()
     return None
+
+
+def _with_pauses(hear: Listener, results: Results) -> Listener:
+    between = hear.between
+    if between is None:
+        return hear
+    pauses = stopping.Pauses(results.folder, _PAUSE_EVERY_S)
+
+    def poll() -> None:
+        hear.poll()
+        pauses.poll(between)
+
+    return replace(hear, poll=poll)
 
 
 def _unfinished(plans: Sequence[RunPlan], results: Results) -> list[RunPlan]:

@@ -5,47 +5,77 @@ from __future__ import annotations
 import os
 import socket
 import sys
-import tempfile
 import time
 import traceback
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import ray.train
 from ray.train.collective import broadcast_from_rank_zero
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from raysuite.errors import UserError
 from raysuite.measure.system import sampling
 from raysuite.orchestrate.failures import BrokenRunError
-from raysuite.orchestrate.stopping import FILE, asked_to_prune, told
+from raysuite.orchestrate.groups import checkpoint_folder
+from raysuite.orchestrate.stopping import FILE, asked_to_prune, told, wait_for_driver
 from raysuite.parallel.base import World
+from raysuite.parallel.comm import use_store
 from raysuite.plan import RunPlan
-from raysuite.records import Journal, Results, RunStopped
+from raysuite.records import Journal, Results, RunFinished
 from raysuite.records.system import system_file
-from raysuite.train.loop import TrainingLoop, checkpoint_run_id
+from raysuite.train.checkpoint import (
+    keep_checkpoint,
+    latest_checkpoint,
+    remove_checkpoint,
+    remove_partial,
+)
+from raysuite.train.loop import TrainingLoop
 from raysuite.train.memory import is_out_of_memory
 from raysuite.train.peers import is_peer_loss
-from raysuite.train.run import TRACE, Checkpoint, execute
+from raysuite.train.run import TRACE, execute
 from raysuite.train.world import torch_device
 
 _SHARED_S = 10.0
 """How long a network file system may take to show the driver's folder."""
+_STORE_S = 1800.0
+"""How long a rank waits for another's address, as in Ray Train's TorchConfig."""
 
 
 def run_group(config: dict[str, Any]) -> None:
     """Run every plan of `config["plans"]` that has not ended yet, in order, until told to stop.
 
     Called anew on fresh workers after each failure that Ray Train retries: what has ended stays
-    ended, and the run that was broken off is taken up from its last checkpoint.
+    ended, and the run that was broken off is taken up from its last checkpoint. Ranks that a run
+    does not need wait for the next one.
     """
     settle(config)
+    meet()
     results = Results(Path(config["results"]))
     plans = [RunPlan.model_validate(plan) for plan in config["plans"]]
     for plan in plans:
-        if not broadcast_from_rank_zero(_shall_run(plan, results)):
-            continue
-        if _run(plan, place_of(plan), results, config):
-            break
+        begin = broadcast_from_rank_zero(_decide(plan, results, config))
+        world = place_of(plan) if begin is not None else None
+        if world is not None:
+            _run(plan, world, results, config, begin["resume"])
+
+
+def meet() -> None:
+    """Have the groups of all runs meet in one store, which lives in rank 0's process."""
+    store: Any = None
+    address = None
+    if ray.train.get_context().get_world_rank() == 0:
+        host = ray.util.get_node_ip_address()
+        store = TCPStore(host, 0, is_master=True, wait_for_workers=False)
+        address = (host, store.port)
+    host, port = broadcast_from_rank_zero(address)
+    if store is None:
+        store = TCPStore(host, port, timeout=timedelta(seconds=_STORE_S))
+    store.set_timeout(timedelta(seconds=_STORE_S))
+    use_store(store)
+    # for Horovod's rendezvous and for what a user's strategy reads
+    os.environ.update(MASTER_ADDR=host, MASTER_PORT=str(port))
 
 
 def settle(config: dict[str, Any]) -> None:
@@ -70,44 +100,47 @@ def settle(config: dict[str, Any]) -> None:
         sys.path.insert(0, config["path"])  # the user's own models lie beside her spec
 
 
-def place_of(plan: RunPlan) -> World:
-    """This worker among those of a plan."""
+def place_of(plan: RunPlan) -> World | None:
+    """This worker among those of a plan, also in torchrun's variables; None where it has none."""
     context = ray.train.get_context()
-    local_rank = context.get_local_rank()
-    return World(
-        rank=context.get_world_rank(),
-        size=context.get_world_size(),
-        local_rank=local_rank,
-        device=torch_device(plan.device, local_rank),
-    )
+    rank, local_rank = context.get_world_rank(), context.get_local_rank()
+    if rank >= plan.workers:
+        return None
+    places = {
+        "RANK": rank,
+        "LOCAL_RANK": local_rank,
+        "WORLD_SIZE": plan.workers,
+        "LOCAL_WORLD_SIZE": min(context.get_local_world_size(), plan.workers),
+    }
+    os.environ.update({name: str(value) for name, value in places.items()})
+    return World(rank, plan.workers, local_rank, torch_device(plan.device, local_rank))
 
 
-def _shall_run(plan: RunPlan, results: Results) -> bool:
-    """Rank 0's decision, which counts: its journals are the ones that are written."""
-    rank = ray.train.get_context().get_world_rank()
-    return rank == 0 and results.end_of(plan.run_id) is None and told(results.folder) is None
+def _decide(plan: RunPlan, results: Results, config: dict[str, Any]) -> dict[str, Any] | None:
+    """Rank 0's decision, which counts: its journals are the ones that are written. Whether to run
+    the plan, and from which checkpoint."""
+    if ray.train.get_context().get_world_rank() != 0:
+        return None
+    wait_for_driver(results.folder)
+    if results.end_of(plan.run_id) is not None or told(results.folder) is not None:
+        return None
+    folder = _checkpoint_folder(plan, results, config)
+    remove_partial(folder)  # of ranks that died
+    found = latest_checkpoint(folder, plan.run_id)
+    return {"resume": str(found) if found else config.get("taken")}
 
 
-def _run(plan: RunPlan, world: World, results: Results, config: dict[str, Any]) -> bool:
-    """Whether it stopped because it was told to."""
+def _checkpoint_folder(plan: RunPlan, results: Results, config: dict[str, Any]) -> Path:
+    return checkpoint_folder(results, config.get("checkpoint") or plan.run_id)
 
-    def checkpoint(loop: TrainingLoop) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            loop.save(Path(folder))
-            ray.train.report(
-                {"run_id": plan.run_id, "epoch": loop.epoch},
-                checkpoint=ray.train.Checkpoint.from_directory(folder),
-            )
 
-    latest = ray.train.get_checkpoint()
-    until, taken = config.get("until"), config.get("taken")
+def _run(
+    plan: RunPlan, world: World, results: Results, config: dict[str, Any], resume: str | None
+) -> None:
+    folder = _checkpoint_folder(plan, results, config)
     try:
-        if latest is None:
-            resume = Path(taken) if taken else None
-            return _write_all(plan, world, results, resume, checkpoint, until)
-        with latest.as_directory() as folder:
-            resume = Path(folder) if checkpoint_run_id(Path(folder)) == plan.run_id else None
-            return _write_all(plan, world, results, resume, checkpoint, until)
+        taken_up = Path(resume) if resume else None
+        _write_all(plan, world, results, taken_up, folder, config.get("until"))
     except Exception as error:
         text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
         # the other ranks may wait for this one: Ray Train ends them and goes on with the rest
@@ -121,12 +154,15 @@ def _write_all(
     world: World,
     results: Results,
     resume: Path | None,
-    checkpoint: Checkpoint,
+    folder: Path,
     until: int | None,
-) -> bool:
+) -> None:
     file = results.journal_file(plan.run_id)
     journal = Journal(file) if world.rank == 0 else None
-    stopped = False
+
+    def checkpoint(loop: TrainingLoop) -> None:
+        keep_checkpoint(loop, folder)
+
     # each host samples itself, into a file of its own
     samples = system_file(file.parent, socket.gethostname()) if world.local_rank == 0 else None
     with sampling(samples):
@@ -142,5 +178,5 @@ def _write_all(
         ):
             if journal is not None:
                 journal.write(record)
-            stopped = isinstance(record, RunStopped)
-    return stopped
+                if isinstance(record, RunFinished):
+                    remove_checkpoint(folder)

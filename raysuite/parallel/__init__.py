@@ -18,11 +18,16 @@ STRATEGIES = {
 }
 
 
-def make_strategy(options: StrategyOptions) -> Strategy:
-    """The strategy that `options` describes; a custom one is called with its own options."""
+def make_strategy(options: StrategyOptions, profiled: bool = False) -> Strategy:
+    """The strategy that `options` describes; a custom one is called with its own options.
+
+    `profiled`: the framework's own record of its collectives can be asked for.
+    """
     strategy: Strategy
     if isinstance(options, CustomOptions):
         strategy = load(options.target)(**options.options)
+    elif options.name == "horovod":
+        strategy = load(STRATEGIES[options.name])(options, timeline=profiled)
     else:
         strategy = load(STRATEGIES[options.name])(options)
     return strategy

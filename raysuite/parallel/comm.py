@@ -134,17 +134,26 @@ def leave_torch_group() -> None:
 
 _LET_GO_SECONDS = 0.2
 
-_joins: Counter[str] = Counter()
+_joins: Counter[tuple[str, int]] = Counter()
+_store: Any = None
+
+
+def use_store(store: Any) -> None:
+    """Have the groups that this process joins from now on meet in `store`, not in torchrun's."""
+    global _store
+    _store = store
 
 
 def shared_store(purpose: str, rank: int, size: int) -> Any:
-    """torchrun's key-value store, with keys of their own at each call.
+    """The key-value store of this world, with keys of their own at each call.
 
     Several runs of one process join and leave in turn, and would find each other's addresses.
-    All ranks must call it equally often for each `purpose`.
+    All ranks of a world must call it equally often for each `purpose`; the worlds of one size are
+    the same ranks.
     """
-    _joins[purpose] += 1
-    return PrefixStore(f"raysuite/{purpose}/{_joins[purpose]}", _environment_store(rank, size))
+    _joins[purpose, size] += 1
+    prefix = f"raysuite/{purpose}/{size}/{_joins[purpose, size]}"
+    return PrefixStore(prefix, _store or _environment_store(rank, size))
 
 
 @cache

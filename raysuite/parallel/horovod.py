@@ -65,8 +65,9 @@ class HorovodComm:
 class Horovod:
     """Gradients are averaged tensor by tensor, fused, while the backward pass still runs."""
 
-    def __init__(self, options: HorovodOptions) -> None:
+    def __init__(self, options: HorovodOptions, timeline: bool = False) -> None:
         self.options = options
+        self._timeline = timeline
         self.lossy = options.compression != "none" or options.adasum
         self._world: World | None = None
         self._server: Rendezvous | None = None
@@ -91,7 +92,8 @@ class Horovod:
         _refuse_what_crashes(self.options)
         self._variables_before = _variables()
         self._server = join_from_torchrun(world.rank, world.size)
-        os.environ.update({**TIMELINE, **self._variables_before, **_tuning(self.options)})
+        timeline = TIMELINE if self._timeline else {}
+        os.environ.update({**timeline, **self._variables_before, **_tuning(self.options)})
         hvd.init()
         self._joined = True
 

@@ -19,6 +19,8 @@ from raysuite.plan.run_plan import RunPlan
 from raysuite.spec import Document, ExperimentSpec
 from raysuite.spec.batches import AutoBatch
 from raysuite.spec.datasets import DatasetFacts
+from raysuite.spec.experiment import ResourceOptions
+from raysuite.spec.strategies import HorovodOptions
 
 
 def make_plans(
@@ -54,7 +56,7 @@ def make_plans(
 def _sharing(variant: Variant) -> tuple[Any, ...]:
     """Sorts runs that can share workers next to each other, small world sizes first."""
     spec = variant[1]
-    horovod = _horovod_environment(spec)
+    horovod = _horovod_start(spec)
     resources = json.dumps(spec.resources.model_dump(), sort_keys=True)
     return (spec.resources.workers, horovod is not None, resources, horovod or ())
 
@@ -129,29 +131,59 @@ def _run_id(spec: ExperimentSpec, repeat: int, index: int) -> str:
     return f"{index:03d}-{re.sub(r'[^A-Za-z0-9-]', '-', name)}-{digest}"
 
 
-def groups(plans: Sequence[RunPlan]) -> list[list[RunPlan]]:
-    """Neighbouring runs that can share workers: same kind of worker, world size and resources."""
+def groups(plans: Sequence[RunPlan], one_node: bool = True) -> list[list[RunPlan]]:
+    """Neighbouring runs that share workers: as many workers as the largest of them has.
+
+    A smaller run takes the first ranks, and the others wait. On several nodes only runs of one
+    size share: the first ranks of a large world are not placed as a small one would be.
+    """
     result: list[list[RunPlan]] = []
     for plan in plans:
-        if result and not plan.spec.resources.fresh_workers and _alike(result[-1][-1], plan):
+        if result and all(_alike(other, plan, one_node) for other in result[-1]):
             result[-1].append(plan)
         else:
             result.append([plan])
     return result
 
 
-def _alike(left: RunPlan, right: RunPlan) -> bool:
+def _alike(left: RunPlan, right: RunPlan, one_node: bool) -> bool:
+    def resources(plan: RunPlan) -> ResourceOptions:
+        found = plan.spec.resources
+        return found.model_copy(update={"workers": 1}) if one_node else found
+
+    started = {_horovod_start(plan.spec) for plan in (left, right)} - {None}
     return (
-        # nsys watches a process, and its report is one run's
-        "nsight" not in (left.spec.measure.profile, right.spec.measure.profile)
-        and left.backend == right.backend
+        not (_stands_apart(left) or _stands_apart(right))
         and left.device == right.device
-        and left.spec.resources == right.spec.resources
-        and _horovod_environment(left.spec) == _horovod_environment(right.spec)
+        and resources(left) == resources(right)
+        and len(started) <= 1
     )
 
 
-def _horovod_environment(spec: ExperimentSpec) -> tuple[float, float] | None:
+def _stands_apart(plan: RunPlan) -> bool:
+    """Whether a run needs workers of its own, so that its figures, or the next run's, are true."""
+    strategy = plan.spec.strategy
+    return (
+        plan.spec.resources.fresh_workers
+        # a profiler slows down what comes after it; nsys watches a process, not a run
+        or plan.spec.measure.profile != "off"
+        # DeepSpeed 0.19.8 keeps the model, engine and optimiser of ZeRO-3 for ever
+        or (strategy.name == "deepspeed" and strategy.zero_stage == 3)
+        # Horovod 0.28.1 crashes (SIGSEGV) where it starts again after a start with both
+        or (
+            strategy.name == "horovod"
+            and strategy.fusion_threshold_mb != _HOROVOD.fusion_threshold_mb
+            and strategy.cycle_time_ms != _HOROVOD.cycle_time_ms
+        )
+    )
+
+
+_HOROVOD = HorovodOptions()
+"""Horovod's own defaults."""
+
+
+def _horovod_start(spec: ExperimentSpec) -> tuple[float, float] | None:
+    """With what Horovod is started, as it reads no other values when it starts again."""
     strategy = spec.strategy
     if strategy.name != "horovod":
         return None

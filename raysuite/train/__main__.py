@@ -11,13 +11,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import sys
 import time
 import traceback
 from pathlib import Path
-
-import torch
 
 from raysuite.errors import RunError, UserError
 from raysuite.parallel.base import World
@@ -36,7 +33,7 @@ from raysuite.records import (
 )
 from raysuite.spec import read_document
 from raysuite.train.batch_files import decide
-from raysuite.train.checkpoint import checkpoint_run_id
+from raysuite.train.checkpoint import keep_checkpoint, latest_checkpoint, remove_checkpoint
 from raysuite.train.loop import TrainingLoop
 from raysuite.train.peers import is_peer_loss
 from raysuite.train.run import TRACE, execute
@@ -95,15 +92,14 @@ def _run(plan: RunPlan, results: Results, resume: bool, asked: AskedToStop) -> R
     """Run a plan; its last Record."""
     world = world_from_environment(plan.device)
     kept = results.journal_file(plan.run_id).with_name("checkpoint")
-    taken_up = _latest(kept, plan.run_id) if resume else None
+    taken_up = latest_checkpoint(kept, plan.run_id) if resume else None
     if world.rank == 0:
         results.add_plan(plan.model_dump(mode="json"))
         if taken_up is None:
-            for place in (kept, _older(kept)):
-                shutil.rmtree(place, ignore_errors=True)
+            remove_checkpoint(kept)
 
     def checkpoint(loop: TrainingLoop) -> None:
-        _keep(loop, kept)
+        keep_checkpoint(loop, kept)
 
     journal = Journal(results.journal_file(plan.run_id)) if world.rank == 0 else None
     last, began = None, time.time()
@@ -120,36 +116,6 @@ def _run(plan: RunPlan, results: Results, resume: bool, asked: AskedToStop) -> R
             raise RunError(f"rank {world.rank} lost another; the run ended: {message}") from error
         raise
     return last
-
-
-def _latest(folder: Path, run_id: str) -> Path | None:
-    """The checkpoint of a run that `_keep` wrote there; None without any."""
-    places = (folder, _older(folder))
-    return next((place for place in places if checkpoint_run_id(place) == run_id), None)
-
-
-def _older(folder: Path) -> Path:
-    """Where a checkpoint lies while another takes its place, or where that was cut off."""
-    return folder.with_name(f"{folder.name}.old")
-
-
-def _keep(loop: TrainingLoop, folder: Path) -> None:
-    """Write a checkpoint, all ranks into one folder that they share, in the place of an older one.
-
-    A rank that dies meanwhile leaves the older one as it is.
-    """
-    partial = folder.with_name(f"{folder.name}.partial")
-    partial.mkdir(parents=True, exist_ok=True)
-    loop.save(partial)
-    loop.engine.comm.all_reduce(torch.zeros(1), "max")  # all ranks have written
-    if loop.world.rank == 0:
-        old = _older(folder)
-        if folder.exists():
-            shutil.rmtree(old, ignore_errors=True)
-            folder.rename(old)
-        partial.rename(folder)
-        shutil.rmtree(old, ignore_errors=True)
-    loop.engine.comm.all_reduce(torch.zeros(1), "max")  # before anybody writes the next one
 
 
 def _tell(plan: RunPlan, record: Record) -> None:

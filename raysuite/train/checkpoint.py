@@ -3,12 +3,17 @@
 FOLDER/loop.json     epoch, step, times, and what is behind of an epoch that is under way
 FOLDER/rank-R.pt     in mid-epoch alone: the rank's random draws and its running statistics
 FOLDER/average.pt    the average of the weights, where there is one
+
+All ranks write into one folder, on a file system that they share. FOLDER.partial is being written,
+FOLDER.old is the one before while the new one takes its place.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -16,6 +21,9 @@ from torch import Tensor, nn
 
 from raysuite.parallel.base import World
 from raysuite.records.power import PowerUse
+
+if TYPE_CHECKING:
+    from raysuite.train.loop import TrainingLoop
 
 _STATE = "loop.json"
 
@@ -69,6 +77,50 @@ def checkpoint_run_id(folder: Path) -> str:
         return LoopState.read(folder).run_id
     except (OSError, ValueError):
         return ""
+
+
+def latest_checkpoint(folder: Path, run_id: str) -> Path | None:
+    """The checkpoint of a run that `keep_checkpoint` wrote to `folder`; None without any."""
+    places = (folder, _older(folder))
+    return next((place for place in places if checkpoint_run_id(place) == run_id), None)
+
+
+def keep_checkpoint(loop: TrainingLoop, folder: Path) -> None:
+    """Write a checkpoint to `folder`, in the place of an older one; every rank calls it.
+
+    A rank that dies meanwhile leaves the older one as it is.
+    """
+    partial = _partial(folder)
+    partial.mkdir(parents=True, exist_ok=True)
+    loop.save(partial)
+    loop.engine.comm.all_reduce(torch.zeros(1), "max")  # all ranks have written
+    if loop.world.rank == 0:
+        old = _older(folder)
+        if folder.exists():
+            shutil.rmtree(old, ignore_errors=True)
+            folder.rename(old)
+        partial.rename(folder)
+        shutil.rmtree(old, ignore_errors=True)
+    loop.engine.comm.all_reduce(torch.zeros(1), "max")  # before anybody writes the next one
+
+
+def remove_checkpoint(folder: Path) -> None:
+    """Remove what `keep_checkpoint` wrote to `folder`."""
+    for place in (folder, _older(folder), _partial(folder)):
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def remove_partial(folder: Path) -> None:
+    """Remove a checkpoint that was being written when its ranks died."""
+    shutil.rmtree(_partial(folder), ignore_errors=True)
+
+
+def _older(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.old")
+
+
+def _partial(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.partial")
 
 
 def draws(device: torch.device) -> dict[str, Tensor]:

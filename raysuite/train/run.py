@@ -63,7 +63,7 @@ def execute(
     began = time.perf_counter()
     torch.set_num_threads(plan.spec.resources.cpus_per_worker)
     memory = PeakMemory(world.device)
-    strategy = make_strategy(plan.spec.strategy)
+    strategy = make_strategy(plan.spec.strategy, plan.spec.measure.profile == "torch")
     strategy.start(world)
     loop: TrainingLoop | None = None
     try:

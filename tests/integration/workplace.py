@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import sqlite3
@@ -18,7 +17,9 @@ from typing import Any
 
 import psutil
 
+from raysuite.orchestrate.groups import checkpoint_folder
 from raysuite.records import Results
+from raysuite.train.checkpoint import latest_checkpoint
 
 ROOT = Path(__file__).parents[2]
 # generous: these machines have few cores, and share them
@@ -155,11 +156,5 @@ def name_of(process: psutil.Process) -> str:
 
 
 def has_checkpoint(results: Results, run_id: str) -> bool:
-    """Whether Ray Train knows of a checkpoint of this run, and will take it up."""
-    for snapshot in (results.folder / "checkpoints").glob("*/checkpoint_manager_snapshot.json"):
-        text = snapshot.read_text("utf-8")
-        for file in snapshot.parent.glob("*/loop.json"):
-            with contextlib.suppress(OSError, ValueError):  # removed or written just now
-                if file.parent.name in text and json.loads(file.read_text())["run_id"] == run_id:
-                    return True
-    return False
+    """Whether this run has a checkpoint from which it is resumed."""
+    return latest_checkpoint(checkpoint_folder(results, run_id), run_id) is not None

@@ -12,7 +12,9 @@ from raysuite.cluster.dashboard import RUNNING, Dashboard, NoAnswerError
 from raysuite.cluster.files import Head, Node
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.errors import UserError
+from raysuite.orchestrate.groups import checkpoint_folder
 from raysuite.records import Record, Results, RunFailed
+from raysuite.train.checkpoint import LoopState, latest_checkpoint
 from tests.lab.place import LabPlace
 
 WAIT_S = 600.0
@@ -160,15 +162,10 @@ class FaultCluster:
         return Held(**json.loads(file.read_text("utf-8")))
 
     def _has_checkpoint(self, seed: int) -> bool:
-        run_id = self.run_id(seed)
-        folder = self.results().folder / "checkpoints"
-        for snapshot in folder.glob("*/checkpoint_manager_snapshot.json"):
-            for file in snapshot.parent.glob("*/loop.json"):
-                with contextlib.suppress(OSError, ValueError):  # removed or written just now
-                    loop = json.loads(file.read_text("utf-8"))
-                    known = file.parent.name in snapshot.read_text("utf-8")
-                    if known and loop["run_id"] == run_id and loop["epoch"] == 2:
-                        return True
+        run_id, results = self.run_id(seed), self.results()
+        found = latest_checkpoint(checkpoint_folder(results, run_id), run_id)
+        with contextlib.suppress(OSError, ValueError):  # removed or written just now
+            return found is not None and LoopState.read(found).epoch == 2
         return False
 
     def failed(self) -> str:

@@ -25,7 +25,7 @@ def find_batch(plan: RunPlan, results: Results, deadline: float | None) -> RunPl
 
     hear = Listener(
         poll=lambda: None,
-        between=lambda: None,
+        between=None,
         say=lambda line: None,
         added=lambda plan: None,
         asked_to_stop=lambda: stopping.told(results.folder),

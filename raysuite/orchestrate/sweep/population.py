@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
 from raysuite.errors import RunError, SpecError
-from raysuite.orchestrate.groups import CHECKPOINTS, Leg, latest_checkpoint
+from raysuite.orchestrate.groups import Leg, checkpoint_folder
 from raysuite.plan import RunPlan
 from raysuite.plan.population import Standing, Turn, judge, with_values
 from raysuite.plan.space import Values
@@ -24,7 +24,7 @@ from raysuite.records.judged import held_after, turns_of
 from raysuite.spec import Document
 from raysuite.spec.search import SearchOptions
 from raysuite.spec.searchers import PbtScheduler
-from raysuite.train.checkpoint import LoopState
+from raysuite.train.checkpoint import LoopState, latest_checkpoint, remove_checkpoint
 
 Journals = Mapping[str, Sequence[Record]]
 """Run id -> its Records."""
@@ -43,7 +43,7 @@ def leg_of(plan: RunPlan, results: Results) -> tuple[RunPlan, Leg | None]:
     if took is not None:
         plan = with_values(sweep_document(results), plan, took.values)
     leg = Leg(
-        name=_trainer(plan.run_id, took),
+        name=_checkpoint_name(plan.run_id, took),
         until=until if until < plan.spec.training.epochs else None,
         taken=None if took is None else str(_copy(results, plan.run_id, took)),
     )
@@ -114,8 +114,8 @@ class Population:
         Journal(self._results.journal_file(trial.run_id)).write(record)
         if source is not None:
             before = _took(turns_of(journals[trial.run_id]))
-            folder = self._results.folder / CHECKPOINTS / _trainer(trial.run_id, before)
-            shutil.rmtree(folder, ignore_errors=True)
+            name = _checkpoint_name(trial.run_id, before)
+            remove_checkpoint(checkpoint_folder(self._results, name))
             if before is not None:
                 old = _copy(self._results, trial.run_id, before)
                 shutil.rmtree(old, ignore_errors=True)
@@ -125,7 +125,8 @@ class Population:
         took = _took(turns_of(journals[run_id]))
         if took is not None and took.epoch + 1 == epochs:
             return _copy(self._results, run_id, took)
-        found = latest_checkpoint(self._results.folder / CHECKPOINTS / _trainer(run_id, took))
+        name = _checkpoint_name(run_id, took)
+        found = latest_checkpoint(checkpoint_folder(self._results, name), run_id)
         if found is None:
             return None
         try:
@@ -165,15 +166,14 @@ def _took(turns: Sequence[RunJudged]) -> RunJudged | None:
     return next((turn for turn in reversed(turns) if turn.source is not None), None)
 
 
-def _trainer(run_id: str, took: RunJudged | None) -> str:
-    """The name of a run's trainer, below which its checkpoints lie: since it took other weights,
-    those before are none of it."""
-    return f"group-{run_id}" + ("" if took is None else f"-after-{took.epoch + 1}")
+def _checkpoint_name(run_id: str, took: RunJudged | None) -> str:
+    """The name of a run's checkpoint: since it took other weights, the one before is none of it."""
+    return run_id + ("" if took is None else f"-after-{took.epoch + 1}")
 
 
 def _copy(results: Results, run_id: str, took: RunJudged) -> Path:
     """Where the checkpoint lies that a run took."""
-    return results.folder / CHECKPOINTS / f"taken-{run_id}-after-{took.epoch + 1}"
+    return checkpoint_folder(results, f"taken-{run_id}-after-{took.epoch + 1}")
 
 
 def _copy_whole(found: Path | None, to: Path) -> None:

@@ -30,16 +30,19 @@ def test_placement(tmp_path: Path, text: str, strategy: str) -> None:
     assert trainer_of(tmp_path, text).scaling_config.placement_strategy == strategy
 
 
+def test_the_largest_run_decides_how_many_workers_there_are(tmp_path: Path) -> None:
+    text = SPEC + "strategy: ddp\nmatrix: {resources.workers: [1, 4, 2]}\n"
+    trainer = make_trainer(make_plans(parse_document(text, "x.yaml"), gpus=0), tmp_path)
+    assert trainer.scaling_config.num_workers == 4
+
+
 def test_the_clusters_interface_is_the_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("RAYSUITE_INTERFACE", raising=False)
-    horovod = "strategy: horovod\nresources: {workers: 2}\n"
     assert runtime_env(plan_of(), tmp_path) == {}
-    assert trainer_of(tmp_path, horovod).backend_config.interface is None
     monkeypatch.setenv("RAYSUITE_INTERFACE", "ib0")
-    named = {"GLOO_SOCKET_IFNAME": "ib0", "NCCL_SOCKET_IFNAME": "ib0"}
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")
+    named = dict.fromkeys(names, "ib0")
     assert runtime_env(plan_of(), tmp_path) == {"env_vars": named}
     assert trainer_of(tmp_path, "").run_config.worker_runtime_env == {"env_vars": named}
-    variables = trainer_of(tmp_path, horovod).backend_config.variables()
-    assert variables["HOROVOD_GLOO_IFACE"] == "ib0"

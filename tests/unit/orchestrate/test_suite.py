@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import signal
 import threading
@@ -14,30 +13,27 @@ from pathlib import Path
 import pytest
 
 from raysuite.orchestrate import stopping
-from raysuite.orchestrate.groups import CHECKPOINTS, latest_checkpoint
+from raysuite.orchestrate.groups import checkpoint_folder
 from raysuite.orchestrate.nodes import NodeWatch
 from raysuite.orchestrate.suite import Listener, fit, forget_failures
 from raysuite.plan import RunPlan, make_plans
 from raysuite.records import Journal, Results, RunFailed
 from raysuite.spec import parse_document
-from raysuite.train.checkpoint import LoopState
+from raysuite.train.checkpoint import LoopState, latest_checkpoint
 from raysuite.train.stopping import Prune
 
 SPEC = "name: a\nmodel: resnet20\ndata: digits\ntraining: {epochs: 9, global_batch: 64}\nrepeats: 2"
 FAILED, STOPPED = make_plans(parse_document(SPEC, "x.yaml"), gpus=0)
 
 
-def keep_checkpoint(results: Results, group: RunPlan, of: RunPlan) -> Path:
-    """As Ray Train keeps the last one of a group of runs."""
-    trainer = results.folder / CHECKPOINTS / f"group-{group.run_id}"
-    (trainer / "checkpoint_1").mkdir(parents=True)
+def keep_checkpoint(results: Results, plan: RunPlan) -> Path:
+    folder = checkpoint_folder(results, plan.run_id)
+    folder.mkdir(parents=True)
     state = LoopState(
-        run_id=of.run_id, epoch=8, step=80, elapsed_seconds=1.0, time_to_accuracy=None
+        run_id=plan.run_id, epoch=8, step=80, elapsed_seconds=1.0, time_to_accuracy=None
     )
-    state.write(trainer / "checkpoint_1")
-    snapshot = {"latest_checkpoint_result": {"checkpoint_dir_name": "checkpoint_1"}}
-    (trainer / "checkpoint_manager_snapshot.json").write_text(json.dumps(snapshot))
-    return trainer
+    state.write(folder)
+    return folder
 
 
 def failed(tmp_path: Path) -> Results:
@@ -47,20 +43,12 @@ def failed(tmp_path: Path) -> Results:
     return results
 
 
-def test_a_run_that_is_made_again_has_no_checkpoint(tmp_path: Path) -> None:
+def test_a_run_that_is_made_again_has_no_checkpoint_and_others_keep_theirs(tmp_path: Path) -> None:
     results = failed(tmp_path)
-    trainer = keep_checkpoint(results, FAILED, of=FAILED)
-    assert latest_checkpoint(trainer) == trainer / "checkpoint_1"
+    own, other = (keep_checkpoint(results, plan) for plan in (FAILED, STOPPED))
     forget_failures([FAILED, STOPPED], results)
-    assert not trainer.exists()
-    assert results.records(FAILED.run_id) == []
-
-
-def test_another_run_of_the_group_keeps_its_checkpoint(tmp_path: Path) -> None:
-    results = failed(tmp_path)
-    trainer = keep_checkpoint(results, FAILED, of=STOPPED)
-    forget_failures([FAILED, STOPPED], results)
-    assert latest_checkpoint(trainer) == trainer / "checkpoint_1"
+    assert not own.exists()
+    assert latest_checkpoint(other, STOPPED.run_id) == other
     assert results.records(FAILED.run_id) == []
 
 

@@ -138,8 +138,8 @@ def test_local_gpus_are_those_that_cuda_may_use(
     assert resolve_module.local_gpus() == count
 
 
-def sizes(text: str, gpus: int = 0) -> list[int]:
-    return [len(group) for group in groups(plans(BATCH + text, gpus))]
+def sizes(text: str, gpus: int = 0, one_node: bool = True) -> list[int]:
+    return [len(group) for group in groups(plans(BATCH + text, gpus), one_node)]
 
 
 def test_runs_that_can_share_workers_stand_together() -> None:
@@ -153,7 +153,8 @@ def test_runs_that_can_share_workers_stand_together() -> None:
         (2, "deepspeed"),
         (2, "horovod"),
     ]
-    assert sizes(text) == [2, 1, 2, 1]
+    assert sizes(text) == [6]
+    assert sizes(text, one_node=False) == [3, 3]
 
 
 @pytest.mark.parametrize(
@@ -170,17 +171,28 @@ def test_runs_that_can_share_workers_stand_together() -> None:
             [2, 2],
         ),
         ("strategy: horovod\nmatrix: {strategy.compression: [none, fp16]}\n", [2]),
+        # between two runs that share, Horovod started with other values
+        (
+            "matrix: {strategy: [ddp, horovod, {name: horovod, cycle_time_ms: 2}]}\n",
+            [2, 1],
+        ),
+        (
+            "strategy: {name: horovod, cycle_time_ms: 2, fusion_threshold_mb: 1}\nrepeats: 2\n",
+            [1, 1],
+        ),
+        ("strategy: {name: deepspeed, zero_stage: 3}\nrepeats: 2\n", [1, 1]),
+        ("strategy: {name: deepspeed, zero_stage: 2}\nrepeats: 2\n", [2]),
     ],
 )
 def test_groups(text: str, expected: list[int]) -> None:
     assert sizes(text) == expected
 
 
-def test_nsys_watches_one_run_at_a_time() -> None:
+def test_a_run_with_a_profile_has_workers_of_its_own() -> None:
     text = "repeats: 2\nmatrix: {measure.profile: [torch, nsight, off]}\n"
     found = groups(plans(BATCH + text, gpus=1))
     names = [[plan.spec.measure.profile for plan in group] for group in found]
-    assert names == [["torch"], ["nsight"], ["off", "torch"], ["nsight"], ["off"]]
+    assert names == [["torch"], ["nsight"], ["off"]] * 2
 
 
 @given(

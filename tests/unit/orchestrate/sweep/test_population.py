@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from ray.tune.search import Searcher
 from raysuite.errors import RunError
 from raysuite.orchestrate import stopping
 from raysuite.orchestrate.cluster import Capacity, Node
-from raysuite.orchestrate.groups import CHECKPOINTS
+from raysuite.orchestrate.groups import CHECKPOINTS, checkpoint_folder
 from raysuite.orchestrate.sweep import population, room
 from raysuite.orchestrate.sweep.population import leg_of
 from raysuite.orchestrate.sweep.rules import JournaledRule
@@ -58,7 +57,7 @@ def _two_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Sweep:
-    """Whoever asks for a leg also plays the trainer: epochs, a checkpoint of Ray Train's, a stop.
+    """Whoever asks for a leg also plays the trainer: epochs, a checkpoint, a stop.
 
     The accuracy of weights is that of the trial whose they were first, plus its epochs.
     """
@@ -97,9 +96,8 @@ class Sweep:
     def work(self, drawn: RunPlan) -> None:
         plan, leg = leg_of(drawn, self.results)
         assert leg is not None
-        folder = self.results.folder / CHECKPOINTS / leg.name
-        latest = sorted(folder.glob("checkpoint_[0-9]*"))
-        begin = latest[-1] if latest else Path(leg.taken) if leg.taken else None
+        folder = checkpoint_folder(self.results, leg.name)
+        begin = folder if folder.exists() else Path(leg.taken) if leg.taken else None
         first = 0 if begin is None else LoopState.read(begin).epoch
         weights = str(plan.index) if begin is None else (begin / "weights").read_text()
         journal = Journal(self.results.journal_file(plan.run_id))
@@ -108,13 +106,10 @@ class Sweep:
         until = leg.until or EPOCHS
         for epoch in range(first, until):
             journal.write(self.epoch(plan, epoch, self.reached[int(weights)] + epoch / 100))
-        found = folder / f"checkpoint_{until}"
-        found.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         state = {"epoch": until, "step": 9 * until, "elapsed_seconds": 1.0}
-        LoopState(run_id=plan.run_id, time_to_accuracy=None, **state).write(found)
-        (found / "weights").write_text(weights)
-        snapshot = {"latest_checkpoint_result": {"checkpoint_dir_name": found.name}}
-        (folder / "checkpoint_manager_snapshot.json").write_text(json.dumps(snapshot))
+        LoopState(run_id=plan.run_id, time_to_accuracy=None, **state).write(folder)
+        (folder / "weights").write_text(weights)
         if leg.until is None:
             failed = RunFailed(run_id=plan.run_id, reason="error", message="stands for an end")
             journal.write(failed)
@@ -204,11 +199,11 @@ def test_what_was_taken_and_left_does_not_pile_up(tmp_path):
     folders = {path.name for path in (tmp_path / CHECKPOINTS).iterdir()}
     runs = [trial.run_id for trial in trials(sweep.results)]
     assert folders == {
-        f"group-{runs[0]}",
-        f"group-{runs[1]}",
-        f"group-{runs[2]}-after-2",
+        runs[0],
+        runs[1],
+        f"{runs[2]}-after-2",
         f"taken-{runs[2]}-after-2",
-        f"group-{runs[3]}-after-4",
+        f"{runs[3]}-after-4",
         f"taken-{runs[3]}-after-4",
     }
 
@@ -280,11 +275,11 @@ def test_who_failed_is_not_waited_for(tmp_path):
 
 
 def test_a_checkpoint_that_is_not_whole_is_made_again(tmp_path):
-    """Ray Train had not taken it in when the driver was killed."""
+    """Its workers were killed while they wrote it."""
     sweep = Sweep(tmp_path)
     numbers(sweep.legs(4))
     best = trials(sweep.results)[1].run_id
-    shutil.rmtree(tmp_path / CHECKPOINTS / f"group-{best}")
+    shutil.rmtree(tmp_path / CHECKPOINTS / best)
     again = Sweep(tmp_path)
     assert numbers(again.legs(1)) == [1]
     assert sweep.turns() == [[], [], [], []]
