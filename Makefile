@@ -57,6 +57,7 @@ test-fast: setup ## Unit tests alone, under a minute
 	$(BIN)/pytest tests/unit -m 'not integration and not slow'
 
 bench: setup ## What orchestration and measuring cost, and how fast images are loaded
+	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/measurement.py
 	$(BIN)/python benchmarks/loaders.py

@@ -16,6 +16,7 @@ from raysuite.cli.run_options import (
     RetryFailed,
     Root,
     Scale,
+    ShowTimings,
     Spec,
     StopWithin,
     TrackingUri,
@@ -38,6 +39,7 @@ def run(
     stop_within: StopWithin = 60.0,
     quiet: Quiet = False,
     as_json: AsJson = False,
+    timings: ShowTimings = False,
 ) -> None:
     """Run every run of a spec and report what was measured.
 
@@ -49,6 +51,7 @@ def run(
       raysuite run experiments/quickstart.yaml
       raysuite run experiments/quickstart.yaml training.epochs=3 repeats=5
       raysuite run experiments/aach2023-throughput.yaml --scale laptop
+      raysuite run experiments/quickstart.yaml --timings
       raysuite run experiments/quickstart.yaml --resume
       raysuite run --resume-from results/quickstart/20261122-101500
       raysuite run experiments/quickstart.yaml --address 10.0.0.1:6379
@@ -78,5 +81,6 @@ def run(
             quiet=quiet,
             as_json=as_json,
             stop_within_s=stop_within,
+            timings=timings,
         )
     )

@@ -58,6 +58,10 @@ Quiet = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print every record as a line of JSON.")]
 
+ShowTimings = Annotated[
+    bool, typer.Option("--timings", help="Show where the wall time went, by phase and by run.")
+]
+
 
 def gpus_before(address: str | None) -> int | None:
     """How many GPUs a plan may count on before Ray is asked: those of this machine, which None

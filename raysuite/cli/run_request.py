@@ -48,6 +48,7 @@ class Request:
     as_json: bool
     stop_within_s: float
     verb: Verb = "run"
+    timings: bool = False
 
     @property
     def silent(self) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import typer
@@ -19,6 +21,7 @@ from raysuite.cli.run_request import (
     say_stopped,
     write_report,
 )
+from raysuite.cli.run_timings import Timings, lines
 from raysuite.cli.run_tracking import Tracking
 from raysuite.cluster.folder import current_folder
 from raysuite.cluster.suites import sole_driver
@@ -36,6 +39,7 @@ def carry_out(request: Request) -> None:
     """Make the runs. Raises UserError, and Exit where not all of them are well."""
     request.check()
     from raysuite.orchestrate import suite
+    from raysuite.orchestrate.cluster import ending
     from raysuite.orchestrate.stopping import StopWatch
     from raysuite.plan import make_plans
 
@@ -46,33 +50,49 @@ def carry_out(request: Request) -> None:
     if results and request.retry_failed:
         with sole_driver(results.folder):
             suite.forget_failures(plans, results)
+    timings = Timings()
     found: dict[str, BatchFound] = {}
     cluster = current_folder()
     tracking = Tracking(request.tracking_uri) if request.mlflow else None
     try:
-        with StopWatch(cluster, request.stop_within_s) as watch:
-            with suite.connect(request.address) as capacity:
-                if results is None and document is not None:
-                    plans = make_plans(document, int(capacity.gpus))
-                    suite.check(plans, capacity, document)
+        with StopWatch(cluster, request.stop_within_s) as watch, ExitStack() as joined:
+            with timings.phase("ray"):
+                capacity = joined.enter_context(suite.connect(request.address))
+            if results is None and document is not None:
+                plans = make_plans(document, int(capacity.gpus))
+                suite.check(plans, capacity, document)
+                with timings.phase("batches"):
                     decision = find_batches(plans, request.root, capacity, watch, request.silent)
-                    plans = decision.plans
-                    results = suite.create(document, plans, request.root)
-                    found = decision.found
-                assert results is not None
-                left = [plan for plan in plans if results.end_of(plan.run_id) is None]
-                suite.check(left, capacity, document)
-                with sole_driver(results.folder), registered(cluster, results, request, watch):
-                    stop = _run(request, plans, results, found, capacity, tracking, watch)
+                plans = decision.plans
+                results = suite.create(document, plans, request.root)
+                found = decision.found
+            assert results is not None
+            left = [plan for plan in plans if results.end_of(plan.run_id) is None]
+            suite.check(left, capacity, document)
+            began = time.time()
+            with (
+                sole_driver(results.folder),
+                registered(cluster, results, request, watch),
+                timings.phase("runs"),
+            ):
+                stop = _run(request, plans, results, found, capacity, tracking, watch)
+            timings.split_runs(results, began)
+            timings.write(results)
             if stop is not None:
                 raise typer.Exit(say_stopped(request.verb, results, stop, tracking))
+            with timings.phase("report"), ending(joined):
+                write_report(results, request.silent)
     except KeyboardInterrupt:
         if results is not None:
             say_how_to_go_on(request)
         raise
-    write_report(results, request.silent)
     if tracking:
-        tracking.sync(results)
+        with timings.phase("mlflow"):
+            tracking.sync(results)
+    timings.write(results)
+    if request.timings:
+        for line in lines(results, timings):
+            console.print_text(line, error=request.as_json)
     ends = [results.end_of(plan.run_id) for plan in suite.planned(results)]
     if any(isinstance(end, RunFailed) for end in ends):
         raise typer.Exit(1)

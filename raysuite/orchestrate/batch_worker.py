@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import traceback
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ray.train
-from ray.train.collective import broadcast_from_rank_zero
 
 from raysuite.errors import UserError
 from raysuite.orchestrate.batches import tried_file
 from raysuite.orchestrate.failures import BrokenRunError
+from raysuite.orchestrate.meeting import decided
 from raysuite.orchestrate.stopping import told
-from raysuite.orchestrate.worker import meet, place_of, settle
+from raysuite.orchestrate.worker import place_of, settle
 from raysuite.plan import RunPlan
 from raysuite.plan.batches import search_of
 from raysuite.records import Results
@@ -29,11 +30,11 @@ def search_group(config: dict[str, Any]) -> None:
     Called anew on fresh workers where some ran out of memory: it goes on behind what was tried.
     """
     settle(config)
-    meet()
+    rank = ray.train.get_context().get_world_rank()
     results = Results(Path(config["results"]))
     for plan in [RunPlan.model_validate(each) for each in config["plans"]]:
         tried = tried_file(results.folder, plan)
-        if not broadcast_from_rank_zero(_shall_search(plan, results, tried)):
+        if not decided(plan.run_id, rank, partial(_shall_search, plan, results, tried)):
             continue
         world = place_of(plan)
         if world is None:
@@ -50,8 +51,8 @@ def search_group(config: dict[str, Any]) -> None:
 
 
 def _shall_search(plan: RunPlan, results: Results, tried: TriedFile) -> bool:
-    """Rank 0's decision. What a model raises by itself, it would raise again."""
-    if ray.train.get_context().get_world_rank() != 0 or told(results.folder) is not None:
+    """On rank 0. What a model raises by itself, it would raise again."""
+    if told(results.folder) is not None:
         return False
     end = results.end_of(plan.run_id)
     raised = end is not None and getattr(end, "reason", "") == "error"

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
 import socket
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from raysuite.cluster.environment import RAY_SETTINGS
 from raysuite.errors import UserError
+from raysuite.lazy import load
 from raysuite.orchestrate.own_ray import own_folder
 from raysuite.orchestrate.search_path import job_config
 
 # what a thread still asks of a Ray that has ended would join whichever it finds, or begin one
 _NO_OTHER = {"RAY_ENABLE_AUTO_CONNECT": "0"}
 _KNOCK_S = 10.0
+_TRAINER = "raysuite.orchestrate.trainer:WorkersTrainer"
 _TOKEN_FILE = Path.home() / ".ray" / "auth_token"
 
 
@@ -66,6 +70,24 @@ class Capacity:
 
 
 @contextmanager
+def ending(joined: ExitStack) -> Iterator[None]:
+    """Leave the cluster that `joined` holds, in a thread beside what is done in this context.
+
+    Whoever lets go of one of Ray's references while Ray shuts down has the process ended: what
+    the runs left is collected before, and nothing while it goes on.
+    """
+    gc.collect()
+    gc.disable()
+    thread = threading.Thread(target=joined.close, name="ray-end")
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+        gc.enable()
+
+
+@contextmanager
 def connect(address: str | None) -> Iterator[Capacity]:
     """Join the cluster at `address`, or start one on this machine that ends with the context.
 
@@ -82,6 +104,8 @@ def connect(address: str | None) -> Iterator[Capacity]:
         os.environ.setdefault(name, value)
     import ray
 
+    # Ray Train takes seconds to import, and Ray's processes take them to start
+    threading.Thread(target=load, args=(_TRAINER,), name="import", daemon=True).start()
     with nullcontext() if address else own_folder() as own:
         try:
             _start(address, own)

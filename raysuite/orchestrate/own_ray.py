@@ -23,6 +23,7 @@ from raysuite.cluster.environment import LOOPBACK_ONLY
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 PREFIX = "rs-"
+_PRELOADED = "raysuite.orchestrate.worker"
 log = logging.getLogger(__name__)
 
 
@@ -34,9 +35,15 @@ def own_folder() -> Iterator[Path]:
     0777, whatever it was, so that another user could replace the library and run code as this one.
     """
     with private.temporary_folder(PREFIX) as folder, own_token(folder), own_loopback(folder):
-        name = "TORCHINDUCTOR_CACHE_DIR"  # compiled code; torch's own default can be guessed
-        before = {name: os.environ.get(name)}
-        os.environ.setdefault(name, str(folder / "inductor"))
+        ours = {
+            # compiled code; torch's own default can be guessed
+            "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+            # processes that wait for work import meanwhile what it needs
+            "RAY_preload_python_modules": _PRELOADED,
+        }
+        before = {name: os.environ.get(name) for name in ours}
+        for name, value in ours.items():
+            os.environ.setdefault(name, value)
         try:
             yield folder / "r"
         finally:

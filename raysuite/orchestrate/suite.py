@@ -34,7 +34,16 @@ _unheard: list[list[BaseException]] = []
 """What ends threads that are no longer waited for, kept to this process's end: it refers to Ray's
 objects, and whoever lets go of one while Ray shuts down has the process ended, with code 1."""
 
-__all__ = ["check", "connect", "create", "fit", "forget_failures", "latest", "planned", "run"]
+__all__ = [
+    "check",
+    "connect",
+    "create",
+    "fit",
+    "forget_failures",
+    "latest",
+    "planned",
+    "run",
+]
 
 
 def create(document: Document, plans: Sequence[RunPlan], root: Path) -> Results:

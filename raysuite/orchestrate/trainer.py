@@ -3,26 +3,31 @@
 The strategies join and leave theirs, run by run, so that one group of processes serves a whole
 suite: PyTorch-DDP, Horovod and DeepSpeed, and worlds of several sizes.
 
-Ray Train V2 starts its controller in an actor, and an actor each for data sets, preemptions and
-the cleaning of placement groups; each is a process that imports Ray. Here the controller runs in
-the driver, in the thread that calls `fit`, and the others, which raysuite does not need, are left
-out. This uses classes of Ray that are not public: tests/unit/orchestrate/test_trainer.py fails
-where a version of Ray changes them.
+Ray Train V2 starts its controller in an actor, and an actor each for data sets, preemptions, the
+cleaning of placement groups, the synchronisation of reports and the registration of resources; each
+is a process that imports Ray. Here the controller runs in the driver, in the thread that calls
+`fit`, and the others, which raysuite does not need, are left out. This uses classes of Ray that are
+not public: tests/unit/orchestrate/test_trainer.py fails where a version of Ray changes them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import ray
 from ray.train import ScalingConfig
 from ray.train.backend import Backend, BackendConfig
 from ray.train.v2._internal.callbacks.accelerators import AcceleratorSetupCallback
+from ray.train.v2._internal.callbacks.backend_setup import BackendSetupCallback
 from ray.train.v2._internal.callbacks.user_callback import UserCallbackHandler
 from ray.train.v2._internal.execution.controller.controller import TrainController
+from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
+from ray.train.v2._internal.execution.worker_group import state, worker_group
 from ray.train.v2._internal.execution.worker_group.worker_group import WorkerGroup
 from ray.train.v2.api.callback import RayTrainCallback, UserCallback
 from ray.train.v2.api.config import RunConfig
@@ -32,8 +37,26 @@ from raysuite.lazy import load
 
 
 class _Backend(Backend):
+    """Gives all workers the store in which their runs meet; it lives in rank 0's process."""
+
     # as in Ray's TorchTrainer: every worker sees all GPUs of its node that the group has
     share_cuda_visible_devices = True
+
+    def on_start(self, worker_group: Any, backend_config: BackendConfig) -> None:
+        address = worker_group.execute_single(0, _open_store)
+        worker_group.execute(_join_store, *address)
+
+
+def _open_store() -> tuple[str, int]:
+    from raysuite.orchestrate.meeting import open_store
+
+    return open_store()
+
+
+def _join_store(host: str, port: int) -> None:
+    from raysuite.orchestrate.meeting import join_store
+
+    join_store(host, port)
 
 
 @dataclass
@@ -43,7 +66,40 @@ class _Config(BackendConfig):
         return _Backend
 
 
+class _NoActor:
+    """In the place of Ray's SynchronizationActor, which serves `ray.train.report` alone."""
+
+    @classmethod
+    def options(cls, **_: Any) -> type[_NoActor]:
+        return cls
+
+    @classmethod
+    def remote(cls, **_: Any) -> type[_NoActor]:
+        return cls
+
+
+@contextmanager
+def _no_actor() -> Iterator[None]:
+    with (
+        patch.object(worker_group, "SynchronizationActor", _NoActor),
+        patch.object(state, "_shutdown_sync_actor", lambda actor: None),
+    ):
+        yield
+
+
 class _Workers(WorkerGroup):
+    def _start(self) -> None:
+        with _no_actor():
+            super()._start()
+
+    def shutdown(self) -> None:
+        with _no_actor():
+            super().shutdown()
+
+    def abort(self) -> None:
+        with _no_actor():
+            super().abort()
+
     def _init_train_context_on_workers(
         self, workers: Sequence[Any], sync_actor: Any, train_context_args: dict[str, list[Any]]
     ) -> None:
@@ -53,7 +109,7 @@ class _Workers(WorkerGroup):
                 worker.actor.init_train_context.remote(
                     train_run_context=self._train_run_context,
                     distributed_context=worker.distributed_context,
-                    synchronization_actor=sync_actor,
+                    synchronization_actor=None,
                     storage_context=self._storage_context,
                     worker_callbacks=self._worker_callbacks_to_propagate,
                     controller_actor=None,
@@ -71,6 +127,19 @@ class _Workers(WorkerGroup):
 
 class _Controller(TrainController):
     worker_group_cls = _Workers
+
+
+class _Fixed(FixedScalingPolicy):
+    """Always as many workers. Ray's own also registers them with an actor of Ray Data's."""
+
+    def _maybe_send_resource_request(self) -> None:
+        pass
+
+    def _send_resource_request(self) -> None:
+        pass
+
+    def after_controller_start(self, train_run_context: Any) -> None:
+        pass
 
 
 class WorkersTrainer(DataParallelTrainer):
@@ -101,11 +170,13 @@ class WorkersTrainer(DataParallelTrainer):
         scaling: Any = self.scaling_config
         return [
             AcceleratorSetupCallback(self.backend_config, scaling),
+            BackendSetupCallback(self.backend_config),
             UserCallbackHandler(user_callbacks=users, train_run_context=self.train_run_context),
             *(each for each in given if not isinstance(each, UserCallback)),
         ]
 
     def _initialize_and_run_controller(self, **settings: Any) -> Any:
+        settings["scaling_policy"] = _Fixed(settings["scaling_policy"].scaling_config)
         controller = _Controller(**settings)
         asyncio.run(controller.run())
         return controller.get_result()

@@ -7,21 +7,19 @@ import socket
 import sys
 import time
 import traceback
-from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ray.train
-from ray.train.collective import broadcast_from_rank_zero
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from raysuite.errors import UserError
 from raysuite.measure.system import sampling
 from raysuite.orchestrate.failures import BrokenRunError
 from raysuite.orchestrate.groups import checkpoint_folder
+from raysuite.orchestrate.meeting import decided
 from raysuite.orchestrate.stopping import FILE, asked_to_prune, told, wait_for_driver
 from raysuite.parallel.base import World
-from raysuite.parallel.comm import use_store
 from raysuite.plan import RunPlan
 from raysuite.records import Journal, Results, RunFinished
 from raysuite.records.system import system_file
@@ -39,8 +37,6 @@ from raysuite.train.world import torch_device
 
 _SHARED_S = 10.0
 """How long a network file system may take to show the driver's folder."""
-_STORE_S = 1800.0
-"""How long a rank waits for another's address, as in Ray Train's TorchConfig."""
 
 
 def run_group(config: dict[str, Any]) -> None:
@@ -51,31 +47,14 @@ def run_group(config: dict[str, Any]) -> None:
     does not need wait for the next one.
     """
     settle(config)
-    meet()
     results = Results(Path(config["results"]))
     plans = [RunPlan.model_validate(plan) for plan in config["plans"]]
+    rank = ray.train.get_context().get_world_rank()
     for plan in plans:
-        begin = broadcast_from_rank_zero(_decide(plan, results, config))
+        begin = decided(f"run/{plan.run_id}", rank, partial(_decide, plan, results, config))
         world = place_of(plan) if begin is not None else None
         if world is not None:
             _run(plan, world, results, config, begin["resume"])
-
-
-def meet() -> None:
-    """Have the groups of all runs meet in one store, which lives in rank 0's process."""
-    store: Any = None
-    address = None
-    if ray.train.get_context().get_world_rank() == 0:
-        host = ray.util.get_node_ip_address()
-        store = TCPStore(host, 0, is_master=True, wait_for_workers=False)
-        address = (host, store.port)
-    host, port = broadcast_from_rank_zero(address)
-    if store is None:
-        store = TCPStore(host, port, timeout=timedelta(seconds=_STORE_S))
-    store.set_timeout(timedelta(seconds=_STORE_S))
-    use_store(store)
-    # for Horovod's rendezvous and for what a user's strategy reads
-    os.environ.update(MASTER_ADDR=host, MASTER_PORT=str(port))
 
 
 def settle(config: dict[str, Any]) -> None:
@@ -117,10 +96,8 @@ def place_of(plan: RunPlan) -> World | None:
 
 
 def _decide(plan: RunPlan, results: Results, config: dict[str, Any]) -> dict[str, Any] | None:
-    """Rank 0's decision, which counts: its journals are the ones that are written. Whether to run
-    the plan, and from which checkpoint."""
-    if ray.train.get_context().get_world_rank() != 0:
-        return None
+    """On rank 0, whose journals are the ones that are written: whether to run the plan, and from
+    which checkpoint."""
     wait_for_driver(results.folder)
     if results.end_of(plan.run_id) is not None or told(results.folder) is not None:
         return None

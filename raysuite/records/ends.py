@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from raysuite.records.base import RecordBase
 
 StopReason = Literal["time_limit", "preempted", "interrupted", "down", "interval"]
@@ -68,6 +70,9 @@ class RunFinished(RecordBase):
     """From the start of the run in the worker to the end of its first optimiser step."""
     first_step_time: float | None = None
     """Wall clock at the end of that step, in seconds since 1970."""
+    parts_seconds: dict[str, float] = Field(default_factory=dict)
+    """Where `seconds` went on rank 0, by part: joining the group, gate, data, training, validation,
+    checkpoints, and the rest."""
 
 
 class RunFailed(RecordBase):

@@ -26,6 +26,7 @@ from raysuite.records.ends import RunEnd
 from raysuite.records.schema import Record
 
 COMMANDS = "commands.txt"
+TIMINGS = "timings.json"
 SEARCH = "search.json"
 DECIDED = "decided.json"
 
@@ -181,6 +182,16 @@ class Results:
         """The commands that were written down, in their order."""
         file = self.folder / COMMANDS
         return file.read_text("utf-8").splitlines() if file.is_file() else []
+
+    def write_timings(self, timings: Sequence[dict[str, Any]]) -> None:
+        """Keep where the wall time of each command went: `began` in seconds since 1970, and
+        `seconds` by phase."""
+        self._write(TIMINGS, list(timings))
+
+    def timings(self) -> list[dict[str, Any]]:
+        """What `write_timings` kept."""
+        file = self.folder / TIMINGS
+        return list(json.loads(file.read_text("utf-8"))) if file.is_file() else []
 
     def journal_file(self, run_id: str) -> Path:
         """Where the journal of a run lies."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 _WORDS = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "MemoryError")
 """CUDA's; those of torch's CPU allocator, which has no class of its own; cuBLAS's; and what a
 loader tells of its processes."""
@@ -13,6 +11,8 @@ _RAYS_WORDS = ("OutOfMemoryError", "running low on memory")
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether it is, or began with, an allocation that failed."""
+    import torch  # which the driver, that asks about Ray's words, does without
+
     found: BaseException | None = error
     while found is not None:
         if isinstance(found, MemoryError | torch.OutOfMemoryError):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -61,18 +63,23 @@ def execute(
     if plan.undecided:
         raise ValueError(f"{plan.title}: its batch is still to be found by trial")
     began = time.perf_counter()
+    parts: dict[str, float] = defaultdict(float)
     torch.set_num_threads(plan.spec.resources.cpus_per_worker)
     memory = PeakMemory(world.device)
     strategy = make_strategy(plan.spec.strategy, plan.spec.measure.profile == "torch")
-    strategy.start(world)
+    with _timed(parts, "join"):
+        strategy.start(world)
     loop: TrainingLoop | None = None
     try:
         facts = environment()
-        verdict = gate.check(plan, world, strategy, facts)
+        with _timed(parts, "gate"):
+            verdict = gate.check(plan, world, strategy, facts)
         if verdict.passed:
-            loop = TrainingLoop(plan, world, strategy)
+            with _timed(parts, "data"):  # and the model
+                loop = TrainingLoop(plan, world, strategy)
             if resume is not None:
-                loop.load(resume)
+                with _timed(parts, "checkpoints"):
+                    loop.load(resume)
         yield RunStarted(
             run_id=plan.run_id,
             plan=plan.model_dump(mode="json"),
@@ -103,9 +110,12 @@ def execute(
                 yield _pruned(loop, done)
                 return
             yield done
+            parts["training"] += done.seconds
+            parts["validation"] += done.validation_seconds
             every = training.checkpoint_every
             if checkpoint and every and loop.epoch % every == 0 and loop.epoch < goal:
-                checkpoint(loop)
+                with _timed(parts, "checkpoints"):
+                    checkpoint(loop)
         watch.end()
         if goal < training.epochs:
             if checkpoint:
@@ -113,6 +123,7 @@ def execute(
             yield _stopped(loop, Stop("interval"))
             return
         first_step_at = loop.first_step_at or time.perf_counter()
+        parts["rest"] = time.perf_counter() - began - sum(parts.values())
         finished = RunFinished(
             run_id=plan.run_id,
             peak_process_bytes=[int(n) for n in loop.per_worker(memory.process_bytes())],
@@ -122,6 +133,7 @@ def execute(
             seconds=time.perf_counter() - began,
             first_step_seconds=first_step_at - began,
             first_step_time=time.time() - (time.perf_counter() - first_step_at),
+            parts_seconds={name: round(max(0.0, value), 6) for name, value in parts.items()},
         )
         # only now are sharded weights gathered: that takes memory which training does not
         weights = loop.engine.weights()
@@ -139,6 +151,13 @@ def execute(
         if loop is not None:
             loop.close()
         strategy.stop()
+
+
+@contextmanager
+def _timed(parts: dict[str, float], name: str) -> Iterator[None]:
+    began = time.perf_counter()
+    yield
+    parts[name] += time.perf_counter() - began
 
 
 def _stopped(loop: TrainingLoop, stop: Stop) -> RunStopped:

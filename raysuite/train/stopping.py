@@ -11,13 +11,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
-import torch
-
-from raysuite.parallel.base import World
-from raysuite.parallel.comm import Comm, Pending
 from raysuite.records import StopReason
+
+if TYPE_CHECKING:  # the driver, which asks, does without torch
+    import torch
+
+    from raysuite.parallel.base import World
+    from raysuite.parallel.comm import Comm, Pending
 
 MEET_SECONDS = 1.0
 """About how long ranks train between two meetings. A meeting takes less than a millisecond
@@ -102,6 +104,8 @@ class Watch:
 
     def _word(self) -> torch.Tensor:
         """[3]: number of the request or 0, deadline or 0, steps until the next meeting."""
+        import torch
+
         word = torch.zeros(3, dtype=torch.float64)
         if not self._asks:
             return word

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 from pathlib import Path
 
 from ray.train import ScalingConfig
+from ray.train.v2._internal.callbacks.accelerators import AcceleratorSetupCallback
+from ray.train.v2._internal.callbacks.backend_setup import BackendSetupCallback
 from ray.train.v2._internal.callbacks.user_callback import UserCallbackHandler
 from ray.train.v2._internal.execution.controller.controller import TrainController
+from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
+from ray.train.v2._internal.execution.worker_group import state, worker_group
 from ray.train.v2._internal.execution.worker_group.worker import RayTrainWorker
 from ray.train.v2._internal.execution.worker_group.worker_group import WorkerGroup
 from ray.train.v2.api.config import RunConfig
@@ -33,6 +39,15 @@ def test_what_is_replaced_has_the_same_form() -> None:
     assert "self._initialize_and_run_controller(" in source
     assert "callbacks=self._create_default_callbacks()" in source
     assert "self.worker_group_cls.create(" in inspect.getsource(TrainController)
+    assert callable(worker_group.SynchronizationActor.options)
+    assert parameters(state._shutdown_sync_actor) == ["sync_actor"]
+    for name in (
+        "after_controller_start",
+        "_maybe_send_resource_request",
+        "_send_resource_request",
+    ):
+        assert callable(getattr(FixedScalingPolicy, name))
+    assert parameters(FixedScalingPolicy) == ["scaling_config"]
 
 
 def test_a_worker_needs_no_more_than_it_is_given() -> None:
@@ -53,6 +68,14 @@ def test_no_callback_starts_an_actor(tmp_path: Path) -> None:
         "os:getcwd", {}, ScalingConfig(num_workers=2), RunConfig(storage_path=str(tmp_path))
     )
     made = trainer._create_default_callbacks()
-    assert [type(each) for each in made][1:] == [UserCallbackHandler]
-    assert len(made) == 2
+    kinds = [AcceleratorSetupCallback, BackendSetupCallback, UserCallbackHandler]
+    assert [type(each) for each in made] == kinds
     assert trainer.backend_config.backend_cls.share_cuda_visible_devices
+
+
+def test_the_driver_does_without_torch() -> None:
+    """It takes seconds to import."""
+    names = ("suite", "stopping", "trainer", "failures", "node_keeper", "groups", "cluster")
+    lines = [f"import raysuite.orchestrate.{name}" for name in names]
+    ask = "; ".join(["import sys, raysuite.cli.run_suite", *lines, "print('torch' in sys.modules)"])
+    assert subprocess.check_output([sys.executable, "-c", ask], text=True) == "False\n"

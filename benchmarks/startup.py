@@ -1,0 +1,218 @@
+"""What starting costs: `raysuite run` beside torchrun, further runs of a suite, trials of a sweep.
+
+    python benchmarks/startup.py [PAIRS] [--only first|suite|sweep]
+
+first: the same training by `raysuite run` and by PyTorch-DDP under torchrun, in turn A B B A ...:
+       seconds from the command to the first optimiser step and to the prompt, as ratios of pairs;
+       the phases of `raysuite run --timings`; from the last record to the prompt.
+suite: experiments/quickstart.yaml: its wall time over the sum of its training and validation times,
+       and what each run but the first took beside training and validation.
+sweep: what a trial of a sweep takes beside training and validation, one trial at a time.
+
+Written to benchmarks/results/startup.json and .md, each part in the place of its last result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from overhead import HERE, SPEC, WORKERS, _call, _spread
+
+from raysuite.measure.environment import environment
+from raysuite.plan import make_plans
+from raysuite.records import EpochFinished, Results, RunFinished, RunStarted
+from raysuite.spec import parse_document
+
+FILE = HERE / "results" / "startup"
+SWEEP = """
+name: startup-sweep
+model: resnet20
+data: {name: digits, image_size: 16}
+strategy: ddp
+training: {epochs: 2, global_batch: 64}
+resources: {workers: 2, device: cpu}
+search: {trials: 6, space: {optimizer.lr: {loguniform: [0.01, 0.3]}}, searcher: random}
+"""
+
+
+def first(pairs: int, folder: Path) -> dict[str, Any]:
+    """The first step, the prompt and the phases, against torchrun."""
+    (folder / "overhead.yaml").write_text(SPEC)
+    plan = make_plans(parse_document(SPEC, "overhead.yaml"))[0]
+    (folder / "plan.json").write_text(plan.model_dump_json())
+
+    def raysuite() -> dict[str, Any]:
+        began = time.time()
+        _call("-m", "raysuite", "run", "overhead.yaml", "--no-mlflow", "--quiet", folder=folder)
+        prompt = time.time()
+        results = Results.open(folder / "results" / "overhead")
+        end = results.end_of(plan.run_id)
+        assert isinstance(end, RunFinished)
+        assert end.first_step_time is not None
+        return {
+            "first_step_s": end.first_step_time - began,
+            "prompt_s": prompt - began,
+            "after_last_record_s": prompt - end.time,
+            "phases": results.timings()[-1]["seconds"] | {"run": end.parts_seconds},
+        }
+
+    def torchrun() -> dict[str, Any]:
+        began = time.time()
+        launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={WORKERS}"]
+        _call(*launch, str(HERE.resolve() / "plain_ddp.py"), "plan.json", "out.json", folder=folder)
+        out = json.loads((folder / "out.json").read_text())
+        return {
+            "first_step_s": out["first_step_time"] - began,
+            "prompt_s": time.time() - began,
+        }
+
+    sides: dict[str, Callable[[], dict[str, Any]]] = {"raysuite": raysuite, "torchrun": torchrun}
+    measured: list[dict[str, dict[str, Any]]] = []
+    for pair in range(pairs):
+        order = list(sides) if pair % 2 == 0 else list(sides)[::-1]
+        measured.append({side: sides[side]() for side in order})
+        ours, theirs = measured[-1]["raysuite"], measured[-1]["torchrun"]
+        print(
+            f"pair {pair + 1} of {pairs}: first step {ours['first_step_s']:.1f} s and "
+            f"{theirs['first_step_s']:.1f} s, prompt {ours['prompt_s']:.1f} s and "
+            f"{theirs['prompt_s']:.1f} s",
+            flush=True,
+        )
+    rows = {
+        f"{name}, raysuite / torchrun": _spread(
+            [m["raysuite"][k] / m["torchrun"][k] for m in measured]
+        )
+        for name, k in (("first step", "first_step_s"), ("whole command", "prompt_s"))
+    }
+    for side in sides:
+        rows[f"seconds to the first step, {side}"] = _spread(
+            [m[side]["first_step_s"] for m in measured]
+        )
+        rows[f"seconds to the prompt, {side}"] = _spread([m[side]["prompt_s"] for m in measured])
+    after = [m["raysuite"]["after_last_record_s"] for m in measured]
+    rows["seconds from the last record to the prompt"] = _spread(after)
+    phases = {
+        name: statistics.median(m["raysuite"]["phases"][name] for m in measured)
+        for name in measured[0]["raysuite"]["phases"]
+        if name != "run"
+    }
+    return {"rows": rows, "phases": phases, "pairs": measured}
+
+
+def suite(repeats: int, folder: Path) -> dict[str, Any]:
+    """The quickstart's wall time, and what its further runs take beside their training."""
+    ratios, beside = [], []
+    for _ in range(repeats):
+        began = time.time()
+        spec = str(HERE.parent / "experiments" / "quickstart.yaml")
+        _call("-m", "raysuite", "run", spec, "--no-mlflow", "--quiet", folder=folder)
+        wall = time.time() - began
+        results = Results.open(folder / "results" / "quickstart")
+        ends, work = [], []
+        for plan in results.plans():
+            records = results.records(plan["run_id"])
+            epochs = [each for each in records if isinstance(each, EpochFinished)]
+            work.append(sum(each.seconds + each.validation_seconds for each in epochs))
+            ends.append(records[-1].time)
+        ratios.append(wall / sum(work))
+        gaps = [later - earlier for earlier, later in pairwise(ends)]
+        beside += [gap - seconds for gap, seconds in zip(gaps, work[1:], strict=True)]
+        print(
+            f"quickstart: {wall:.0f} s, {ratios[-1]:.2f} of its training and validation; ", end=""
+        )
+        print(f"further runs: {statistics.median(beside):.2f} s beside", flush=True)
+    return {
+        "rows": {
+            "quickstart, wall / (training + validation)": _spread(ratios),
+            "seconds of a further run beside training and validation": _spread(beside),
+        }
+    }
+
+
+def sweep(repeats: int, folder: Path) -> dict[str, Any]:
+    """What a trial takes beside training and validation, from the second one on."""
+    (folder / "sweep.yaml").write_text(SWEEP)
+    beside = []
+    for _ in range(repeats):
+        _call("-m", "raysuite", "sweep", "sweep.yaml", "--no-mlflow", "--quiet", folder=folder)
+        results = Results.open(folder / "results" / "startup-sweep")
+        ends = []
+        for plan in results.plans():
+            records = results.records(plan["run_id"])
+            assert any(isinstance(each, RunStarted) for each in records)
+            epochs = [each for each in records if isinstance(each, EpochFinished)]
+            work = sum(each.seconds + each.validation_seconds for each in epochs)
+            ends.append((records[-1].time, work))
+        ends.sort()
+        beside += [b - a - work for (a, _), (b, work) in pairwise(ends)]
+        print(
+            f"sweep: {statistics.median(beside):.2f} s of a trial beside its training", flush=True
+        )
+    return {"rows": {"seconds of a further trial beside training and validation": _spread(beside)}}
+
+
+PARTS = {"first": first, "suite": suite, "sweep": sweep}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure the parts that were asked for, and write all that are on record."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("pairs", nargs="?", type=int, default=7)
+    parser.add_argument("--only", choices=PARTS)
+    given = parser.parse_args(arguments)
+    file = FILE.with_suffix(".json")
+    result = json.loads(file.read_text()) if file.exists() else {}
+    for name in [given.only] if given.only else PARTS:
+        with tempfile.TemporaryDirectory() as folder:
+            result[name] = PARTS[name](given.pairs, Path(folder)) | {"environment": environment()}
+        file.write_text(json.dumps(result, indent=1) + "\n")
+        FILE.with_suffix(".md").write_text(_markdown(result))
+    print(_markdown(result))
+    return 0
+
+
+def _markdown(result: dict[str, Any]) -> str:
+    lines = [
+        "# What starting costs",
+        "",
+        "`python benchmarks/startup.py`; baseline: PyTorch-DDP by hand (benchmarks/plain_ddp.py)",
+        "under torchrun, interleaved with `raysuite run --no-mlflow`; ResNet-20 on digits of",
+        f"16 x 16 pixels, {WORKERS} workers, 12 epochs. n counts pairs, runs or trials.",
+        "",
+        "| figure | n | median | mean | 95 % CI of the mean | min | max |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for part in result.values():
+        for name, spread in part["rows"].items():
+            low, high = spread["ci95"]
+            numbers = [f"{spread[key]:.2f}" for key in ("median", "mean")]
+            numbers += [f"{low:.2f} to {high:.2f}", f"{spread['min']:.2f}", f"{spread['max']:.2f}"]
+            lines.append(f"| {name} | {spread['n']} | {' | '.join(numbers)} |")
+    if "first" in result:
+        told = ", ".join(f"{k} {v:.1f} s" for k, v in result["first"]["phases"].items())
+        lines += ["", f"Phases of `raysuite run` (medians, `--timings`): {told}."]
+    facts = next(iter(result.values()))["environment"]
+    versions = facts["versions"]
+    lines += [
+        "",
+        f"Hardware: {facts['cpu']['model']}, {facts['cpu']['logical_cores']} logical cores. "
+        f"Versions: raysuite {versions['raysuite']}, torch {versions['torch']}, "
+        f"ray {versions['ray']}, Python {facts['python']}.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""The store in which the ranks of a worker group meet, and rank 0's decisions for all of them."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import timedelta
+from typing import Any
+
+import ray
+from torch.distributed import DistStoreError, TCPStore  # type: ignore[attr-defined]
+
+from raysuite.parallel.comm import use_store
+
+_WAIT = timedelta(seconds=1800)
+"""How long a rank waits for another's address, as in Ray Train's TorchConfig."""
+_opened: Any = None
+_store: Any = None
+
+
+def open_store() -> tuple[str, int]:
+    """In rank 0's process: serve the store; its host and port."""
+    global _opened
+    host = ray.util.get_node_ip_address()
+    _opened = TCPStore(host, 0, is_master=True, wait_for_workers=False)
+    return host, _opened.port
+
+
+def join_store(host: str, port: int) -> None:
+    """Have the process groups of this process's runs meet in the store at that address."""
+    global _store
+    _store = _opened or TCPStore(host, port, timeout=_WAIT)
+    _store.set_timeout(_WAIT)
+    use_store(_store)
+    # for Horovod's rendezvous, and for what a user's strategy reads
+    os.environ.update(MASTER_ADDR=host, MASTER_PORT=str(port))
+
+
+def decided(key: str, rank: int, decide: Any) -> Any:
+    """What `decide`, called on rank 0 alone, returned there, as plain data: on all ranks.
+
+    The others wait, also for hours while runs go on that need fewer ranks.
+    """
+    if rank == 0:
+        found = decide()
+        _store.set(key, json.dumps(found))
+        return found
+    while True:
+        try:
+            return json.loads(_store.get(key))
+        except DistStoreError as error:
+            if "timeout" not in str(error).lower():
+                raise
