@@ -8,6 +8,7 @@ PYTHON ?= $(shell $(FIND_PYTHON))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup lock demo sweep study check test test-thorough test-fast bench ui image report clean have-python
+.PHONY: test-units test-contracts test-integration test-lab
 .PHONY: lab-up lab-down lab-status lab-shell cluster-up cluster-status cluster-down submit
 
 help: ## List the targets
@@ -43,18 +44,39 @@ check: setup ## Lint, format and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-IN_STREAMS = $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 10
-WHOLE = $(BIN)/pytest tests/integration tests/lab --durations 40
-test: check ## What CI checks: lint, types, and all tests but the thorough ones
-	$(IN_STREAMS) tests/unit tests/test_floors.py
-	$(IN_STREAMS) tests/contract tests/gpu
-	$(WHOLE) -m 'not thorough'
+# Rows of seconds by test are added to this file by every pytest that `make` starts.
+export RAYSUITE_TEST_DURATIONS ?= build/test-durations.csv
+IN_STREAMS = $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+ONE_BY_ONE = $(BIN)/pytest
+PARTS = check test-units test-contracts test-integration test-lab
+test: ## What CI checks: lint, types, and all tests but the thorough ones; minutes by part
+	@minutes=; trap 'printf "%b" "$$minutes"' EXIT; \
+	for part in $(PARTS); do \
+	  began=$$SECONDS; code=0; $(MAKE) --no-print-directory $$part || code=$$?; \
+	  took=$$(( SECONDS - began )); \
+	  minutes+=$$(printf '%-18s %2d:%02d min%s' $$part $$(( took / 60 )) $$(( took % 60 )) \
+	    "$$([ $$code = 0 ] || echo ', failed')")'\n'; \
+	  [ $$code = 0 ] || exit $$code; \
+	done
 
-test-thorough: setup ## The tests that CI has no time for: half an hour of whole runs
-	$(WHOLE) -m thorough
+test-units: setup
+	$(IN_STREAMS) tests/unit tests/test_floors.py -m 'not thorough'
+
+test-contracts: setup
+	$(IN_STREAMS) tests/contract tests/gpu -m 'not thorough'
+
+test-integration: setup
+	$(IN_STREAMS) tests/integration -m 'not thorough and not alone'
+	$(ONE_BY_ONE) tests/integration -m 'not thorough and alone'
+
+test-lab: setup
+	$(ONE_BY_ONE) tests/lab -m 'not thorough'
+
+test-thorough: setup ## The tests that CI has no time for
+	$(ONE_BY_ONE) tests -m thorough
 
 test-fast: setup ## Unit tests alone, under a minute
-	$(BIN)/pytest tests/unit -m 'not integration and not slow'
+	$(BIN)/pytest tests/unit -m 'not integration and not slow and not thorough'
 
 bench: setup ## What orchestration and measuring cost, and how fast images are loaded
 	$(BIN)/python benchmarks/startup.py
