@@ -11,7 +11,13 @@ from tests import bad_sets
 from tests.integration.workplace import Workplace
 from tests.small_sets import COUNTS
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.alone,
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]
 
 SPEC = """\
 name: bad

@@ -10,7 +10,13 @@ from raysuite.records import BatchFound, Results, RunFailed, RunFinished
 from raysuite.records.sweep import trials
 from tests.integration.workplace import Command, Workplace
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.alone,
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.timeout(1200),
+]
 
 PATIENCE_S = 900
 
@@ -115,7 +121,6 @@ def test_a_run_finds_its_batch_where_a_rank_runs_out(workplace: Workplace) -> No
     assert not list(results.folder.parent.glob(".batches-*"))
 
 
-@pytest.mark.thorough
 def test_each_trial_of_a_sweep_finds_its_own(workplace: Workplace) -> None:
     workplace.write("hungry.py", HUNGRY)
     done, results = swept(workplace, "searched.yaml", SEARCHED, 0)
@@ -136,7 +141,6 @@ def test_each_trial_of_a_sweep_finds_its_own(workplace: Workplace) -> None:
     assert not list((results.folder / "batches").glob(".batches-*"))
 
 
-@pytest.mark.thorough
 def test_trials_whose_batch_cannot_be_found_say_why(workplace: Workplace) -> None:
     workplace.write("spoilt.py", SPOILT_MODEL)
     _, results = swept(workplace, "spoilt.yaml", SPOILT, 1)
@@ -152,7 +156,6 @@ def test_trials_whose_batch_cannot_be_found_say_why(workplace: Workplace) -> Non
     assert not list((results.folder / "batches").glob(".batches-*"))
 
 
-@pytest.mark.thorough
 def test_a_benchmark_shows_every_size(workplace: Workplace) -> None:
     workplace.write("hungry.py", HUNGRY)
     workplace.write("found.yaml", SPEC)

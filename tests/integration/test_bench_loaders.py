@@ -60,6 +60,7 @@ def test_figures_files_and_mlflow(workplace: Workplace):
     assert len(stored) == 1
 
 
+@pytest.mark.thorough
 def test_an_interrupt_keeps_what_was_measured_and_leaves_no_process(workplace: Workplace):
     command = workplace.start(
         *("raysuite", "bench", "loaders", "digits", "--loader", "native", *QUICK),

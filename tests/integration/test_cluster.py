@@ -1,102 +1,81 @@
-"""`raysuite run` on a Ray cluster that is there already; runs that fail beside runs that do not."""
+"""`raysuite run` on a Ray cluster that is there already: runs that fail, one that is stopped."""
 
 from __future__ import annotations
 
-import json
 import signal
+from pathlib import Path
 
 import pytest
 from PIL import Image
 
-from raysuite.records import GateVerdict, RunFailed, RunFinished
+from raysuite.records import EpochFinished, GateVerdict, RunFailed, RunStarted
 from tests.integration.workplace import Workplace, alive, until
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]
 
-OWN_IMAGES = """\
+SPEC = """\
 name: joined
 model: own:Net
 data: {name: image_folder, path: images, image_size: 8}
-training: {epochs: 1, global_batch: 4}
-resources: {device: cpu}
-"""
-FAILING = """\
-name: failing
-model: own:Net
-data: digits
-training: {epochs: 1, global_batch: 240}
+training: {epochs: 4, global_batch: 4}
 resources: {device: cpu, workers: 2}
 matrix:
-  strategy: [{name: custom, target: own:Unsynchronized}, ddp]
-  model.name: [own:Raising, own:Net]
+  strategy, model.name:
+  - [{name: custom, target: "own:Unsynchronized"}, own:Net]
+  - [ddp, own:Raising]
+  - [ddp, own:Holding]
 """
-HELD = """\
-name: held
-model: own:Holding
-data: digits
-training: {epochs: 4, global_batch: 240}
-resources: {device: cpu}
-"""
+PER_CLASS = {"train": 12, "val": 2}
+"""Images, so that an epoch has six steps."""
 
 
-def test_it_is_joined_where_the_user_stands(workplace: Workplace, cluster: dict[str, str]) -> None:
-    for split in ("train", "val"):
-        for name in ("dark", "light"):
-            folder = workplace.folder / "images" / split / name
-            folder.mkdir(parents=True)
-            for number in range(4):
-                shade = 40 * number + (90 if name == "light" else 0)
-                Image.new("RGB", (8, 8), (shade, shade, shade)).save(folder / f"{number}.png")
-    workplace.write("joined.yaml", OWN_IMAGES)
-    done = workplace.run("raysuite", "run", "joined.yaml", "--quiet", **cluster)
-    assert (done.stdout, done.stderr) == ("", "")
-    results = workplace.results()
-    end = results.end_of(results.plans()[0]["run_id"])
-    assert isinstance(end, RunFinished)
+def make_images(folder: Path) -> None:
+    """Dark and light ones."""
+    for split, count in PER_CLASS.items():
+        for name, least in (("dark", 0), ("light", 90)):
+            (folder / split / name).mkdir(parents=True)
+            for number in range(count):
+                shade = 10 * number + least
+                file = folder / split / name / f"{number}.png"
+                Image.new("RGB", (8, 8), (shade, shade, shade)).save(file)
 
 
-def test_a_run_that_fails_leaves_the_others_alone(
+def test_failed_runs_leave_the_others_alone_and_sigterm_frees_the_workers(
     workplace: Workplace, cluster: dict[str, str]
 ) -> None:
-    workplace.write("failing.yaml", FAILING)
-    words = ["raysuite", "run", "failing.yaml", "--no-mlflow"]
-    done = workplace.run(*words, code=1, **cluster)
-    assert "Traceback" not in done.stdout + done.stderr
-    results = workplace.results()
-    ends = [results.end_of(plan["run_id"]) for plan in results.plans()]
-    kinds = [end.reason if isinstance(end, RunFailed) else end.kind for end in ends]
-    assert kinds == ["gate", "gate", "error", "run_finished"]
-
-    for plan in results.plans()[:2]:
-        verdicts = [r for r in results.records(plan["run_id"]) if isinstance(r, GateVerdict)]
-        assert [verdict.passed for verdict in verdicts] == [False]
-        assert "the ranks hold different weights" in verdicts[0].message
-    message = "rank 1: RuntimeError: the skip connection does not fit its peer"
-    assert isinstance(ends[2], RunFailed)
-    assert ends[2].message == message
-    assert ends[2].detail.rstrip().endswith(message.removeprefix("rank 1: "))
-    failed = [r for r in results.records(ends[2].run_id) if isinstance(r, RunFailed)]
-    assert len(failed) == 1
-    assert f"failed: {message}" in done.stdout
-
-    rows = json.loads((results.folder / "rows.json").read_text("utf-8"))["rows"]
-    assert [row["gate"] for row in rows] == ["failed", "failed", "passed", "passed"]
-    speeds = [row["throughput_images_per_s"]["values"] for row in rows]
-    assert speeds[:3] == [[], [], []]
-    assert message in (results.folder / "report.html").read_text("utf-8")
-
-
-def test_sigterm_gives_the_cluster_its_workers_back(
-    workplace: Workplace, cluster: dict[str, str]
-) -> None:
-    workplace.write("held.yaml", HELD)
+    """Data and models lie in the user's folder; the cluster began in another."""
+    make_images(workplace.folder / "images")
+    workplace.write("joined.yaml", SPEC)
     workplace.write("hold-torch-0", "")
-    words = ["raysuite", "run", "held.yaml", "strategy=ddp", "--no-mlflow", "--stop-within", "5"]
+    words = ["raysuite", "run", "joined.yaml", "--no-mlflow", "--stop-within", "5"]
     command = workplace.start(*words, **cluster)
-    worker = workplace.held(command)
+    worker = workplace.held(command)  # it stays in a step, and so does not stop by itself
     command.process.send_signal(signal.SIGTERM)
     assert command.wait(180) == 75, command.stdout + command.stderr
-    assert "did not stop in time: their last checkpoint counts" in command.stderr
-    assert "raysuite run --resume-from " in command.stderr
-    assert "Traceback" not in command.stderr
+    assert "Traceback" not in command.stdout + command.stderr
     until(lambda: not alive([worker]), 180)
+
+    results = workplace.results()
+    assert f"raysuite run --resume-from {results.folder}" in command.stderr
+    gated, raised, stopped = (results.records(plan["run_id"]) for plan in results.plans())
+    (verdict,) = [record for record in gated if isinstance(record, GateVerdict)]
+    assert not verdict.passed
+    assert not verdict.ranks_equal
+    (end,) = [record for record in gated if isinstance(record, RunFailed)]
+    assert (end, end.reason) == (gated[-1], "gate")
+    (end,) = [record for record in raised if isinstance(record, RunFailed)]
+    assert (end, end.reason) == (raised[-1], "error")
+    assert end.message.startswith("rank 1: RuntimeError: ")
+    assert end.detail.rstrip().endswith(end.message.removeprefix("rank 1: "))
+    assert [type(record) for record in stopped] == [
+        RunStarted,
+        GateVerdict,
+        EpochFinished,
+        EpochFinished,
+    ]
+    assert results.end_of(results.plans()[2]["run_id"]) is None

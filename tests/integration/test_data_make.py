@@ -26,7 +26,9 @@ def digest(tmp_path_factory: pytest.TempPathFactory) -> str:
     return make(stand_in, tmp_path_factory.mktemp("one") / "set", 1).digest
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    "how", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.thorough)]
+)
 def test_a_command_that_is_killed_is_gone_on_with(
     tmp_path: Path, digest: str, how: signal.Signals
 ) -> None:
@@ -54,6 +56,8 @@ def test_a_command_that_is_killed_is_gone_on_with(
         place.close()
 
 
+@pytest.mark.thorough
+@pytest.mark.alone
 def test_every_node_of_a_cluster_gets_it(tmp_path: Path) -> None:
     """Two nodes that share this machine's disk: one writes, the other waits and finds it."""
     folders = [tmp_path / "a", tmp_path / "b"]

@@ -16,7 +16,12 @@ from raysuite.records import Record, Results, RunFailed, RunFinished, RunStarted
 from tests.integration.workplace import Command, Workplace, alive, has_checkpoint, name_of, until
 from tests.require import require
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]
 
 KILLED = """\
 name: killed

@@ -18,7 +18,13 @@ import pytest
 from tests.integration.workplace import Workplace, until
 from tests.secrets import files_with, others_may_read, processes_with
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.alone,
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]
 
 WORDS = ["$(id)", "`id`", "a  b", "it's", '"', "\\", "*", "ünï", ";true", "line\nbreak"]
 ECHO = "import json, os, sys; print(json.dumps([os.getcwd(), *sys.argv[1:]])); sys.exit(75)"

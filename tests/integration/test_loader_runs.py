@@ -9,6 +9,7 @@ from tests.integration.workplace import Workplace
 
 pytestmark = [
     pytest.mark.thorough,
+    pytest.mark.alone,
     pytest.mark.integration,
     pytest.mark.slow,
     pytest.mark.timeout(900),

@@ -19,7 +19,12 @@ import ray
 
 from raysuite.cluster.folder import ClusterFolder
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.timeout(1500),
+]
 
 BIN = Path(sys.executable).parent
 SPEC = """\

@@ -23,6 +23,7 @@ from tests.integration.test_report_browser import ARGUMENTS
 from tests.require import chromium, require
 
 pytestmark = [
+    pytest.mark.thorough,
     pytest.mark.browser,
     pytest.mark.integration,
     pytest.mark.slow,

@@ -13,6 +13,7 @@ from tests.integration.workplace import Workplace, alive, name_of, until
 
 pytestmark = [
     pytest.mark.thorough,
+    pytest.mark.alone,
     pytest.mark.integration,
     pytest.mark.slow,
     pytest.mark.timeout(1200),

@@ -12,7 +12,12 @@ from tests.integration.own import Net
 from tests.integration.workplace import Command, Workplace
 from tests.require import require
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]
 
 ONE_RUN = """\
 name: matrix

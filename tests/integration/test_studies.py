@@ -99,6 +99,8 @@ def test_what_data_make_says_of_a_spec(workplace: Workplace) -> None:
     assert told.stdout.count("as folder") == 4
 
 
+@pytest.mark.thorough
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_study_in_small_from_data_to_report(workplace: Workplace) -> None:

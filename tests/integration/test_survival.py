@@ -24,7 +24,13 @@ from raysuite.records import (
 )
 from tests.integration.workplace import Command, Workplace, has_checkpoint, until
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.alone,
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]
 
 SLOW = """\
 name: slow
@@ -209,7 +215,6 @@ def bereft(workplace: Workplace, nodes: Nodes, second: Command) -> tuple[Command
     return command, workplace.results()
 
 
-@pytest.mark.thorough
 def test_a_run_whose_node_is_lost_goes_on_with_another(bereft: tuple[Command, Results]) -> None:
     command, results = bereft
     records = results.records(results.plans()[0]["run_id"])
@@ -220,7 +225,6 @@ def test_a_run_whose_node_is_lost_goes_on_with_another(bereft: tuple[Command, Re
     assert "node lost: " in command.stderr
 
 
-@pytest.mark.thorough
 def test_a_node_that_stays_away_is_told_and_fewer_workers_make_the_run(
     bereft: tuple[Command, Results],
 ) -> None:

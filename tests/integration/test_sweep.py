@@ -20,7 +20,12 @@ from raysuite.records.sweep import best, trials
 from tests.integration.workplace import Command, Workplace, alive, has_checkpoint, name_of, until
 from tests.require import require
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.timeout(1200),
+]
 
 PATIENCE_S = 900
 

@@ -12,6 +12,7 @@ from tests.integration.workplace import ROOT, Workplace
 
 pytestmark = [
     pytest.mark.thorough,
+    pytest.mark.alone,
     pytest.mark.integration,
     pytest.mark.slow,
     pytest.mark.timeout(900),
