@@ -28,10 +28,11 @@ training: {epochs: 2, global_batch: 128}
 resources: {device: cpu, workers: WORKERS}
 """
 MATRIX = (
-    ONE_RUN.replace("WORKERS", "2") + "matrix: {strategy: [ddp, horovod], loader: [native, dali]}\n"
+    ONE_RUN.replace("WORKERS", "2")
+    + "matrix: {'strategy, loader': [[ddp, native], [horovod, dali]]}\n"
 )
 ALONE = ONE_RUN.replace("WORKERS", "1")
-STEPS, EPOCHS, RUNS = 12, 2, 4
+STEPS, EPOCHS, RUNS = 12, 2, 2
 TABLES = ("experiments", "runs", "params", "tags", "metrics", "latest_metrics")
 
 
@@ -73,9 +74,8 @@ def test_what_is_printed_where_nobody_looks_on(done, results):
 def test_a_row_a_run_each_passed_by_the_gate(done, results):
     rows = json.loads((results.folder / "rows.json").read_text("utf-8"))["rows"]
     assert [row["name"] for row in rows] == [
-        f"{strategy} · {loader} · 2 workers"
-        for strategy in ("ddp", "horovod")
-        for loader in ("native", "dali")
+        "ddp · native · 2 workers",
+        "horovod · dali · 2 workers",
     ]
     assert {row["gate"] for row in rows} == {"passed"}
     for row in rows:
@@ -144,6 +144,7 @@ def test_without_ray_it_is_the_same(results, workplace):
         assert losses(bare, place) == pytest.approx(losses(results, place), rel=1e-6)
 
 
+@pytest.mark.thorough
 def test_one_process_does_the_same_work(results, workplace):
     workplace.write("alone.yaml", ALONE)
     workplace.run("python", "-m", "raysuite.train", "alone.yaml", "--results", "alone")
@@ -156,12 +157,3 @@ def test_one_process_does_the_same_work(results, workplace):
     assert losses(alone) == pytest.approx(losses(results), rel=1e-4)
     finished = alone.end_of(alone.plans()[0]["run_id"])
     assert isinstance(finished, RunFinished)
-
-
-@pytest.mark.parametrize(("option", "variable"), [("auto", None), (None, "auto")])
-def test_whichever_cluster_is_no_address(workplace, option, variable):
-    workplace.write("alone.yaml", ALONE)
-    words = ["raysuite", "run", "alone.yaml", *(["--address", option] if option else [])]
-    refused = workplace.run(*words, code=2, **({"RAY_ADDRESS": variable} if variable else {}))
-    assert refused.stdout == ""
-    assert refused.stderr.startswith("error: address 'auto' joins whichever Ray it finds")

@@ -29,21 +29,22 @@ pytestmark = [
 
 PATIENCE_S = 900
 
-PRUNED = """\
-name: pruned
-model: {name: "own:Failing"}
+ENDS = """\
+name: ends
+model: {name: "own:Failing", options: {how: slow}}
 data: digits
-optimizer: {name: sgd, lr: 0.1, momentum: 0.9}
+optimizer: {name: sgd, momentum: 0.9}
 training: {epochs: 12, global_batch: 240}
 resources: {device: cpu}
 search:
   space:
     optimizer.lr: {grid: [0.1, 0.000001]}
-    model.options.how: {grid: [slow], when: {optimizer.lr: 0.000001}}
+    model.options.how: {grid: [raises, ""], when: {optimizer.lr: 0.1}}
   searcher: grid
   scheduler: {name: asha, grace_epochs: 1, reduction_factor: 3}
   side_by_side: 1
 """
+"""One trial raises, one learns, one does not and is slow enough to be ended."""
 
 FAILING = """\
 name: failing
@@ -107,24 +108,30 @@ def swept(workplace: Workplace, name: str, text: str) -> tuple[Command, Results]
     return command, workplace.results()
 
 
-def test_asha_ends_a_poor_trial_and_the_best_one_wins(workplace):
-    command, results = swept(workplace, "pruned", PRUNED)
-    good, poor = ends(results)
+def test_a_trial_raises_the_best_one_wins_and_asha_ends_a_poor_one(workplace):
+    command, results = swept(workplace, "ends", ENDS)
+    raised, good, poor = ends(results)
+    assert isinstance(raised, RunFailed)
+    assert raised.reason == "error"
+    assert "ValueError" in raised.message
+    assert len(records_of(results, 0, RunStarted)) == 1
     assert isinstance(good, RunFinished)
     assert isinstance(poor, RunPruned)
     assert poor.by == "asha"
     assert poor.epoch < 11
-    assert poor.value == records_of(results, 1, EpochFinished)[0].val_accuracy
+    assert poor.value == records_of(results, 2, EpochFinished)[0].val_accuracy
     found = trials(results)
-    assert [trial.status for trial in found] == ["finished", "pruned"]
+    assert [trial.status for trial in found] == ["failed", "finished", "pruned"]
     winner = best(found, "accuracy")
     assert winner is not None
-    assert winner.number == 0
+    assert winner.number == 1
     assert winner.goals["accuracy"] > 0.8
+    assert (results.folder / "best.yaml").is_file()
     assert command.stdout == ""
     assert "Traceback" not in command.stderr
 
 
+@pytest.mark.thorough
 def test_trials_that_fail_in_every_way_end_by_themselves_and_stop_no_other(workplace):
     _, results = swept(workplace, "failing", FAILING)
     hung, raised, full, well = ends(results)
@@ -139,6 +146,7 @@ def test_trials_that_fail_in_every_way_end_by_themselves_and_stop_no_other(workp
     assert [trial.counts for trial in trials(results)] == [False, False, False, True]
 
 
+@pytest.mark.thorough
 def test_a_sweep_that_is_stopped_ended_and_killed_makes_each_trial_once(workplace):
     workplace.write("broken-off.yaml", BROKEN_OFF)
     folder = workplace.folder / "results" / "broken-off"
