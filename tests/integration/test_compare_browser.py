@@ -21,7 +21,7 @@ AACH = (
 )
 
 
-@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize("width", [1280, pytest.param(400, marks=pytest.mark.thorough)])
 def test_a_study_beside_a_paper(browser, tmp_path, width):
     results = write_results(tmp_path, AACH, elsewhere=True)
     build(results, against="published:aach2023", pictures=False)

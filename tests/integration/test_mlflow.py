@@ -27,7 +27,11 @@ from tests.fake_sweeps import write_sweep
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-FOUR_ROWS = TWELVE_ROWS.replace("[ddp, horovod, deepspeed]", "[ddp]")
+FOUR_ROWS = TWELVE_ROWS.replace("[ddp, horovod, deepspeed]", "[ddp]").replace(
+    "epochs: 6", "epochs: 2"
+)
+STEPS = 2 * 23
+"""Of a run of those."""
 TABLES = ("experiments", "runs", "params", "tags", "metrics", "latest_metrics")
 LOST = RunFailed(run_id="", reason="lost", message="the workers died")
 STOPPED = RunFailed(run_id="", reason="interrupted", message="Ctrl-C")
@@ -182,7 +186,7 @@ def test_a_trial_whose_plan_was_decided_anew_is_there_once(database, tmp_path):
     assert sizes(database)["runs"] == 6
 
 
-@pytest.mark.parametrize("calls", [0, 1, 2, 3, 5, 8])
+@pytest.mark.parametrize("calls", [0, 1, 3, 8])
 def test_a_sync_that_breaks_off_is_completed_by_the_next(database, tmp_path, monkeypatch, calls):
     results = write_results(tmp_path / "results", spec=FOUR_ROWS)
     whole = Store.log
@@ -206,9 +210,10 @@ def test_a_sync_that_breaks_off_is_completed_by_the_next(database, tmp_path, mon
     assert sizes(database)["runs"] == 5
     found = content(database)
     assert len(found) == len(set(found))
-    assert len([row for row in found if row[1] == "step/loss"]) == 4 * 6 * 23
+    assert len([row for row in found if row[1] == "step/loss"]) == 4 * STEPS
 
 
+@pytest.mark.thorough
 def test_killed_at_any_moment(database, tmp_path):
     results = write_results(tmp_path / "results")
     command = [sys.executable, "-m", "raysuite", "sync", str(results.folder)]
@@ -248,7 +253,7 @@ def test_several_at_once(database, tmp_path):
     assert found["runs"] == 10
     assert found["experiments"] == 2
     steps = query(database, "select count(*) from metrics where key = 'step/loss'")
-    assert steps == [(2 * 4 * 6 * 23,)]
+    assert steps == [(2 * 4 * STEPS,)]
 
 
 def test_a_journal_that_grew_is_written_on(database, tmp_path):
@@ -321,6 +326,7 @@ def test_the_command(database, tmp_path):
     assert wrong.exit_code == 2, wrong.output
 
 
+@pytest.mark.thorough
 def test_a_sync_of_twelve_runs_takes_seconds(database, tmp_path):
     spec = TWELVE_ROWS.replace("epochs: 6", "epochs: 13")  # 299 steps
     results = write_results(tmp_path / "results", spec=spec)

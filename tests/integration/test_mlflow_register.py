@@ -158,30 +158,40 @@ def validation() -> tuple[np.ndarray, np.ndarray]:
     return scans[:, None], digits.target[places]
 
 
-def test_it_is_served_with_the_accuracy_that_was_told(place: Path) -> None:
-    results = Results(place / "results")
-    run = results_figures(results)[1]
-    done = register("results", "--run", run.run_id, "--name", "Sam's digits", "--json")
+def served(place: Path, pixels: np.ndarray) -> tuple[str, np.ndarray]:
+    """URI of the second run's model, and its logits in a process that has neither code."""
+    run = Results(place / "results").plans()[1]["run_id"]
+    done = register("results", "--run", run, "--name", "Sam's digits", "--json")
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
     assert (told["uri"], told["new"]) == ("models:/Sam's digits/1", True)
-
-    pixels, labels = validation()
     np.save("pixels.npy", pixels)
     alone = place / "alone"
     alone.mkdir()
     words = [sys.executable, "-c", LOADS, told["uri"], "../pixels.npy", "../logits.npy"]
     subprocess.run(words, cwd=alone, env=environment(place), check=True, timeout=300)
-    logits = np.load("logits.npy")
+    return told["uri"], np.load("logits.npy")
+
+
+def test_it_is_served_with_the_accuracy_that_was_told(place: Path) -> None:
+    pixels, labels = validation()
+    _, logits = served(place, pixels)
+    run = results_figures(Results(place / "results"))[1]
     assert float((logits.argmax(1) == labels).mean()) == pytest.approx(run.final_accuracy)
 
-    (place / "pixels.json").write_text(json.dumps({"inputs": pixels[:5].tolist()}))
-    words = [sys.executable, "-m", "mlflow", "models", "predict", "-m", told["uri"]]
+
+@pytest.mark.thorough
+def test_mlflows_command_predicts_the_same(place: Path) -> None:
+    pixels = validation()[0][:5]
+    uri, logits = served(place, pixels)
+    (place / "pixels.json").write_text(json.dumps({"inputs": pixels.tolist()}))
+    words = [sys.executable, "-m", "mlflow", "models", "predict", "-m", uri]
     words += ["-t", "json", "-i", "../pixels.json", "-o", "../predicted.json"]
     words += ["--env-manager", "local"]
+    alone = place / "alone"
     subprocess.run(words, cwd=alone, env=environment(place), check=True, timeout=300)
     predicted = json.loads((place / "predicted.json").read_text())["predictions"]
-    assert np.array(predicted) == pytest.approx(logits[:5], rel=1e-4, abs=1e-4)
+    assert np.array(predicted) == pytest.approx(logits, rel=1e-4, abs=1e-4)
 
 
 def test_version_model_and_run_know_of_each_other(place: Path) -> None:

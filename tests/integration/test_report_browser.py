@@ -30,6 +30,26 @@ MANY = TWELVE_ROWS.replace("[1, 2]", "[1, 2, 4, 8]").replace(
 )
 
 
+SILENT = """(div) => {
+  // Names of the traces that say nothing at some point, or nothing that a person can read.
+  const silent = [], now = Date.now;
+  let later = now();
+  Date.now = () => (later += 1000);  // Plotly leaves out hovers that follow one at once
+  div._fullData.forEach((trace, curveNumber) => {
+    if (trace.hoverinfo === "skip") return;
+    const last = trace.x.length - 1;
+    new Set(last < 0 ? [] : [0, last >> 1, last]).forEach((pointNumber) => {
+      Plotly.Fx.hover(div, [{curveNumber, pointNumber}], trace.xaxis + trace.yaxis);
+      const said = div.querySelector(".hoverlayer").textContent;
+      if (!said.trim() || /undefined|%\\{|<br>/.test(said)) silent.push(`${trace.name}: ${said}`);
+      Plotly.Fx.unhover(div);
+    });
+  });
+  Date.now = now;
+  return silent;
+}"""
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[object]:
     require("browser")
@@ -78,7 +98,20 @@ def assert_all_drawn(page) -> int:
     return len(plots)
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (400, "light")])
+def assert_every_point_answers(page) -> None:
+    for plot in page.query_selector_all(".plot"):
+        assert plot.evaluate(SILENT) == [], plot.get_attribute("id")
+
+
+SIZES = [
+    pytest.param(1280, "light", id="wide"),
+    pytest.param(1280, "dark", id="dark", marks=pytest.mark.thorough),
+    pytest.param(390, "light", id="narrow", marks=pytest.mark.thorough),
+]
+"""Widths and colour schemes of a window."""
+
+
+@pytest.mark.parametrize(("width", "scheme"), SIZES)
 def test_every_plot_is_drawn_without_a_network(browser, tmp_path, width, scheme):
     build(write_results(tmp_path, repeats=2), pictures=False)
     page, complaints = open_page(browser, tmp_path / "report.html", width, scheme)
@@ -95,6 +128,7 @@ def test_partial_results(browser, tmp_path):
     assert "worker <b>1</b> died" in page.inner_text("#failures")
 
 
+@pytest.mark.thorough
 def test_nothing_to_draw(browser, tmp_path):
     build(write_results(tmp_path, missing=range(12)), pictures=False)
     page, complaints = open_page(browser, tmp_path / "report.html")

@@ -6,7 +6,13 @@ import pytest
 
 from raysuite.report import build
 from tests.fake_studies import ALL, write_study
-from tests.integration.test_report_browser import assert_all_drawn, browser, open_page, redrawn
+from tests.integration.test_report_browser import (
+    assert_all_drawn,
+    assert_every_point_answers,
+    browser,
+    open_page,
+    redrawn,
+)
 
 __all__ = ["browser"]  # the fixture
 
@@ -54,9 +60,24 @@ def assert_every_hover_answers(page) -> None:
         assert "%{" not in said, name
 
 
+def test_every_point_answers_and_a_panel_that_the_filters_empty_goes(browser, tmp_path):
+    report = build(write_study(tmp_path, "throughput"), pictures=False)
+    page, complaints = open_page(browser, tmp_path / "report.html")
+    assert assert_all_drawn(page) == len(report.plots)
+    assert_every_point_answers(page)
+    panels = page.locator("#plot-throughput-workers .cartesianlayer .subplot")
+    assert panels.count() == 6
+    redrawn(page, lambda: page.uncheck("input[name=loader][value=dali]"))
+    assert panels.count() == 3
+    assert "dali" not in page.inner_text("#plot-throughput-workers")
+    assert "horovod" in page.inner_text("#plot-throughput-workers")
+    assert complaints == []
+
+
+@pytest.mark.thorough
 @pytest.mark.parametrize("study", ALL)
 @pytest.mark.parametrize("width", [1280, 400])
-def test_every_figure_is_drawn_and_answers(browser, tmp_path, study, width):
+def test_every_figure_answers_the_mouse(browser, tmp_path, study, width):
     report = build(write_study(tmp_path, study, repeats=2), pictures=False)
     page, complaints = open_page(browser, tmp_path / "report.html", width)
     assert assert_all_drawn(page) == len(report.plots)
@@ -65,18 +86,6 @@ def test_every_figure_is_drawn_and_answers(browser, tmp_path, study, width):
         assert page.locator(f"#plot-{plot.name} .cartesianlayer .subplot").count() == len(panels)
     assert_every_hover_answers(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert complaints == []
-
-
-def test_a_panel_that_the_filters_empty_goes(browser, tmp_path):
-    build(write_study(tmp_path, "throughput"), pictures=False)
-    page, complaints = open_page(browser, tmp_path / "report.html")
-    panels = page.locator("#plot-throughput-workers .cartesianlayer .subplot")
-    assert panels.count() == 6
-    redrawn(page, lambda: page.uncheck("input[name=loader][value=dali]"))
-    assert panels.count() == 3
-    assert "dali" not in page.inner_text("#plot-throughput-workers")
-    assert "horovod" in page.inner_text("#plot-throughput-workers")
     assert complaints == []
 
 

@@ -7,27 +7,20 @@ import pytest
 from raysuite.records import RunFailed
 from raysuite.report import build
 from tests.fake_sweeps import write_sweep
-from tests.integration.test_report_browser import assert_all_drawn, browser, open_page, redrawn
+from tests.integration.test_report_browser import (
+    SIZES,
+    assert_all_drawn,
+    assert_every_point_answers,
+    browser,
+    open_page,
+    redrawn,
+)
 
 __all__ = ["browser"]  # the fixture
 
 pytestmark = [pytest.mark.browser, pytest.mark.integration, pytest.mark.slow]
 
 MEMORY = RunFailed(run_id="", reason="out_of_memory", message="<b>2 GiB</b> too much")
-
-SILENT = """(div) => {
-  // Names of the traces that say nothing at some point, or nothing that a person can read.
-  const silent = [];
-  div._fullData.forEach((trace, curveNumber) => {
-    if (trace.hoverinfo === "skip") return;
-    trace.x.forEach((_, pointNumber) => {
-      Plotly.Fx.hover(div, [{curveNumber, pointNumber}]);
-      const said = div.querySelector(".hoverlayer").textContent;
-      if (!said.trim() || /undefined|%\\{|<br>/.test(said)) silent.push(`${trace.name}: ${said}`);
-    });
-  });
-  return silent;
-}"""
 
 OUTSIDE = """(div) => {
   // Texts of a plot that reach beyond its left or right edge.
@@ -60,16 +53,15 @@ def front(tmp_path_factory):
     return build(results, pictures=False).folder
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light")])
-@pytest.mark.parametrize("which", ["asha", "front"])
+@pytest.mark.parametrize(("width", "scheme"), SIZES)
+@pytest.mark.parametrize("which", ["asha", pytest.param("front", marks=pytest.mark.thorough)])
 def test_all_is_drawn_and_answers(browser, request, which, width, scheme):
     folder = request.getfixturevalue(which)
     page, complaints = open_page(browser, folder / "report.html", width, scheme)
     assert assert_all_drawn(page) == 6
+    assert_every_point_answers(page)
     for plot in page.query_selector_all(".plot"):
-        name = plot.get_attribute("id")
-        assert plot.evaluate(SILENT) == [], name
-        assert plot.evaluate(OUTSIDE) == [], name
+        assert plot.evaluate(OUTSIDE) == [], plot.get_attribute("id")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert complaints == []
 

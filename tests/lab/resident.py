@@ -56,6 +56,7 @@ def main() -> None:
             raise TimeoutError(jobs.get_job_logs(job))
         time.sleep(0.5)
     found = {"job": job, "victims": victims, "experiment": experiment, "run": run}
+    found["artifact"] = note.name
     print(json.dumps(found))
 
 

@@ -74,7 +74,7 @@ class Resident:
         node = json.loads((self.folder / "nodes" / f"{host}.json").read_text("utf-8"))
         return str(node["temp"])
 
-    def known(self, login: str, victim: int) -> dict[str, Any]:
+    def known(self, login: str, victim: int, quick: bool = False) -> dict[str, Any]:
         """What anybody on node1 can find out of her cluster; see visitor.py."""
         first, last = ephemeral_range()  # between them the ports are srun's own
         ports = {
@@ -86,11 +86,12 @@ class Resident:
         names = ("gcs", "dashboard", "mlflow")
         return {
             **{name: self.status[name] for name in names},
-            **{name: self.has[name] for name in ("job", "experiment", "run")},
+            **{name: self.has[name] for name in ("job", "experiment", "run", "artifact")},
             "client": f"{self.status['gcs'].partition(':')[0]}:{self._client_port()}",
             "listening": sorted(ports),
             "victim": self.has["victims"][victim],
             "login": login,
+            "quick": quick,
         }
 
     def _client_port(self) -> str:
@@ -109,28 +110,42 @@ def processes(lab: LabPlace, user: str) -> list[psutil.Process]:
     return [each for each in found if each.info["uids"] and each.info["uids"].real == uid]
 
 
-def move_in(lab: LabPlace, user: str) -> Resident:
-    """Bring up a user's cluster, and do something on it."""
+def bring_up(lab: LabPlace, user: str) -> dict[str, str]:
+    """Bring up a user's cluster; the variables that name it."""
     for name, text in (("site.yaml", SITE), ("tiny.yaml", SPEC), ("own.py", OWN)):
         lab.run("tee", name, text_in=text, user=user)
     up = ("raysuite", "cluster", "up", "--site", "./site.yaml", "--name", f"of-{user}")
     lab.run(*up, user=user, timeout_s=1000)
-    variables = json.loads(lab.out("raysuite", "cluster", "env", "--json", user=user))
+    found: dict[str, str] = json.loads(lab.out("raysuite", "cluster", "env", "--json", user=user))
+    return found
+
+
+def move_in(lab: LabPlace, user: str) -> Resident:
+    """Bring up a user's cluster, and do something on it."""
+    variables = bring_up(lab, user)
     settings = [f"{name}={value}" for name, value in variables.items()]
     words = ("env", *settings, "python", f"{PROGRAMS}/resident.py")
     has = lab.run(*words, user=user, timeout_s=400).stdout
-    status = json.loads(lab.out("raysuite", "cluster", "status", "--json", user=user))
-    return Resident(lab, user, status, variables, json.loads(has.splitlines()[-1]))
+    return Resident(lab, user, status_of(lab, user), variables, json.loads(has.splitlines()[-1]))
 
 
-def visit(user: str, at: Resident, token: Path | None, login: str, victim: int) -> dict[str, Any]:
+def status_of(lab: LabPlace, user: str) -> dict[str, Any]:
+    """What `raysuite cluster status` says."""
+    words = ("raysuite", "cluster", "status", "--json")
+    found: dict[str, Any] = json.loads(lab.out(*words, user=user))
+    return found
+
+
+def visit(
+    user: str, at: Resident, token: Path | None, login: str, victim: int, quick: bool = False
+) -> dict[str, Any]:
     """What `user` gets of a cluster with this token and this MLflow login; see visitor.py."""
     variables = ["RAY_AUTH_MODE=token", f"RAY_AUTH_TOKEN_PATH={token}"] if token else []
     done = at.lab.run(
         *("env", *variables, "python", f"{PROGRAMS}/visitor.py"),
         user=user,
         host="node1",
-        text_in=json.dumps(at.known(login, victim)),
+        text_in=json.dumps(at.known(login, victim, quick)),
         timeout_s=900,
     )
     found: dict[str, Any] = json.loads(done.stdout)

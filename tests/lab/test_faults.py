@@ -14,6 +14,7 @@ from tests.lab.fault_cluster import FaultCluster
 from tests.lab.place import LabPlace
 
 pytestmark = [
+    pytest.mark.thorough,
     pytest.mark.lab,
     pytest.mark.integration,
     pytest.mark.slow,

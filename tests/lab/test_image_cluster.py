@@ -25,6 +25,7 @@ from tests.lab.place import LabPlace
 from tests.lab.thin_image import BINDS
 
 pytestmark = [
+    pytest.mark.thorough,
     pytest.mark.lab,
     pytest.mark.integration,
     pytest.mark.slow,

@@ -77,6 +77,7 @@ signal.pause()
 """
 
 
+@pytest.mark.thorough
 def test_the_warning_before_the_time_limit_reaches_the_steps(lab: LabPlace) -> None:
     lab.run("tee", "step.py", text_in=STEP)
     job = lab.batch("srun python step.py", "--time=10", "--signal=USR1@10")
@@ -87,6 +88,7 @@ def test_the_warning_before_the_time_limit_reaches_the_steps(lab: LabPlace) -> N
     assert "warned" in lab.out("cat", f"{job}.out")
 
 
+@pytest.mark.thorough
 def test_a_host_without_its_cable_goes_down_and_its_job_starts_on_another(lab: LabPlace) -> None:
     script = "echo start $SLURM_RESTART_COUNT on $(hostname); sleep 600"
     job = lab.batch(script, "--requeue", "--open-mode=append")

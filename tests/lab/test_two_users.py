@@ -22,6 +22,7 @@ from tests.lab.residents import NODES, Resident, move_in, visit
 from tests.secrets import files_with_each, processes_with
 
 pytestmark = [
+    pytest.mark.thorough,
     pytest.mark.lab,
     pytest.mark.integration,
     pytest.mark.slow,

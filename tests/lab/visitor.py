@@ -37,8 +37,12 @@ class Known(TypedDict):
     """A job that may be stopped."""
     experiment: str
     run: str
+    artifact: str
+    """A file of that run."""
     login: str
     """NAME:PASSWORD for MLflow; empty for none."""
+    quick: bool
+    """Leave out what starts a whole driver of Ray's."""
 
 
 RAY = """
@@ -93,10 +97,10 @@ MLFLOW = {
     "artifacts listed": ("GET", "/api/2.0/mlflow/artifacts/list?run_id={run}", None),
     "an artifact read": (
         "GET",
-        "/api/2.0/mlflow-artifacts/artifacts/{experiment}/{run}/artifacts/note",
+        "/api/2.0/mlflow-artifacts/artifacts/{experiment}/{run}/artifacts/{artifact}",
         None,
     ),
-    "an artifact for pages": ("GET", "/get-artifact?path=note&run_uuid={run}", None),
+    "an artifact for pages": ("GET", "/get-artifact?path={artifact}&run_uuid={run}", None),
     "an artifact written": (
         "PUT",
         "/api/2.0/mlflow-artifacts/artifacts/{experiment}/{run}/artifacts/forged",
@@ -116,14 +120,15 @@ BARE = ("/", "/metrics", "/logs/", "/api/jobs/", "/api/job_agent/jobs/")
 
 def attempts(known: Known) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Each thing to try, by name; it raises where it is refused."""
-    for name, code in (("ray.init", RAY), ("GCS", GCS)):
-        yield name, lambda code=code: program(code, known["gcs"])
-    yield "Ray Client", lambda: patiently(RAY, f"ray://{known['client']}")
-    yield "state API", lambda: program(STATE, known["dashboard"])
+    yield "GCS", lambda: program(GCS, known["gcs"])
+    if not known["quick"]:
+        yield "ray.init", lambda: program(RAY, known["gcs"])
+        yield "Ray Client", lambda: patiently(RAY, f"ray://{known['client']}")
+        yield "state API", lambda: program(STATE, known["dashboard"])
     for name, path in PAGES.items():
         yield name, lambda path=path: asked(known["dashboard"] + path, ray_token())
     yield from jobs(known)
-    values = {"experiment": known["experiment"], "run": known["run"]}
+    values = {name: known[name] for name in ("experiment", "run", "artifact")}
     sign = basic(known["login"])
     for name, (verb, path, body) in MLFLOW.items():
         url = known["mlflow"] + _filled(path, values)
