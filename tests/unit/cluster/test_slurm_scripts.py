@@ -119,6 +119,15 @@ def test_a_percent_sign_is_no_pattern_of_sbatch() -> None:
     assert "--output=/home/100%%j/logs/slurm.log" in read_options(script)
 
 
+def test_bash_reads_paths_and_words_as_they_are() -> None:
+    folder, word = "/home/ada/my $(id) clusters", "it's *"
+    script = render(Job("a", SlurmSite(), 1, folder, "/w", ("x", word)))
+    lines = [each for each in script.splitlines() if each.startswith(("folder=", "command="))]
+    program = "\n".join([*lines, r'printf "%s\0" "$folder" "${command[@]}"'])
+    said = subprocess.check_output(["bash", "-euc", program], text=True)
+    assert said.split("\0")[:-1] == [folder, "x", word]
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -37,6 +37,16 @@ def test_files(tmp_path):
         assert len(list((tmp_path / "plots").glob(f"*.{suffix}"))) == 11
 
 
+def test_a_variant_that_failed_has_its_line(tmp_path):
+    lost = RunFailed(run_id="", reason="lost", message="the workers died")
+    build(write_results(tmp_path, fails={0: lost}), pictures=False)
+    rows = list(csv.DictReader((tmp_path / "rows.csv").read_text("utf-8").splitlines()))
+    assert len(rows) == 12
+    markdown = (tmp_path / "rows.md").read_text("utf-8")
+    (line,) = re.findall(rf"^\| {re.escape(rows[0]['name'])} \| (.*failed.*)$", markdown, re.M)
+    assert line.startswith("passed; run failed | – |")
+
+
 def test_the_same_records_give_the_same_bytes(tmp_path):
     results = write_results(
         tmp_path / "a", fails={0: RunFailed(run_id="", reason="error", message="")}

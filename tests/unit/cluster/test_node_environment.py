@@ -1,0 +1,39 @@
+"""The environment of Ray's processes on a node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from raysuite.cluster import binding
+from raysuite.cluster.agent.environment import node_variables
+from raysuite.cluster.folder import ClusterFolder
+
+SECRETS = (
+    "RAY_AUTH_TOKEN",
+    "MLFLOW_TRACKING_USERNAME",
+    "MLFLOW_TRACKING_PASSWORD",
+    "MLFLOW_TRACKING_TOKEN",
+)
+
+
+@pytest.fixture
+def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """For a user who has secrets, and the address of another cluster, in her environment."""
+    for name in SECRETS:
+        monkeypatch.setenv(name, "hush-hush")
+    monkeypatch.setenv("RAY_ADDRESS", "http://other:8265")
+    return node_variables(ClusterFolder(tmp_path), "127.0.0.1", "", tmp_path, {})
+
+
+def test_no_secret_is_inherited(found: dict[str, str], tmp_path: Path) -> None:
+    assert not {*SECRETS, "RAY_ADDRESS"} & found.keys()
+    assert "hush-hush" not in found.values()
+    assert found["RAY_AUTH_TOKEN_PATH"] == str(ClusterFolder(tmp_path).token_file)
+
+
+def test_ports_that_ask_for_no_token_are_closed(found: dict[str, str]) -> None:
+    assert found["RAY_enable_metrics_collection"] == "0"
+    assert found["AUTOSCALER_METRIC_PORT"] == found["DASHBOARD_METRIC_PORT"] == "-1"
+    assert found.items() >= binding.CLOSED.items()
