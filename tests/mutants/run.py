@@ -28,7 +28,10 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 LEFT_OUT = ("tests/mutants/", "tests/unit/test_mutants.py")
 """Not copied: that a patch does not apply where it is applied already would catch every mutant."""
-ALL = ("tests/unit", "tests/test_floors.py", "tests/contract", "tests/integration", "tests/lab")
+ALL = "-m|not thorough|tests/unit|tests/test_floors.py|tests/contract|tests/integration|tests/lab"
+State = Literal["caught", "SURVIVED", "skipped", "passed", "BROKEN"]
+"""skipped: no test ran, as where a part is not installed. passed: without a defect. BROKEN: tests
+fail without a defect, or gave no answer."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +39,7 @@ class Outcome:
     """What the tests found in one copy."""
 
     name: str
-    state: Literal["caught", "SURVIVED", "skipped", "passed", "BROKEN"]
-    """skipped: no test ran, as where a part is not installed. BROKEN: no answer of the tests."""
+    state: State
     caught_by: str
     seconds: float
     output: str
@@ -111,7 +113,7 @@ def tried(name: str, patch: Path | None, tests: Sequence[str]) -> Outcome:
         done = _python(tree, "-m", "pytest", *options, *tests)
         seconds = round(time.monotonic() - began, 1)
     failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
-    state: Literal["caught", "SURVIVED", "skipped", "passed", "BROKEN"] = "BROKEN"
+    state: State = "BROKEN"
     if done.returncode == 1 and patch:
         state = "caught"
     elif done.returncode == 0:
@@ -133,14 +135,13 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="copies at work at the same time")
     given = parser.parse_args()
     chosen = mutants(given.names)
-    listed = sorted({test for mutant in chosen for test in mutant["tests"]})
-    asked: list[tuple[str, Path | None, Sequence[str]]] = [
-        (each["name"], HERE / f"{each['name']}.patch", each["tests"]) for each in chosen
-    ]
-    if given.tests == "all":
-        asked = [(name, patch, ALL) for name, patch, _ in asked]
+    asked: list[tuple[str, Path | None, Sequence[str]]] = []
+    for each in chosen:
+        tests = ALL.split("|") if given.tests == "all" else each["tests"]
+        asked.append((each["name"], HERE / f"{each['name']}.patch", tests))
     if given.check_clean:
-        asked = [("without a defect", None, ALL if given.tests == "all" else listed)]
+        listed = sorted({test for each in chosen for test in each["tests"]})
+        asked = [("no defect", None, ALL.split("|") if given.tests == "all" else listed)]
     outcomes = []
     with ThreadPoolExecutor(max(1, given.jobs)) as threads:
         for outcome in threads.map(lambda each: tried(*each), asked):
