@@ -1,4 +1,4 @@
-"""What a worker does before it works, where it begins, and who writes."""
+"""What a worker does before it works, and who writes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import threading
 from pathlib import Path
 
 import pytest
-import ray.train
 import torch
 
 from raysuite.orchestrate import worker
@@ -18,7 +17,6 @@ from raysuite.parallel.base import World
 from raysuite.plan import RunPlan, make_plans
 from raysuite.records import Results, RunFailed
 from raysuite.spec import parse_document
-from raysuite.train.checkpoint import LoopState
 
 
 @pytest.fixture
@@ -57,21 +55,6 @@ def plan() -> RunPlan:
     return made
 
 
-@pytest.mark.parametrize("own", [True, False])
-def test_a_checkpoint_of_the_run_before_is_not_resumed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: RunPlan, own: bool
-) -> None:
-    run_id = plan.run_id if own else "another"
-    state = {"epoch": 1, "step": 9, "elapsed_seconds": 1.0, "time_to_accuracy": None}
-    LoopState.model_validate({"run_id": run_id, **state}).write(tmp_path)
-    latest = ray.train.Checkpoint.from_directory(str(tmp_path))
-    resumed: list[Path | None] = []
-    monkeypatch.setattr(ray.train, "get_checkpoint", lambda: latest)
-    monkeypatch.setattr(worker, "_write_all", lambda *given: resumed.append(given[3]))
-    worker._run(plan, World(0, 1, 0, torch.device("cpu")), Results(tmp_path), {})
-    assert resumed == ([tmp_path] if own else [None])
-
-
 def test_rank_0_alone_writes_the_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: RunPlan
 ) -> None:
@@ -80,5 +63,5 @@ def test_rank_0_alone_writes_the_journal(
     monkeypatch.setattr(worker, "execute", lambda *given, **named: iter([record]))
     for rank in range(3):
         world = World(rank, 3, rank, torch.device("cpu"))
-        worker._write_all(plan, world, results, None, lambda loop: None, None)
+        worker._write_all(plan, world, results, None, tmp_path / "checkpoint", None)
     assert results.records(plan.run_id) == [record]
