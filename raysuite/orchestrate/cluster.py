@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from raysuite.cluster.environment import RAY_SETTINGS
 from raysuite.errors import UserError
@@ -124,13 +125,14 @@ def _start(address: str | None, own: Path | None) -> None:
     try:
         if address:
             _knock(address)
-        ray.init(
-            address=address or "local",
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            job_config=job_config(),
-            **(_embedded(own) if own else {}),
-        )
+        with _fewest_processes() if own else nullcontext():
+            ray.init(
+                address=address or "local",
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                job_config=job_config(),
+                **(_embedded(own) if own else {}),
+            )
     except (OSError, RuntimeError, ValueError) as error:
         if address is None:
             raise UserError(f"Ray cannot be started: {error}") from error
@@ -140,6 +142,19 @@ def _start(address: str | None, own: Path | None) -> None:
     signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own handler exits at once, with 15
     # its controller runs in this process; how runs ended stands in their journals
     logging.getLogger("ray.train").setLevel(logging.CRITICAL)
+
+
+@contextmanager
+def _fewest_processes() -> Iterator[None]:
+    """Have Ray start neither its autoscaler, nor its log monitor, nor the server of its dashboard,
+    which it waits for also where there is none (Ray 2.60; tests/unit/orchestrate/test_trainer.py
+    fails where these methods change)."""
+    from ray._private.node import Node
+
+    with ExitStack() as stack:
+        for name in ("start_monitor", "start_log_monitor", "start_api_server"):
+            stack.enter_context(patch.object(Node, name, lambda node, **_: None))
+        yield
 
 
 def _knock(address: str) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from ray._private.node import Node
 from ray.train import ScalingConfig
 from ray.train.v2._internal.callbacks.accelerators import AcceleratorSetupCallback
 from ray.train.v2._internal.callbacks.backend_setup import BackendSetupCallback
@@ -48,6 +49,10 @@ def test_what_is_replaced_has_the_same_form() -> None:
     ):
         assert callable(getattr(FixedScalingPolicy, name))
     assert parameters(FixedScalingPolicy) == ["scaling_config"]
+    source = inspect.getsource(Node)
+    for name in ("start_monitor", "start_log_monitor", "start_api_server"):
+        assert source.count(f"self.{name}(") == 1
+        assert "return " not in inspect.getsource(getattr(Node, name))
 
 
 def test_a_worker_needs_no_more_than_it_is_given() -> None:
