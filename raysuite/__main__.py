@@ -1,6 +1,6 @@
 """`python -m raysuite` is `raysuite`."""
 
-from raysuite.cli import main
+from raysuite.cli import command
 
 if __name__ == "__main__":
-    main()
+    command()

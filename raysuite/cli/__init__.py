@@ -6,9 +6,12 @@ on with; 130 interrupted.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
 import sys
-from typing import Annotated, Any
+import threading
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -96,8 +99,29 @@ app.add_typer(job, name="job")
 app.add_typer(image, name="image")
 
 
+def command() -> NoReturn:
+    """The console entry: `main`, and the end of the process.
+
+    Python would take seconds to free what Ray and pandas hold, object by object: where they were
+    loaded, the process ends without that, after what is registered for its end.
+    """
+    code: str | int | None = 0
+    try:
+        main()
+    except SystemExit as ended:
+        code = ended.code
+    if "ray" not in sys.modules or not isinstance(code, int | None):
+        sys.exit(code)
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as Python itself does
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code or 0)
+
+
 def main() -> None:
-    """The console entry."""
+    """What `raysuite WORDS` does."""
     # `python -m` has the working folder on its path, a console script has not: a spec names the
     # user's own models there as module:attribute. Last, so that it hides no installed package.
     if os.getcwd() not in sys.path:

@@ -51,6 +51,10 @@ class FailureRecorder(UserCallback):
         self._nodes = nodes
         self._deaths: Counter[str] = Counter()
 
+    def follow(self, plans: Sequence[RunPlan], deadline: float | None) -> None:
+        """Other runs are at work from now on."""
+        self._plans = plans
+
     def after_exception(
         self, run_context: object, worker_exceptions: Mapping[int, Exception]
     ) -> None:

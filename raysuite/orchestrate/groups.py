@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ INTERFACE = "RAYSUITE_INTERFACE"
 """Names the network interface between nodes; `raysuite cluster up` sets it for all nodes."""
 
 _MOST_STARTS = 10
+_ANY = -1
+"""Failures of workers that get other runs later."""
 
 CHECKPOINTS = "checkpoints"
 """In the results folder; below it a folder for each run, and one for each segment of a sweep."""
@@ -35,6 +37,8 @@ class Leg:
     """The folder of the checkpoint that it begins from where it has none of its own."""
 
 
+Began = Callable[[str, int], None]
+
 RUNS = "raysuite.orchestrate.worker:run_group"
 """What each worker runs, with the plans as plain data, the results folder and the user's own."""
 
@@ -45,13 +49,13 @@ def make_trainer(
     wait_for_nodes_s: float | None = None,
     deadline: float | None = None,
     work: str = RUNS,
-    leg: Leg | None = None,
+    began: Began | None = None,
 ) -> Any:
     """The Ray Train trainer that runs `plans` on workers alike, or does other `work` of theirs.
 
     `wait_for_nodes_s`: how long it waits for a cluster that holds them, where not so long as the
-    plans say. `deadline`: when its workers are ended, in seconds since 1970. `leg`: of one plan, a
-    part alone.
+    plans say. `deadline`: when its workers are ended, in seconds since 1970. `began`: called in
+    this process with the address of the store in which new workers meet.
 
     It has as many workers as the largest of the plans.
     """
@@ -68,16 +72,9 @@ def make_trainer(
     gpu = largest.device == "gpu"
     wait_s = resources.wait_for_nodes_s if wait_for_nodes_s is None else wait_for_nodes_s
     keeper = NodeKeeper(Need.of(largest), wait_s, results, [p.run_id for p in plans], deadline)
-    segment = {} if leg is None else {"checkpoint": leg.name, "until": leg.until}
     return WorkersTrainer(
         work,
-        {
-            "plans": [plan.model_dump(mode="json") for plan in plans],
-            "results": str(results),
-            "path": os.getcwd(),
-            **segment,
-            **({} if leg is None else {"taken": leg.taken}),
-        },
+        work_config(plans, results),
         ScalingConfig(
             num_workers=largest.workers,
             use_gpu=gpu,
@@ -85,19 +82,34 @@ def make_trainer(
             placement_strategy=resources.placement.upper(),
         ),
         RunConfig(
-            name=f"group-{plans[0].run_id}" if leg is None else leg.name,
+            name=f"group-{plans[0].run_id}",
             storage_path=str(results / CHECKPOINTS / _RAY),
             worker_runtime_env=runtime_env(plans[0], results),
             # Ray Train takes any of its own callbacks here, and types the simplest alone
             callbacks=[FailureRecorder(plans, results, keeper), keeper],  # type: ignore[list-item]
             failure_config=FailureConfig(
                 # the recorder ends each run in time; this bounds what it does not hear of
-                max_failures=sum(plan.spec.resources.retries + 1 for plan in plans),
+                max_failures=sum(plan.spec.resources.retries + 1 for plan in plans)
+                if began is None
+                else _ANY,
                 # workers that die while they start, or that wait a minute for resources
                 controller_failure_limit=_MOST_STARTS,
             ),
         ),
+        began,
     )
+
+
+def work_config(plans: Sequence[RunPlan], results: Path, leg: Leg | None = None) -> dict[str, Any]:
+    """What workers are given: plans, or a part of one, as plain data."""
+    segment = {} if leg is None else {"checkpoint": leg.name, "until": leg.until}
+    return {
+        "plans": [plan.model_dump(mode="json") for plan in plans],
+        "results": str(results),
+        "path": os.getcwd(),
+        **segment,
+        **({} if leg is None else {"taken": leg.taken}),
+    }
 
 
 def checkpoint_folder(results: Results, name: str) -> Path:

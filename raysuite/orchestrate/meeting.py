@@ -43,11 +43,21 @@ def decided(key: str, rank: int, decide: Any) -> Any:
     """
     if rank == 0:
         found = decide()
-        _store.set(key, json.dumps(found))
+        tell(key, found)
         return found
+    return awaited(key)
+
+
+def awaited(key: str) -> Any:
+    """What is set under a key of the store, as plain data, once it is."""
     while True:
         try:
             return json.loads(_store.get(key))
         except DistStoreError as error:
             if "timeout" not in str(error).lower():
                 raise
+
+
+def tell(key: str, value: Any) -> None:
+    """Set a key of the store, to plain data."""
+    _store.set(key, json.dumps(value))

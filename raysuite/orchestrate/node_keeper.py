@@ -14,6 +14,7 @@ from raysuite.errors import RunError
 from raysuite.orchestrate.cluster import Capacity
 from raysuite.orchestrate.nodes import Need, NodesGoneError
 from raysuite.orchestrate.stopping import is_late, told
+from raysuite.plan import RunPlan
 from raysuite.records import Results
 
 if TYPE_CHECKING:
@@ -61,6 +62,11 @@ class NodeKeeper(ControllerCallback, WorkerGroupCallback):
         self._run_ids = run_ids
         self._deadline = deadline
         self._hosts: dict[str, str] = {}
+
+    def follow(self, plans: Sequence[RunPlan], deadline: float | None) -> None:
+        """Other runs are at work from now on, and have to end by another deadline."""
+        self._run_ids = [plan.run_id for plan in plans]
+        self._deadline = deadline
 
     def on_controller_start_worker_group(self, *, scaling_config: Any, num_workers: int) -> None:
         """Wait until the cluster holds the workers.

@@ -34,6 +34,7 @@ from ray.train.v2.api.config import RunConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from raysuite.lazy import load
+from raysuite.orchestrate.groups import Began
 
 
 class _Backend(Backend):
@@ -45,6 +46,8 @@ class _Backend(Backend):
     def on_start(self, worker_group: Any, backend_config: BackendConfig) -> None:
         address = worker_group.execute_single(0, _open_store)
         worker_group.execute(_join_store, *address)
+        if isinstance(backend_config, _Config) and backend_config.began is not None:
+            backend_config.began(*address)
 
 
 def _open_store() -> tuple[str, int]:
@@ -61,6 +64,11 @@ def _join_store(host: str, port: int) -> None:
 
 @dataclass
 class _Config(BackendConfig):
+    began: Began | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"began": None}  # it is called in this process alone
+
     @property
     def backend_cls(self) -> type[Backend]:
         return _Backend
@@ -155,11 +163,12 @@ class WorkersTrainer(DataParallelTrainer):
         config: dict[str, Any],
         scaling_config: ScalingConfig,
         run_config: RunConfig,
+        began: Began | None = None,
     ) -> None:
         super().__init__(
             _work,
             train_loop_config={**config, "work": work},
-            backend_config=_Config(),
+            backend_config=_Config(began),
             scaling_config=scaling_config,
             run_config=run_config,  # type: ignore[arg-type]  # V1's is what Ray's types name
         )

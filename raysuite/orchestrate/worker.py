@@ -8,6 +8,7 @@ import sys
 import time
 import traceback
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from raysuite.errors import UserError
 from raysuite.measure.system import sampling
 from raysuite.orchestrate.failures import BrokenRunError
 from raysuite.orchestrate.groups import checkpoint_folder
-from raysuite.orchestrate.meeting import decided
+from raysuite.orchestrate.meeting import awaited, decided, tell
 from raysuite.orchestrate.stopping import FILE, asked_to_prune, told, wait_for_driver
 from raysuite.parallel.base import World
 from raysuite.plan import RunPlan
@@ -51,10 +52,26 @@ def run_group(config: dict[str, Any]) -> None:
     plans = [RunPlan.model_validate(plan) for plan in config["plans"]]
     rank = ray.train.get_context().get_world_rank()
     for plan in plans:
-        begin = decided(f"run/{plan.run_id}", rank, partial(_decide, plan, results, config))
+        key = f"run/{config.get('job', 0)}/{plan.run_id}"
+        begin = decided(key, rank, partial(_decide, plan, results, config))
         world = place_of(plan) if begin is not None else None
         if world is not None:
             _run(plan, world, results, config, begin["resume"])
+
+
+def serve(config: dict[str, Any]) -> None:
+    """Do one job after the other, as `run_group` would do each, until there is to be no more.
+
+    The jobs are configs that the trial's process sets in the store, numbered from 0.
+    """
+    rank = ray.train.get_context().get_world_rank()
+    for number in count():
+        job = awaited(f"job/{number}")
+        if job is None:
+            return
+        run_group({**job, "job": number})
+        if rank == 0:
+            tell(f"done/{number}", True)
 
 
 def settle(config: dict[str, Any]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,17 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from raysuite.orchestrate import stopping
-from raysuite.orchestrate.groups import Leg, make_trainer
+from raysuite.orchestrate.groups import Leg
 from raysuite.orchestrate.losses import record_failure, record_loss
 from raysuite.orchestrate.node_keeper import DeadlineError
 from raysuite.orchestrate.sweep.batch import find_batch
 from raysuite.orchestrate.sweep.population import leg_of
+from raysuite.orchestrate.sweep.warm import WarmWorkers
 from raysuite.plan import RunPlan
 from raysuite.records import EpochFinished, Results
 from raysuite.records.judged import held_after
 from raysuite.records.sweep import wall_seconds
 
-_POLL_SECONDS = 0.25
+_POLL_SECONDS = 0.1
 _ENDING_S = 30.0
 """How long Ray Train may take to end workers that took too long, before its process is ended."""
 
@@ -58,6 +58,7 @@ def run_trial(config: dict[str, Any], setting: Setting) -> None:
     if setting.deadline_s is not None:
         deadline = time.time() + setting.deadline_s - spent(results, plan.run_id)
     if plan.undecided:
+        _release()
         found = find_batch(plan, results, deadline)
         if found is None:
             return
@@ -92,21 +93,12 @@ def _epochs(
 ) -> Iterator[EpochFinished]:
     """Make the run, or a leg of it; its epochs, as they come, but for the first `told` of its
     journal."""
-    raised: list[Exception] = []
-
-    def fit() -> None:
-        try:
-            make_trainer([plan], results.folder, deadline=deadline, leg=leg).fit()
-        except Exception as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=fit, name="ray-train", daemon=True)
-    thread.start()
+    workers = _start(plan, results, deadline, leg)
     file, size = results.journal_file(plan.run_id), -1
-    alive = True
-    while alive:
-        thread.join(_POLL_SECONDS)
-        alive = thread.is_alive()
+    busy = True
+    while busy:
+        time.sleep(_POLL_SECONDS)
+        busy = workers.busy()
         if file.exists() and (now := file.stat().st_size) != size:
             size = now
             new = epochs_of(results, plan.run_id)[told:]
@@ -116,7 +108,29 @@ def _epochs(
             if results.end_of(plan.run_id) is None:
                 record_deadline(plan, results)
             os._exit(1)  # with this process Ray ends its controller and its workers
-    _settle(plan, results, raised[0] if raised else None)
+    _settle(plan, results, workers.error)
+
+
+_workers: WarmWorkers | None = None
+"""Of this process, which drives one trial after the other."""
+
+
+def _start(plan: RunPlan, results: Results, deadline: float | None, leg: Leg | None) -> WarmWorkers:
+    """Begin the run on the workers of the trial before, or on new ones."""
+    global _workers
+    if _workers is None or not _workers.start(plan, leg, deadline):
+        _release()
+        _workers = WarmWorkers(plan, results.folder)
+        _workers.start(plan, leg, deadline)
+    return _workers
+
+
+def _release() -> None:
+    """Let the workers of the trial before go."""
+    global _workers
+    if _workers is not None:
+        _workers.end()
+        _workers = None
 
 
 def _settle(plan: RunPlan, results: Results, error: Exception | None) -> None:
