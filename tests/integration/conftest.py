@@ -1,9 +1,10 @@
-"""A working folder for `raysuite run`, and a Ray cluster that is there already."""
+"""A working folder for `raysuite run`, a Ray cluster that is there already, an MLflow store."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -32,3 +33,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
     assert head.process.poll() is None, head.stderr
     yield {"RAY_ADDRESS": f"127.0.0.1:{port}", **token}
     elsewhere.close()
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MLflow takes seconds to create its tables: once for all tests."""
+    from raysuite.track import prepare
+
+    folder = tmp_path_factory.mktemp("store")
+    prepare(f"sqlite:///{folder}/mlflow.db")
+    return folder / "mlflow.db"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -25,7 +26,10 @@ def steps(database: Path, key: str) -> list[int]:
 
 
 @pytest.mark.parametrize("stops", [False, True], ids=["dies", "stops"])
-def test_epochs_that_are_trained_again_stand_once(tmp_path: Path, stops: bool) -> None:
+def test_epochs_that_are_trained_again_stand_once(
+    tmp_path: Path, empty_store: Path, stops: bool
+) -> None:
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
     results = write_results(tmp_path / "results", spec=ONE_RUN, missing=[1])
     run_id = results.plans()[0]["run_id"]
     file = results.journal_file(run_id)

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,6 @@ from raysuite.records import (
     results_figures,
 )
 from raysuite.spec import parse_document
-from raysuite.track import prepare
 from raysuite.train.run import execute
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -104,7 +104,7 @@ def trained(folder: Path, spec: str) -> Results:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Iterator[Path]:
     """A folder with a user's model, two runs of it and an empty store."""
     folder = tmp_path_factory.mktemp("made")
     (folder / "their_model.py").write_text(MODEL + UNTRACEABLE)
@@ -112,7 +112,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     threads = torch.get_num_threads()
     trained(folder / "results", SPEC)
     torch.set_num_threads(threads)
-    prepare(f"sqlite:///{folder}/mlflow.db")
+    shutil.copy(empty_store, folder / "mlflow.db")
     yield folder
     sys.path.remove(str(folder))
     sys.modules.pop("their_model", None)

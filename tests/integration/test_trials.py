@@ -7,11 +7,23 @@ import pytest
 from raysuite.measure.parts import TRIED, Part, State, try_part
 from tests.require import require
 
+MANY_PROCESSES = ("ray", "gloo", "deepspeed")
+"""Their trials take longest; horovod's starts ranks in the same way."""
 OPTIONAL = ("horovod", "deepspeed", "dali", "timm", "gpu")
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("part", TRIED, ids=lambda part: part.trial)
+@pytest.mark.parametrize(
+    "part",
+    [
+        pytest.param(
+            part,
+            id=part.trial,
+            marks=[pytest.mark.thorough] if part.trial in MANY_PROCESSES else [],
+        )
+        for part in TRIED
+    ],
+)
 def test_part_works(part: Part) -> None:
     if part.trial in OPTIONAL:
         require(part.trial)
