@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
+from raysuite.cluster.folder import ClusterFolder
 from raysuite.records import EpochFinished, Results, RunFinished, run_figures
 from raysuite.records.attempts import current
 from raysuite.track.entries import run_points
@@ -23,12 +24,13 @@ Row = tuple[int, float, int]
 class MlflowRest:
     """The cluster's MLflow server, asked as its owner."""
 
-    def __init__(self, cluster: FaultCluster) -> None:
-        user = cluster.folder.mlflow_user()
+    def __init__(self, folder: ClusterFolder) -> None:
+        user, head = folder.mlflow_user(), folder.head()
         assert user is not None
+        assert head is not None
         word = base64.b64encode(f"{user.username}:{user.password}".encode()).decode()
         self._headers = {"Authorization": f"Basic {word}", "Content-Type": "application/json"}
-        self._url = f"{cluster.head().mlflow}/api/2.0/mlflow"
+        self._url = f"{head.mlflow}/api/2.0/mlflow"
 
     def runs(self, experiment: str) -> list[dict[str, Any]]:
         """All runs of an experiment."""
@@ -73,7 +75,7 @@ def check_journals(results: Results) -> None:
 
 def check_mlflow(cluster: FaultCluster, results: Results, experiment: str) -> None:
     """One run in MLflow for each, with the journal's metrics: none missing, none twice."""
-    rest = MlflowRest(cluster)
+    rest = MlflowRest(cluster.folder)
     found: dict[str, list[dict[str, Any]]] = {}
     for run in rest.runs(experiment):
         tags = {tag["key"]: tag["value"] for tag in run["data"]["tags"]}

@@ -15,7 +15,8 @@ import pytest
 from lab import hosts
 from lab.layout import USERS
 
-from tests.lab.listening import abstract_sockets, listening
+from tests.lab.closed import check_files_and_sockets, check_processes, check_refused
+from tests.lab.listening import listening
 from tests.lab.place import LabPlace
 from tests.lab.resident import WORD
 from tests.lab.residents import NODES, Resident, move_in, visit
@@ -30,26 +31,6 @@ pytestmark = [
 ]
 
 BEGAN = time.time()
-KNOCK = """
-import socket, sys
-for path in sys.argv[1:]:
-    with socket.socket(socket.AF_UNIX) as own:
-        try:
-            own.connect(path)
-            print("open")
-        except OSError as error:
-            print(type(error).__name__)
-"""
-OPENED = """
-import sys
-for pid in sys.argv[1:]:
-    for name in ("environ", "maps", "mem"):
-        try:
-            if open(f"/proc/{pid}/{name}", "rb").read(1):  # of one that has ended, it is empty
-                print("open", pid, name)
-        except (PermissionError, FileNotFoundError, ProcessLookupError):
-            print("PermissionError")
-"""
 
 
 @pytest.fixture(scope="module")
@@ -109,16 +90,8 @@ def test_the_owner_gets_in(visits: dict[str, dict[str, Any]]) -> None:
 def test_another_gets_nothing(
     residents: tuple[Resident, Resident], visits: dict[str, dict[str, Any]], who: str
 ) -> None:
-    found = dict(visits[who])
-    page = found.pop("bare HTTP")  # of Ray's dashboard: an empty page that asks for the token
-    at = residents[1] if who == "the other way round" else residents[0]
-    assert page["said"] == [f"{at.status['dashboard'].rpartition(':')[2]} /"]
-    assert {name: each for name, each in found.items() if each["got"]} == {}
-    for name, each in found.items():
-        if name.startswith("gRPC"):
-            assert "UNAUTHENTICATED" in each["said"], name
-        elif each["said"].startswith("HTTPError"):
-            assert each["said"].split()[3] in ("401:", "403:"), name
+    found = visits[who]
+    check_refused(residents[1] if who == "the other way round" else residents[0], found)
     assert WORD not in json.dumps(found)
 
 
@@ -135,32 +108,12 @@ def test_what_another_would_have_stopped_goes_on(
 
 def test_files_and_sockets_are_closed(residents: tuple[Resident, Resident]) -> None:
     for own, other in (residents, residents[::-1]):
-        for host in ("login", *NODES):
-            places = ["/tmp", "/dev/shm", "/var/tmp", str(own.lab.lab.home(own.user))]
-            open_to = ["(", "-readable", "-o", "-writable", "-o", "-executable", ")"]
-            find = ("find", *places, "-user", own.user, *open_to)
-            # it ends badly where it may not enter: that is what is asked
-            seen = {
-                who: own.lab.run(*find, user=who, host=host, check=False).stdout
-                for who in (own.user, other.user)
-            }
-            assert seen[other.user] == ""
-            assert str(own.folder / "token") in seen[own.user]
-        for host in NODES:
-            sockets = own.lab.out("find", own.temp(host), "-type", "s", host=host, user=own.user)
-            assert "plasma_store" in sockets
-            knock = ("python", "-c", KNOCK, *sockets.splitlines())
-            refused = own.lab.out(*knock, user=other.user, host=host)
-            assert set(refused.splitlines()) == {"PermissionError"}
-            assert abstract_sockets(own.lab, host) == []
+        check_files_and_sockets(own, other.user)
 
 
 def test_processes_are_closed(residents: tuple[Resident, Resident]) -> None:
     for own, other in (residents, residents[::-1]):
-        pids = own.lab.out("ps", "-u", own.user, "-o", "pid=", host="node1", user=None).split()
-        assert len(pids) > 10
-        said = own.lab.out("python", "-c", OPENED, *pids, user=other.user, host="node1")
-        assert set(said.splitlines()) == {"PermissionError"}
+        check_processes(own, other.user)
 
 
 def test_the_command_line_of_another_finds_no_cluster(
