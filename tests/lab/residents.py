@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,9 +98,10 @@ class Resident:
     def _client_port(self) -> str:
         option = "--ray-client-server-port="
         for process in processes(self.lab, self.user):
-            for word in process.cmdline():
-                if word.startswith(option):
-                    return word.removeprefix(option)
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+                for word in process.cmdline():
+                    if word.startswith(option):
+                        return word.removeprefix(option)
         raise AssertionError("Ray Client is not served")
 
 

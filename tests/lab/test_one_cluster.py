@@ -62,6 +62,12 @@ def suite_in_mlflow(variables: dict[str, str]) -> dict[str, Any]:
     return found[False][0]
 
 
+def processes(lab: LabPlace, host: str) -> str:
+    """What runs as the user on a host."""
+    words = ("ps", "-u", USER, "-o", "args=")
+    return lab.run(*words, host=host, user=None, check=False).stdout
+
+
 def test_it_is_up_on_two_hosts(resident: Resident) -> None:
     assert resident.status["state"] == "up"
     assert {node["host"] for node in resident.status["nodes"]} == set(NODES)
@@ -103,10 +109,5 @@ def test_down_leaves_nothing(resident: Resident) -> None:
     lab.run("raysuite", "cluster", "down", timeout_s=200)
     assert lab.out("squeue", "-h", "-u", USER) == ""
     for host in ("login", *NODES):
-        ps = ("ps", "-u", USER, "-o", "args=")
-
-        def is_empty(at: str = host) -> bool:
-            return lab.run(*ps, host=at, user=None, check=False).stdout == ""
-
-        lab.wait(is_empty, 60)
+        lab.wait(lambda at=host: not processes(lab, at), 60)  # type: ignore[misc]
         assert lab.out("find", "/tmp", "/dev/shm", "-user", USER, host=host) == ""
