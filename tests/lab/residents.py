@@ -112,11 +112,11 @@ def processes(lab: LabPlace, user: str) -> list[psutil.Process]:
     return [each for each in found if each.info["uids"] and each.info["uids"].real == uid]
 
 
-def bring_up(lab: LabPlace, user: str) -> dict[str, str]:
+def bring_up(lab: LabPlace, user: str, name: str) -> dict[str, str]:
     """Bring up a user's cluster; the variables that name it."""
-    for name, text in (("site.yaml", SITE), ("tiny.yaml", SPEC), ("own.py", OWN)):
-        lab.run("tee", name, text_in=text, user=user)
-    up = ("raysuite", "cluster", "up", "--site", "./site.yaml", "--name", f"of-{user}")
+    for file, text in (("site.yaml", SITE), ("tiny.yaml", SPEC), ("own.py", OWN)):
+        lab.run("tee", file, text_in=text, user=user)
+    up = ("raysuite", "cluster", "up", "--site", "./site.yaml", "--name", name)
     lab.run(*up, user=user, timeout_s=1000)
     found: dict[str, str] = json.loads(lab.out("raysuite", "cluster", "env", "--json", user=user))
     return found
@@ -124,7 +124,7 @@ def bring_up(lab: LabPlace, user: str) -> dict[str, str]:
 
 def move_in(lab: LabPlace, user: str) -> Resident:
     """Bring up a user's cluster, and do something on it."""
-    variables = bring_up(lab, user)
+    variables = bring_up(lab, user, f"of-{user}")
     settings = [f"{name}={value}" for name, value in variables.items()]
     words = ("env", *settings, "python", f"{PROGRAMS}/resident.py")
     has = lab.run(*words, user=user, timeout_s=400).stdout

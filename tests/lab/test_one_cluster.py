@@ -39,7 +39,7 @@ def resident(whole_lab: LabPlace) -> Iterator[Resident]:
     """The user, with a job that waits, and a run that has ended."""
     lab = whole_lab
     try:
-        variables = bring_up(lab, USER)
+        variables = bring_up(lab, USER, "one")
         lab.run("bash", "-c", SUBMIT, user=USER, timeout_s=600)
         run = suite_in_mlflow(variables)["info"]
         has = {"job": "trains", "victims": ["waits"], "artifact": "spec.yaml"}
