@@ -1,4 +1,4 @@
-"""Start a module of this repository on some ranks, as a person would."""
+"""Start a module of this repository on some ranks, as a person would; `tests.ranks` is faster."""
 
 from __future__ import annotations
 

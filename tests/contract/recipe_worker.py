@@ -25,6 +25,7 @@ from raysuite.train.examination import compare, same_on_all_ranks
 from raysuite.train.loop import TrainingLoop
 from raysuite.train.stopping import Watch, never
 from raysuite.train.world import world_from_environment
+from tests.contract.launches import write
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "sgd": {"lr": 0.05, "weight_decay": 0.01},
@@ -160,8 +161,7 @@ def main(request: dict[str, Any], file: Path) -> None:
         found[name] = examine(strategy, optimizer, world, file.parent / f"{file.name}-{name}")
     if any(strategy["name"] == "deepspeed" for strategy, _ in request.values()):
         found["by shards"] = by_shards(world)
-    if world.rank == 0:
-        file.write_text(json.dumps(found))
+    write(found, file, world.rank)
 
 
 if __name__ == "__main__":

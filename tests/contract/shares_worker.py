@@ -14,6 +14,7 @@ from raysuite.records import EpochFinished, RunFinished, TimeShares, run_figures
 from raysuite.spec import Document
 from raysuite.train.run import execute
 from raysuite.train.world import world_from_environment
+from tests.contract.launches import write
 from tests.strategies import sleeping
 from tests.strategies.sleeping import Span
 
@@ -96,7 +97,7 @@ def main(requests: dict[str, Any], file: Path) -> None:
         folder = file.parent / f"{name}-{rank}"
         folder.mkdir()
         found[name] = examine(request, folder)
-    file.with_name(f"{file.name}.{rank}").write_text(json.dumps(found))
+    write(found, file, rank)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from raysuite.train import stopping
 from raysuite.train.loop import TrainingLoop
 from raysuite.train.stopping import Stop, Watch, never
 from raysuite.train.world import world_from_environment
+from tests.contract.launches import write
 
 STOP_AFTER = 4
 """Steps, of six an epoch."""
@@ -146,7 +147,7 @@ def main(request: dict[str, Any], file: Path) -> None:
         name: examine(options, world, file.parent / f"{file.name}-{name}")
         for name, options in request.items()
     }
-    file.with_name(f"{file.name}.{world.rank}").write_text(json.dumps(found))
+    write(found, file, world.rank)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from raysuite.parallel.comm import average_buffers
 from raysuite.parallel.single import Single
 from raysuite.spec.strategies import HorovodOptions, StrategyOptions
 from raysuite.train.world import world_from_environment
+from tests.contract.launches import write
 
 GLOBAL_BATCH = 16
 EPOCHS = (45, 33)
@@ -258,8 +259,7 @@ def main(request: dict[str, Any], file: Path) -> None:
         found[name] = examine(chosen, world, kind, folder)
         if chosen.name == "horovod":
             found["adasum"] = adasum(world)
-    if world.rank == 0:
-        file.write_text(json.dumps(found))
+    write(found, file, world.rank)
 
 
 if __name__ == "__main__":

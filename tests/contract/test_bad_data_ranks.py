@@ -15,9 +15,9 @@ from raysuite.records import (
     RunFinished,
     SamplesSkipped,
 )
+from tests.ranks import ranks
 from tests.require import require
 from tests.small_sets import COUNTS, write
-from tests.torchrun import torchrun
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -59,22 +59,22 @@ def told(folder: Path) -> list[Record]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("ranks", "overrides"),
+    ("workers", "overrides"),
     [(2, ["loader=native"]), (3, ["strategy=horovod", "loader=dali"])],
 )
-def test_a_bad_image_ends_all_ranks_and_is_named(spec, tmp_path, ranks, overrides):
+def test_a_bad_image_ends_all_ranks_and_is_named(spec, tmp_path, workers, overrides):
     if "loader=dali" in overrides:
         require("horovod")
         require("dali")
-    given = [spec, f"resources.workers={ranks}", *overrides, "--results", tmp_path / "out"]
-    said = torchrun(ranks, "raysuite.train", *given, fails=True)
+    given = [spec, f"resources.workers={workers}", *overrides, "--results", tmp_path / "out"]
+    said = ranks(workers, "raysuite.train", *given, fails=True)
     name = sorted(tmp_path.glob("set/train/*/*"))[BAD]
     assert f"error: {name}: not a readable image" in said
     *before, last = told(tmp_path / "out")
     assert not any(isinstance(record, EpochFinished | RunFailed) for record in before)
     assert isinstance(last, RunFailed)
     assert last.reason == "error"
-    rank = ranks - 1
+    rank = workers - 1
     assert last.message.startswith(f"rank {rank}: {name}: not a readable image (ValueError: a JPEG")
 
 
@@ -83,7 +83,7 @@ def test_all_ranks_leave_it_out_alike_and_remember_it(spec, tmp_path):
     folders = [tmp_path / "first", tmp_path / "second"]
     for folder in folders:
         given = ["data.bad_samples=skip", "resources.workers=2", "--results", folder]
-        torchrun(2, "raysuite.train", spec, *given)
+        ranks(2, "raysuite.train", spec, *given)
     name = sorted(tmp_path.glob("set/train/*/*"))[BAD]
     losses = []
     for folder, known in zip(folders, (0, COUNTS["train"]), strict=True):

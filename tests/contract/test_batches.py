@@ -9,10 +9,11 @@ import pytest
 import yaml
 
 from raysuite.records import BatchFound, EpochFinished, Results
+from tests.contract.launches import LOADED
+from tests.ranks import ranks
 from tests.require import require
-from tests.torchrun import torchrun
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 RANKS = 2
 STRATEGIES: dict[str, Any] = {
@@ -37,7 +38,8 @@ def trained(
     file = folder / "spec.yaml"
     file.write_text(yaml.safe_dump(spec), "utf-8")
     words = ("raysuite.train", file, "--results", folder / "results", *more)
-    return torchrun(RANKS, *words, timeout_s=400, fails=fails)
+    name = strategy if isinstance(strategy, str) else strategy["name"]
+    return ranks(RANKS, *words, loaded=LOADED.get(name, ()), fails=fails)
 
 
 def found_in(folder: Path) -> tuple[BatchFound, list[EpochFinished], dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,22 +11,22 @@ from typing import Any
 import pytest
 import torch
 
-from raysuite.orchestrate.verify import Request, verify
+from raysuite.orchestrate import verify as launcher
 from raysuite.parallel.base import StepSettings, World
 from raysuite.records import EpochFinished, Results, RunFailed, RunFinished
 from raysuite.spec.optimizers import LarsOptions, OptimizerOptions
 from raysuite.spec.strategies import CustomOptions, DdpOptions, HorovodOptions, StrategyOptions
 from raysuite.train import gate, verdicts
 from tests.contract.gate_worker import TARGET
+from tests.ranks import ranks
 from tests.strategies.broken import FLAWS
-from tests.torchrun import torchrun
 
 pytestmark = pytest.mark.integration
 
 SETTINGS = StepSettings(1)
 PLACES = [[1, 1], [1, 1]]
-HANGS_S = 100
-"""For a strategy and the start of its processes."""
+HANGS_S = 200
+"""For a strategy and the start of its processes; not waited for, see `Leaping`."""
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     folder = tmp_path_factory.mktemp("gate")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAYSUITE_CACHE", str(folder / "cache"))
-        torchrun(2, "tests.contract.gate_worker", folder / "found")
+        ranks(2, "tests.contract.gate_worker", folder / "found")
     return [json.loads((folder / f"found.{rank}").read_text()) for rank in range(2)]
 
 
@@ -143,7 +144,7 @@ matrix: {{strategy.options.flaw: [none, no_sync, tires]}}
 def test_a_run_is_refused_before_its_speed_is_measured(tmp_path: Path) -> None:
     spec = tmp_path / "spec.yaml"
     spec.write_text(SPEC)
-    said = torchrun(2, "raysuite.train", spec, "--results", tmp_path / "results", fails=True)
+    said = ranks(2, "raysuite.train", spec, "--results", tmp_path / "results", fails=True)
     results = Results(tmp_path / "results")
     ends = {}
     for plan in results.plans():
@@ -161,17 +162,32 @@ def test_a_run_is_refused_before_its_speed_is_measured(tmp_path: Path) -> None:
     assert "at the end of this run" in end.message
 
 
+class Leaping:
+    """A clock that leaps ahead once a strategy hangs."""
+
+    def __init__(self, mark: Path) -> None:
+        self._mark = mark
+
+    def monotonic(self) -> float:
+        return time.monotonic() + (HANGS_S + 1 if self._mark.exists() else 0)
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_verify_outlives_crashes_and_hangs() -> None:
+def test_verify_outlives_crashes_and_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mark = tmp_path / "hangs"
+    monkeypatch.setattr(launcher, "time", Leaping(mark))
     flaws = ("none", "raises", "hangs", "sum")
-    request = Request(
-        [CustomOptions(target=TARGET, options={"flaw": flaw}) for flaw in flaws],
+    request = launcher.Request(
+        [CustomOptions(target=TARGET, options={"flaw": flaw, "mark": str(mark)}) for flaw in flaws],
         workers=2,
         settings={"accumulate": 1},
         timeout_s=HANGS_S,
     )
-    verdicts = dict(verify(request))
+    verdicts = dict(launcher.verify(request))
     messages = {flaw: verdicts[number].message for number, flaw in enumerate(flaws)}
     assert [verdicts[number].passed for number in range(4)] == [True, False, False, False]
     assert "rank 1: ValueError: rank 1 has had enough" in messages["raises"]

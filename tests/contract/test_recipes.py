@@ -5,16 +5,11 @@ Parameters without weight decay stand in a group of their own throughout.
 
 from __future__ import annotations
 
-import functools
-import json
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.require import require
-from tests.torchrun import torchrun
+from tests.contract.launches import found_by
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -35,21 +30,14 @@ VARIANTS = {
 }
 
 
-@functools.cache
 def launched(framework: str) -> dict[str, Any]:
     request = {name: value for name, value in VARIANTS.items() if value[0]["name"] == framework}
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "found"
-        torchrun(2, "tests.contract.recipe_worker", json.dumps(request), file)
-        found: dict[str, Any] = json.loads(file.read_text())
-        return found
+    found: dict[str, Any] = found_by(framework, 2, "recipe_worker", request)[0]
+    return found
 
 
 def found_for(variant: str) -> dict[str, Any]:
-    framework = VARIANTS[variant][0]["name"]
-    if framework in ("horovod", "deepspeed"):
-        require(framework)
-    found: dict[str, Any] = launched(framework)[variant]
+    found: dict[str, Any] = launched(VARIANTS[variant][0]["name"])[variant]
     return found
 
 
@@ -78,5 +66,4 @@ def test_a_checkpoint_continues_to_the_bit(variant: str) -> None:
 
 def test_norms_of_shards_are_not_norms_of_tensors() -> None:
     """Why the plan refuses LARS and LAMB there, and that the gate would find it."""
-    require("deepspeed")
     assert all(error > 100 * TOLERANCE for error in launched("deepspeed")["by shards"].values())

@@ -5,17 +5,12 @@ Nothing here depends on how busy the machine is: truth and finding are of the sa
 
 from __future__ import annotations
 
-import functools
-import json
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.contract.launches import found_by
 from tests.contract.shares_worker import PER_RANK, SLEEP, STEPS
-from tests.require import require
-from tests.torchrun import torchrun
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -42,13 +37,9 @@ REQUESTS: dict[str, dict[str, Any]] = {
 }
 
 
-@functools.cache
 def launched(framework: str) -> list[dict[str, Any]]:
     """By rank: request -> what was found."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "found"
-        torchrun(2, "tests.contract.shares_worker", json.dumps(REQUESTS[framework]), file)
-        return [json.loads(Path(f"{file}.{rank}").read_text()) for rank in range(2)]
+    return found_by(framework, 2, "shares_worker", REQUESTS[framework])
 
 
 def share(found: dict[str, Any], part: str, rank: int) -> float:
@@ -97,8 +88,6 @@ def test_what_does_not_sleep_is_told_by_its_seconds() -> None:
 @pytest.mark.parametrize("framework", ["ddp", "horovod", "deepspeed"])
 def test_who_waits_for_a_straggler_communicates(framework: str) -> None:
     """Rank 1 sleeps in its loader, and rank 0 in the collective that rank 1 comes late to."""
-    if framework != "ddp":
-        require(framework)
     found = launched(framework)[0]["straggler"]
     profile = found["profile"]
     assert profile["data_seconds"][1] >= STEPS * SLEEP
@@ -111,8 +100,6 @@ def test_who_waits_for_a_straggler_communicates(framework: str) -> None:
 
 @pytest.mark.parametrize("framework", ["ddp", "horovod", "deepspeed"])
 def test_a_profile_is_beside_the_training(framework: str) -> None:
-    if framework != "ddp":
-        require(framework)
     found = launched(framework)[0]["straggler"]
     assert found["kinds"].count("time_shares") == 1
     assert found["kinds"][-2:] == ["time_shares", "run_finished"]

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-import json
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.contract.launches import found_by
 from tests.contract.stopping_worker import STOP_AFTER
-from tests.require import require
-from tests.torchrun import torchrun
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(660)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 RANKS = 2
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -25,20 +20,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
 ROUNDING = {"ddp": 0.0, "horovod": 1e-6, "deepspeed": 1e-6}
 
 
-@functools.cache
-def launched(framework: str) -> list[dict[str, Any]]:
-    request = {name: value for name, value in VARIANTS.items() if value["name"] == framework}
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "found"
-        torchrun(RANKS, "tests.contract.stopping_worker", json.dumps(request), file, timeout_s=600)
-        return [json.loads(Path(f"{file}.{rank}").read_text()) for rank in range(RANKS)]
-
-
 def found_for(variant: str) -> list[dict[str, Any]]:
     framework = VARIANTS[variant]["name"]
-    if framework != "ddp":
-        require(framework)
-    return [found[variant] for found in launched(framework)]
+    request = {name: value for name, value in VARIANTS.items() if value["name"] == framework}
+    return [found[variant] for found in found_by(framework, RANKS, "stopping_worker", request)]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.require import require
-from tests.torchrun import torchrun
+from tests.contract.launches import found_by
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -39,12 +36,9 @@ KINDS = {
 
 
 @pytest.mark.parametrize("framework", REQUESTS)
-def test_bytes_of_a_step(framework: str, tmp_path: Path) -> None:
-    if framework != "ddp":
-        require(framework)
-    file = tmp_path / "found"
-    torchrun(2, "tests.contract.traffic_worker", json.dumps(REQUESTS[framework]), file)
-    for request, found in zip(REQUESTS[framework], json.loads(file.read_text()), strict=True):
+def test_bytes_of_a_step(framework: str) -> None:
+    found_by_rank_0 = found_by(framework, 2, "traffic_worker", REQUESTS[framework])[0]
+    for request, found in zip(REQUESTS[framework], found_by_rank_0, strict=True):
         seen = {
             kind: sum(found["seen"].pop(name, 0) for name in names) for kind, names in KINDS.items()
         }

@@ -25,6 +25,7 @@ from raysuite.spec import Document
 from raysuite.train.costs import run_costs
 from raysuite.train.loop import TrainingLoop
 from raysuite.train.world import world_from_environment
+from tests.contract.launches import write
 
 FLAG_BYTES = 8
 """Up to here a collective carries a norm or a flag."""
@@ -119,8 +120,7 @@ def main(requests: list[list[Any]], file: Path) -> None:
     torch.manual_seed(0)
     world = world_from_environment("cpu")
     found = [examine(strategy, accumulate, world) for strategy, accumulate in requests]
-    if world.rank == 0:
-        file.write_text(json.dumps(found))
+    write(found, file, world.rank)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -39,11 +40,15 @@ FLAWS = {
 
 
 class Broken:
-    """Averages gradients by hand; `flaw` says what is wrong with that."""
+    """Averages gradients by hand; `flaw` says what is wrong with that.
 
-    def __init__(self, flaw: str = "none", lossy: bool = False) -> None:
+    `mark`: a file that is made when the flaw `hangs` begins to hang.
+    """
+
+    def __init__(self, flaw: str = "none", lossy: bool = False, mark: str = "") -> None:
         self.flaw = flaw
         self.lossy = lossy
+        self.mark = mark
         self._world: World | None = None
         self._joined = False
 
@@ -55,7 +60,7 @@ class Broken:
         self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
     ) -> Engine:
         assert self._world is not None
-        return BrokenEngine(model, make_optimizer, self._world, settings, self.flaw)
+        return BrokenEngine(model, make_optimizer, self._world, settings, self)
 
     def stop(self) -> None:
         if self._joined:
@@ -77,11 +82,13 @@ class BrokenEngine(TorchEngine):
         make_optimizer: MakeOptimizer,
         world: World,
         settings: StepSettings,
-        flaw: str,
+        strategy: Broken,
     ) -> None:
         comm = {"comm_of_one": NoComm, "comm_of_echoes": lambda: EchoComm(world.device)}
-        super().__init__(model, comm.get(flaw, lambda: TorchComm(world.device))(), world, settings)
-        self.flaw = flaw
+        make_comm = comm.get(strategy.flaw, lambda: TorchComm(world.device))
+        super().__init__(model, make_comm(), world, settings)
+        self.flaw = strategy.flaw
+        self.mark = strategy.mark
         self.optimizer = make_optimizer(model.parameters())
         self.steps = 0
         self.first = super().weights()
@@ -90,6 +97,7 @@ class BrokenEngine(TorchEngine):
         if self.flaw == "raises" and self.world.rank == 1:
             raise ValueError("rank 1 has had enough")
         if self.flaw == "hangs" and self.world.rank == 1:
+            Path(self.mark).touch()
             time.sleep(600)
         if self.flaw != "ignores_rate":
             set_lr(self.optimizer, lr)
