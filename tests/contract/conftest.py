@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def running_ray() -> Iterator[None]:
-    """A local Ray with one CPU, for a module's tests of ray_data: other tests start their own."""
+    """A local Ray with one CPU, for this folder's tests of ray_data: other tests start their own.
+
+    Its start, and the imports of its workers, take longer than all that these tests ask of it.
+    """
     import ray
     from ray.data import DataContext
 

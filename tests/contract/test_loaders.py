@@ -51,9 +51,9 @@ OPTIONS: dict[str, LoaderOptions] = {
     "memory-threads": MemoryOptions(threads=3, prefetch=4),
     "ray_data": RayDataOptions(),
 }
-RANKS = (1, 2, 3, 4)
-BATCHES = (7, 64, 100)
-"""Global batches; none divides 360 samples among all of RANKS."""
+RANKS = (1, 3)
+BATCHES = (7, 100)
+"""Global batches; neither divides 360 samples among three ranks."""
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def options(request: pytest.FixtureRequest) -> LoaderOptions:
 @pytest.fixture(scope="module")
 def loaders(digits: Prepared, options: LoaderOptions) -> Iterator[list[Loader]]:
     """A loader per rank over the validation split, used by all tests one after the other."""
-    loaders = [make_loader(digits, "val", options, CPU) for _ in RANKS]
+    loaders = [make_loader(digits, "val", options, CPU) for _ in range(max(RANKS))]
     yield loaders
     for loader in loaders:
         loader.close()
@@ -108,7 +108,7 @@ def slices_of(order: np.ndarray, batch: int, ranks: int, rank: int, accumulate=1
 def test_every_sample_once_an_epoch_and_in_our_order(loaders, truth, options, ranks, batch):
     images, labels = truth
     whole = Counter((image.tobytes(), label) for image, label in zip(images, labels, strict=True))
-    orders = [permutation(len(labels), seed=1, epoch=epoch) for epoch in range(3)]
+    orders = [permutation(len(labels), seed=1, epoch=epoch) for epoch in range(2)]
     seen: list[Counter[tuple[bytes, int]]] = [Counter() for _ in orders]
     for rank in range(ranks):
         epochs = [slices_of(order, batch, ranks, rank, accumulate=2) for order in orders]
@@ -131,7 +131,7 @@ def test_every_sample_once_an_epoch_and_in_our_order(loaders, truth, options, ra
                     for image, label in zip(real, loaded.labels, strict=False)
                 )
         assert next(got, None) is None
-    assert seen == [whole] * 3
+    assert seen == [whole] * 2
 
 
 def test_an_epoch_can_start_in_the_middle(loaders, truth):

@@ -112,7 +112,7 @@ def test_each_good_sample_comes_once_an_epoch(
     assert whole.labels.tolist() == [small.labels["train"][sample] for sample in good]
     expected = Counter(key(whole.images[row], whole.labels[row]) for row in range(len(good)))
     assert max(expected.values()) == 1, "pictures differ, so that each is known again"
-    for ranks, epoch in itertools.product((1, 2, 3, 4), (0, 1, 2)):
+    for ranks, epoch in itertools.product((1, 3), (0, 1)):
         seen: Counter[tuple[bytes, int]] = Counter()
         for rank in range(ranks):
             order = permutation(TRAIN, 1, epoch)

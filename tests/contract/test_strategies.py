@@ -15,7 +15,7 @@ from tests.contract.strategy_worker import EXACT, LOSSY, RECIPES
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 SIZES = (1, 2, 3, 4)
-"""Ranks. Three share no batch evenly, and no buffer that ZeRO cuts; four do, in more than one hop."""
+"""Ranks. Three divide neither a batch nor ZeRO's shards; four do, and reduce in more steps."""
 THOROUGH = (4,)
 TOLERANCE = 1e-5
 CLOSE = {"bf16": 0.02, "fp16": 0.002}
