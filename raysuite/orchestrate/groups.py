@@ -50,12 +50,14 @@ def make_trainer(
     deadline: float | None = None,
     work: str = RUNS,
     began: Began | None = None,
+    secret: str | None = None,
 ) -> Any:
     """The Ray Train trainer that runs `plans` on workers alike, or does other `work` of theirs.
 
     `wait_for_nodes_s`: how long it waits for a cluster that holds them, where not so long as the
     plans say. `deadline`: when its workers are ended, in seconds since 1970. `began`: called in
-    this process with the address of the store in which new workers meet.
+    this process with the address of the store in which new workers meet. `secret`: what signs the
+    jobs there.
 
     It has as many workers as the largest of the plans.
     """
@@ -74,7 +76,7 @@ def make_trainer(
     keeper = NodeKeeper(Need.of(largest), wait_s, results, [p.run_id for p in plans], deadline)
     return WorkersTrainer(
         work,
-        work_config(plans, results),
+        work_config(plans, results) | ({} if secret is None else {"secret": secret}),
         ScalingConfig(
             num_workers=largest.workers,
             use_gpu=gpu,

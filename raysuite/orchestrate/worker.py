@@ -14,11 +14,11 @@ from typing import Any
 
 import ray.train
 
-from raysuite.errors import UserError
+from raysuite.errors import RunError, UserError
 from raysuite.measure.system import sampling
 from raysuite.orchestrate.failures import BrokenRunError
 from raysuite.orchestrate.groups import checkpoint_folder
-from raysuite.orchestrate.meeting import awaited, decided, tell
+from raysuite.orchestrate.meeting import awaited, decided, tell, verified
 from raysuite.orchestrate.stopping import FILE, asked_to_prune, told, wait_for_driver
 from raysuite.parallel.base import World
 from raysuite.plan import RunPlan
@@ -27,6 +27,7 @@ from raysuite.records.system import system_file
 from raysuite.train.checkpoint import (
     keep_checkpoint,
     latest_checkpoint,
+    places,
     remove_checkpoint,
     remove_partial,
 )
@@ -62,11 +63,11 @@ def run_group(config: dict[str, Any]) -> None:
 def serve(config: dict[str, Any]) -> None:
     """Do one job after the other, as `run_group` would do each, until there is to be no more.
 
-    The jobs are configs that the trial's process sets in the store, numbered from 0.
+    The jobs are configs that the trial's process sets in the store, numbered from 0 and signed.
     """
     rank = ray.train.get_context().get_world_rank()
     for number in count():
-        job = awaited(f"job/{number}")
+        job = verified(number, awaited(f"job/{number}"), config["secret"])
         if job is None:
             return
         run_group({**job, "job": number})
@@ -133,6 +134,9 @@ def _run(
 ) -> None:
     folder = _checkpoint_folder(plan, results, config)
     try:
+        # it comes through a store that asks for no token
+        if resume not in (None, config.get("taken"), *map(str, places(folder))):
+            raise RunError(f"{resume} is no checkpoint of this run")
         taken_up = Path(resume) if resume else None
         _write_all(plan, world, results, taken_up, folder, config.get("until"))
     except Exception as error:

@@ -81,8 +81,12 @@ def checkpoint_run_id(folder: Path) -> str:
 
 def latest_checkpoint(folder: Path, run_id: str) -> Path | None:
     """The checkpoint of a run that `keep_checkpoint` wrote to `folder`; None without any."""
-    places = (folder, _older(folder))
-    return next((place for place in places if checkpoint_run_id(place) == run_id), None)
+    return next((place for place in places(folder) if checkpoint_run_id(place) == run_id), None)
+
+
+def places(folder: Path) -> tuple[Path, Path]:
+    """Where a checkpoint of `folder` may lie."""
+    return folder, _older(folder)
 
 
 def keep_checkpoint(loop: TrainingLoop, folder: Path) -> None:

@@ -6,7 +6,7 @@ come within a few seconds; it ends with a trial that fails, and makes room where
 
 from __future__ import annotations
 
-import json
+import secrets
 import threading
 import time
 from datetime import timedelta
@@ -36,7 +36,10 @@ class WarmWorkers:
         self._idle_since = 0.0
         self.error: Exception | None = None
         """What ended the workers, if anything did."""
-        self._trainer = make_trainer([plan], results, work=_SERVE, began=self._began)
+        self._secret = secrets.token_hex(32)
+        self._trainer = make_trainer(
+            [plan], results, work=_SERVE, began=self._began, secret=self._secret
+        )
         self._thread = threading.Thread(target=self._fit, name="ray-train", daemon=True)
 
     def start(self, plan: RunPlan, leg: Leg | None, deadline: float | None) -> bool:
@@ -95,10 +98,12 @@ class WarmWorkers:
             self._tell(self._job)
 
     def _tell(self, job: dict[str, Any] | None) -> None:
+        from raysuite.orchestrate.meeting import signed
+
         if self._store is None:
             return
         try:
-            self._store.set(f"job/{self._number}", json.dumps(job))
+            self._store.set(f"job/{self._number}", signed(self._number, job, self._secret))
         except RuntimeError:  # rank 0's process has died: those that come are told anew
             self._store = None
 

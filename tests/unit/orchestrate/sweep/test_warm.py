@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from datetime import timedelta
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from torch.distributed import TCPStore
 
+from raysuite.orchestrate.meeting import verified
 from raysuite.orchestrate.sweep import warm
 from raysuite.plan import RunPlan, make_plans
 from raysuite.spec import parse_document
@@ -25,8 +27,8 @@ def plans(text: str) -> list[RunPlan]:
 class Trainer:
     """In the place of Ray Train's: one rank, in a thread, that does each job when it is let."""
 
-    def __init__(self, began: Any) -> None:
-        self._began = began
+    def __init__(self, began: Any, secret: str) -> None:
+        self._began, self._secret = began, secret
         self.run_config = self
         self.callbacks: list[Any] = [self]
         self.followed: list[tuple[str, float | None]] = []
@@ -43,8 +45,9 @@ class Trainer:
             store.set_timeout(timedelta(seconds=60))
             self._began("127.0.0.1", store.port)
             for number in range(99):
-                job = store.get(f"job/{number}")
-                if job == b"null":
+                text = json.loads(store.get(f"job/{number}"))
+                job = verified(number, text, self._secret)
+                if job is None:
                     return
                 self.jobs.append(job)
                 self.let.wait(60)
@@ -59,8 +62,8 @@ class Trainer:
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Trainer]:
     found: list[Trainer] = []
 
-    def make(runs: Any, results: Path, work: str, began: Any) -> Trainer:
-        found.append(Trainer(began))
+    def make(runs: Any, results: Path, work: str, began: Any, secret: str) -> Trainer:
+        found.append(Trainer(began, secret))
         return found[-1]
 
     monkeypatch.setattr(warm, "make_trainer", make)
