@@ -13,7 +13,7 @@ from tests.integration.workplace import Workplace, alive, until
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 QUICK = ("--threads", "2", "--seconds", "0.2", "--batch", "32")
-LOADERS = ("native", "synthetic", "{name: dali, device: gpu}")
+LOADERS = ("native", "synthetic")
 
 
 def test_figures_files_and_mlflow(workplace: Workplace):
@@ -24,9 +24,6 @@ def test_figures_files_and_mlflow(workplace: Workplace):
     )
     told = json.loads(command.stdout)
     rows = {row["candidate"]: row for row in told["rows"]}
-    gpu = rows.pop("dali gpu · 2 threads")
-    assert gpu["throughput"] is None
-    assert gpu["failure"]
     assert len(rows) == 5
     for row in rows.values():
         assert row["failure"] == ""

@@ -13,7 +13,13 @@ from raysuite.cluster.ports import free_port
 from raysuite.data.synthesis import make, plan_stand_in
 from tests.integration.workplace import Workplace, alive, until
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(900)]
+# what is resumed is tested in process too: tests/unit/data/test_synthesis_making.py
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]
 
 IMAGES = 9000
 WORDS = ["imagenet", "--images", str(IMAGES), "--size", "200x150", "--out", "set", "--json"]
@@ -26,9 +32,7 @@ def digest(tmp_path_factory: pytest.TempPathFactory) -> str:
     return make(stand_in, tmp_path_factory.mktemp("one") / "set", 1).digest
 
 
-@pytest.mark.parametrize(
-    "how", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.thorough)]
-)
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_command_that_is_killed_is_gone_on_with(
     tmp_path: Path, digest: str, how: signal.Signals
 ) -> None:
@@ -56,7 +60,6 @@ def test_a_command_that_is_killed_is_gone_on_with(
         place.close()
 
 
-@pytest.mark.thorough
 @pytest.mark.alone
 def test_every_node_of_a_cluster_gets_it(tmp_path: Path) -> None:
     """Two nodes that share this machine's disk: one writes, the other waits and finds it."""
