@@ -197,7 +197,8 @@ def _markdown(result: dict[str, Any]) -> str:
         for name, spread in part["rows"].items():
             low, high = spread["ci95"]
             numbers = [f"{spread[key]:.2f}" for key in ("median", "mean")]
-            numbers += [f"{low:.2f} to {high:.2f}", f"{spread['min']:.2f}", f"{spread['max']:.2f}"]
+            interval = f"{low:.2f} to {high:.2f}" if spread["n"] > 1 else "none, n = 1"
+            numbers += [interval, f"{spread['min']:.2f}", f"{spread['max']:.2f}"]
             lines.append(f"| {name} | {spread['n']} | {' | '.join(numbers)} |")
     if "first" in result:
         told = ", ".join(f"{k} {v:.1f} s" for k, v in result["first"]["phases"].items())

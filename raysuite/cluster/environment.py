@@ -12,7 +12,7 @@ RAY_SETTINGS = {
     "RAY_TRAIN_V2_ENABLED": "1",
     # workers stay in the working folder, where relative paths and the user's modules are found
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
-    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "1",
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
     "RAY_TRAIN_METRICS_ENABLED": "0",
     # the controller runs in the driver, whose logging is its own
     "RAY_TRAIN_ENABLE_CONTROLLER_STRUCTURED_LOGGING": "0",
