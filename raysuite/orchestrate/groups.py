@@ -104,13 +104,12 @@ def make_trainer(
 
 def work_config(plans: Sequence[RunPlan], results: Path, leg: Leg | None = None) -> dict[str, Any]:
     """What workers are given: plans, or a part of one, as plain data."""
-    segment = {} if leg is None else {"checkpoint": leg.name, "until": leg.until}
+    segment = leg and {"checkpoint": leg.name, "until": leg.until, "taken": leg.taken}
     return {
         "plans": [plan.model_dump(mode="json") for plan in plans],
         "results": str(results),
         "path": os.getcwd(),
-        **segment,
-        **({} if leg is None else {"taken": leg.taken}),
+        **(segment or {}),
     }
 
 

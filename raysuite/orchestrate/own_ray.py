@@ -41,13 +41,8 @@ def own_folder() -> Iterator[Path]:
             # processes that wait for work import meanwhile what it needs
             "RAY_preload_python_modules": _PRELOADED,
         }
-        before = {name: os.environ.get(name) for name in ours}
-        for name, value in ours.items():
-            os.environ.setdefault(name, value)
-        try:
+        with _environment({name: ours[name] for name in ours if name not in os.environ}):
             yield folder / "r"
-        finally:
-            _put(before)
 
 
 @contextmanager
@@ -81,11 +76,17 @@ def own_loopback(folder: Path) -> Iterator[None]:
         ours |= binding.bound("127.0.0.1", folder)
     except binding.UnboundError as error:
         log.info("torch's and Horovod's meeting places are on all interfaces: %s", error)
-    before = {name: os.environ.get(name) for name in ours}
+    with _environment(ours), _single_machine():
+        yield
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set variables within the context."""
+    before = {name: os.environ.get(name) for name in values}
     try:
-        os.environ.update(ours)
-        with _single_machine():
-            yield
+        os.environ.update(values)
+        yield
     finally:
         _put(before)
 

@@ -59,11 +59,6 @@ class RunPlan(BaseModel):
         return self.spec.strategy.name
 
     @property
-    def backend(self) -> Literal["torch", "horovod"]:
-        """Which kind of worker group this run needs."""
-        return "horovod" if self.spec.strategy.name == "horovod" else "torch"
-
-    @property
     def title(self) -> str:
         """Short name, such as `ddp · native · 2 workers`."""
         extra = [
