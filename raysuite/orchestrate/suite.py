@@ -235,4 +235,6 @@ def fit(
             is_over.wait(_LEAVING_S)
         if not is_over.is_set():
             _unheard.append(ended)
+            if hasattr(work, "halt"):
+                work.halt()
     return next((error for error in ended if isinstance(error, Exception)), None), stop

@@ -13,6 +13,7 @@ not public: tests/unit/orchestrate/test_trainer.py fails where a version of Ray 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,6 +36,9 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from raysuite.lazy import load
 from raysuite.orchestrate.groups import Began
+
+_HALTS_S = 3.0
+"""Longer than two looks at the workers."""
 
 
 class _Backend(Backend):
@@ -135,6 +139,13 @@ class _Workers(WorkerGroup):
 
 class _Controller(TrainController):
     worker_group_cls = _Workers
+    trainer: WorkersTrainer
+
+    async def _run_control_loop_iteration(self) -> None:
+        if self.trainer.halted.is_set():
+            self.trainer.rests.set()
+            await asyncio.Event().wait()  # for ever, in a thread that ends with the process
+        await super()._run_control_loop_iteration()
 
 
 class _Fixed(FixedScalingPolicy):
@@ -165,6 +176,7 @@ class WorkersTrainer(DataParallelTrainer):
         run_config: RunConfig,
         began: Began | None = None,
     ) -> None:
+        self.halted, self.rests = threading.Event(), threading.Event()
         super().__init__(
             _work,
             train_loop_config={**config, "work": work},
@@ -172,6 +184,12 @@ class WorkersTrainer(DataParallelTrainer):
             scaling_config=scaling_config,
             run_config=run_config,  # type: ignore[arg-type]  # V1's is what Ray's types name
         )
+
+    def halt(self) -> None:
+        """Have the thread that calls `fit` leave Ray alone: one that asks it for something while it
+        shuts down has the process ended, with code 1."""
+        self.halted.set()
+        self.rests.wait(_HALTS_S)
 
     def _create_default_callbacks(self) -> list[RayTrainCallback]:
         given: list[Any] = list(self.run_config.callbacks or [])
@@ -187,6 +205,7 @@ class WorkersTrainer(DataParallelTrainer):
     def _initialize_and_run_controller(self, **settings: Any) -> Any:
         settings["scaling_policy"] = _Fixed(settings["scaling_policy"].scaling_config)
         controller = _Controller(**settings)
+        controller.trainer = self
         asyncio.run(controller.run())
         return controller.get_result()
 
