@@ -43,8 +43,8 @@ def run(
 ) -> None:
     """Run every run of a spec and report what was measured.
 
-    SIGTERM, SIGUSR1 and the end of the cluster's time make it stop with a checkpoint: its exit
-    code is then 75, and --resume-from goes on.
+    SIGTERM, SIGHUP, SIGUSR1 and the end of the cluster's time make it stop with a checkpoint: its
+    exit code is then 75, and --resume-from resumes it.
 
     \b
     Examples:

@@ -7,9 +7,10 @@ import logging
 import os
 import signal
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -144,16 +145,46 @@ def _start(address: str | None, own: Path | None) -> None:
     logging.getLogger("ray.train").setLevel(logging.CRITICAL)
 
 
+class _RayProcess(subprocess.Popen[bytes]):
+    """A process of Ray that SIGTERM and SIGHUP do not end, and none of its children either.
+
+    `timeout`, a terminal that closes and `scancel` send them to every process of the group or of
+    the job step: the driver alone handles them, since workers need time for a checkpoint.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        of_ray = options["preexec_fn"]
+
+        def before_it_runs() -> None:
+            of_ray()
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP})
+
+        options |= {"preexec_fn": before_it_runs, "process_group": 0}
+        super().__init__(*args, **options)
+
+    def terminate(self) -> None:
+        """End it and its children, of which some have process groups of their own."""
+        import psutil
+
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(self.pid)
+            for each in (*process.children(recursive=True), process):
+                with suppress(psutil.NoSuchProcess):
+                    each.kill()
+
+
 @contextmanager
 def _fewest_processes() -> Iterator[None]:
     """Have Ray start neither its autoscaler, nor its log monitor, nor the server of its dashboard,
-    which it waits for also where there is none (Ray 2.60; tests/unit/orchestrate/test_trainer.py
-    fails where these methods change)."""
+    which it waits for also where there is none; and the others as _RayProcess (Ray 2.60;
+    tests/unit/orchestrate/test_trainer.py fails where these names change)."""
+    from ray._private import services
     from ray._private.node import Node
 
     with ExitStack() as stack:
         for name in ("start_monitor", "start_log_monitor", "start_api_server"):
             stack.enter_context(patch.object(Node, name, lambda node, **_: None))
+        stack.enter_context(patch.object(services, "ConsolePopen", _RayProcess))
         yield
 
 

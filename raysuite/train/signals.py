@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import stat
 import time
 from types import FrameType, TracebackType
 from typing import Any, Self
@@ -12,10 +14,11 @@ from raysuite.train.stopping import Stop
 
 SIGNALS: dict[signal.Signals, StopReason] = {
     signal.SIGTERM: "interrupted",
+    signal.SIGHUP: "interrupted",
     signal.SIGUSR1: "time_limit",
 }
-"""A person, who ends Ray's jobs, or torchrun, which hands it on to its workers; and SLURM's
-`--signal=USR1@SECONDS`, ahead of the time limit."""
+"""A person, who ends Ray's jobs, or torchrun, which hands it on to its workers; a terminal that
+closes; and SLURM's `--signal=USR1@SECONDS`, ahead of the time limit."""
 
 
 class Signals:
@@ -31,7 +34,11 @@ class Signals:
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
-        self._before = {each: signal.signal(each, self._hear) for each in SIGNALS}
+        found = {each: signal.getsignal(each) for each in SIGNALS}
+        # under nohup SIGHUP is ignored
+        self._before = {each: old for each, old in found.items() if old != signal.SIG_IGN}
+        for each in self._before:
+            signal.signal(each, self._hear)
         return self
 
     def __exit__(
@@ -52,5 +59,15 @@ class Signals:
         if self._stop is None:
             deadline = None if self._within_s is None else time.time() + self._within_s
             self._stop = Stop(SIGNALS[heard], deadline)
+        if heard is signal.SIGHUP:
+            _leave_terminal()
         if not self._kept:
             signal.signal(heard, self._before[heard])
+
+
+def _leave_terminal() -> None:
+    """Write nowhere instead of to a terminal that is gone, which would raise EIO."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in range(3):
+        if stat.S_ISCHR(os.fstat(descriptor).st_mode):
+            os.dup2(nowhere, descriptor)

@@ -13,7 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from raysuite.records import Record, Results, RunFailed, RunFinished, RunStarted
+from raysuite.orchestrate.stopping import told
+from raysuite.records import EpochFinished, Record, Results, RunFailed, RunFinished, RunStarted
 from raysuite.track import sync
 from tests.integration.workplace import Command, Workplace, alive, has_checkpoint, name_of, until
 from tests.require import require
@@ -60,6 +61,10 @@ def starts(records: list[Record]) -> list[int]:
 
 def epochs(records: list[Record]) -> list[int]:
     return [record.epoch for record in records if record.kind == "epoch_finished"]
+
+
+def train_losses(records: list[Record]) -> list[float]:
+    return [record.train_loss for record in records if isinstance(record, EpochFinished)]
 
 
 @pytest.fixture(scope="session")
@@ -160,6 +165,54 @@ def test_a_killed_driver_is_resumed_and_ctrl_c_keeps_what_has_finished(driverles
     key = "'step/loss'"
     total = workplace.query(f"select count(*) from metrics where key = {key}")
     assert total == workplace.query(steps.format(key))
+
+
+def to_group(command: Command) -> None:
+    os.killpg(command.process.pid, signal.SIGTERM)
+
+
+def to_every_process(command: Command) -> None:
+    for process in command.family():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.terminate()
+
+
+def close_terminal(command: Command) -> None:
+    os.close(command.terminal)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        to_group,
+        pytest.param(to_every_process, marks=pytest.mark.thorough),
+        pytest.param(close_terminal, marks=pytest.mark.thorough),
+    ],
+)
+def test_a_run_that_is_told_to_end_leaves_a_checkpoint(driverless, workplace, end):
+    undisturbed, _ = driverless
+    name = end.__name__
+    workplace.write(f"{name}.yaml", STOPPED.replace("stopped", name).replace("[0, 1, 2]", "[0]"))
+    workplace.write("hold-torch-0", "")
+    words = ("raysuite", "run", f"{name}.yaml", "--no-mlflow")
+    command = workplace.start(*words, terminal=end is close_terminal)
+    workplace.held(command)
+    family = command.family()
+    end(command)
+    # the workers would finish before the driver has seen the signal
+    until(lambda: told(workplace.results().folder) is not None)
+    (workplace.folder / "hold-torch-0").unlink()
+    assert command.wait(120) == 75, command.stderr
+    assert alive(family) == []
+    assert list(workplace.temporary.glob("rs-*")) == []
+    workplace.run(*words, "--resume")
+    results = workplace.results()
+    [run_id] = run_ids(results)
+    records = results.records(run_id)
+    assert starts(records)[-1] > 0
+    assert epochs(records) == list(range(EPOCHS))
+    expected = undisturbed.records(run_ids(undisturbed)[0])
+    assert train_losses(records) == train_losses(expected)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +29,28 @@ TIMEOUT_S = 400
 class Command:
     """One command that was started, in a session of its own, its output in files."""
 
-    def __init__(self, words: list[str], folder: Path, environment: dict[str, str]) -> None:
+    def __init__(
+        self, words: list[str], folder: Path, environment: dict[str, str], terminal: bool = False
+    ) -> None:
+        """In a `terminal`, its output goes there alone."""
         self._out, self._err = folder / "stdout", folder / "stderr"
-        with self._out.open("wb") as out, self._err.open("wb") as err:
+        self.terminal = -1
+        with ExitStack() as stack:
+            out: Any = stack.enter_context(self._out.open("wb"))
+            err: Any = stack.enter_context(self._err.open("wb"))
+            if terminal:
+                self.terminal, err = os.openpty()
+                out = err
+                stack.callback(os.close, err)
+                words = ["setsid", "--ctty", "--wait", *words]
             self.process = subprocess.Popen(
-                words, cwd=folder, env=environment, stdout=out, stderr=err, start_new_session=True
+                words,
+                cwd=folder,
+                env=environment,
+                stdin=err if terminal else None,
+                stdout=out,
+                stderr=err,
+                start_new_session=not terminal,
             )
 
     @property
@@ -80,7 +97,9 @@ class Workplace:
     def write(self, name: str, text: str) -> None:
         (self.folder / name).write_text(text, "utf-8")
 
-    def start(self, *words: str, folder: Path | None = None, **variables: str) -> Command:
+    def start(
+        self, *words: str, folder: Path | None = None, terminal: bool = False, **variables: str
+    ) -> Command:
         """`raysuite WORDS`, or another command of this environment, here or in another folder."""
         left_out = ("MLFLOW_TRACKING_URI", "PYTHONPATH", "FORCE_COLOR")
         left_out += ("RAYSUITE_CLUSTER", "RAYSUITE_INTERFACE")
@@ -94,7 +113,8 @@ class Workplace:
         # Ray itself gives up after a minute
         patience = {"RAY_raylet_start_wait_time_s": str(TIMEOUT_S)}
         environment |= {"TMPDIR": str(self.temporary), **patience, **variables}
-        command = Command([str(program), *words[1:]], folder or self.folder, environment)
+        arguments = [str(program), *words[1:]]
+        command = Command(arguments, folder or self.folder, environment, terminal)
         self._commands.append(command)
         return command
 

@@ -24,7 +24,11 @@ def cluster(tmp_path: Path) -> ClusterFolder:
 
 @pytest.mark.parametrize(
     ("number", "reason", "last"),
-    [(signal.SIGTERM, "interrupted", True), (signal.SIGUSR1, "time_limit", False)],
+    [
+        (signal.SIGTERM, "interrupted", True),
+        (signal.SIGHUP, "interrupted", True),
+        (signal.SIGUSR1, "time_limit", False),
+    ],
 )
 def test_signals(number: signal.Signals, reason: str, last: bool) -> None:
     before = signal.getsignal(number)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from ray._private import services
 from ray._private.node import Node
 from ray.train import ScalingConfig
 from ray.train.v2._internal.callbacks.accelerators import AcceleratorSetupCallback
@@ -53,6 +54,8 @@ def test_what_is_replaced_has_the_same_form() -> None:
     for name in ("start_monitor", "start_log_monitor", "start_api_server"):
         assert source.count(f"self.{name}(") == 1
         assert "return " not in inspect.getsource(getattr(Node, name))
+    assert issubclass(services.ConsolePopen, subprocess.Popen)
+    assert "= ConsolePopen(" in inspect.getsource(services.start_ray_process)
 
 
 def test_a_worker_needs_no_more_than_it_is_given() -> None:
