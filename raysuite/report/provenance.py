@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from raysuite import __version__
-from raysuite.records import Results, RunFigures
+from raysuite.records import Results, RunFigures, RunFinished
 from raysuite.records.journal import SEARCH
 from raysuite.report.data import finite
 from raysuite.report.sheet import Sheet
@@ -35,6 +35,7 @@ def provenance(
         "plan": _file(folder, "plan.json"),
         **({"search": _file(folder, SEARCH)} if (folder / SEARCH).is_file() else {}),
         "environments": environments,
+        "timings": _timings(Results(folder)),
         "runs": [_run(Results(folder), run, environments, names[run.run_id]) for run in runs],
     }
     cleaned: dict[str, Any] = finite(data)
@@ -67,6 +68,21 @@ def _file(folder: Path, name: str) -> dict[str, Any]:
     }
 
 
+def _timings(results: Results) -> list[dict[str, Any]]:
+    """Seconds of each command by phase, without those that follow the journals: this report."""
+    return [
+        {
+            "began": _utc(command["began"]),
+            "seconds": {
+                name: seconds
+                for name, seconds in command["seconds"].items()
+                if name not in ("report", "mlflow")
+            },
+        }
+        for command in results.timings()
+    ]
+
+
 def _run(
     results: Results, run: RunFigures, environments: Sequence[dict[str, Any]], name: str
 ) -> dict[str, Any]:
@@ -84,6 +100,7 @@ def _run(
         "taken_up_at_step": run.started and run.started.first_step,
         "attempts": run.attempts,
         "ended": run.end and _utc(run.end.time),
+        "parts_seconds": run.end.parts_seconds if isinstance(run.end, RunFinished) else {},
         "gate": run.gate,
         "verdict": verdict and verdict.model_dump(mode="json", exclude={"run_id", "kind"}),
         "environment": None if environment is None else environments.index(environment),
@@ -97,6 +114,12 @@ def _utc(time: float) -> str:
 
 def _shown(time: str | None) -> str:
     return "–" if time is None else time.replace("T", " ").removesuffix("+00:00")
+
+
+def provenance_sheets(data: dict[str, Any]) -> list[Sheet]:
+    """The tables of what `provenance` found."""
+    times = times_sheet(data)
+    return [runs_sheet(data), *([times] if times else []), files_sheet(data)]
 
 
 def files_sheet(data: dict[str, Any]) -> Sheet:
@@ -140,4 +163,25 @@ def runs_sheet(data: dict[str, Any]) -> Sheet:
             for run in data["runs"]
         ),
         numbers=frozenset(("Repeat", "Seed", "Environment")),
+    )
+
+
+def times_sheet(data: dict[str, Any]) -> Sheet | None:
+    """Where the wall time went, by command and by run; None where no command has kept it."""
+    commands = [
+        (f"command of {_shown(each['began'])}", each["seconds"]) for each in data["timings"]
+    ]
+    runs = [(run["name"], run["parts_seconds"]) for run in data["runs"] if run["parts_seconds"]]
+    names = tuple(dict.fromkeys(name for _, seconds in commands + runs for name in seconds))
+    if not names:
+        return None
+    return Sheet(
+        name="times",
+        title="Wall time in seconds, by phase of each command and by part of each run",
+        header=("What", *names),
+        cells=tuple(
+            (what, *(f"{seconds[name]:.2f}" if name in seconds else "–" for name in names))
+            for what, seconds in commands + runs
+        ),
+        numbers=frozenset(names),
     )

@@ -13,7 +13,7 @@ from raysuite.report.against_sheets import comparison_sheets
 from raysuite.report.costs import costs_sheet
 from raysuite.report.data import finite
 from raysuite.report.latex import latex
-from raysuite.report.provenance import files_sheet, runs_sheet
+from raysuite.report.provenance import provenance_sheets
 from raysuite.report.sheet import Sheet, csv_lines, csv_sheet, markdown_sheet
 from raysuite.report.summary import repeats_note
 from raysuite.report.tables import columns
@@ -83,7 +83,7 @@ def sheet_files(
     """The files of all tables but rows.csv and rows.md: their paths, and what stands in them."""
     files = {"rows.tex": latex(rows_sheet(rows))}
     costs = costs_sheet(rows)
-    others = (gate_sheet(runs), runs_sheet(provenance), files_sheet(provenance))
+    others = (gate_sheet(runs), *provenance_sheets(provenance))
     for sheet in ([costs] if costs else []) + list(others):
         files |= files_of(sheet)
     if comparison is None:

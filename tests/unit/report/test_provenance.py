@@ -9,9 +9,9 @@ import subprocess
 
 import pytest
 
-from raysuite.records import Results, RunFailed
+from raysuite.records import Results, RunFailed, results_figures
 from raysuite.report import build
-from raysuite.report.provenance import files_sheet, runs_sheet
+from raysuite.report.provenance import files_sheet, provenance, runs_sheet, times_sheet
 from tests.fake_results import ENVIRONMENT, TWELVE_ROWS, write_results
 
 FEW = TWELVE_ROWS.replace("[ddp, horovod, deepspeed]", "[ddp]")
@@ -83,3 +83,16 @@ def test_its_tables_are_whole(data):
     assert len(sheet.cells) == 8
     assert {len(cells) for cells in sheet.cells} == {len(sheet.header)}
     assert sheet.cells[7][-1] == "–"
+
+
+def test_wall_times_are_those_of_the_phases_and_parts(results):
+    assert times_sheet(provenance(results.folder, [], {}, {})) is None, "of no command"
+    seconds = {"ray": 1.5, "runs": 20.25, "report": 2.0}
+    results.write_timings([{"began": 0.0, "seconds": seconds}])
+    runs = results_figures(results)
+    data = provenance(results.folder, runs, {}, {run.run_id: run.name for run in runs})
+    assert data["timings"][0]["seconds"] == {"ray": 1.5, "runs": 20.25}
+    sheet = times_sheet(data)
+    assert sheet.header[:3] == ("What", "ray", "runs")
+    assert sheet.cells[0][1:3] == ("1.50", "20.25")
+    (results.folder / "timings.json").unlink()
