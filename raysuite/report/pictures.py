@@ -72,7 +72,7 @@ def pictures(plot: Plot) -> dict[str, bytes]:
         warnings.filterwarnings("ignore", message=".*missing from font")
         figure = _figure(plot)
         figure.draw_without_rendering()  # lays it out, which is most of the work, once for all
-        figure.set_layout_engine("none")
+        figure.set_layout_engine()  # none: "none" would have each file drawn twice
         for suffix in SUFFIXES:
             stream = io.BytesIO()
             stamp = {"Date": None} if suffix == ".svg" else {"Software": None}
