@@ -6,14 +6,20 @@ RaysuiteError
 │   ├── DataError        a data set that is missing or unreadable
 │   └── MissingPartError an optional part (Horovod, DALI, ...) that is not installed
 ├── HeadLostError        the cluster's head is gone; the next one goes on with the suite
+├── StorageError         the results cannot be written: a full disk, a closed folder
 ├── GateError            a strategy whose arithmetic is wrong; its speed is not reported
 └── RunError             a run that failed; the other runs go on
 """
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+_TORCH_CANNOT_WRITE = "PytorchStreamWriter failed"
+"""Of torch.save's RuntimeError, which has no errno (caffe2/serialize/inline_container.cc)."""
 
 
 class RaysuiteError(Exception):
@@ -22,6 +28,22 @@ class RaysuiteError(Exception):
 
 class HeadLostError(RaysuiteError):
     """The head of the Ray cluster is gone: no run has failed by that."""
+
+
+class StorageError(RaysuiteError):
+    """The results cannot be written, as on a full disk: no run has failed by that."""
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether an error is, or began with, a file system that takes nothing more."""
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, OSError) and found.errno in _FULL:
+            return True
+        if _TORCH_CANNOT_WRITE in str(found):
+            return True
+        found = found.__cause__ or found.__context__
+    return False
 
 
 class UserError(RaysuiteError):

@@ -32,7 +32,7 @@ from raysuite.cli.schema import schema
 from raysuite.cli.sweep import sweep
 from raysuite.cli.sync import sync
 from raysuite.cli.verify import verify
-from raysuite.errors import RaysuiteError, SpecError, UserError
+from raysuite.errors import RaysuiteError, SpecError, StorageError, UserError, is_full
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
@@ -50,6 +50,10 @@ class _Verbs(TyperGroup):
             raise typer.Exit(_complain(error, BAD_INPUT)) from error
         except RaysuiteError as error:
             raise typer.Exit(_complain(error, FAILED)) from error
+        except OSError as error:
+            if not is_full(error):
+                raise
+            raise typer.Exit(_complain(StorageError(f"{error}; make room"), FAILED)) from error
         except KeyboardInterrupt as error:
             print("interrupted", file=sys.stderr)
             raise typer.Exit(INTERRUPTED) from error

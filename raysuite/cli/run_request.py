@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from raysuite.cli import console
 from raysuite.cli.run_tracking import Tracking
 from raysuite.cluster.folder import ClusterFolder
-from raysuite.cluster.suites import Suite, Verb, register, unregister
-from raysuite.errors import HeadLostError, RaysuiteError, UserError
+from raysuite.cluster.suites import Suite, Verb, is_to_be_resumed, register, unregister
+from raysuite.errors import UserError
 from raysuite.records import STOPPED, Results
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def write_report(results: Results, silent: bool) -> None:
 def registered(
     cluster: ClusterFolder | None, results: Results, request: Request, watch: StopWatch
 ) -> Iterator[None]:
-    """Let the cluster go on with this suite where its head is started again before the end.
+    """Let the cluster go on with this suite where its head or this driver dies before the end.
 
     A suite that ended, or that a person ended, is not gone on with.
     """
@@ -168,10 +168,9 @@ def registered(
     )
     try:
         yield
-    except HeadLostError:
-        raise
-    except (KeyboardInterrupt, RaysuiteError):
-        unregister(cluster, results.folder.absolute())
+    except BaseException as error:
+        if not is_to_be_resumed(error):
+            unregister(cluster, results.folder.absolute())
         raise
     if watch.asked() is None or watch.is_last_word():
         unregister(cluster, results.folder.absolute())

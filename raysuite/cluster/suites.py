@@ -12,6 +12,7 @@ import hashlib
 import json
 import logging
 import os
+import shlex
 import socket
 import time
 from collections.abc import Iterator
@@ -27,9 +28,11 @@ from raysuite.cluster import private
 from raysuite.cluster.files import File
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.process import birth_of, find_process
-from raysuite.errors import UserError
+from raysuite.errors import HeadLostError, RaysuiteError, StorageError, UserError, is_full
 
 LOCK = "driver.lock"
+_ROOM_BYTES = 2**20
+"""What must fit into a results folder before its suite is resumed."""
 _MOST_IN_VAIN = 3
 """An allocation is queued again as long as it has suites: one that never comes far is no reason."""
 log = logging.getLogger("raysuite.cluster")
@@ -78,13 +81,16 @@ def unregister(cluster: ClusterFolder, results: Path) -> None:
     _file(cluster, results).unlink(missing_ok=True)
 
 
-def resume_commands(cluster: ClusterFolder) -> list[Resume]:
+def resume_commands(cluster: ClusterFolder, head_is_new: bool = True) -> list[Resume]:
     """How to go on with each suite that nobody is at work on, the oldest first.
 
     Suites whose results are not there are left out, and so are files that cannot be read. Those
-    that were taken up again and again in vain are forgotten.
+    that were taken up again and again in vain are forgotten. Unless the head is new, only suites
+    whose driver was killed, or failed, on this host, and whose results can be written.
     """
     found = [suite for file in cluster.suites.glob("*.json") if (suite := _read(file))]
+    if not head_is_new:
+        found = [suite for suite in found if _has_lost_its_driver(suite.results)]
     return [
         Resume(
             ("raysuite", suite.verb, "--resume-from", str(suite.results), *suite.arguments),
@@ -144,9 +150,15 @@ def _reached(results: Path) -> int:
 def sole_driver(results: Path) -> Iterator[None]:
     """Be the one process that writes into a results folder, until the context ends.
 
-    Raises UserError while another one is. A driver that is killed holds it no longer.
+    Raises UserError while another one is, and where nothing can be written there; StorageError
+    where a disk is full later. A driver that is killed holds it no longer; its name stays in the
+    file.
     """
-    with (results / LOCK).open("a+", encoding="utf-8") as stream:
+    try:
+        stream = (results / LOCK).open("a+", encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{results} cannot be written: {error.strerror}") from error
+    with stream:
         if not _take(stream.fileno()) or _lives(_holder(results)):
             holder = _holder(results)
             raise UserError(
@@ -158,8 +170,49 @@ def sole_driver(results: Path) -> Iterator[None]:
         stream.flush()
         try:
             yield
-        finally:
-            stream.truncate(0)
+        except BaseException as error:
+            if not is_to_be_resumed(error):
+                stream.truncate(0)
+            elif isinstance(error, StorageError) or is_full(error):
+                raise StorageError(
+                    f"{results} cannot be written: {error}; make room, then go on with "
+                    f"`raysuite run --resume-from {shlex.quote(str(results))}`"
+                ) from error
+            raise
+        stream.truncate(0)
+
+
+def is_to_be_resumed(error: BaseException) -> bool:
+    """Whether a suite whose driver ends with this error is to be resumed: nobody ended it, and no
+    mistake of the user's."""
+    if isinstance(error, HeadLostError | StorageError):
+        return True
+    return isinstance(error, Exception) and not isinstance(error, RaysuiteError)
+
+
+def _has_lost_its_driver(results: Path) -> bool:
+    """Whether its last driver was killed, or failed, on this host, where the next can write.
+
+    The lock is not tried: a driver that takes it in that moment would be refused.
+    """
+    holder = _holder(results)
+    here = holder.get("host") == socket.gethostname()
+    return here and not _lives(holder) and _is_writable(results)
+
+
+def _is_writable(folder: Path) -> bool:
+    file = folder / ".writable"
+    try:
+        with file.open("wb") as stream:
+            stream.write(bytes(_ROOM_BYTES))
+            stream.flush()
+            os.fsync(stream.fileno())
+    except OSError:
+        return False
+    finally:
+        with contextlib.suppress(OSError):
+            file.unlink(missing_ok=True)
+    return True
 
 
 def _read(file: Path) -> Suite | None:

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from ray.train import UserCallback
 
+from raysuite.errors import StorageError
 from raysuite.plan import RunPlan
 from raysuite.records import FailReason, Journal, Results, RunFailed
 from raysuite.train.memory import tells_of_memory
@@ -22,14 +23,20 @@ class BrokenRunError(Exception):
     """What one rank raised, as text: an exception of the user's own may not survive pickling."""
 
     def __init__(
-        self, message: str, detail: str, peer_lost: bool, out_of_memory: bool = False
+        self,
+        message: str,
+        detail: str,
+        peer_lost: bool,
+        out_of_memory: bool = False,
+        disk_full: bool = False,
     ) -> None:
-        super().__init__(message, detail, peer_lost, out_of_memory)
+        super().__init__(message, detail, peer_lost, out_of_memory, disk_full)
         self.message = message
         self.detail = detail
         self.peer_lost = peer_lost
         """A collective failed, which alone is no error of this rank."""
         self.out_of_memory = out_of_memory
+        self.disk_full = disk_full
 
 
 class Nodes(Protocol):
@@ -58,7 +65,10 @@ class FailureRecorder(UserCallback):
     def after_exception(
         self, run_context: object, worker_exceptions: Mapping[int, Exception]
     ) -> None:
-        """Called before the workers are ended, with what each failed rank raised."""
+        """Called before the workers are ended, with what each failed rank raised.
+
+        Raises StorageError where one of them could not write: that is no end of its run.
+        """
         plan = next((p for p in self._plans if self._results.end_of(p.run_id) is None), None)
         if plan is None:
             return
@@ -67,6 +77,9 @@ class FailureRecorder(UserCallback):
             self._record(plan, "out_of_memory", *_first(full))
             return
         raised = {r: e for r, e in worker_exceptions.items() if isinstance(e, BrokenRunError)}
+        unwritten = {rank: error for rank, error in raised.items() if error.disk_full}
+        if unwritten:
+            raise StorageError(_first(unwritten)[0])
         own = {rank: error for rank, error in raised.items() if not error.peer_lost}
         if own and len(raised) == len(worker_exceptions):  # otherwise a process died as well
             self._record(plan, "error", *_first(own))

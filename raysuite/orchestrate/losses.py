@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from raysuite.errors import StorageError, is_full
 from raysuite.orchestrate.nodes import NodesGoneError
 from raysuite.plan import RunPlan
 from raysuite.records import FailReason, Journal, Results, RunFailed
+
+
+def unwritten(error: Exception | None) -> Exception | None:
+    """The error that Ray Train's controller ended with, where a full disk was it."""
+    cause = getattr(error, "controller_failure", None)
+    return cause if isinstance(cause, StorageError) or (cause and is_full(cause)) else None
 
 
 def gone(error: Exception | None) -> NodesGoneError | None:

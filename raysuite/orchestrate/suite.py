@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from raysuite.errors import SpecError, UserError
+from raysuite.errors import SpecError, StorageError, UserError
 from raysuite.orchestrate import stopping
 from raysuite.orchestrate.cluster import Capacity, connect
 from raysuite.orchestrate.groups import checkpoint_folder, make_trainer
 from raysuite.orchestrate.head import check_head
-from raysuite.orchestrate.losses import gone, record_loss
+from raysuite.orchestrate.losses import gone, record_loss, unwritten
 from raysuite.orchestrate.nodes import NodeWatch, with_fewer
 from raysuite.orchestrate.preflight import lacking, too_large
 from raysuite.plan import RunPlan, groups, placed
@@ -48,16 +48,8 @@ __all__ = [
 
 def create(document: Document, plans: Sequence[RunPlan], root: Path) -> Results:
     """A results folder ROOT/NAME/DATE-TIME for a suite that begins now, with its spec and plans."""
-    parent = (root / plans[0].spec.name).absolute()
-    while True:
-        folder = parent / time.strftime("%Y%m%d-%H%M%S")
-        try:
-            folder.mkdir(parents=True)
-            break
-        except FileExistsError:
-            time.sleep(0.2)
-    results = Results(folder)
-    (folder / "spec.yaml").write_text(document.text, "utf-8")
+    results = Results.create(root / plans[0].spec.name)
+    (results.folder / "spec.yaml").write_text(document.text, "utf-8")
     results.write_plans([plan.model_dump(mode="json") for plan in plans])
     return results
 
@@ -148,6 +140,8 @@ def run(plans: Sequence[RunPlan], results: Results, nodes: int, hear: Listener) 
             if stop is not None:
                 left = _unfinished([plan for each in (group, *pending) for plan in each], results)
                 return stop if left else None
+            if full := unwritten(error):
+                raise StorageError(str(full)) from error
             missing = gone(error)
             if missing is None and _unfinished(unfinished, results):
                 check_head()

@@ -14,7 +14,7 @@ from typing import Any
 
 import ray.train
 
-from raysuite.errors import RunError, UserError
+from raysuite.errors import RunError, UserError, is_full
 from raysuite.measure.system import sampling
 from raysuite.orchestrate.failures import BrokenRunError
 from raysuite.orchestrate.groups import checkpoint_folder
@@ -143,7 +143,11 @@ def _run(
         text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
         # the other ranks may wait for this one: Ray Train ends them and goes on with the rest
         raise BrokenRunError(
-            text, traceback.format_exc(), is_peer_loss(error), is_out_of_memory(error)
+            text,
+            traceback.format_exc(),
+            is_peer_loss(error),
+            is_out_of_memory(error),
+            is_full(error),
         ) from None
 
 

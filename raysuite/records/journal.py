@@ -95,7 +95,7 @@ class Results:
 
     @classmethod
     def create(cls, parent: Path) -> Results:
-        """A new, empty results folder PARENT/DATE-TIME."""
+        """A new, empty results folder PARENT/DATE-TIME. Raises UserError where none can be made."""
         while True:
             folder = parent.absolute() / time.strftime("%Y%m%d-%H%M%S")
             try:
@@ -103,6 +103,11 @@ class Results:
                 return cls(folder)
             except FileExistsError:
                 time.sleep(0.2)
+            except OSError as error:
+                raise UserError(
+                    f"no results folder can be made: {folder}: {error.strerror}; give --results "
+                    "FOLDER that you can write, with room on its disk"
+                ) from error
 
     @classmethod
     def open(cls, folder: Path) -> Results:

@@ -55,6 +55,7 @@ def test_errors() -> None:
         "GateError": "RaysuiteError",
         "RunError": "RaysuiteError",
         "HeadLostError": "RaysuiteError",
+        "StorageError": "RaysuiteError",
     }
 
 

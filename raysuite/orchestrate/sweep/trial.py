@@ -12,7 +12,7 @@ from typing import Any
 
 from raysuite.orchestrate import stopping
 from raysuite.orchestrate.groups import Leg
-from raysuite.orchestrate.losses import record_failure, record_loss
+from raysuite.orchestrate.losses import record_failure, record_loss, unwritten
 from raysuite.orchestrate.node_keeper import DeadlineError
 from raysuite.orchestrate.sweep.batch import find_batch
 from raysuite.orchestrate.sweep.population import leg_of
@@ -136,6 +136,8 @@ def _release() -> None:
 def _settle(plan: RunPlan, results: Results, error: Exception | None) -> None:
     """Record the end of a run that has none, unless it was asked to stop, or waits for others."""
     if results.end_of(plan.run_id) is not None or held_after(results.records(plan.run_id)):
+        return
+    if unwritten(error):
         return
     if isinstance(getattr(error, "controller_failure", None), DeadlineError):
         record_deadline(plan, results)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import json
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,10 +13,11 @@ import pytest
 
 from raysuite.cluster.agent import resuming
 from raysuite.cluster.agent.resuming import Resuming
-from raysuite.cluster.files import Cluster
+from raysuite.cluster.files import Cluster, Stop
 from raysuite.cluster.folder import ClusterFolder, prepare
 from raysuite.cluster.suites import Suite, register
 from raysuite.spec.site import LocalSite
+from tests.unit.cluster.test_suites import holder
 
 JOB = "cd '/a b' && exec raysuite run --resume-from "
 
@@ -98,4 +100,58 @@ def test_it_is_given_up_in_the_end(
     assert "could not be resumed" in caplog.text
     Jobs.deaf = 0
     late.look(url)
+    assert Jobs.known == []
+
+
+@pytest.mark.parametrize("how", ["killed", "failed", "ended"])
+def test_a_suite_whose_driver_died_is_resumed_at_most_three_times(
+    url: str, folder: ClusterFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(resuming, "_LOOK_EACH_S", -1.0)
+    driver = holder(tmp_path / "r", fails=how == "failed")
+    head = Resuming(folder)
+    head.begin()
+    head.look(url)
+    assert Jobs.known == [], "its driver lives"
+    if how == "killed":
+        driver.kill()
+    driver.communicate()
+    counts = []
+    for _ in range(5):
+        head.look(url)
+        head.look(url)  # the job runs, and does not hold the results folder yet
+        counts.append(len(Jobs.known))
+        for job in Jobs.known:
+            job["status"] = "FAILED"
+    assert counts == ([0] * 5 if how == "ended" else [1, 2, 3, 3, 3])
+    assert len(list(folder.suites.iterdir())) == (1 if how == "ended" else 0)
+
+
+def test_a_suite_is_resumed_once_its_results_can_be_written(
+    url: str, folder: ClusterFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resuming, "_LOOK_EACH_S", -1.0)
+    driver = holder(tmp_path / "r")
+    head = Resuming(folder)
+    head.begin()
+    driver.kill()
+    driver.communicate()
+    (tmp_path / "r" / ".writable").symlink_to("/dev/full")  # the look removes it
+    head.look(url)
+    assert Jobs.known == []
+    head.look(url)
+    assert len(Jobs.known) == 1
+
+
+def test_a_suite_is_not_resumed_while_the_cluster_ends(
+    url: str, folder: ClusterFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resuming, "_LOOK_EACH_S", -1.0)
+    driver = holder(tmp_path / "r")
+    head = Resuming(folder)
+    head.begin()
+    driver.kill()
+    driver.communicate()
+    folder.write(Stop(reason="down", deadline=time.time() + 60))
+    head.look(url)
     assert Jobs.known == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import signal
@@ -18,13 +19,14 @@ from raysuite.cluster.suites import (
     LOCK,
     Resume,
     Suite,
+    is_to_be_resumed,
     register,
     resume_commands,
     sole_driver,
     taken_up,
     unregister,
 )
-from raysuite.errors import UserError
+from raysuite.errors import HeadLostError, StorageError, UserError
 from raysuite.records import Journal, Results, RunStarted, RunStopped, SamplesSkipped
 
 HOLD = """\
@@ -35,6 +37,8 @@ from raysuite.cluster.suites import sole_driver
 with sole_driver(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
+    if sys.argv[2:]:
+        raise AttributeError("a mistake in the driver")
 """
 
 
@@ -50,8 +54,9 @@ def made_results(tmp_path: Path, name: str) -> Path:
     return folder
 
 
-def holder(results: Path) -> subprocess.Popen[str]:
-    words = [sys.executable, "-c", HOLD, str(results)]
+def holder(results: Path, fails: bool = False) -> subprocess.Popen[str]:
+    """A driver of these results, which ends once its standard input does."""
+    words = [sys.executable, "-c", HOLD, str(results), *(["fails"] if fails else [])]
     process = subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -166,6 +171,42 @@ def test_one_driver_a_folder(tmp_path: Path, cluster: ClusterFolder) -> None:
         assert resume_commands(cluster) == []
     with sole_driver(results):
         pass
+
+
+@pytest.mark.parametrize(
+    ("error", "becomes", "is_free"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), StorageError, False),
+        (
+            RuntimeError("[enforce fail] PytorchStreamWriter failed writing file"),
+            StorageError,
+            False,
+        ),
+        (StorageError("rank 0: OSError"), StorageError, False),
+        (HeadLostError("gone"), HeadLostError, False),
+        (OSError(errno.ENOENT, "no such file"), OSError, False),
+        (UserError("a mistake"), UserError, True),
+        (KeyboardInterrupt(), KeyboardInterrupt, True),
+    ],
+)
+def test_what_becomes_of_a_driver_that_fails(
+    tmp_path: Path, error: BaseException, becomes: type[BaseException], is_free: bool
+) -> None:
+    results = made_results(tmp_path, "a")
+    with pytest.raises(becomes), sole_driver(results):
+        raise error
+    assert ((results / LOCK).read_text("utf-8") == "") == is_free
+    assert is_to_be_resumed(error) == (not is_free)
+
+
+def test_a_folder_that_cannot_be_written_is_the_users_to_mend(tmp_path: Path) -> None:
+    results = made_results(tmp_path, "a")
+    (results / LOCK).mkdir()
+    with pytest.raises(UserError, match="cannot be written"):
+        sole_driver(results).__enter__()
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="--results"):
+        Results.create(tmp_path / "file")
 
 
 def test_without_locks_the_holders_process_counts(

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
+from ray.train.v2.api.exceptions import ControllerError
 
+from raysuite.errors import StorageError
 from raysuite.orchestrate.failures import BrokenRunError, FailureRecorder
+from raysuite.orchestrate.losses import unwritten
 from raysuite.plan import RunPlan
 from raysuite.records import Journal, Results, RunFailed, RunFinished
 from raysuite.train.peers import is_peer_loss
@@ -61,6 +64,17 @@ def test_a_rank_that_raises_is_the_error(recorder, results, raised):
     assert failed.detail == "Traceback ..."
     assert len(results.records(failed.run_id)) == 1
     assert end(results, 1) is None
+
+
+def test_a_full_disk_is_no_end_of_a_run(recorder, results):
+    full = BrokenRunError(
+        "OSError: [Errno 28] No space left", "Traceback ...", False, disk_full=True
+    )
+    with pytest.raises(StorageError, match="rank 1: OSError") as raised:
+        recorder.after_exception(None, {0: PEER, 1: pickle.loads(pickle.dumps(full))})
+    assert end(results, 0) is None
+    assert unwritten(ControllerError(raised.value)) is raised.value
+    assert unwritten(ControllerError(RuntimeError("something else"))) is None
 
 
 FULL = BrokenRunError("RuntimeError: can't allocate memory", "Traceback ...", False, True)
