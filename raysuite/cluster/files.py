@@ -10,6 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from raysuite.spec.site import LocalSite, SlurmSite
 
 NodeState = Literal["starting", "joined", "ended", "failed"]
+NONCE = "nonce"
+"""A file in a node's temporary folder, by which the next agent on the host knows it."""
 StopReason = Literal["time_limit", "preempted", "down"]
 
 
@@ -54,7 +56,9 @@ class Head(File):
     mlflow: str
     """URL; empty where MLflow's server could not be started."""
     mlflow_answers: bool = False
-    """Whether it has answered since this start: the cluster is up before it does."""
+    """Whether it answers: the cluster is up before it does."""
+    mlflow_error: str = ""
+    """Why it was given up."""
     attempt: int = 0
     """How often the allocation was queued again before this."""
     incarnation: str = ""
@@ -76,6 +80,8 @@ class Node(File):
     incarnation: str = ""
     temp: str = ""
     """The node's temporary folder."""
+    nonce: str = ""
+    """What the file NONCE in there holds; a folder that another has put there has another."""
     began: float = 0.0
     """When the agent's process began."""
     birth: str = ""

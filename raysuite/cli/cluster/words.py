@@ -25,7 +25,7 @@ def node_in_words(status: Status, index: int) -> str:
 def mlflow_in_words(head: Head) -> str:
     """Where the MLflow server is, and whether it answers yet."""
     if not head.mlflow:
-        return "none"
+        return f"none ({head.mlflow_error})" if head.mlflow_error else "none"
     return head.mlflow if head.mlflow_answers else f"{head.mlflow} (starting)"
 
 
@@ -60,6 +60,7 @@ def as_data(status: Status) -> dict[str, Any]:
         "dashboard": head.dashboard if head else None,
         "mlflow": head.mlflow if head else None,
         "mlflow_answers": bool(head and head.mlflow_answers),
+        "mlflow_error": head.mlflow_error if head else "",
         "nodes": [
             {
                 "host": node.host,

@@ -99,8 +99,9 @@ class HeadNode:
                 host=node.place.host,
                 gcs=f"{node.address}:{node.ports.gcs}",
                 dashboard=self._dashboard_url,
-                mlflow="" if mlflow is None or mlflow.never_came else mlflow.server.url,
+                mlflow="" if mlflow is None or mlflow.error else mlflow.server.url,
                 mlflow_answers=mlflow is not None and mlflow.answers,
+                mlflow_error="" if mlflow is None else mlflow.error,
                 attempt=node.place.attempt,
                 incarnation=node.place.incarnation,
             )
@@ -157,8 +158,12 @@ class HeadNode:
         )
         if found != self._alive:
             self._alive = found.model_copy(update={"when": time.time()})
-            self._node.folder.write(self._alive)
             log.info("nodes alive: %s", ", ".join(found.addresses))
+            try:
+                self._node.folder.write(self._alive)
+            except OSError as error:  # a disk may be full for a while
+                log.error("%s", error)
+                self._alive = Alive()
 
     def _dashboard(self) -> Dashboard:
         return Dashboard(self._dashboard_url, self._node.folder.token())

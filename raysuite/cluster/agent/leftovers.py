@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
-from raysuite.cluster.agent.mlflow import ANSWERED, MlflowServer
+from raysuite.cluster.agent.mlflow import ANSWERED, DATABASE, MlflowServer
 from raysuite.cluster.agent.place import Place, find_place
-from raysuite.cluster.files import Cluster, Node
+from raysuite.cluster.files import NONCE, Cluster, Node
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.local import kill_left_behind, remove_temp
 from raysuite.cluster.process import find_process
 from raysuite.spec.site import LocalSite
-
-_DATABASE = "mlflow.db"
 
 
 def clear_away(
@@ -23,7 +23,8 @@ def clear_away(
     """End its processes and remove its temporary folder; a line for all that should not have been.
 
     MLflow's database in there may be newer than the copy in the cluster's folder: on the head it is
-    brought home first, if its server had come to answer. An agent that lives is left alone.
+    brought home first, if its server had come to answer. An agent that lives is left alone; so is
+    a folder that is not the agent's own: /tmp may have been emptied since, and its path is known.
     """
     wrong = []
     for node in folder.nodes():
@@ -34,6 +35,9 @@ def clear_away(
             continue
         for pid in kill_left_behind(node.temp):
             wrong.append(f"process {pid} had not ended with its agent; it was killed")
+        if problem := _not_ours(node):
+            wrong.append(f"{node.temp} is left alone: {problem}")
+            continue
         try:
             if place.is_head:
                 _bring_home(folder, cluster, node, tell)
@@ -51,13 +55,31 @@ def clear_local(folder: ClusterFolder, cluster: Cluster, tell: Callable[[str], N
     return clear_away(folder, cluster, find_place(cluster.site), tell)
 
 
+def _not_ours(node: Node) -> str:
+    """Why a temporary folder is not the one that this user's agent made there; empty: it is."""
+    temp = Path(node.temp)
+    try:
+        found = temp.lstat()
+    except OSError:
+        return ""  # there is nothing
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        return "it is not a folder of yours"
+    if found.st_mode & 0o077:
+        return f"it is open to others (mode {stat.S_IMODE(found.st_mode):o})"
+    try:
+        nonce = (temp / NONCE).read_text("ascii")
+    except FileNotFoundError:
+        nonce = ""  # agents of older versions made none
+    return "" if nonce == node.nonce else "another cluster's agent made it"
+
+
 def _bring_home(
     folder: ClusterFolder, cluster: Cluster, node: Node, tell: Callable[[str], None]
 ) -> None:
     temp = Path(node.temp)
     if not (temp / "mlflow" / ANSWERED).exists():
         return  # it may be half made, or half moved to a newer MLflow
-    if _is_newer(temp / "mlflow" / _DATABASE, folder.mlflow / _DATABASE):
+    if _is_newer(temp / "mlflow" / DATABASE, folder.mlflow / DATABASE):
         tell(f"MLflow's database is taken over from {temp}")
         MlflowServer(folder, cluster.site.mlflow, node.address, 0, temp).save()
 

@@ -9,9 +9,13 @@ from __future__ import annotations
 import configparser
 import contextlib
 import io
+import itertools
+import logging
 import os
+import shutil
 import sqlite3
 import sys
+import time
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,13 +26,17 @@ from raysuite.cluster.folder import ClusterFolder
 from raysuite.errors import MissingPartError, UserError
 from raysuite.spec.site import MlflowOptions
 
-_DATABASE = "mlflow.db"
+DATABASE = "mlflow.db"
+_GENERATIONS = 3
+_GENERATION_S = 3600.0
+"""Older copies of the database that are kept beside the newest, so many seconds apart at least."""
 ANSWERED = "answered"
 """A file beside the database, there once the server has answered: the database is whole then."""
 _NICENESS = 10
 """Below Ray and its workers: its start must not slow theirs, nor its answers a measured run."""
 _PASSWORDS_KEPT_S = 300
 """A password's check costs a tenth of a second of hashing: a right one is remembered so long."""
+log = logging.getLogger("raysuite.cluster")
 
 
 class MlflowServer:
@@ -93,17 +101,25 @@ class MlflowServer:
         (self._own / ANSWERED).touch(0o600)
 
     def save(self) -> None:
-        """Copy the database into the cluster's folder, whole, also while the server writes."""
-        source = self._own / _DATABASE
+        """Copy the database into the cluster's folder, whole, also while the server writes.
+
+        Raises sqlite3.DatabaseError for a database that is damaged: the copies stay as they are.
+        """
+        source = self._own / DATABASE
         if self._options.backend == "sqlite" and source.exists():
-            _copy(source, self._folder.mlflow / _DATABASE)
+            _copy(source, self._folder.mlflow / DATABASE, generations=_GENERATIONS)
 
     def _store(self) -> str:
         if self._options.url_file is not None:
             return _read_url(Path(self._options.url_file))
-        here, kept = self._own / _DATABASE, self._folder.mlflow / _DATABASE
-        if kept.exists() and not here.exists():
-            _copy(kept, here)
+        here = self._own / DATABASE
+        if here.exists() and (problem := _damage(here)):
+            log.error("MLflow's database is damaged (%s); its last copy is restored", problem)
+            shutil.move(here, self._folder.mlflow / f"{DATABASE}.damaged")
+            for name in ("journal", "wal", "shm"):  # SQLite would apply them to the copy
+                here.with_name(f"{DATABASE}-{name}").unlink(missing_ok=True)
+        if not here.exists():
+            _restore(self._folder.mlflow / DATABASE, here)
         return f"sqlite:///{here}"
 
 
@@ -141,8 +157,50 @@ def _read_url(file: Path) -> str:
     return url
 
 
-def _copy(source: Path, target: Path) -> None:
-    """Copy a database: `target` is what it was until it is the whole copy, mode 0600."""
+def _restore(kept: Path, here: Path) -> None:
+    """Copy the newest copy that is whole to `here`; nothing where there is none at all.
+
+    Raises sqlite3.DatabaseError where all of them are damaged.
+    """
+    problems = []
+    for copy in (kept, *_older(kept, _GENERATIONS)):
+        if copy.exists():
+            try:
+                return _copy(copy, here)
+            except sqlite3.DatabaseError as error:
+                problems.append(f"{copy}: {error}")
+                log.error("a copy of MLflow's database is damaged: %s", problems[-1])
+    if problems:
+        raise sqlite3.DatabaseError(
+            f"every copy of MLflow's database is damaged ({'; '.join(problems)}); move them away "
+            "to start with an empty one, and write the runs anew with `raysuite sync RESULTS`"
+        )
+    return None
+
+
+def _older(kept: Path, generations: int) -> list[Path]:
+    return [kept.with_name(f"{kept.name}.{number}") for number in range(1, generations + 1)]
+
+
+def _damage(database: Path) -> str:
+    """What SQLite finds wrong with a database; empty: nothing."""
+    try:
+        with contextlib.closing(sqlite3.connect(database)) as opened:
+            found = opened.execute("pragma integrity_check(1)").fetchone()[0]
+            empty = opened.execute("select count(*) from sqlite_master").fetchone()[0] == 0
+    except sqlite3.DatabaseError as error:
+        return str(error)
+    if found != "ok":
+        return str(found).strip()
+    return "it is empty" if empty else ""
+
+
+def _copy(source: Path, target: Path, generations: int = 0) -> None:
+    """Copy a database: `target` is what it was until it is the whole copy, mode 0600.
+
+    What it was is kept as TARGET.1 and so on, where the last of these is old enough. Raises
+    sqlite3.DatabaseError where the copy is damaged.
+    """
     fresh = target.with_name(f".{target.name}.{os.getpid()}")
     # made by us, for sqlite would take the umask's mode; it is one file while nobody writes
     fresh.unlink(missing_ok=True)
@@ -153,9 +211,23 @@ def _copy(source: Path, target: Path) -> None:
             contextlib.closing(sqlite3.connect(fresh)) as copy,
         ):
             origin.backup(copy)
+        if problem := _damage(fresh):
+            raise sqlite3.DatabaseError(f"{source}: {problem}")
+        _keep_generation(target, generations)
         os.replace(fresh, target)
     finally:  # a disk that is full there must not fill further with each head
         fresh.unlink(missing_ok=True)
+
+
+def _keep_generation(target: Path, generations: int) -> None:
+    names = [target, *_older(target, generations)]
+    if not generations or not target.exists():
+        return
+    if names[1].exists() and time.time() - names[1].stat().st_mtime < _GENERATION_S:
+        return
+    for newer, older in reversed(list(itertools.pairwise(names))):
+        if newer.exists():
+            os.replace(newer, older)
 
 
 def _auth_config(user: Mlflow, database: Path) -> str:

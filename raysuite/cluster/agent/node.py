@@ -10,14 +10,14 @@ from pathlib import Path
 
 import psutil
 
-from raysuite.cluster import ports
+from raysuite.cluster import ports, private
 from raysuite.cluster.agent.children import Children
 from raysuite.cluster.agent.environment import node_variables
 from raysuite.cluster.agent.place import Place
 from raysuite.cluster.agent.ray_process import start_words
 from raysuite.cluster.agent.signals import Signals
 from raysuite.cluster.agent.step import Step
-from raysuite.cluster.files import Cluster, Node, NodeState
+from raysuite.cluster.files import NONCE, Cluster, Node, NodeState
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.process import birth_of
 from raysuite.errors import RaysuiteError
@@ -44,6 +44,8 @@ class ThisNode:
         self.ports = ports.Ports(0, 0)
         self._guards = ExitStack()
         self._step = Step()
+        self._nonce = private.new_token()
+        private.create(temp / NONCE, self._nonce)
         self._began = psutil.Process().create_time()
         self._seconds = {"python": time.time() - self._began}
 
@@ -60,6 +62,7 @@ class ThisNode:
                 message=message,
                 incarnation=self.place.incarnation,
                 temp=str(self.temp),
+                nonce=self._nonce,
                 began=self._began,
                 birth=birth_of(self.signals.pid),
                 seconds={name: round(value, 3) for name, value in self._seconds.items()},

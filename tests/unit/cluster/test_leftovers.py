@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import tempfile
 import time
@@ -22,6 +23,7 @@ from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.process import birth_of
 from tests.killed import kill_agent, said, stray, write
 from tests.living import living
+from tests.require import require
 
 HEAD = Place("here", 0, 0, "pid-2", None, None, None)
 OTHER = Place("here", 1, 0, "pid-2", None, None, None)
@@ -129,6 +131,41 @@ def test_a_database_that_cannot_be_copied_stays_where_it_is(
     assert f"it stays in {temp}" in line
     assert database.exists()
     assert not (folder.mlflow / "mlflow.db").exists()
+
+
+@pytest.mark.parametrize("how", ["mode", "nonce", "link"])
+def test_a_folder_that_is_not_the_agents_is_left_alone(
+    folder: ClusterFolder, temp: Path, cluster: Cluster, tmp_path: Path, how: str
+) -> None:
+    keep_older(folder, "ours")
+    kill_agent(folder, temp, nonce="a" if how == "nonce" else "")
+    if how == "mode":
+        temp.chmod(0o750)
+    if how == "link":
+        link = tmp_path / "rs-link"
+        link.symlink_to(temp)
+        folder.write(folder.nodes()[0].model_copy(update={"temp": str(link)}))
+    (line,) = clear_away(folder, cluster, HEAD, print)
+    assert "is left alone" in line
+    assert said(folder.mlflow / "mlflow.db") == "ours"
+    assert (temp / "mlflow" / "mlflow.db").exists()
+
+
+def test_a_database_that_a_second_user_left_is_not_taken_over(
+    folder: ClusterFolder, temp: Path, cluster: Cluster, tmp_path: Path
+) -> None:
+    require("root")
+    keep_older(folder, "ours")
+    kill_agent(folder, temp)
+    write(tmp_path / "theirs.db", "theirs")
+    shutil.rmtree(temp)  # as where the host was started again
+    imitate = "umask 077; mkdir -p $0/mlflow; cat >$0/mlflow/mlflow.db; touch $0/mlflow/answered"
+    database = (tmp_path / "theirs.db").read_bytes()
+    subprocess.run(["sh", "-c", imitate, str(temp)], user="nobody", input=database, check=True)
+    (line,) = clear_away(folder, cluster, HEAD, print)
+    assert "is left alone" in line
+    assert said(folder.mlflow / "mlflow.db") == "ours"
+    assert temp.exists()
 
 
 def test_no_other_node_writes_the_database(

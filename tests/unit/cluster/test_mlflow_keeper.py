@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
+import os
+import sqlite3
 import sys
 import threading
 import time
@@ -17,6 +20,7 @@ from raysuite.cluster.agent.mlflow_keeper import MlflowKeeper
 from raysuite.cluster.files import Cluster
 from raysuite.cluster.folder import ClusterFolder, prepare
 from raysuite.spec.site import LocalSite, MlflowOptions
+from tests.killed import said, write
 
 
 class Health(http.server.BaseHTTPRequestHandler):
@@ -65,7 +69,7 @@ def test_one_that_never_answers_is_given_up_and_told_once(keeper: MlflowKeeper) 
     keeper.start({})
     keeper._children._started["mlflow"].wait(60)
     assert look_for(keeper, 0.3).count(True) == 1
-    assert keeper.never_came
+    assert keeper.error.endswith("began")
     assert not keeper.answers
 
 
@@ -74,14 +78,16 @@ def test_one_that_ends_again_and_again_ends_nothing_else(
 ) -> None:
     keeper.answers = True
     keeper.start({})
+    keeper.look()
     deadline = time.monotonic() + 60
     while (tmp_path / "log").read_text().count("began") < 6:
         assert not keeper.look()
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    look_for(keeper, 1.0)
+    assert look_for(keeper, 1.0).count(True) == 1
     assert (tmp_path / "log").read_text().count("began") == 6
-    assert not keeper.never_came
+    assert not keeper.answers
+    assert "again and again" in keeper.error
 
 
 def test_one_that_cannot_be_started_again_is_given_up(
@@ -91,9 +97,9 @@ def test_one_that_cannot_be_started_again_is_given_up(
     keeper.start({})
     keeper._children._started["mlflow"].wait(60)
     home(keeper).mlflow_file.unlink()
-    for _ in range(3):
-        assert not keeper.look()
-    assert "cannot be started again: " in caplog.text
+    assert [keeper.look() for _ in range(3)] == [True, False, False]
+    assert not keeper.answers
+    assert "mlflow.json is missing" in keeper.error
     assert caplog.text.count("starting it again") == 1
 
 
@@ -120,8 +126,8 @@ def test_a_full_disk_keeps_no_server_from_answering(
 
 @pytest.mark.parametrize("answered", [True, False])
 def test_the_database_comes_home_once_it_was_of_use(keeper: MlflowKeeper, answered: bool) -> None:
-    (keeper.server._own / "mlflow.db").write_bytes(b"")
-    keeper.answers = answered
+    write(keeper.server._own / "mlflow.db", "of use")
+    keeper._answered = answered
     keeper.save()
     assert (home(keeper).mlflow / "mlflow.db").exists() == answered
 
@@ -130,7 +136,64 @@ def test_a_copy_that_fails_is_said_and_leaves_nothing(
     keeper: MlflowKeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
     (keeper.server._own / "mlflow.db").write_bytes(b"no database, " * 1000)
-    keeper.answers = True
+    keeper._answered = True
     keeper.save()
     assert "could not be copied home: file is not a database" in caplog.text
     assert list(home(keeper).mlflow.iterdir()) == []
+
+
+def damage(database: Path) -> None:
+    """Overwrite its last page, as a disk that fails may: SQLite still opens and copies it."""
+    with contextlib.closing(sqlite3.connect(database)) as opened, opened:
+        opened.execute("create table rows (value)")
+        opened.executemany("insert into rows values (?)", [("x" * 100,)] * 1000)
+    with database.open("r+b") as stream:
+        stream.seek(-4096, os.SEEK_END)
+        stream.write(b"\xff" * 4096)
+
+
+@pytest.mark.parametrize("how", ["damaged", "empty"])
+def test_a_damaged_database_overwrites_no_copy_and_the_last_one_is_restored(
+    keeper: MlflowKeeper, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    here, kept = keeper.server._own / "mlflow.db", home(keeper).mlflow / "mlflow.db"
+    write(here, "ours")
+    keeper._answered = True
+    keeper.save()
+    if how == "damaged":
+        damage(here)
+    else:
+        here.write_bytes(b"")
+    keeper.save()
+    assert "could not be copied home" in caplog.text
+    assert said(kept) == "ours"
+    keeper.server.prepare({})
+    assert said(here) == "ours"
+    assert (kept.parent / "mlflow.db.damaged").exists()
+
+
+def test_a_damaged_copy_is_passed_over_for_an_older_one(keeper: MlflowKeeper) -> None:
+    here, kept = keeper.server._own / "mlflow.db", home(keeper).mlflow / "mlflow.db"
+    for word in ("first", "second", "third", "fourth", "fifth", "sixth"):
+        here.unlink(missing_ok=True)
+        write(here, word)
+        keeper._answered = True
+        keeper.save()
+        if word not in ("fourth", "fifth"):  # the others are hours apart
+            for copy in kept.parent.glob("mlflow.db*"):
+                os.utime(copy, (copy.stat().st_mtime - 4000,) * 2)
+    copies = [kept, *(kept.with_name(f"mlflow.db.{number}") for number in (1, 2, 3))]
+    assert [said(copy) for copy in copies] == ["sixth", "fourth", "third", "second"]
+    here.unlink()
+    for copy in copies[:2]:
+        damage(copy)
+    keeper.server.prepare({})
+    assert said(here) == "third"
+    here.unlink()
+    for copy in copies[2:]:
+        damage(copy)
+    keeper.start({})
+    assert keeper.look()
+    assert not keeper.answers
+    assert str(copies[3]) in keeper.error
+    assert all(copy.exists() for copy in copies)

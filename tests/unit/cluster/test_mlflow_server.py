@@ -67,7 +67,7 @@ def test_a_database_that_comes_in_half_is_not_there(
 
     monkeypatch.setattr("raysuite.cluster.agent.mlflow.sqlite3.connect", watched)
     here = database(killed.prepare({}))
-    assert seen == [False, False]
+    assert seen == [False, False, False]
     assert said(here) == "kept"
     assert stat.S_IMODE(here.stat().st_mode) == 0o600
 
@@ -75,12 +75,12 @@ def test_a_database_that_comes_in_half_is_not_there(
 def test_a_server_that_starts_again_keeps_its_database(
     folder: ClusterFolder, tmp_path: Path
 ) -> None:
-    (folder.mlflow / "mlflow.db").write_bytes(b"")
+    write(folder.mlflow / "mlflow.db", "kept")
     again = server(folder, tmp_path / "a")
     with contextlib.closing(sqlite3.connect(database(again.prepare({})))) as writer:
         writer.execute("create table later (name)")
     with contextlib.closing(sqlite3.connect(database(again.prepare({})))) as reader:
-        assert reader.execute("select name from sqlite_master").fetchall() == [("later",)]
+        assert reader.execute("select name from sqlite_master").fetchall() == [("said",), ("later",)]
 
 
 def test_secrets_are_in_files_alone(folder: ClusterFolder, tmp_path: Path) -> None:
