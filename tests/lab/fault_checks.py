@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import base64
 import json
+import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
 from raysuite.cluster.folder import ClusterFolder
+from raysuite.cluster.ports import ephemeral_range
 from raysuite.records import EpochFinished, Results, RunFinished, run_figures
 from raysuite.records.attempts import current
 from raysuite.track.entries import run_points
 from raysuite.track.system import system_points
 from tests.lab.fault_cluster import FaultCluster
+from tests.lab.listening import listening
 
 _MANY = 25_000
+_OWNERS = """
+for pid in $(ps -u hpc1 -o pid=); do
+  temp=$(tr '\\0' '\\n' 2>/dev/null </proc/$pid/environ | sed -n 's/^RAY_TMPDIR=//p')
+  echo "${temp:--} $pid $(tr '\\0' ' ' 2>/dev/null </proc/$pid/cmdline)"
+done
+"""
+"""Each process of the user: the temporary folder of its node, or -, its id and its arguments."""
 Row = tuple[int, float, int]
 """Step, value, milliseconds since 1970."""
 
@@ -31,6 +41,19 @@ class MlflowRest:
         word = base64.b64encode(f"{user.username}:{user.password}".encode()).decode()
         self._headers = {"Authorization": f"Basic {word}", "Content-Type": "application/json"}
         self._url = f"{head.mlflow}/api/2.0/mlflow"
+
+    def log(self, experiment: str, value: float) -> str:
+        """Make a run of a user's own with one metric; its id."""
+        try:
+            self._ask("experiments/create", {}, {"name": experiment})
+        except urllib.error.HTTPError as error:
+            assert error.code == 400, error  # it is there
+        found = self._ask("experiments/get-by-name", {"experiment_name": experiment})
+        begun = {"experiment_id": found["experiment"]["experiment_id"], "start_time": 1}
+        run_id = str(self._ask("runs/create", {}, begun)["run"]["info"]["run_id"])
+        metric = {"run_id": run_id, "key": "own", "value": value, "timestamp": 1, "step": 0}
+        self._ask("runs/log-metric", {}, metric)
+        return run_id
 
     def runs(self, experiment: str) -> list[dict[str, Any]]:
         """All runs of an experiment."""
@@ -64,35 +87,79 @@ def check_journals(results: Results) -> None:
     assert len(ids) == len(set(ids))
     assert {path.name for path in (results.folder / "runs").iterdir()} == set(ids)
     for plan in plans:
-        records = results.records(plan["run_id"])
-        assert isinstance(records[-1], RunFinished), records[-1]
-        assert sum(isinstance(record, RunFinished) for record in records) == 1
-        epochs = [r for r in current(records) if isinstance(r, EpochFinished)]
-        assert [epoch.epoch for epoch in epochs] == list(range(plan["spec"]["training"]["epochs"]))
-        steps = [epoch.first_step + place for epoch in epochs for place in range(len(epoch.losses))]
-        assert steps == list(range(plan["total_steps"]))
+        check_journal(results, plan)
+
+
+def check_journal(results: Results, plan: Mapping[str, Any]) -> None:
+    """One run finished, once, with every epoch and step once."""
+    records = results.records(plan["run_id"])
+    assert isinstance(records[-1], RunFinished), records[-1]
+    assert sum(isinstance(record, RunFinished) for record in records) == 1
+    epochs = [r for r in current(records) if isinstance(r, EpochFinished)]
+    assert [epoch.epoch for epoch in epochs] == list(range(plan["spec"]["training"]["epochs"]))
+    steps = [epoch.first_step + place for epoch in epochs for place in range(len(epoch.losses))]
+    assert steps == list(range(plan["total_steps"]))
 
 
 def check_mlflow(cluster: FaultCluster, results: Results, experiment: str) -> None:
     """One run in MLflow for each, with the journal's metrics: none missing, none twice."""
     rest = MlflowRest(cluster.folder)
-    found: dict[str, list[dict[str, Any]]] = {}
+    found = runs_by_id(rest, experiment)
+    assert set(found) == {"", *(plan["run_id"] for plan in results.plans())}
+    for plan in results.plans():
+        run = found[plan["run_id"]]
+        assert run["info"]["status"] == "FINISHED"
+        check_metrics(rest, run, results, plan)
+
+
+def runs_by_id(rest: MlflowRest, experiment: str) -> dict[str, dict[str, Any]]:
+    """The runs in MLflow by raysuite's id, none twice; the suite's own has an empty one."""
+    found: dict[str, dict[str, Any]] = {}
     for run in rest.runs(experiment):
         tags = {tag["key"]: tag["value"] for tag in run["data"]["tags"]}
-        found.setdefault(tags.get("raysuite.run_id", ""), []).append(run)
-    assert set(found) == {"", *(plan["run_id"] for plan in results.plans())}
-    assert [len(runs) for runs in found.values()] == [1] * len(found)
-    for plan in results.plans():
-        run = found[plan["run_id"]][0]
-        assert run["info"]["status"] == "FINISHED"
-        expected: dict[str, list[Row]] = {}
-        figures = run_figures(plan, results.records(plan["run_id"]))
-        samples = system_points(results.folder / "runs" / plan["run_id"])
-        for point in (*run_points(figures), *samples):
-            expected.setdefault(point.key, []).append((point.step, point.value, point.timestamp))
-        assert {metric["key"] for metric in run["data"]["metrics"]} == set(expected)
-        for key, rows in expected.items():
-            assert rest.history(run["info"]["run_id"], key) == sorted(rows), key
+        run_id = tags.get("raysuite.run_id", "")
+        assert run_id not in found
+        found[run_id] = run
+    return found
+
+
+def check_metrics(
+    rest: MlflowRest, run: Mapping[str, Any], results: Results, plan: Mapping[str, Any]
+) -> None:
+    """A run in MLflow holds the journal's metrics: none missing, none twice."""
+    expected: dict[str, list[Row]] = {}
+    figures = run_figures(dict(plan), results.records(plan["run_id"]))
+    samples = system_points(results.folder / "runs" / plan["run_id"])
+    for point in (*run_points(figures), *samples):
+        expected.setdefault(point.key, []).append((point.step, point.value, point.timestamp))
+    assert {metric["key"] for metric in run["data"]["metrics"]} == set(expected)
+    for key, rows in expected.items():
+        assert rest.history(run["info"]["run_id"], key) == sorted(rows), key
+
+
+def check_hosts(cluster: FaultCluster) -> None:
+    """No process of an earlier start, and no port open beyond the nodes' own addresses."""
+    lab = cluster.lab
+    for host in lab.lab.hosts:
+        lab.wait(lambda at=host: not foreign(cluster, at), 120)  # type: ignore[misc]
+        valid = {lab.lab.address(host), "127.0.0.1"}
+        open_to_all = [each for each in listening(lab, host, "hpc1") if each[0] not in valid]
+        # srun's own ports, which know SLURM's credentials, are SLURM's affair
+        first, last = ephemeral_range()
+        assert not [each for each in open_to_all if not first <= each[1] <= last], (
+            host,
+            open_to_all,
+        )
+
+
+def foreign(cluster: FaultCluster, host: str) -> list[str]:
+    """Processes of the user on a host that belong to no node of the present start."""
+    temps = {
+        node.temp for node in cluster.folder.nodes() if node.incarnation == cluster.incarnation()
+    }
+    said = cluster.lab.run("bash", "-c", _OWNERS, host=host, user=None).stdout.splitlines()
+    rows = [line.partition(" ") for line in said]
+    return [f"{host}: {line}" for temp, _, line in rows if temp != "-" and temp not in temps]
 
 
 def check_nothing_is_left(cluster: FaultCluster) -> None:

@@ -33,11 +33,11 @@ SITE = """\
 kind: slurm
 description: three hosts of the lab, whose cluster comes back
 partition: lab
-time: 00:45:00
+time: 00:{minutes}:00
 nodes: 3
 cpus_per_node: 2
 requeue: true
-head_restarts: 5
+head_restarts: {restarts}
 warn_seconds: 60
 start_timeout_seconds: 500
 """
@@ -68,10 +68,11 @@ class FaultCluster:
 
     # the cluster
 
-    def up(self) -> None:
-        """Bring it up."""
+    def up(self, minutes: int = 45, restarts: int = 5) -> None:
+        """Bring it up, for so many minutes and starts of its head."""
         model = Path(__file__).with_name("holding.py").read_text("utf-8")
-        for name, text in (("holding.py", model), ("faults.yaml", SITE)):
+        site = SITE.format(minutes=minutes, restarts=restarts)
+        for name, text in (("holding.py", model), ("faults.yaml", site)):
             self.lab.run("tee", name, text_in=text)
         self.lab.run("raysuite", "cluster", "up", "--site", "./faults.yaml", timeout_s=900)
 
@@ -98,6 +99,13 @@ class FaultCluster:
         """Of the start of the step that the head tells of; empty between two."""
         head = self.folder.head()
         return head.incarnation if head else ""
+
+    def driver(self) -> int:
+        """The process, on the head's host, that drives the suite; 0 between two."""
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            lock = json.loads((self.results().folder / "driver.lock").read_text("utf-8"))
+            return int(lock["pid"])
+        return 0
 
     def processes(self, host: str) -> dict[int, str]:
         """What runs as hpc1 on a host: pid there -> command line."""

@@ -147,6 +147,75 @@ def time_limit(cluster: FaultCluster, seed: int) -> None:
     assert begins[-1] == stop.step
 
 
+def preempt(cluster: FaultCluster, seed: int) -> None:
+    """The job is put back into the queue."""
+    cluster.held(seed)
+    before = cluster.incarnation()
+    cluster.lab.run("scontrol", "requeue", cluster.job, user=None)
+    cluster.release(seed)
+    _started_again(cluster, before)
+    _taken_up(cluster, seed)
+
+
+def host(cluster: FaultCluster, seed: int) -> None:
+    """A host without the head loses its power, and comes back later."""
+    cluster.held(seed)
+    name = _second(cluster)
+    cluster.lab.power(name, on=False)
+    cluster.release(seed)
+    _taken_up(cluster, seed)
+    cluster.wait(
+        lambda: cluster.lab.node_state(name).startswith(("down", "idle")), f"SLURM gives up {name}"
+    )
+    cluster.lab.power(name, on=True)
+
+
+def driver(cluster: FaultCluster, seed: int) -> None:
+    """The suite's driver is killed: the head's agent notices, and hands the suite in again."""
+    cluster.held(seed)
+    before = cluster.driver()
+    cluster.kill(cluster.head().host, before)
+    cluster.release(seed)
+    cluster.wait(lambda: cluster.driver() not in (0, before), "another driver")
+    _taken_up(cluster, seed)
+
+
+def results_full(cluster: FaultCluster, seed: int) -> None:
+    """The users' homes, and results with them, are full until the driver has ended."""
+    cluster.held(seed)
+    before, host = cluster.driver(), cluster.head().host
+    cluster.lab.fill_home()
+    cluster.release(seed)
+    cluster.wait(lambda: before not in cluster.processes(host), "the end of the driver")
+    cluster.lab.empty_home()
+    cluster.wait(lambda: cluster.driver() not in (0, before), "another driver")
+    _taken_up(cluster, seed)
+
+
+def scratch_full(cluster: FaultCluster, seed: int) -> None:
+    """/tmp on the head's host is full while the run ends: Ray and MLflow write there."""
+    cluster.held(seed)
+    host, run_id = cluster.head().host, cluster.run_id(seed)
+    used = cluster.lab.out("df", "--output=used", "-B1", "/tmp", host=host).split()[-1]
+    cluster.lab.out("mount", "-o", f"remount,size={used}", "/tmp", host=host, user=None)
+    cluster.release(seed)
+    results = cluster.results()
+    cluster.wait(lambda: results.end_of(run_id) is not None, "the end of the run")
+    cluster.lab.out("mount", "-o", "remount,size=8g", "/tmp", host=host, user=None)
+
+
+def database(cluster: FaultCluster, seed: int) -> None:
+    """A part of MLflow's database is overwritten, and its server is killed."""
+    cluster.held(seed)
+    head, server = cluster.head().host, _mlflow_server(cluster)
+    file = f"{cluster.node(head).temp}/mlflow/mlflow.db"
+    words = ("if=/dev/urandom", f"of={file}", "bs=4096", "seek=2", "count=40", "conv=notrunc")
+    cluster.lab.out("dd", *words, host=head, user=None)
+    cluster.kill(head, -server)
+    cluster.release(seed)
+    cluster.wait(lambda: _mlflow_server(cluster) not in (0, server), "another server")
+
+
 def _second(cluster: FaultCluster) -> str:
     """A host that is not the head's and holds a worker of ours: each of three does."""
     alive = cluster.folder.alive()

@@ -77,6 +77,19 @@ class LabPlace:
         assert renewed is not None
         self.lab = renewed
 
+    def fill_home(self) -> None:
+        """Leave no room on the users' file system; see `campaign.py`, which makes it."""
+        used = self.out("df", "--output=used", "-B1", str(self.lab.folder / "home"), user=None)
+        self._resize_home(used.split()[-1])
+
+    def empty_home(self) -> None:
+        """End that."""
+        self._resize_home("4g")
+
+    def _resize_home(self, size: str) -> None:
+        words = ("mount", "-o", f"remount,size={size}", str(self.lab.folder / "home"))
+        subprocess.run(words, check=True)
+
     def shape(self, host: str, *words: str) -> None:
         """Shape a cable; no words end that."""
         network.shape(self.lab, host, hosts.inner_pid(self.lab, host), list(words))
