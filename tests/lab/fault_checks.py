@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import urllib.error
 import urllib.parse
@@ -44,10 +45,8 @@ class MlflowRest:
 
     def log(self, experiment: str, value: float) -> str:
         """Make a run of a user's own with one metric; its id."""
-        try:
+        with contextlib.suppress(urllib.error.HTTPError):  # it is there
             self._ask("experiments/create", {}, {"name": experiment})
-        except urllib.error.HTTPError as error:
-            assert error.code == 400, error  # it is there
         found = self._ask("experiments/get-by-name", {"experiment_name": experiment})
         begun = {"experiment_id": found["experiment"]["experiment_id"], "start_time": 1}
         run_id = str(self._ask("runs/create", {}, begun)["run"]["info"]["run_id"])
@@ -143,13 +142,13 @@ def check_hosts(cluster: FaultCluster) -> None:
     for host in lab.lab.hosts:
         lab.wait(lambda at=host: not foreign(cluster, at), 120)  # type: ignore[misc]
         valid = {lab.lab.address(host), "127.0.0.1"}
-        open_to_all = [each for each in listening(lab, host, "hpc1") if each[0] not in valid]
-        # srun's own ports, which know SLURM's credentials, are SLURM's affair
-        first, last = ephemeral_range()
-        assert not [each for each in open_to_all if not first <= each[1] <= last], (
-            host,
-            open_to_all,
-        )
+        first, last = ephemeral_range()  # between them the ports are srun's own
+        found = [
+            (address, port)
+            for address, port in listening(lab, host, "hpc1")
+            if address not in valid and not first <= port <= last
+        ]
+        assert not found, (host, found)
 
 
 def foreign(cluster: FaultCluster, host: str) -> list[str]:

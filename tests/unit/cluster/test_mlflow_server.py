@@ -80,10 +80,8 @@ def test_a_server_that_starts_again_keeps_its_database(
     with contextlib.closing(sqlite3.connect(database(again.prepare({})))) as writer:
         writer.execute("create table later (name)")
     with contextlib.closing(sqlite3.connect(database(again.prepare({})))) as reader:
-        assert reader.execute("select name from sqlite_master").fetchall() == [
-            ("said",),
-            ("later",),
-        ]
+        tables = reader.execute("select name from sqlite_master").fetchall()
+    assert tables == [("said",), ("later",)]
 
 
 def test_secrets_are_in_files_alone(folder: ClusterFolder, tmp_path: Path) -> None:
