@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from raysuite.cli import console
 from raysuite.cli.run_tracking import Tracking
 from raysuite.cluster.folder import ClusterFolder
-from raysuite.cluster.suites import Suite, Verb, is_to_be_resumed, register, unregister
+from raysuite.cluster.suites import Suite, Verb, is_to_be_resumed, job_id, register, unregister
 from raysuite.errors import UserError
 from raysuite.records import STOPPED, Results
 
@@ -164,6 +164,7 @@ def registered(
             folder=Path.cwd(),
             verb=request.verb,
             arguments=request.arguments(),
+            job=job_id(),
         ),
     )
     try:

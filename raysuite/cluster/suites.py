@@ -31,6 +31,8 @@ from raysuite.cluster.process import birth_of, find_process
 from raysuite.errors import HeadLostError, RaysuiteError, StorageError, UserError, is_full
 
 LOCK = "driver.lock"
+RESUMED = "resumed-"
+"""Ids of jobs that a head submits begin so, unless they take over an earlier one's."""
 _ROOM_BYTES = 2**20
 """What must fit into a results folder before its suite is resumed."""
 _MOST_IN_VAIN = 3
@@ -51,6 +53,8 @@ class Suite(File):
     verb: Verb = "run"
     arguments: tuple[str, ...] = ()
     """Options of that command that hold for its continuation too."""
+    job: str = ""
+    """The id under which it was submitted to Ray, by a person rather than by a head."""
     began: float = Field(default_factory=time.time)
     reached: int = 0
     """How far it was when it was registered, or last taken up."""
@@ -65,6 +69,20 @@ class Resume:
     words: tuple[str, ...]
     folder: Path
     results: Path
+    job: str = ""
+    """The id that the job should have again, where it is not in use."""
+
+
+def job_id() -> str:
+    """The id under which this process was submitted to Ray; empty where it was not.
+
+    From Ray 2.60's JobSupervisor, dashboard/modules/job/job_supervisor.py.
+    """
+    try:
+        config = json.loads(os.environ["RAY_JOB_CONFIG_JSON_ENV_VAR"])
+        return str(config["metadata"]["job_submission_id"])
+    except (KeyError, TypeError, ValueError):
+        return ""
 
 
 def register(cluster: ClusterFolder, suite: Suite) -> None:
@@ -72,7 +90,9 @@ def register(cluster: ClusterFolder, suite: Suite) -> None:
     private.make_folder(cluster.suites)
     known = _read(_file(cluster, suite.results))
     reached = known.reached if known else _reached(suite.results)
-    told = {"reached": reached, "in_vain": known.in_vain if known else 0}
+    told: dict[str, object] = {"reached": reached, "in_vain": known.in_vain if known else 0}
+    if known and suite.job.startswith(RESUMED):
+        told["job"] = known.job
     _write(cluster, suite.model_copy(update=told))
 
 
@@ -96,6 +116,7 @@ def resume_commands(cluster: ClusterFolder, head_is_new: bool = True) -> list[Re
             ("raysuite", suite.verb, "--resume-from", str(suite.results), *suite.arguments),
             suite.folder,
             suite.results,
+            suite.job,
         )
         for suite in sorted(found, key=lambda suite: suite.began)
         if (suite.results / "plan.json").is_file()

@@ -12,12 +12,12 @@ import secrets
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from raysuite.cluster.dashboard import RUNNING, Dashboard, NoAnswerError
 from raysuite.cluster.folder import ClusterFolder
-from raysuite.cluster.suites import Resume, resume_commands, taken_up
+from raysuite.cluster.suites import RESUMED, Resume, resume_commands, taken_up
 
 _PATIENCE_S = 180.0
 """From the head's first answer: on a busy node its job server comes up much later."""
@@ -78,7 +78,7 @@ class Resuming:
         self._next = time.monotonic() + _LOOK_EACH_S
         until = time.monotonic() + _PATIENCE_S
         for resume in resumes:
-            job = f"resumed-{secrets.token_hex(6)}"
+            job = resume.job or f"{RESUMED}{secrets.token_hex(6)}"
             self._left.setdefault(resume.results, _Waiting(resume, job, until))
 
     def _without_driver(self, dashboard: Dashboard) -> list[Resume]:
@@ -87,7 +87,11 @@ class Resuming:
         if not found:
             return []
         running = {job.id for job in dashboard.jobs() if job.status in RUNNING}
-        return [each for each in found if self._handed_in.get(each.results) not in running]
+        return [
+            replace(each, job="")  # this head knows the job under that id as one that ended
+            for each in found
+            if self._handed_in.get(each.results) not in running
+        ]
 
     def _hand_in(self, dashboard: Dashboard, waiting: _Waiting) -> None:
         # an answer that came too late left a job behind that is known by its name

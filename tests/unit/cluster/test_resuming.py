@@ -15,7 +15,7 @@ from raysuite.cluster.agent import resuming
 from raysuite.cluster.agent.resuming import Resuming
 from raysuite.cluster.files import Cluster, Stop
 from raysuite.cluster.folder import ClusterFolder, prepare
-from raysuite.cluster.suites import Suite, register
+from raysuite.cluster.suites import Suite, job_id, register
 from raysuite.spec.site import LocalSite
 from tests.unit.cluster.test_suites import holder
 
@@ -101,6 +101,30 @@ def test_it_is_given_up_in_the_end(
     Jobs.deaf = 0
     late.look(url)
     assert Jobs.known == []
+
+
+def test_a_job_keeps_its_id_when_the_head_is_started_again(
+    url: str, folder: ClusterFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = '{"metadata": {"job_submission_id": "raysubmit_1"}}'
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", config)
+    suite = Suite(results=tmp_path / "r", folder=Path("/a b"), job=job_id())
+    for job in ("raysubmit_1", "resumed-2", "resumed-3"):  # as each of its drivers does
+        register(folder, suite.model_copy(update={"job": job}))
+    head = Resuming(folder)
+    head.begin()
+    head.look(url)
+    head.look(url)
+    assert [job["submission_id"] for job in Jobs.known] == ["raysubmit_1"]
+    Jobs.known[0]["status"] = "FAILED"
+    monkeypatch.setattr(resuming, "_LOOK_EACH_S", -1.0)
+    driver = holder(tmp_path / "r")
+    driver.kill()
+    driver.communicate()
+    head._add([])
+    head.look(url)
+    assert len(Jobs.known) == 2
+    assert Jobs.known[1]["submission_id"].startswith("resumed-")
 
 
 @pytest.mark.parametrize("how", ["killed", "failed", "ended"])
