@@ -53,6 +53,10 @@ def build(model: ModelOptions, facts: DatasetFacts) -> nn.Module:
             f"model {model.name!r} gave {type(built).__name__}; it should be a class of "
             "torch.nn.Module or a function that returns one"
         )
+    if model.freeze:
+        from raysuite.models.fine_tuning import freeze
+
+        freeze(built, model.freeze)
     return built
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
+from raysuite.errors import UserError
 from raysuite.optim.schedule import factor
 from raysuite.spec.optimizers import (
     AdamWOptions,
@@ -22,17 +24,23 @@ __all__ = ["build_optimizer", "factor", "parameter_groups"]
 
 
 def build_optimizer(
-    options: OptimizerOptions, parameters: Iterable[Tensor], lr: float
+    options: OptimizerOptions,
+    parameters: Iterable[Tensor],
+    lr: float,
+    names: Mapping[Tensor, str] | None = None,
 ) -> Optimizer:
     """The optimiser over whole, not yet sharded parameters, at the rate `lr`.
 
     `lr` is the rate after scaling (`RunPlan.peak_lr`); `factor` times it is the rate of a step.
+    `names` are those of the parameters, for `lr_factors`; without them these do not count.
+
+    Raises UserError for a pattern of `lr_factors` that matches none of the `names`.
     """
     from torch.optim import SGD, AdamW
 
     from raysuite.optim.layerwise import Lamb, Lars
 
-    groups, decay = parameter_groups(options, parameters), options.weight_decay
+    groups, decay = parameter_groups(options, parameters, names), options.weight_decay
     match options:
         case SgdOptions(momentum=momentum, nesterov=nesterov):
             return SGD(groups, lr, momentum, weight_decay=decay, nesterov=nesterov)
@@ -45,20 +53,37 @@ def build_optimizer(
 
 
 def parameter_groups(
-    options: OptimizerOptions, parameters: Iterable[Tensor]
+    options: OptimizerOptions,
+    parameters: Iterable[Tensor],
+    names: Mapping[Tensor, str] | None = None,
 ) -> list[dict[str, Any]]:
-    """One group, or one with and one without weight decay.
+    """The parameters that are trained, apart by `lr_factors` and by whether they decay.
 
     Without decay are parameters of at most one dimension: biases, and what normalisation layers
     scale and shift by. LARS and LAMB take no ratio of norms there either, as Google's
     implementations of both do by default (`exclude_from_layer_adaptation`).
     """
-    everything = list(parameters)
-    if options.decay_bias_and_norm:
-        return [{"params": everything}]
     exempt: dict[str, Any] = {"weight_decay": 0.0}
     if isinstance(options, LarsOptions | LambOptions):
         exempt["adapt"] = False
-    decayed = {"params": [parameter for parameter in everything if parameter.ndim > 1]}
-    exempt["params"] = [parameter for parameter in everything if parameter.ndim <= 1]
-    return [group for group in (decayed, exempt) if group["params"]]
+    factors = options.lr_factors if names is not None else {}
+    groups: dict[tuple[str | None, bool], dict[str, Any]] = {}
+    idle = set(factors)
+    for parameter in parameters:
+        name = "" if names is None else names[parameter]
+        matching = [pattern for pattern in factors if fnmatchcase(name, pattern)]
+        idle -= set(matching)
+        if not parameter.requires_grad:
+            continue
+        pattern = matching[0] if matching else None
+        decays = options.decay_bias_and_norm or parameter.ndim > 1
+        group = groups.setdefault((pattern, decays), {"params": []})
+        group["params"].append(parameter)
+        group |= {} if decays else exempt
+        group |= {} if pattern is None else {"lr_factor": factors[pattern]}
+    if idle:
+        raise UserError(
+            f"optimizer.lr_factors: no parameter matches {', '.join(map(repr, sorted(idle)))}; "
+            f"the model has {', '.join(list((names or {}).values())[:8])}, ..."
+        )
+    return sorted(groups.values(), key=lambda group: "weight_decay" in group)

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 
 from raysuite import lazy, models
 from raysuite.errors import Mistake, UserError
@@ -19,6 +20,11 @@ def lacking(plan: RunPlan) -> list[Mistake]:
     """What the plan names and cannot be imported: models, strategies, optional parts."""
     spec = plan.spec
     found = {"model.name": _error(models.check, spec.model.name)}
+    if spec.model.weights is not None and not Path(spec.model.weights).is_file():
+        found["model.weights"] = (
+            f"there is no file {spec.model.weights}; give one with a state_dict, on a path that "
+            "all nodes see"
+        )
     if spec.strategy.name == "custom":
         found["strategy.target"] = _error(lazy.load, spec.strategy.target)
     if spec.measure.profile == "nsight" and shutil.which("nsys") is None:

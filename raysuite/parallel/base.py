@@ -181,9 +181,9 @@ class TorchEngine(Engine):
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """Give every parameter group the learning rate `lr`."""
+    """Give every parameter group the learning rate `lr`, times its `lr_factor` if it has one."""
     for group in optimizer.param_groups:
-        group["lr"] = lr
+        group["lr"] = lr * group.get("lr_factor", 1.0)
 
 
 @contextmanager

@@ -48,6 +48,13 @@ class ModelOptions(Options):
     options: dict[str, Any] = Field(default_factory=dict)
     """Passed to the model's constructor as they are. `stem: small` or `large`, for torchvision's
     ResNets, VGGs and mobilenet_v2; default: small for images of up to 64 pixels."""
+    # both left out where they are not set, so that runs keep their ids
+    weights: str | None = Field(default=None, exclude_if=lambda weights: weights is None)
+    """File to begin from instead of random weights: a state_dict by torch.save, such as a run's
+    model.pt, or .safetensors. A last layer for another number of classes begins at random."""
+    freeze: tuple[str, ...] = Field(default=(), exclude_if=lambda patterns: not patterns)
+    """Patterns of names of parameters that are not trained, such as `layer1.*`. BatchNorm's
+    running statistics follow the images there too."""
 
     @field_validator("name")
     @classmethod

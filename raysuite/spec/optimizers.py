@@ -25,6 +25,12 @@ class _Optimizer(Options):
     """How strongly weights are drawn to zero."""
     decay_bias_and_norm: bool
     """Also decay biases and normalisation layers: all parameters of one dimension."""
+    # left out where it is empty, so that runs keep their ids
+    lr_factors: dict[str, Annotated[float, Field(ge=0)]] = Field(
+        default_factory=dict, exclude_if=lambda factors: not factors
+    )
+    """Pattern of parameters' names -> what their learning rate is multiplied by, such as
+    `{"fc.*": 10}`; the first pattern that matches counts, others have the rate itself."""
 
     @model_validator(mode="after")
     def _sqrt_needs_a_reference(self) -> Self:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from raysuite import models, optim
+from raysuite.models.fine_tuning import load_weights
 from raysuite.optim.average import WeightAverage
 from raysuite.parallel.base import Engine, StepSettings, Strategy, World
 from raysuite.plan import RunPlan
@@ -14,7 +18,10 @@ from raysuite.plan import RunPlan
 def build_model(plan: RunPlan, world: World) -> nn.Module:
     """The plan's model on this rank's device, with the same weights on all ranks."""
     torch.manual_seed(plan.seed)
-    return models.build(plan.spec.model, plan.dataset).to(world.device)
+    model = models.build(plan.spec.model, plan.dataset)
+    if plan.spec.model.weights is not None:
+        load_weights(model, Path(plan.spec.model.weights), plan.dataset.classes)
+    return model.to(world.device)
 
 
 def build_engine(
@@ -26,9 +33,10 @@ def build_engine(
     model = build_model(plan, world)
     # a copy of the bare model: frameworks replace weights, or put hooks on them
     average = WeightAverage(model, training.ema_decay) if training.ema_decay else None
+    names: dict[Tensor, str] = {each: name for name, each in model.named_parameters()}
     engine = strategy.prepare(
         model,
-        lambda parameters: optim.build_optimizer(plan.spec.optimizer, parameters, plan.peak_lr),
+        partial(optim.build_optimizer, plan.spec.optimizer, lr=plan.peak_lr, names=names),
         StepSettings(
             micro_batch=plan.micro_batch,
             accumulate=plan.accumulate,

@@ -27,12 +27,16 @@ from raysuite.train.stopping import Watch, never
 from raysuite.train.world import world_from_environment
 from tests.contract.launches import write
 
+FACTOR = 3.0
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "sgd": {"lr": 0.05, "weight_decay": 0.01},
     "lars": {"lr": 0.5, "trust_coefficient": 0.02},
     "lamb": {"lr": 0.02, "eps": 1e-4},
     "adamw": {"lr": 0.002, "eps": 1e-4},
+    "tuned": {"name": "sgd", "lr": 0.02, "lr_factors": {"layers.5.*": FACTOR}},
 }
+FROZEN = ("layers.0.weight",)
+"""Of the optimiser `tuned`."""
 
 
 def plan_of(
@@ -41,7 +45,10 @@ def plan_of(
     spares = {"decay_bias_and_norm": False, "lr_reference_batch": 240, "lr_scaling": "sqrt"}
     data = {
         "name": "recipe",
-        "model": "tests.tiny_model:Tiny",
+        "model": {
+            "name": "tests.tiny_model:Tiny",
+            "freeze": FROZEN if optimizer == "tuned" else (),
+        },
         "data": "digits",
         "strategy": strategy,
         "optimizer": {"name": optimizer, **spares, **OPTIMIZERS[optimizer]},
@@ -116,11 +123,14 @@ def examine(strategy: dict[str, Any], optimizer: str, world: World, folder: Path
     plan = plan_of(strategy, optimizer, world.size, averaged)
     joined, loop = started(plan, world)
     folder.mkdir(parents=True, exist_ok=True)
+    begun = weights_of(loop)
     with rates_used() as used:
         epochs = [epoch_of(loop)]
         loop.save(folder)
         epochs.append(epoch_of(loop))
     weights = weights_of(loop)
+    for name in plan.spec.model.freeze:
+        assert torch.equal(weights[name], begun[name]), name
     expected, reference = alone(optimizer, averaged)
     told = [rate for epoch in epochs for rate in epoch.learning_rates]
     found: dict[str, Any] = {

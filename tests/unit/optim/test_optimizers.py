@@ -13,8 +13,10 @@ from pydantic import TypeAdapter
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
+from raysuite.errors import UserError
 from raysuite.optim import build_optimizer, parameter_groups
 from raysuite.optim.layerwise import Lamb, Lars
+from raysuite.parallel.base import set_lr
 from raysuite.spec.optimizers import (
     AdamWOptions,
     LambOptions,
@@ -158,6 +160,28 @@ def test_biases_and_norms_can_be_spared(name: str) -> None:
     assert (decayed["weight_decay"], spared["weight_decay"]) == (0.3, 0.0)
     if name in ("lars", "lamb"):
         assert (decayed["adapt"], spared["adapt"]) == (True, False)
+
+
+def test_rates_by_layer() -> None:
+    model = Net()
+    names = {parameter: key for key, parameter in model.named_parameters()}
+    model.convolution.weight.requires_grad_(False)
+    factors = {"lin*": 10.0, "*.weight": 0.5}
+    options = SgdOptions(decay_bias_and_norm=False, lr_factors=factors)
+    optimizer = build_optimizer(options, model.parameters(), 0.1, names)
+    set_lr(optimizer, 0.2)
+    rates = {names[p]: group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    assert rates == {
+        "convolution.bias": 0.2,
+        "batch_norm.weight": 0.1,
+        "batch_norm.bias": 0.2,
+        "linear.weight": 2.0,
+        "linear.bias": 2.0,
+        "layer_norm.weight": 0.1,
+        "layer_norm.bias": 0.2,
+    }
+    with pytest.raises(UserError, match="'nothing'"):
+        parameter_groups(SgdOptions(lr_factors={"nothing": 1.0}), model.parameters(), names)
 
 
 def test_or_not() -> None:

@@ -1,0 +1,120 @@
+"""Begin from weights that are in a file, and train a part of a network only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from raysuite.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+_NESTED = ("state_dict", "model_state_dict", "model")
+"""Keys below which checkpoints hold weights: Lightning's and timm's, PyTorch's tutorials',
+torchvision's references."""
+_SHOWN = 6
+
+
+def load_weights(network: nn.Module, file: Path, classes: int) -> list[str]:
+    """Give `network` the weights and buffers of `file`, a state_dict by torch.save or safetensors.
+
+    The layer that ends in `classes` outputs keeps its own initial values where the file's has
+    another number of them; returns the names of its tensors.
+
+    Raises UserError for a file that cannot be read, and with all names that do not fit.
+    """
+    found, own = _read(file), network.state_dict()
+    head = [
+        name
+        for name in own.keys() & found.keys()
+        if own[name].shape != found[name].shape and _other_classes(own[name], found[name], classes)
+    ]
+    wrong = {
+        "missing from the file": own.keys() - found.keys() - _counters(own),
+        "not in the model": found.keys() - own.keys(),
+        "of another shape": {
+            f"{name} {tuple(found[name].shape)} in the file, {tuple(own[name].shape)} in the model"
+            for name in own.keys() & found.keys()
+            if own[name].shape != found[name].shape and name not in head
+        },
+    }
+    if any(wrong.values()):
+        text = "; ".join(f"{what}: {_some(names)}" for what, names in wrong.items() if names)
+        raise UserError(
+            f"model.weights: the weights in {file} are not those of this model: {text}; give a "
+            "file of the same architecture and options (for torchvision's weights of ImageNet: "
+            "model.options.stem: large)"
+        )
+    network.load_state_dict({k: v for k, v in found.items() if k not in head}, strict=False)
+    return sorted(head)
+
+
+def freeze(network: nn.Module, patterns: Sequence[str]) -> None:
+    """Have parameters not trained whose name, as of `named_parameters`, a pattern matches.
+
+    Raises UserError for patterns that match none, and where nothing is left to train.
+    """
+    parameters = dict(network.named_parameters())
+    idle = [p for p in patterns if not any(fnmatchcase(name, p) for name in parameters)]
+    if idle:
+        raise UserError(
+            f"model.freeze: no parameter matches {', '.join(map(repr, idle))}; the model has "
+            f"{_some(parameters)}"
+        )
+    for name, parameter in parameters.items():
+        if any(fnmatchcase(name, pattern) for pattern in patterns):
+            parameter.requires_grad_(False)
+    if patterns and not any(parameter.requires_grad for parameter in parameters.values()):
+        raise UserError("model.freeze: every parameter is frozen; leave some to be trained")
+
+
+def _read(file: Path) -> dict[str, Tensor]:
+    import torch
+
+    try:
+        if file.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            found: Any = load_file(file)
+        else:
+            found = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # of unpickling, of zip files, of the disk
+        reason = str(error).strip().splitlines()
+        raise UserError(
+            f"model.weights: {file} cannot be read: {type(error).__name__}: "
+            f"{reason[0] if reason else 'it is empty'}; give a state_dict written by torch.save, "
+            "such as a run's model.pt, or a .safetensors file"
+        ) from error
+    for key in _NESTED:
+        if isinstance(found, dict) and isinstance(found.get(key), dict):
+            found = found[key]
+    if not isinstance(found, dict) or not all(isinstance(v, torch.Tensor) for v in found.values()):
+        raise UserError(
+            f"model.weights: {file} holds no state_dict, a dictionary of tensors by name; write "
+            "one with torch.save(model.state_dict(), FILE)"
+        )
+    # of DistributedDataParallel, and of torch.compile
+    prefixes = ("module.", "_orig_mod.")
+    for prefix in prefixes:
+        if found and all(name.startswith(prefix) for name in found):
+            found = {name.removeprefix(prefix): value for name, value in found.items()}
+    return dict(found)
+
+
+def _other_classes(own: Tensor, found: Tensor, classes: int) -> bool:
+    same = own.ndim == found.ndim and own.ndim > 0 and own.shape[1:] == found.shape[1:]
+    return same and own.shape[0] == classes
+
+
+def _counters(state: dict[str, Tensor]) -> set[str]:
+    """BatchNorm counts its batches only since torch 0.4.1."""
+    return {name for name in state if name.endswith("num_batches_tracked")}
+
+
+def _some(names: Any) -> str:
+    ordered = sorted(names)
+    more = f" and {len(ordered) - _SHOWN} more" if len(ordered) > _SHOWN else ""
+    return ", ".join(ordered[:_SHOWN]) + more

@@ -1,0 +1,98 @@
+"""Weights from files, and frozen parameters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from raysuite import models
+from raysuite.errors import UserError
+from raysuite.models.fine_tuning import freeze, load_weights
+from raysuite.spec.datasets import DatasetFacts
+from raysuite.spec.experiment import ModelOptions
+
+
+def network(classes: int = 10, name: str = "resnet20", **options: object) -> nn.Module:
+    facts = DatasetFacts(channels=3, image_size=32, classes=classes, train_samples=1, val_samples=1)
+    return models.build(ModelOptions(name=name, **options), facts)
+
+
+def changed(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value + 1 for name, value in state.items()}
+
+
+@pytest.mark.parametrize("wrap", [None, "state_dict", "model"])
+@pytest.mark.parametrize("prefix", ["", "module."])
+def test_weights_of_common_checkpoints(tmp_path: Path, wrap: str | None, prefix: str) -> None:
+    expected = changed(network().state_dict())
+    saved = {f"{prefix}{name}": value for name, value in expected.items()}
+    torch.save({wrap: saved, "epoch": 3} if wrap else saved, tmp_path / "w.pt")
+    begun = network()
+    assert load_weights(begun, tmp_path / "w.pt", 10) == []
+    for name, value in begun.state_dict().items():
+        assert torch.equal(value, expected[name]), name
+
+
+def test_safetensors(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    expected = changed(network().state_dict())
+    save_file(expected, tmp_path / "w.safetensors")
+    begun = network()
+    load_weights(begun, tmp_path / "w.safetensors", 10)
+    assert torch.equal(begun.state_dict()["fc.weight"], expected["fc.weight"])
+
+
+def test_a_head_for_other_classes_keeps_its_own_values(tmp_path: Path) -> None:
+    saved = changed(network(10).state_dict())
+    torch.save(saved, tmp_path / "w.pt")
+    begun = network(7)
+    before = {name: value.clone() for name, value in begun.state_dict().items()}
+    head = load_weights(begun, tmp_path / "w.pt", 7)
+    assert head == ["fc.bias", "fc.weight"]
+    for name, value in begun.state_dict().items():
+        assert torch.equal(value, (before if name in head else saved)[name]), name
+
+
+def test_torchvisions_own_state_fits_the_large_stem_alone(tmp_path: Path) -> None:
+    from torchvision.models import resnet18
+
+    torch.save(resnet18().state_dict(), tmp_path / "w.pt")
+    options = {"name": "resnet18", "options": {"stem": "large"}}
+    assert load_weights(network(5, **options), tmp_path / "w.pt", 5) == ["fc.bias", "fc.weight"]
+    with pytest.raises(UserError, match=r"conv1\.weight .*stem: large"):
+        load_weights(network(5, "resnet18"), tmp_path / "w.pt", 5)
+
+
+def test_all_names_that_do_not_fit_are_told(tmp_path: Path) -> None:
+    state = network().state_dict()
+    state["extra"] = state.pop("fc.bias")
+    torch.save(state, tmp_path / "w.pt")
+    with pytest.raises(UserError) as caught:
+        load_weights(network(), tmp_path / "w.pt", 10)
+    assert "missing from the file: fc.bias" in str(caught.value)
+    assert "not in the model: extra" in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"no pickle", None])
+def test_a_file_that_is_none(tmp_path: Path, content: bytes | None) -> None:
+    file = tmp_path / "w.pt"
+    if content is None:
+        torch.save([1, 2], file)
+    else:
+        file.write_bytes(content)
+    with pytest.raises(UserError, match=r"model\.weights"):
+        load_weights(network(), file, 10)
+
+
+def test_frozen_parameters() -> None:
+    frozen = network(freeze=("conv*", "stage1.0.*"))
+    for name, parameter in frozen.named_parameters():
+        assert parameter.requires_grad != name.startswith(("conv", "stage1.0.")), name
+    with pytest.raises(UserError, match="'nothing'"):
+        freeze(network(), ["fc.*", "nothing"])
+    with pytest.raises(UserError, match="every parameter"):
+        freeze(network(), ["*"])
