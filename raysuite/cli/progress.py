@@ -197,7 +197,8 @@ def event(run: RunState, record: Record) -> str | None:
                 parts.append(f"{figures.throughput:,.0f} images/s")
             if figures.final_accuracy is not None:
                 parts.append(f"accuracy {figures.final_accuracy:.3f}")
-            return "finished: " + ", ".join([*parts, human_seconds(record.seconds)])
+            early = " by early stopping" if record.stopped_early else ""
+            return f"finished{early}: " + ", ".join([*parts, human_seconds(record.seconds)])
         case RunFailed():
             why = FAILED[record.reason]
             return f"failed{f' ({why})' if why else ''}: {record.message}"

@@ -64,6 +64,8 @@ class RunFinished(RecordBase):
     """Per worker: largest memory that torch held on the device; 0 on a CPU."""
     time_to_accuracy: float | None
     """Seconds until `target_accuracy` was met; None if no target was set or it was never met."""
+    stopped_early: bool = False
+    """Ended before its last epoch, by `training.early_stopping`."""
     seconds: float
     """Wall clock of the run, all included but for a profile, which tells its own cost."""
     first_step_seconds: float

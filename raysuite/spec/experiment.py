@@ -71,6 +71,17 @@ class ModelOptions(Options):
         )
 
 
+class EarlyStoppingOptions(Options):
+    """When a run ends before its last epoch: its validation no longer gets better."""
+
+    metric: Literal["val_loss", "val_accuracy"] = "val_loss"
+    """What is compared after each epoch."""
+    patience: int = Field(ge=1)
+    """Epochs without a better value after which the run ends."""
+    min_delta: float = Field(default=0.0, ge=0)
+    """How much better than the best so far a value has to be."""
+
+
 class TrainingOptions(Options):
     """The recipe: the same work whatever the strategy."""
 
@@ -95,6 +106,12 @@ class TrainingOptions(Options):
     each step keeps this share of it."""
     target_accuracy: float | None = Field(default=None, gt=0, le=1)
     """Validation accuracy whose time is reported as time to accuracy."""
+    # left out where there is none, so that runs keep their ids
+    early_stopping: EarlyStoppingOptions | None = Field(
+        default=None, exclude_if=lambda options: options is None
+    )
+    """End the run before its last epoch where validation no longer gets better. The schedule of
+    the learning rate stays that of all `epochs`; model.pt holds the last weights."""
     checkpoint_every: int = Field(default=1, ge=0)
     """Epochs between two checkpoints; 0 keeps none."""
 

@@ -59,6 +59,8 @@ class LoopState(BaseModel):
     step: int
     elapsed_seconds: float
     time_to_accuracy: float | None
+    best: float | None = None
+    best_epoch: int = 0
     so_far: SoFar = SoFar()
 
     def write(self, folder: Path) -> None:

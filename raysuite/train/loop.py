@@ -31,7 +31,7 @@ from raysuite.train.checkpoint import (
 from raysuite.train.costs import EpochPower
 from raysuite.train.epoch import first_draws, train_rest
 from raysuite.train.stopping import Asked, Watch
-from raysuite.train.validation import validate
+from raysuite.train.validation import Validated, validate
 
 __all__ = ["TrainingLoop", "checkpoint_run_id"]
 
@@ -45,6 +45,9 @@ class TrainingLoop:
         self.epoch = 0
         self.step = 0
         self.time_to_accuracy: float | None = None
+        self.best: float | None = None
+        """For early stopping: the best value of its metric so far, and the epoch that had it."""
+        self.best_epoch = 0
         self.first_step_at: float | None = None
         """Monotonic time at the end of the first optimiser step of this attempt."""
         self.steps_here = 0
@@ -82,6 +85,7 @@ class TrainingLoop:
         target = plan.spec.training.target_accuracy
         if target is not None and found.top1 >= target and self.time_to_accuracy is None:
             self.time_to_accuracy = elapsed
+        self._compare(found)
         done, self.so_far = self.so_far, SoFar()
         self.epoch += 1
         _, sizes = self.slices(self.epoch - 1)
@@ -107,6 +111,20 @@ class TrainingLoop:
             elapsed_seconds=elapsed,
             power=done.power,
         )
+
+    def _compare(self, found: Validated) -> None:
+        early = self.plan.spec.training.early_stopping
+        if early is None:
+            return
+        value, sign = (found.loss, -1) if early.metric == "val_loss" else (found.top1, 1)
+        if self.best is None or sign * (value - self.best) > early.min_delta:
+            self.best, self.best_epoch = value, self.epoch
+
+    @property
+    def stops_early(self) -> bool:
+        """Whether validation has not got better for `early_stopping.patience` epochs."""
+        early = self.plan.spec.training.early_stopping
+        return early is not None and self.epoch - self.best_epoch > early.patience
 
     def has_begun(self, when: float) -> None:
         """Before the first sample of an epoch is touched, at the monotonic time `when`."""
@@ -178,6 +196,8 @@ class TrainingLoop:
                 step=self.step,
                 elapsed_seconds=self._elapsed_before + self._elapsed(),
                 time_to_accuracy=self.time_to_accuracy,
+                best=self.best,
+                best_epoch=self.best_epoch,
                 so_far=self.so_far,
             ).write(folder)
 
@@ -190,6 +210,7 @@ class TrainingLoop:
         self.epoch, self.step, self.so_far = state.epoch, state.step, state.so_far
         self._elapsed_before = state.elapsed_seconds
         self.time_to_accuracy = state.time_to_accuracy
+        self.best, self.best_epoch = state.best, state.best_epoch
         if self.so_far.steps:
             self._draws = load_rank(folder, self.world, self._models())
 

@@ -99,7 +99,7 @@ def execute(
         training = plan.spec.training
         watch = Watch(asked_to_stop, world, loop.engine.comm)
         goal = min(until or training.epochs, training.epochs)
-        while loop.epoch < goal:
+        while loop.epoch < goal and not loop.stops_early:
             done = loop.run_epoch(watch)
             if isinstance(done, Stop):
                 if checkpoint:
@@ -117,7 +117,7 @@ def execute(
                 with _timed(parts, "checkpoints"):
                     checkpoint(loop)
         watch.end()
-        if goal < training.epochs:
+        if goal < training.epochs and not loop.stops_early:
             if checkpoint:
                 checkpoint(loop)
             yield _stopped(loop, Stop("interval"))
@@ -130,6 +130,7 @@ def execute(
             start_process_bytes=[int(n) for n in loop.per_worker(memory.start_bytes)],
             peak_device_bytes=[int(n) for n in loop.per_worker(memory.device_bytes())],
             time_to_accuracy=loop.time_to_accuracy,
+            stopped_early=loop.stops_early and loop.epoch < training.epochs,
             seconds=time.perf_counter() - began,
             first_step_seconds=first_step_at - began,
             first_step_time=time.time() - (time.perf_counter() - first_step_at),

@@ -149,6 +149,29 @@ class TestCheckpoints:
         assert checkpoint_run_id(tmp_path) == ""
 
 
+class TestEarlyStopping:
+    @pytest.mark.parametrize("metric", ["val_loss", "val_accuracy"])
+    def test_after_epochs_that_are_not_better(self, tmp_path: Path, metric: str) -> None:
+        early = {"metric": metric, "patience": 2, "min_delta": 100.0}
+        plan = plan_of(training_epochs=5, training_early_stopping=early)
+        records = run(plan, checkpoint=keep(tmp_path))
+        assert [epoch.epoch for epoch in epochs_of(records)] == [0, 1, 2]
+        assert end_of(records).stopped_early
+        assert sorted(folder.name for folder in tmp_path.iterdir()) == ["1", "2", "3"]
+        resumed = run(plan, resume=tmp_path / "2")
+        assert [epoch.epoch for epoch in epochs_of(resumed)] == [2]
+        assert end_of(resumed).stopped_early
+        assert epochs_of(run(plan, resume=tmp_path / "3")) == []
+
+    def test_not_while_it_gets_better(self) -> None:
+        early = {"metric": "val_accuracy", "patience": 1}
+        records = run(plan_of(training_epochs=3, training_early_stopping=early))
+        reached = [epoch.val_accuracy for epoch in epochs_of(records)]
+        assert len(reached) == 3
+        assert reached == sorted(reached)
+        assert not end_of(records).stopped_early
+
+
 class TestTimeToAccuracy:
     def test_the_first_epoch_that_meets_it(self) -> None:
         records = run(plan_of(training_target_accuracy=0.01))
