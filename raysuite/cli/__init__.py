@@ -21,6 +21,7 @@ from raysuite.cli.bench import bench
 from raysuite.cli.cluster import cluster
 from raysuite.cli.data import data
 from raysuite.cli.doctor import doctor
+from raysuite.cli.evaluate import evaluate
 from raysuite.cli.image import image
 from raysuite.cli.job import job
 from raysuite.cli.models import models
@@ -94,7 +95,7 @@ def _root(
     """Train and benchmark deep networks on a Ray cluster, with figures that can be trusted."""
 
 
-for _verb in (plan, run, sweep, report, models, doctor, verify, sync, register, schema):
+for _verb in (plan, run, sweep, report, models, doctor, verify, sync, register, evaluate, schema):
     app.command(_verb.__name__)(_verb)
 app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")

@@ -38,6 +38,12 @@ class Served(nn.Module):
 
 
 def served(plan: RunPlan, weights: Path) -> Served:
+    """`network_of`, for pixels."""
+    network = network_of(plan, weights)
+    return Served(network, *normalisation(plan.spec.data, plan.dataset.channels)).eval()
+
+
+def network_of(plan: RunPlan, weights: Path) -> nn.Module:
     """The network of a run with the state that it kept in `weights`, on the CPU, for inference.
 
     Raises UserError where the file is not that network's state: the user's own model may have
@@ -51,7 +57,7 @@ def served(plan: RunPlan, weights: Path) -> Served:
             f"{weights} is not the state of {plan.spec.model.name!r} as it is now: "
             f"{str(error).splitlines()[-1].strip()}; check out the code that the run was made with"
         ) from error
-    return Served(network, *normalisation(plan.spec.data, plan.dataset.channels)).eval()
+    return network.eval()
 
 
 def example(plan: RunPlan) -> NDArray[np.uint8]:

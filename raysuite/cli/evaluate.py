@@ -1,0 +1,164 @@
+"""`raysuite evaluate`: what a trained network predicts, and how well, class by class."""
+
+from __future__ import annotations
+
+import csv
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from raysuite.cli.console import print_text, stderr, stdout
+from raysuite.errors import UserError
+
+if TYPE_CHECKING:
+    from raysuite.plan import RunPlan
+    from raysuite.train.evaluate import Evaluation
+
+_MOST_CLASSES = 40
+"""Lines of the table by class; of more classes, those with the lowest recall are shown."""
+_MOST_CONFUSED = 5
+
+
+def evaluate(
+    results: Annotated[
+        Path, typer.Argument(metavar="RESULTS", help="A folder that `raysuite run` printed.")
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Other data, such as data.path=FOLDER."),
+    ] = None,
+    run: Annotated[
+        str | None, typer.Option(metavar="RUN_ID", help="Which run; default: the only one.")
+    ] = None,
+    split: Annotated[Literal["val", "train"], typer.Option(help="Which images.")] = "val",
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write every prediction to a CSV file.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Predict a data set by a run's network: accuracy, figures by class, confused classes.
+
+    The images are those of the run, or of other data of the same classes. In fp32, in this
+    process, on a GPU where there is one.
+
+    \b
+    Examples:
+      raysuite evaluate results/quickstart --run ddp-native-2w-1a2b3c4d
+      raysuite evaluate results/digits --out predictions.csv
+      raysuite evaluate results/flowers data.path=/data/new-flowers --json
+    """
+    import torch
+
+    from raysuite.cli.register import only_run
+    from raysuite.records import Results
+    from raysuite.track.register import weights_of
+    from raysuite.train.evaluate import evaluate as predict
+    from raysuite.train.evaluate import places
+
+    opened = Results.open(results)
+    run_id = run or only_run(opened)
+    plans = {plan["run_id"]: plan for plan in opened.plans()}
+    if run_id not in plans:
+        raise UserError(f"{opened.folder} has no run {run_id!r}; it has {', '.join(plans)}")
+    weights = weights_of(opened, run_id)
+    if not weights.is_file():
+        raise UserError(
+            f"{run_id} kept no trained weights ({weights} is not there): they are written when a "
+            "run finishes; take one that did"
+        )
+    plan = _plan(plans[run_id], overrides or [])
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    total = plan.dataset.val_samples if split == "val" else plan.dataset.train_samples
+    with stderr().status("") as status:
+        done = 0
+
+        def advance(samples: int) -> None:
+            nonlocal done
+            done += samples
+            status.update(f"{done:,} of {total:,} images")
+
+        found = predict(plan, weights, split, device, advance)
+    if out is not None:
+        _write(found, places(plan, split), out)
+    if as_json:
+        figures = {
+            "run_id": run_id,
+            "split": split,
+            "samples": len(found.labels),
+            "accuracy": found.accuracy,
+            "loss": found.loss,
+            "classes": found.by_class(),
+            "confusion": found.confusion.tolist(),
+        }
+        print_text(json.dumps(figures))
+    else:
+        _show(found, split)
+        if out is not None:
+            print_text(f"predictions: {out}")
+
+
+def _plan(dumped: dict[str, object], overrides: list[str]) -> RunPlan:
+    """The run's plan, with other data where keys of `data` are given."""
+    from raysuite.plan import RunPlan, make_plans
+    from raysuite.spec import read_document
+
+    plan = RunPlan.model_validate(dumped)
+    if not overrides:
+        return plan
+    wrong = [each for each in overrides if not each.startswith("data.")]
+    if wrong:
+        raise UserError(f"{', '.join(wrong)}: only keys of data, such as data.path=FOLDER")
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "spec.yaml"
+        spec = plan.spec.model_dump(mode="json")
+        file.write_text(json.dumps(spec), "utf-8")  # which is YAML
+        [other] = make_plans(read_document(file, overrides), int(plan.device == "gpu"))
+    facts = other.dataset
+    if (facts.classes, facts.channels) != (plan.dataset.classes, plan.dataset.channels):
+        raise UserError(
+            f"the network is for {plan.dataset.classes} classes of images with "
+            f"{plan.dataset.channels} channel(s), the data has {facts.classes} and "
+            f"{facts.channels}; give data of the same classes, and data.channels where needed"
+        )
+    return plan.model_copy(update={"spec": other.spec, "dataset": facts})
+
+
+def _write(found: Evaluation, where: list[str], out: Path) -> None:
+    columns = (found.labels, found.predicted, found.probability)
+    with out.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(("sample", "place", "label", "predicted", "probability"))
+        for sample, (label, predicted, probability) in enumerate(zip(*columns, strict=True)):
+            names = (found.classes[label], found.classes[predicted])
+            writer.writerow((sample, where[sample], *names, f"{probability:.6g}"))
+
+
+def _show(found: Evaluation, split: str) -> None:
+    from rich.table import Table
+
+    print_text(
+        f"{len(found.labels):,} images ({split}): accuracy {found.accuracy:.2%}, "
+        f"loss {found.loss:.4g}"
+    )
+    lines = found.by_class()
+    note = ""
+    if len(lines) > _MOST_CLASSES:
+        lines = sorted(lines, key=lambda each: (each["recall"] is None, each["recall"]))
+        lines = lines[:_MOST_CLASSES]
+        note = f"the {_MOST_CLASSES} classes with the lowest recall, of {len(found.classes)}"
+    table = Table("Class", "Images", "Precision", "Recall", "F1", title=note or None)
+    for each in lines:
+        shares = ("–" if each[k] is None else f"{each[k]:.1%}" for k in ("precision", "recall"))
+        f1 = "–" if each["f1"] is None else f"{each['f1']:.3f}"
+        table.add_row(str(each["class"]), f"{each['samples']:,}", *shares, f1)
+    stdout().print(table)
+    wrong = found.confusion.copy()
+    wrong[range(len(wrong)), range(len(wrong))] = 0
+    order = wrong.argsort(axis=None, kind="stable")[::-1][:_MOST_CONFUSED]
+    for row, column in zip(*divmod(order, len(wrong)), strict=True):
+        if wrong[row, column]:
+            said = f"{found.classes[row]} taken for {found.classes[column]}"
+            print_text(f"{said}: {wrong[row, column]:,} of {found.confusion[row].sum():,}")

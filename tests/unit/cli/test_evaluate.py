@@ -1,0 +1,78 @@
+"""Predictions and figures by class are those of the network that the run trained."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from raysuite.cli import app
+from raysuite.records import EpochFinished, Journal, Results
+from raysuite.track.register import weights_of
+from raysuite.train.evaluate import Evaluation
+from tests.unit.train.conftest import plan_of
+from tests.unit.train.conftest import run as execute
+
+Trained = tuple[Results, EpochFinished]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """A run's results, as `raysuite run` leaves them, and its last epoch."""
+    plan, results = plan_of(), Results(tmp_path_factory.mktemp("results"))
+    results.write_plans([plan.model_dump(mode="json")])
+    journal = results.journal_file(plan.run_id)
+    journal.parent.mkdir(parents=True)
+    records = execute(plan, model_file=weights_of(results, plan.run_id))
+    for record in records:
+        Journal(journal).write(record)
+    return results, [each for each in records if isinstance(each, EpochFinished)][-1]
+
+
+def test_it_is_what_validation_found(trained: Trained, tmp_path: Path) -> None:
+    results, last = trained
+    table = tmp_path / "predictions.csv"
+    words = ["evaluate", str(results.folder), "--json", "--out", str(table)]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["samples"] == 360
+    assert found["accuracy"] == last.val_accuracy
+    assert found["loss"] == pytest.approx(last.val_loss)
+    confusion = np.array(found["confusion"])
+    assert confusion.trace() / confusion.sum() == last.val_accuracy
+    with table.open() as stream:
+        lines = list(csv.DictReader(stream))
+    assert len(lines) == 360
+    assert np.mean([line["label"] == line["predicted"] for line in lines]) == last.val_accuracy
+    # digits are one folder a class, by which the place tells the label
+    assert all(Path(line["place"]).parent.name == line["label"] for line in lines)
+
+
+def test_other_data(trained: Trained) -> None:
+    results, last = trained
+    words = ["evaluate", str(results.folder), "data.format=tfrecord", "--json"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["accuracy"] == last.val_accuracy
+
+
+@pytest.mark.parametrize("wrong", [["seed=1"], ["data.name=cifar10"], ["--run", "none"]])
+def test_bad_input(trained: Trained, wrong: list[str]) -> None:
+    done = CliRunner().invoke(app, ["evaluate", str(trained[0].folder), *wrong])
+    assert done.exit_code == 2
+
+
+def test_figures_by_class() -> None:
+    labels, predicted = np.array([0, 0, 1, 1, 1]), np.array([0, 1, 1, 1, 0])
+    found = Evaluation(("a", "b", "c"), labels, predicted, np.ones(5, np.float32), 0.5)
+    assert found.accuracy == pytest.approx(0.6)
+    assert found.confusion.tolist() == [[1, 1, 0], [1, 2, 0], [0, 0, 0]]
+    a, b, c = found.by_class()
+    assert a == {"class": "a", "precision": 0.5, "recall": 0.5, "f1": 0.5, "samples": 2}
+    assert (b["precision"], b["recall"], b["samples"]) == (2 / 3, 2 / 3, 3)
+    assert (c["precision"], c["recall"], c["samples"]) == (None, None, 0)
