@@ -18,7 +18,7 @@ from raysuite.cluster.folder import ClusterFolder
 
 def kill_agent(folder: ClusterFolder, temp: Path, **values: object) -> None:
     """An agent of the host `here` that has ended, with the database of a server that answered."""
-    (temp / "mlflow").mkdir()
+    (temp / "mlflow").mkdir(parents=True)
     write(temp / "mlflow" / "mlflow.db", "newer")
     (temp / "mlflow" / ANSWERED).touch()
     ended = subprocess.Popen(["true"])

@@ -18,6 +18,7 @@ from raysuite.errors import UserError
 
 VARIABLE = "RAYSUITE_CLUSTER"
 """The environment variable that names the folder in every process of the cluster."""
+_LEFT = ".left"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
 _AnyFile = TypeVar("_AnyFile", bound=File)
 
@@ -136,10 +137,21 @@ class ClusterFolder:
         for kind in (Mlflow, Head, Alive):
             self.forget(kind)
 
+    def left_nodes(self) -> dict[Path, Node]:
+        """Nodes of earlier clusters whose agents were killed, by the files that say so."""
+        paths = (self.path / "nodes").glob(f"*{_LEFT}")
+        read = {path: self._read(f"nodes/{path.name}", Node) for path in paths}
+        return {path: node for path, node in read.items() if node}
+
     def forget_nodes(self) -> None:
-        """Remove what the nodes of an earlier start said."""
+        """Remove what the nodes of an earlier start said; where an agent could not remove its
+        temporary folder, the next one on that host finds it by `left_nodes`."""
         for path in (self.path / "nodes").glob("*.json"):
-            path.unlink(missing_ok=True)
+            node = self._read(f"nodes/{path.name}", Node)
+            if node and node.temp and node.state in ("starting", "joined"):
+                path.rename(path.with_name(f"{node.host}.{Path(node.temp).name}{_LEFT}"))
+            else:
+                path.unlink(missing_ok=True)
 
     def _read(self, name: str, kind: type[_AnyFile]) -> _AnyFile | None:
         try:

@@ -150,8 +150,8 @@ def _what_it_left(folder: ClusterFolder, cluster: Cluster) -> str:
     if cluster.backend == "local":
         return "what it left is removed by `raysuite cluster down`"
     return (
-        "`raysuite cluster down` forgets it; what it left on its nodes is removed by hand: the "
-        f"`temp` of each {folder.path}/nodes/HOST.json"
+        "`raysuite cluster down` forgets it; what it left on its nodes (`temp` of each "
+        f"{folder.path}/nodes/HOST.json) goes with the next cluster of that name there, or by hand"
     )
 
 

@@ -60,9 +60,10 @@ class StopWatch:
         return self._stop
 
     def is_last_word(self) -> bool:
-        """Whether a person ended the suite: it is not to be gone on with by itself."""
+        """Whether a person ended the suite: it is not to be gone on with by itself. One that ended
+        with its cluster is, by `raysuite cluster up --resume`."""
         stop = self._of_cluster() or self.asked()
-        return stop is not None and stop.reason in ("interrupted", "down")
+        return stop is not None and stop.reason == "interrupted"
 
     def _of_cluster(self) -> Stop | None:
         if self._cluster is None:

@@ -27,7 +27,8 @@ def clear_away(
     a folder that is not the agent's own: /tmp may have been emptied since, and its path is known.
     """
     wrong = []
-    for node in folder.nodes():
+    left = folder.left_nodes()
+    for node in [*left.values(), *folder.nodes()]:
         if node.host != place.host or not node.temp:
             continue
         if find_process(node.pid, node.birth, node.began):
@@ -45,6 +46,9 @@ def clear_away(
             wrong.append(f"MLflow's database cannot be copied: {error}; it stays in {node.temp}")
         else:
             remove_temp(node.temp)
+    for path, node in left.items():
+        if node.host == place.host and not Path(node.temp).exists():
+            path.unlink(missing_ok=True)
     return wrong
 
 

@@ -19,7 +19,7 @@ from raysuite.cluster.agent.leftovers import clear_away
 from raysuite.cluster.agent.mlflow import ANSWERED
 from raysuite.cluster.agent.place import Place
 from raysuite.cluster.files import Cluster
-from raysuite.cluster.folder import ClusterFolder
+from raysuite.cluster.folder import ClusterFolder, prepare
 from raysuite.cluster.process import birth_of
 from tests.killed import kill_agent, said, stray, write
 from tests.living import living
@@ -166,6 +166,24 @@ def test_a_database_that_a_second_user_left_is_not_taken_over(
     assert "is left alone" in line
     assert said(folder.mlflow / "mlflow.db") == "ours"
     assert temp.exists()
+
+
+def test_the_next_cluster_of_that_name_removes_what_a_job_left(
+    temp: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("RAYSUITE_HOME", str(tmp_path))
+    cluster = living()
+    folder = prepare(cluster)
+    keep_older(folder, "older")
+    kill_agent(folder, temp)
+    kill_agent(folder, tmp_path / "rs-other", host="elsewhere")
+    for _ in range(2):
+        prepare(cluster)
+        assert folder.nodes() == []
+    clear_away(folder, cluster, HEAD, print)
+    assert not temp.exists()
+    assert said(folder.mlflow / "mlflow.db") == "newer"
+    assert [node.host for node in folder.left_nodes().values()] == ["elsewhere"]
 
 
 def test_no_other_node_writes_the_database(

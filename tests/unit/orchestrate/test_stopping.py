@@ -49,7 +49,7 @@ def test_signals(number: signal.Signals, reason: str, last: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "last"), [("time_limit", False), ("preempted", False), ("down", True)]
+    ("reason", "last"), [("time_limit", False), ("preempted", False), ("down", False)]
 )
 def test_the_clusters_own_request(cluster: ClusterFolder, reason: str, last: bool) -> None:
     with StopWatch(cluster, 30.0) as watch:
