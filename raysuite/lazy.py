@@ -37,6 +37,11 @@ def load(target: str) -> Any:
             f"{target!r} cannot be imported: no module named {error.name!r}; "
             "check the spelling, and that its folder is in PYTHONPATH or the working folder"
         ) from error
+    except SystemExit as error:
+        raise UserError(
+            f"{target!r} cannot be imported: {module_name} ends the process (sys.exit) while it is "
+            "imported; put what it runs below `if __name__ == '__main__':`"
+        ) from error
     except Exception as error:  # the user's module may raise anything while it is imported
         raise UserError(
             f"{target!r} cannot be imported: {module_name} raised {type(error).__name__}: {error}"

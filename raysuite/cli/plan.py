@@ -34,6 +34,12 @@ def plan(
             "official. Default: this machine.",
         ),
     ] = None,
+    deep: Annotated[
+        bool,
+        typer.Option(
+            help="Also pass one batch through each network, and read an image of each split."
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plans as JSON.")] = False,
 ) -> None:
     """Print every run of a spec with its resolved numbers. Nothing is started.
@@ -44,6 +50,7 @@ def plan(
       raysuite plan experiments/quickstart.yaml training.epochs=3 strategy=ddp
       raysuite plan experiments/quickstart.yaml 'matrix.resources.workers=[1, 2, 4]' --gpus 4
       raysuite plan experiments/aach2023-throughput.yaml --gpus 1024
+      raysuite plan my_experiment.yaml --deep
       raysuite plan experiments/quickstart.yaml --json
     """
     from raysuite.plan import make_plans, official
@@ -51,6 +58,11 @@ def plan(
 
     document = read_document(spec, overrides or [], scale)
     plans = make_plans(document, gpus, elsewhere=gpus is not None)
+    if deep:
+        from raysuite.orchestrate.preflight import dry_batch
+
+        with dry_batch(plans, document) as check:
+            check()
     if as_json:
         print_text(json.dumps([_data(each) for each in plans], indent=2))
         return

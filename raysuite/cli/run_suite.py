@@ -40,6 +40,7 @@ def carry_out(request: Request) -> None:
     request.check()
     from raysuite.orchestrate import suite
     from raysuite.orchestrate.cluster import ending
+    from raysuite.orchestrate.preflight import dry_batch, unproven
     from raysuite.orchestrate.stopping import StopWatch
     from raysuite.plan import make_plans
 
@@ -56,8 +57,12 @@ def carry_out(request: Request) -> None:
     tracking = Tracking(request.tracking_uri) if request.mlflow else None
     try:
         with StopWatch(cluster, request.stop_within_s) as watch, ExitStack() as joined:
+            left = [each for each in plans if not (results and results.end_of(each.run_id))]
+            check_batch = joined.enter_context(dry_batch(unproven(left), document))
             with timings.phase("ray"):
                 capacity = joined.enter_context(suite.connect(request.address))
+            with timings.phase("dry batch"):
+                check_batch()
             if results is None and document is not None:
                 plans = make_plans(document, int(capacity.gpus))
                 suite.check(plans, capacity, document)

@@ -14,6 +14,7 @@ from raysuite.records import Results, RunFinished
 PHASES = {
     "driver": "start of the command, imports, spec and plans",
     "ray": "start of Ray, or joining its cluster",
+    "dry batch": "what is left of one batch through each network of your own, when Ray has started",
     "batches": "search for batches that the spec leaves open",
     "workers": "start of the worker processes, until the first run begins in them",
     "runs": "from the first run's beginning to the last one's end, with what lies between",

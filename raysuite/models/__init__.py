@@ -28,7 +28,7 @@ def build(model: ModelOptions, facts: DatasetFacts) -> nn.Module:
 
     Weights are drawn from torch's global generator, so seed it first. Your own
     `module:attribute` is called with those of `num_classes`, `in_channels` and `image_size` that
-    its signature names, and with the spec's options, which come first.
+    its signature names, and with the spec's options, which come first. Lazy layers are initialised.
 
     Raises UserError where the model cannot be imported or made, does not take such images, or is
     not an nn.Module.
@@ -42,7 +42,7 @@ def build(model: ModelOptions, facts: DatasetFacts) -> nn.Module:
     arguments = {**given, **model.options}
     try:
         built = constructor(**arguments)
-    except Exception as error:  # the constructor may be the user's own
+    except (Exception, SystemExit) as error:  # the constructor may be the user's own
         called = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
         raise UserError(
             f"model {model.name!r} cannot be made: called with {called or 'nothing'}, it raised "
@@ -53,11 +53,23 @@ def build(model: ModelOptions, facts: DatasetFacts) -> nn.Module:
             f"model {model.name!r} gave {type(built).__name__}; it should be a class of "
             "torch.nn.Module or a function that returns one"
         )
+    if any(isinstance(each, nn.UninitializedParameter) for each in built.parameters()):
+        _initialise(built, facts)
     if model.freeze:
         from raysuite.models.fine_tuning import freeze
 
         freeze(built, model.freeze)
     return built
+
+
+def _initialise(model: nn.Module, facts: DatasetFacts) -> None:
+    """Have lazy layers draw their weights, by two images: frameworks need the shapes of all."""
+    import torch
+
+    model.eval()  # so that dropout draws nothing, and BatchNorm's statistics stay
+    with torch.no_grad():
+        model(torch.zeros(2, facts.channels, facts.image_size, facts.image_size))
+    model.train()
 
 
 def check(name: str) -> None:

@@ -2,24 +2,120 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Callable
-from functools import cache
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 
 from raysuite import lazy, models
-from raysuite.errors import Mistake, UserError
+from raysuite.cluster import private
+from raysuite.errors import Mistake, SpecError, UserError
 from raysuite.orchestrate.cluster import Capacity
-from raysuite.plan import RunPlan
+from raysuite.plan import RunPlan, placed
+from raysuite.spec import Document
 
+_FOUND, _OUTPUT = "found", "output"
+_LAST_LINES = 3
 _PARTS = {"horovod": "horovod", "deepspeed": "deepspeed", "dali": "nvidia.dali"}
 
 
+@contextmanager
+def dry_batch(plans: Sequence[RunPlan], document: Document | None) -> Iterator[Callable[[], None]]:
+    """Pass one batch through the network of each plan, in a process of its own that begins at once.
+
+    It imports torch and the user's modules, which takes seconds. Yields what waits for it and
+    raises SpecError with everything that it found, with file and line where a document has them.
+    """
+    plans = _distinct(plans)
+    if not plans:
+        yield lambda: None
+        return
+    with private.temporary_folder("rs-dry-") as folder:
+        given = folder / "plans.json"
+        given.write_text(json.dumps([each.model_dump(mode="json") for each in plans]), "utf-8")
+        with given.open() as stdin, (folder / _OUTPUT).open("w") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "raysuite.train.dry_batch", str(folder / _FOUND)],
+                stdin=stdin,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C is this process's to handle
+            )
+        try:
+            yield partial(_raise_what_was_found, process, plans, folder, document)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _raise_what_was_found(
+    process: subprocess.Popen[bytes],
+    plans: Sequence[RunPlan],
+    folder: Path,
+    document: Document | None,
+) -> None:
+    code, file = process.wait(), folder / _FOUND
+    lines = file.read_text("utf-8").splitlines() if file.exists() else []
+    found = [
+        (plan, Mistake(message, key=key))
+        for plan, line in zip(plans, lines, strict=False)
+        for key, message in json.loads(line)
+    ]
+    if len(lines) < len(plans):
+        output = (folder / _OUTPUT).read_text("utf-8", errors="replace").splitlines()
+        message = f"the process that tried one batch ended with {code}"
+        message = ": ".join([message, " | ".join(output[-_LAST_LINES:])])
+        found.append((plans[len(lines)], Mistake(message, key="model.name")))
+    if found:
+        raise SpecError([placed(document, m, p.label) if document else m for p, m in found])
+
+
+def _distinct(plans: Sequence[RunPlan]) -> list[RunPlan]:
+    """One plan of all that a dry batch cannot tell apart."""
+    return list(
+        {
+            json.dumps(
+                [
+                    plan.spec.model.model_dump(mode="json"),
+                    plan.spec.data.model_dump(mode="json"),
+                    plan.spec.strategy.model_dump(mode="json"),
+                    plan.micro_batch > 1 or plan.undecided,
+                ]
+            ): plan
+            for plan in reversed(plans)
+        }.values()
+    )[::-1]
+
+
+def unproven(plans: Sequence[RunPlan]) -> list[RunPlan]:
+    """Those whose network or data set is the user's own, or has options or weights of hers: the
+    others are known to be trained under every strategy."""
+    return [
+        plan
+        for plan in plans
+        if ":" in plan.spec.model.name
+        or plan.spec.model.options
+        or plan.spec.model.weights
+        or plan.spec.model.freeze
+        or plan.spec.data.own
+    ]
+
+
+def unknown_model(plan: RunPlan) -> list[Mistake]:
+    """Why the plan's model cannot be imported: less than a dry batch says, and in this process."""
+    message = _error(models.check, plan.spec.model.name)
+    return [Mistake(message, key="model.name")] if message else []
+
+
 def lacking(plan: RunPlan) -> list[Mistake]:
-    """What the plan names and cannot be imported: models, strategies, optional parts."""
+    """What the plan names and cannot be imported: strategies, optional parts."""
     spec = plan.spec
-    found = {"model.name": _error(models.check, spec.model.name)}
+    found: dict[str, str] = {}
     if spec.model.weights is not None and not Path(spec.model.weights).is_file():
         found["model.weights"] = (
             f"there is no file {spec.model.weights}; give one with a state_dict, on a path that "

@@ -157,7 +157,9 @@ class HorovodEngine(TorchEngine):
     ) -> None:
         hvd = _horovod()
         super().__init__(model, HorovodComm(hvd), world, settings)
-        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        # all ranks draw the same; Horovod 0.28.1 broadcasts no booleans
+        sent = {key: each for key, each in model.state_dict().items() if each.dtype != torch.bool}
+        hvd.broadcast_parameters(sent, root_rank=0)
         compression = (
             hvd.Compression.fp16 if options.compression == "fp16" else hvd.Compression.none
         )

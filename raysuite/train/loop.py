@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -218,12 +219,11 @@ class TrainingLoop:
         return [self.engine.model, *([self.average.model] if self.average else [])]
 
     def save_model(self, file: Path, weights: dict[str, Tensor]) -> None:
-        """Write the whole state of the model that was validated: its weights and its buffers."""
+        """Write the `state_dict` of the model that was validated, with whole `weights`."""
         model = self.engine.model
         if self.average is not None:
             model, weights = self.average.model, self.average.weights()
-        buffers = {name: value.cpu() for name, value in model.named_buffers()}
-        torch.save({**weights, **buffers}, file)
+        torch.save(whole_state(model, weights), file)
 
     def close(self) -> None:
         """Free the loaders and the engine."""
@@ -231,3 +231,16 @@ class TrainingLoop:
         self.train_loader.close()
         self._val.close()
         self.engine.close()
+
+
+def whole_state(model: nn.Module, weights: dict[str, Tensor]) -> dict[str, Any]:
+    """`model.state_dict()` on the CPU, with `weights`, by the names of `named_parameters`, in the
+    place of parameters that may be sharded. Tied weights stand under each of their names."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+
+    def whole(value: Any) -> Any:
+        if id(value) in names:
+            return weights[names[id(value)]]
+        return value.cpu() if isinstance(value, Tensor) else value
+
+    return {key: whole(value) for key, value in model.state_dict(keep_vars=True).items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -44,18 +45,6 @@ BAD = [
         id="one of the matrix",
     ),
     pytest.param(
-        LEAST.replace("own:Net", "own:Nett"),
-        (2, "model.name"),
-        ["'own:Nett'", "'own' has no 'Nett'"],
-        id="no such model",
-    ),
-    pytest.param(
-        LEAST.replace("own:Net", "broken:Net"),
-        (2, "model.name"),
-        ["'broken:Net'", "NameError"],
-        id="a module that raises",
-    ),
-    pytest.param(
         LEAST.replace("ddp", "{name: custom, target: 'nowhere:Ours'}"),
         (4, "strategy.target"),
         ["'nowhere:Ours'", "no module named 'nowhere'"],
@@ -89,6 +78,26 @@ def test_one_mistake_at_its_place(
     (mistake,) = refused.value.mistakes
     assert str(mistake).startswith(f"bad.yaml:{place[0]}: {place[1]}: ")
     assert [word for word in words if word not in str(mistake)] == []
+
+
+def test_what_one_batch_says_has_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(str(own.__file__), "own.py")
+    Path("ends.py").write_text("import os\nprint('so long')\nos._exit(3)\n")
+    Path("exits.py").write_text("import sys\nsys.exit(0)\n")
+    models = ["own:Net", "own:Nett", "exits:Net", "ends:Net", "own:Net"]
+    Path("bad.yaml").write_text(LEAST + f"matrix: {{model: {models}}}\n")
+    monkeypatch.setattr(suite, "connect", lambda _: nullcontext(TWO_CPUS))
+    for command in (["plan", "bad.yaml", "--deep"], ["run", "bad.yaml", "--no-mlflow"]):
+        refused = CliRunner().invoke(app, command)
+        assert refused.exit_code == 2
+        heading, *mistakes = refused.stderr.splitlines()
+        assert heading == "error: 3 mistakes"
+        expected = ["has no 'Nett'", "sys.exit", "ended with 3: so long"]
+        for mistake, words in zip(mistakes, expected, strict=True):
+            assert mistake.strip().startswith("bad.yaml:7: model.name: ")
+            assert words in mistake
+    assert not Path("results").exists()
 
 
 @pytest.mark.alone

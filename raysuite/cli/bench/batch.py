@@ -67,6 +67,7 @@ def batch(
     """
     from raysuite.cli.run_batches import search_batches
     from raysuite.orchestrate import suite
+    from raysuite.orchestrate.preflight import dry_batch, unproven
     from raysuite.orchestrate.stopping import StopWatch
     from raysuite.plan import make_plans
     from raysuite.plan.batches import opened
@@ -83,7 +84,12 @@ def batch(
         _tell_plan(first, as_json)
         return
     folder = _folder(out, first[0].spec.name)
-    with StopWatch(None, 0.0) as watch, suite.connect(address) as capacity:
+    with (
+        dry_batch(unproven(first), document) as check_batch,
+        StopWatch(None, 0.0) as watch,
+        suite.connect(address) as capacity,
+    ):
+        check_batch()
         plans = wishes(int(capacity.gpus))
         suite.check(plans, capacity, document)
         decision = search_batches(plans, folder, capacity.nodes, watch, silent=as_json)

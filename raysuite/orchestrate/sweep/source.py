@@ -15,7 +15,7 @@ from raysuite.orchestrate import stopping
 from raysuite.orchestrate.cluster import Capacity, Node
 from raysuite.orchestrate.losses import record_failure, record_loss
 from raysuite.orchestrate.nodes import Need
-from raysuite.orchestrate.preflight import lacking, too_large
+from raysuite.orchestrate.preflight import lacking, too_large, unknown_model
 from raysuite.orchestrate.sweep import room
 from raysuite.orchestrate.sweep.population import Population
 from raysuite.orchestrate.sweep.rules import JournaledRule, settle_pruned
@@ -185,7 +185,7 @@ class TrialSource(Searcher):
 
     def _can_be(self, plan: RunPlan) -> bool:
         """Whether this cluster can make the run; where it cannot, that is recorded."""
-        wrong = [*lacking(plan), *too_large(plan, self._capacity)]
+        wrong = [*unknown_model(plan), *lacking(plan), *too_large(plan, self._capacity)]
         if wrong:
             self._begin(plan)
             message = "; ".join(str(mistake) for mistake in wrong)

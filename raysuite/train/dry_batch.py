@@ -1,0 +1,248 @@
+"""One batch through the network of each plan, forward and backward, before anything starts.
+
+    python -m raysuite.train.dry_batch FILE < plans.json
+
+writes into FILE a line for each plan: a JSON list of its mistakes, as [key, message]. It is a
+process of its own as it imports torch and the user's module, which may end it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from raysuite import models
+from raysuite.data import Split, prepare
+from raysuite.data.base import Slice
+from raysuite.data.reading import read, shown
+from raysuite.data.source import open_source
+from raysuite.errors import Mistake, UserError
+from raysuite.models.fine_tuning import load_weights
+from raysuite.plan import RunPlan
+from raysuite.spec.data import DataOptions
+from raysuite.spec.datasets import DatasetFacts
+from raysuite.spec.experiment import ModelOptions
+from raysuite.spec.strategies import StrategyOptions
+
+_MOST_NAMES = 5
+_LARGE = 2 * 10**7
+"""Parameters."""
+_PASSES = 2
+"""A layer that is used in every second step shows in two."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """What of a network a strategy depends on."""
+
+    unused: tuple[str, ...]
+    """Parameters that no pass gave a gradient."""
+    sometimes: tuple[str, ...]
+    """Parameters that one pass gave a gradient and the other did not."""
+    sparse: tuple[str, ...]
+    """Parameters with sparse gradients."""
+    scalar: tuple[str, ...]
+    """Parameters of no dimension."""
+    empty: tuple[str, ...]
+    """Parameters of no value."""
+    scripted: bool
+
+
+def mistakes(plan: RunPlan) -> list[Mistake]:
+    """Why this plan's network cannot be trained under its strategy, or its images not be read."""
+    images = 1 if plan.micro_batch == 1 and not plan.undecided else 2
+    found = _network(plan.spec.model.model_dump_json(), plan.dataset, images)
+    wrong = {"model.name": found} if isinstance(found, str) else _refused(plan.spec.strategy, found)
+    if unread := _unread(plan.spec.data.model_dump_json(), plan.dataset):
+        wrong = {**wrong, "data.name": unread}
+    return [Mistake(message, key=key) for key, message in wrong.items()]
+
+
+@cache
+def _network(model: str, facts: DatasetFacts, images: int) -> Network | str:
+    """What a pass in training and one in evaluation tell; or why there is none.
+
+    A large network is passed through on torch's meta device, if it allows it: that takes neither
+    memory nor time but for some seconds of imports.
+    """
+    options = ModelOptions.model_validate_json(model)
+    try:
+        with torch.device("meta"):
+            built = models.build(options, facts)
+            large = sum(each.numel() for each in built.parameters()) > _LARGE
+            if large and options.weights is None:
+                return examine(built, facts, images)
+    except (Exception, SystemExit):
+        pass  # the one with numbers says why
+    try:
+        with torch.random.fork_rng(devices=[]):
+            built = models.build(options, facts)
+            if options.weights is not None and Path(options.weights).is_file():
+                load_weights(built, Path(options.weights), facts.classes)
+            return examine(built, facts, images)
+    except UserError as error:
+        return str(error)
+    except (Exception, SystemExit) as error:  # the user's forward may raise anything
+        shape = f"[{images}, {facts.channels}, {facts.image_size}, {facts.image_size}]"
+        return (
+            f"given images of shape {shape} in fp32, it raised {type(error).__name__}: {error}; "
+            "correct the network, or change data.image_size, data.channels or the batch"
+        )
+
+
+def examine(model: nn.Module, facts: DatasetFacts, images: int) -> Network:
+    """Pass `images` random ones through a model. Raises UserError, and whatever its code raises."""
+    named = dict(model.named_parameters())
+    trained = {name: each for name, each in named.items() if each.requires_grad}
+    if not trained:
+        raise UserError(
+            "all of its parameters are frozen: nothing would be trained; leave requires_grad of "
+            "some as it is"
+        )
+    odd = [n for n, each in named.items() if each.is_floating_point() and each.dtype != torch.float]
+    if odd:
+        raise UserError(
+            f"{_listed(odd)}: {str(named[odd[0]].dtype).removeprefix('torch.')}, and weights and "
+            "images are float32 here; leave out .double(), .half() and the like: "
+            "training.precision computes in 16 bits"
+        )
+    device = next(iter(trained.values())).device
+    shape = (images, facts.channels, facts.image_size, facts.image_size)
+    labels = torch.zeros(images, dtype=torch.long, device=device)
+    with_gradient = []
+    sparse: set[str] = set()
+    model.train()
+    for _ in range(_PASSES):
+        model.zero_grad()
+        logits = _checked(model(torch.randn(shape, device=device)), images, facts.classes)
+        if not logits.requires_grad:
+            raise UserError(
+                "its output does not depend on any parameter that is trained; look for .detach(), "
+                "torch.no_grad() or argmax in forward"
+            )
+        functional.cross_entropy(logits, labels).backward()
+        with_gradient.append({name for name, each in trained.items() if each.grad is not None})
+        sparse |= {name for name in with_gradient[-1] if _gradient(trained[name]).is_sparse}
+    model.eval()
+    with torch.no_grad():
+        _checked(model(torch.randn(shape, device=device)), images, facts.classes)
+    ever, always = set.union(*with_gradient), set.intersection(*with_gradient)
+    return Network(
+        unused=tuple(name for name in trained if name not in ever),
+        sometimes=tuple(name for name in trained if name in ever - always),
+        sparse=tuple(sorted(sparse)),
+        scalar=tuple(name for name, each in named.items() if each.dim() == 0),
+        empty=tuple(name for name, each in named.items() if each.numel() == 0),
+        scripted=any(isinstance(each, torch.jit.ScriptModule) for each in model.modules()),
+    )
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
+
+
+def _checked(output: object, images: int, classes: int) -> Tensor:
+    """The output, if it is logits [images, classes]."""
+    wanted = f"expected are logits, one tensor [{images}, {classes}] for {images} images"
+    if not isinstance(output, Tensor):
+        parts = ""
+        if isinstance(output, Mapping):
+            parts = f" with {', '.join(map(repr, output))}"
+        elif isinstance(output, tuple | list):
+            parts = f" of {len(output)}"
+        raise UserError(
+            f"its output is a {type(output).__name__}{parts}; {wanted}; return the logits alone, "
+            "or name a function that returns a module which picks them"
+        )
+    if output.shape != (images, classes):
+        hint = "its last layer must have as many outputs as the data set has classes: take "
+        hint += "num_classes as an argument, or set model.options"
+        if output.dim() != 2 or output.shape[0] != images:
+            hint = "keep the first dimension for the images, and flatten the others"
+        raise UserError(f"its output has the shape {list(output.shape)}; {wanted}; {hint}")
+    if not output.is_floating_point():
+        raise UserError(f"its output is {output.dtype}; {wanted}, before argmax and softmax")
+    return output
+
+
+def _refused(strategy: StrategyOptions, network: Network) -> dict[str, str]:
+    """What this network has that this strategy cannot train: key -> message."""
+    zero = strategy.zero_stage if strategy.name == "deepspeed" else None
+    found = {}
+    if network.sparse:
+        found["model.name"] = (
+            f"{_listed(network.sparse)}: sparse gradients, which strategies average differently; "
+            "set sparse=False in the layer"
+        )
+    without = [*network.unused, *network.sometimes]
+    if strategy.name == "ddp" and not strategy.find_unused_parameters and without:
+        found["strategy.find_unused_parameters"] = (
+            f"{_listed(without)}: no gradient in a training step, for which ddp would wait; set it "
+            "to true, or remove or freeze what the output does not depend on"
+        )
+    if strategy.name in ("horovod", "deepspeed") and network.sometimes:
+        found["strategy.name"] = (
+            f"{_listed(network.sometimes)}: a gradient in some steps only; {strategy.name} takes "
+            "it as zero in the others, so that momentum and weight decay change the weights, which "
+            "other strategies leave; take ddp with find_unused_parameters: true"
+        )
+    if zero is not None and network.scalar:
+        found["strategy.name"] = (
+            f"{_listed(network.scalar)}: of no dimension, which DeepSpeed cannot broadcast; give "
+            "it the shape [1], or choose another strategy"
+        )
+    if zero == 3 and (network.empty or network.scripted):
+        what = f"{_listed(network.empty)}: without a value" if network.empty else "a ScriptModule"
+        found["strategy.zero_stage"] = f"{what}, which stage 3 cannot shard; set it to 2 or less"
+    return found
+
+
+@cache
+def _unread(data: str, facts: DatasetFacts) -> str:
+    """Why the first image of a split cannot be read; empty if both can."""
+    options = DataOptions.model_validate_json(data)
+    if options.name == "digits":  # made of what scikit-learn brings
+        return ""
+    try:
+        prepared = prepare(options, facts)
+        splits: tuple[Split, ...] = ("train", "val")
+        for split in splits:
+            source = open_source(prepared, split)
+            try:
+                first = Slice(np.zeros(1, np.int64), 1, 1)
+                shown(source, prepared, first, read(source, prepared, first))
+            finally:
+                source.close()
+    except UserError as error:
+        return "" if options.bad_samples == "skip" else str(error)
+    return ""
+
+
+def _listed(names: list[str] | tuple[str, ...]) -> str:
+    more = len(names) - _MOST_NAMES
+    shown = ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+    return f"parameter{'s' if len(names) > 1 else ''} {shown}"
+
+
+def main(file: Path) -> None:
+    """Look at the plans on standard input, one after the other."""
+    sys.path.append(os.getcwd())  # as for `raysuite`: the user's own modules lie there
+    plans = [RunPlan.model_validate(plan) for plan in json.load(sys.stdin)]
+    with file.open("w", encoding="utf-8") as lines:
+        for plan in plans:
+            print(json.dumps([[m.key, m.message] for m in mistakes(plan)]), file=lines, flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

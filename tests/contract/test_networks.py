@@ -1,0 +1,91 @@
+"""Networks as users write them: each is trained as by a plain loop under every strategy, or is
+refused, with the key to change, by one batch before anything starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raysuite.plan import RunPlan, make_plans
+from raysuite.spec import Document
+from raysuite.train.dry_batch import mistakes
+from tests.contract.launches import found_by
+from tests.networks import NETWORKS
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "single": {"name": "single"},
+    "ddp": {"name": "ddp"},
+    "ddp-unused": {"name": "ddp", "find_unused_parameters": True},
+    "horovod": {"name": "horovod"},
+    "deepspeed-0": {"name": "deepspeed", "zero_stage": 0},
+    "deepspeed-2": {"name": "deepspeed", "zero_stage": 2},
+    "deepspeed-3": {"name": "deepspeed", "zero_stage": 3},
+}
+ZERO = [variant for variant in VARIANTS if variant.startswith("deepspeed")]
+NOWHERE = (
+    *("all_frozen", "tuple", "dict", "flat", "maps", "labels", "too_few", "too_many"),
+    *("detached", "double", "sparse", "needs_argument", "raises", "ends"),
+)
+REFUSED = {(which, variant): "model.name" for which in NOWHERE for variant in VARIANTS}
+REFUSED |= {
+    ("unused", "ddp"): "strategy.find_unused_parameters",
+    ("every_second_step", "ddp"): "strategy.find_unused_parameters",
+    ("empty", "deepspeed-3"): "strategy.zero_stage",
+    ("scripted", "deepspeed-3"): "strategy.zero_stage",
+}
+REFUSED |= {("every_second_step", variant): "strategy.name" for variant in ("horovod", *ZERO)}
+REFUSED |= {("scalar", variant): "strategy.name" for variant in ZERO}
+BY_RANK = ("batch_norm", "dropout")
+"""Each rank has statistics, or draws, of its own: not as in one process."""
+TOLERANCE = 1e-5
+
+
+def workers(variant: str) -> int:
+    return 1 if variant == "single" else 2
+
+
+def plan_of(which: str, variant: str) -> RunPlan:
+    data = {
+        "name": "networks",
+        "model": {"name": "tests.networks:made", "options": {"which": which}},
+        "data": {"name": "digits"},
+        "strategy": VARIANTS[variant],
+        "optimizer": {"name": "sgd", "lr": 0.1},
+        "training": {"epochs": 1, "global_batch": 64},
+        "resources": {"workers": workers(variant), "device": "cpu"},
+    }
+    return make_plans(Document(data, "test"), gpus=0)[0]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_one_batch_says_what_cannot_be_trained(variant: str) -> None:
+    found = {
+        which: [mistake.key for mistake in mistakes(plan_of(which, variant))] for which in NETWORKS
+    }
+    expected = {
+        which: [REFUSED[which, variant]] if (which, variant) in REFUSED else []
+        for which in NETWORKS
+    }
+    assert found == expected
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_others_are_trained_as_by_a_plain_loop(variant: str) -> None:
+    framework = VARIANTS[variant]["name"]
+    request = {
+        each: (options, [which for which in NETWORKS if (which, each) not in REFUSED])
+        for each, options in VARIANTS.items()
+        if options["name"] == framework
+    }
+    for found in found_by(framework, workers(variant), "network_worker", request):
+        for which, figures in found[variant].items():
+            assert figures["in_order"] == [True] * 3, which
+            if which in BY_RANK and workers(variant) > 1:
+                continue
+            assert figures["losses"] <= TOLERANCE, which
+            if which == "unused":  # what gets no gradient decays under Horovod and DeepSpeed
+                figures["weights"] |= {"auxiliary.weight": 0.0, "auxiliary.bias": 0.0}
+            assert max(figures["weights"].values()) <= TOLERANCE, (which, figures["weights"])
