@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -54,6 +54,16 @@ class DataOptions(Options):
     """What is drawn anew for each training image in each epoch: `none`, `pad_crop_flip` (a shift
     by up to an eighth, CIFAR's recipe), `resized_crop_flip` (a random part, ImageNet's recipe);
     `auto`: the set's own."""
+    # left out where they are not set, so that runs keep their ids
+    mean: tuple[float, ...] | None = Field(
+        default=None, min_length=1, max_length=3, exclude_if=lambda values: values is None
+    )
+    """Per channel, of pixels in 0..1: subtracted from each image; default: the set's own, or
+    ImageNet's for your own images."""
+    std: tuple[Annotated[float, Field(gt=0)], ...] | None = Field(
+        default=None, min_length=1, max_length=3, exclude_if=lambda values: values is None
+    )
+    """Per channel: what is left is divided by it; given together with `mean`."""
     bad_samples: Literal["error", "skip"] = "error"
     """Unreadable images: `error` names the first one and ends the run; `skip` looks through the
     whole set before the first epoch, and leaves them out."""
@@ -93,6 +103,9 @@ class DataOptions(Options):
             wrong.append("`options` are for your own 'module:attribute'")
         if self.classes is not None and self.name not in ("tfrecord",) and not self.own:
             wrong.append(f"`classes` is known from the files of {self.name}; leave it out")
+        lengths = [len(values) for values in (self.mean, self.std) if values is not None]
+        if len(lengths) == 1 or len(set(lengths)) > 1:
+            wrong.append("give `mean` and `std` together, with one value for each channel")
         if wrong:
             raise ValueError("; ".join(wrong))
         return self

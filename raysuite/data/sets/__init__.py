@@ -39,7 +39,8 @@ def prepare(data: DataOptions, facts: DatasetFacts, cache: Path | None = None) -
 def treatment(data: DataOptions, channels: int) -> dict[str, Any]:
     """What becomes of the pixels: augment, fit, and mean and std per channel, as in Prepared.
 
-    One's own images are normalised with ImageNet's mean and std, averaged where they are grey.
+    One's own images are normalised with ImageNet's mean and std, averaged where they are grey,
+    unless `data.mean` and `data.std` are given.
     """
     known = NAMED.get(data.name)
     augment: Augment = known.augment if known else "none"
@@ -48,16 +49,18 @@ def treatment(data: DataOptions, channels: int) -> dict[str, Any]:
         augment = data.augment
     if augment == "resized_crop_flip":
         fit = "center"
-    pair = (known.mean, known.std) if known else (IMAGENET_MEAN, IMAGENET_STD)
+    if data.mean is not None and data.std is not None:
+        pair = (data.mean, data.std)
+    elif data.name == "digits":
+        pair = (load("raysuite.data.sets.digits:MEAN"), load("raysuite.data.sets.digits:STD"))
+    else:
+        pair = (known.mean, known.std) if known else (IMAGENET_MEAN, IMAGENET_STD)
     mean, std = (_of_channels(values, channels) for values in pair)
     return {"augment": augment, "fit": fit, "mean": mean, "std": std}
 
 
 def normalisation(data: DataOptions, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and std per channel, of pixels in 0..1, whether or not the set lies on this machine."""
-    if data.name == "digits":
-        mean, std = load("raysuite.data.sets.digits:MEAN"), load("raysuite.data.sets.digits:STD")
-        return mean * channels, std * channels
     rule = treatment(data, channels)
     return rule["mean"], rule["std"]
 

@@ -41,8 +41,6 @@ def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
     publish(root, partial(write_digits, size=facts.image_size))
     form = data.form or "folder"
     verify(root, ("listing", form))
-    rule = treatment(data, facts.channels)
-    rule |= {"mean": MEAN * facts.channels, "std": STD * facts.channels}
     prepared = Prepared(
         data=data,
         facts=facts,
@@ -51,7 +49,7 @@ def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
         files=root / form,
         listing=root / "listing" if form == "folder" else _records(root / form, cache),
         exact=True,
-        **rule,
+        **treatment(data, facts.channels),
     )
     found = {split: len(Listing.read(root / "listing", split).labels) for split in SPLITS}
     return counted(prepared, found)

@@ -11,15 +11,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from pydantic import ValidationError
 from sklearn.datasets import load_digits
 
-from raysuite.data import Prepared, prepare
+from raysuite.data import Prepared, Slice, make_loader, prepare
 from raysuite.data.sets import digits as module
 from raysuite.data.source import open_source
 from raysuite.errors import DataError
 from raysuite.spec.data import DataOptions
 from raysuite.spec.datasets import DIGITS
+from raysuite.spec.loaders import NativeOptions
 
 
 def arrays(prepared: Prepared, split: str) -> tuple[np.ndarray, np.ndarray]:
@@ -70,6 +73,22 @@ def test_mean_and_std_are_those_of_the_training_split(digits):
     pixels = arrays(digits, "train")[0] / 255
     assert module.MEAN[0] == pytest.approx(pixels.mean(), abs=5e-5)
     assert module.STD[0] == pytest.approx(pixels.std(), abs=5e-5)
+
+
+def test_ones_own_mean_and_std(cache):
+    data = DataOptions(name="digits", mean=(0.5,), std=(0.25,))
+    prepared = prepare(data, DIGITS, cache)
+    plain = prepare(DataOptions(name="digits"), DIGITS, cache)
+    step = [Slice(np.arange(4), 4, 4)]
+    found, expected = (
+        next(make_loader(each, "val", NativeOptions(), torch.device("cpu")).batches(step)).images
+        for each in (prepared, plain)
+    )
+    pixels = expected * plain.std[0] + plain.mean[0]
+    torch.testing.assert_close(found, (pixels - 0.5) / 0.25)
+    for wrong in ({"mean": (0.5,)}, {"mean": (0.5,), "std": (0.1, 0.1)}, {"std": (0.0,)}):
+        with pytest.raises(ValidationError):
+            DataOptions(name="digits", **wrong)
 
 
 def test_other_sizes_are_enlarged(cache):
