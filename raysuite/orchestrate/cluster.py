@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 from unittest.mock import patch
 
@@ -118,15 +119,19 @@ def connect(address: str | None) -> Iterator[Capacity]:
 
 def _start(address: str | None, own: Path | None) -> None:
     import ray
-    from ray._private import worker
+    from ray._private import utils, worker
 
     # it writes on stdout, amid our records, what the journals tell: log_to_driver has no say in it
     worker.print_to_stdstream = _log_instead
-    on_sigterm = signal.getsignal(signal.SIGTERM)
     try:
         if address:
             _knock(address)
-        with _fewest_processes() if own else nullcontext():
+        with (
+            _fewest_processes() if own else nullcontext(),
+            # Ray's own handler exits at once, with 15
+            patch.object(utils, "set_sigterm_handler", lambda handler: None),
+            interrupted_afterwards(),
+        ):
             ray.init(
                 address=address or "local",
                 log_to_driver=False,
@@ -140,9 +145,35 @@ def _start(address: str | None, own: Path | None) -> None:
         raise UserError(
             f"no Ray cluster answers at {address!r}: {error}; give HOST:PORT of one whose head runs"
         ) from error
-    signal.signal(signal.SIGTERM, on_sigterm)  # Ray's own handler exits at once, with 15
     # its controller runs in this process; how runs ended stands in their journals
     logging.getLogger("ray.train").setLevel(logging.CRITICAL)
+
+
+@contextmanager
+def interrupted_afterwards() -> Iterator[None]:
+    """Have the first Ctrl-C end this context only at its end, the second one at once.
+
+    Amid Ray's start, KeyboardInterrupt may leave a lock of `logging` taken, or a process of Ray
+    without an owner.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pressed = 0
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal pressed
+        pressed += 1
+        if pressed > 1:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        raise KeyboardInterrupt
 
 
 class _RayProcess(subprocess.Popen[bytes]):
@@ -168,6 +199,7 @@ class _RayProcess(subprocess.Popen[bytes]):
 
         with suppress(psutil.NoSuchProcess):
             process = psutil.Process(self.pid)
+            process.suspend()  # so that it starts no other meanwhile
             for each in (*process.children(recursive=True), process):
                 with suppress(psutil.NoSuchProcess):
                     each.kill()

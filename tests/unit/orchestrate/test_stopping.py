@@ -12,6 +12,7 @@ import pytest
 
 from raysuite.cluster.files import Stop as ClustersStop
 from raysuite.cluster.folder import ClusterFolder
+from raysuite.orchestrate.cluster import interrupted_afterwards
 from raysuite.orchestrate.stopping import FILE, StopWatch, tell, told
 from raysuite.train.stopping import Stop
 
@@ -103,3 +104,19 @@ def test_every_reason_of_a_cluster_is_one_of_a_run(tmp_path: Path) -> None:
     for reason in ClustersStop.model_json_schema()["properties"]["reason"]["enum"]:
         (tmp_path / FILE).write_text(json.dumps({"reason": reason, "deadline": None}))
         assert told(tmp_path) == Stop(reason)
+
+
+@pytest.mark.parametrize(("presses", "reached"), [(1, True), (2, False)])
+def test_ctrl_c_while_ray_starts(presses: int, reached: bool) -> None:
+    came = []
+
+    def start() -> None:
+        with interrupted_afterwards():
+            for _ in range(presses):
+                os.kill(os.getpid(), signal.SIGINT)
+            came.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        start()
+    assert came == [True] * reached
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

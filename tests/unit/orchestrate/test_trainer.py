@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ray._private import services
+from ray._private import services, worker
 from ray._private.node import Node
 from ray.train import ScalingConfig
 from ray.train.v2._internal.callbacks.accelerators import AcceleratorSetupCallback
@@ -55,6 +55,7 @@ def test_what_is_replaced_has_the_same_form() -> None:
         assert source.count(f"self.{name}(") == 1
         assert "return " not in inspect.getsource(getattr(Node, name))
     assert issubclass(services.ConsolePopen, subprocess.Popen)
+    assert inspect.getsource(worker).count("utils.set_sigterm_handler(") >= 2
     assert "= ConsolePopen(" in inspect.getsource(services.start_ray_process)
 
 
