@@ -26,19 +26,21 @@ class SlurmBackend:
         said = _ask(["sbatch", "--parsable", str(folder.script)])
         return cluster.model_copy(update={"job": said.strip().partition(";")[0]})
 
-    def state(self, cluster: Cluster) -> JobState:
-        if not cluster.job:
-            return JobState("gone")
+    def states(self, clusters: Sequence[Cluster]) -> list[JobState]:
+        jobs = ",".join(cluster.job for cluster in clusters if cluster.job)
+        said = ""
         try:
-            said = _ask(["squeue", "--noheader", f"--jobs={cluster.job}", "--format=%T|%r|%N"])
+            if jobs:
+                said = _ask(["squeue", "--noheader", f"--jobs={jobs}", "--format=%A|%T|%r|%N"])
         except SlurmError as error:
             # a job is forgotten a few minutes after its end
-            gone = "Invalid job id" in str(error)
-            return JobState("gone" if gone else "unknown", reason="" if gone else str(error))
-        return parse_state(said)
+            if "Invalid job id" not in str(error):
+                return [JobState("unknown", reason=str(error)) for _ in clusters]
+        rows = {job: row for job, _, row in (line.partition("|") for line in said.splitlines())}
+        return [parse_state(rows.get(cluster.job, "")) for cluster in clusters]
 
     def end(self, cluster: Cluster) -> None:
-        waits = self.state(cluster).phase == "waiting"
+        waits = self.states([cluster])[0].phase == "waiting"
         self._cancel(cluster, *([] if waits else ["--signal=TERM"]))
 
     def kill(self, cluster: Cluster) -> None:
@@ -48,7 +50,8 @@ class SlurmBackend:
         try:
             _ask(["scancel", *options, cluster.job])
         except SlurmError:
-            state = self.state(cluster)  # slurmctld signals no job that has ended, or just ends
+            # slurmctld signals no job that has ended, or just ends
+            (state,) = self.states([cluster])
             if state.phase != "gone" and state.state != "COMPLETING":
                 raise
 
@@ -70,8 +73,7 @@ def script(folder: ClusterFolder, cluster: Cluster, command: tuple[str, ...]) ->
 
 def parse_state(said: str) -> JobState:
     """What `squeue --format=%T|%r|%N` said of one job; nothing at all means that it is gone."""
-    line = said.strip().splitlines()[0] if said.strip() else ""
-    state, _, rest = line.partition("|")
+    state, _, rest = said.strip().partition("|")
     reason, _, names = rest.partition("|")
     if state in _WAITING:
         return JobState("waiting", state, reason)
