@@ -76,14 +76,22 @@ class Strategy(Protocol):
 class Engine(ABC):
     """Trains one model on one rank."""
 
-    def __init__(self, model: nn.Module, comm: Comm, world: World, settings: StepSettings) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        comm: Comm,
+        world: World,
+        settings: StepSettings,
+        whole_gradients: bool = False,
+    ) -> None:
+        """`whole_gradients`: see LossScale."""
         self.model = model
         """The bare model."""
         self.comm = comm
         self.world = world
         self.settings = settings
-        self.scale = LossScale(model, comm, enabled=settings.precision == "fp16")
-        self.autocast = Autocast(model, settings.precision, world.device, self.scale)
+        self.scale = LossScale(model, comm, settings.precision == "fp16", whole_gradients)
+        self.autocast = Autocast(model, settings.precision, world.device)
         """The model under autocast: what each framework wraps."""
 
     @abstractmethod
@@ -122,8 +130,9 @@ class Engine(ABC):
 
     def loss(self, batch: Batch, logits: Tensor) -> tuple[Tensor, Tensor]:
         """(this rank's share of the mean loss of the global batch, summed loss of its samples)."""
+        scaled = self.scale.apply(logits.float(), batch.of_global)
         total = functional.cross_entropy(
-            logits[: batch.real].float(),
+            scaled[: batch.real],
             batch.labels[: batch.real],
             reduction="sum",
             label_smoothing=self.settings.label_smoothing,

@@ -60,7 +60,8 @@ class DdpEngine(TorchEngine):
         settings: StepSettings,
         options: DdpOptions,
     ) -> None:
-        super().__init__(model, TorchComm(world.device), world, settings)
+        lossless = options.compression == "none"
+        super().__init__(model, TorchComm(world.device), world, settings, whole_gradients=lossless)
         with warnings.catch_warnings():
             # newer versions of torch call this option forward_sync_buffers
             warnings.simplefilter("ignore", FutureWarning)

@@ -156,7 +156,8 @@ class HorovodEngine(TorchEngine):
         options: HorovodOptions,
     ) -> None:
         hvd = _horovod()
-        super().__init__(model, HorovodComm(hvd), world, settings)
+        lossless = options.compression == "none" and not options.adasum
+        super().__init__(model, HorovodComm(hvd), world, settings, whole_gradients=lossless)
         # all ranks draw the same; Horovod 0.28.1 broadcasts no booleans
         sent = {key: each for key, each in model.state_dict().items() if each.dtype != torch.bool}
         hvd.broadcast_parameters(sent, root_rank=0)

@@ -5,10 +5,12 @@ bits. Here weights, gradients and communication stay fp32, and only the forward 
 passes run in 16 bits: the model is wrapped *inside* whatever the framework wraps.
 
 fp16 needs loss scaling (Micikevicius et al. 2018, "Mixed Precision Training", section 3.2). The
-logits carry the factor into the backward pass, and a hook on each weight takes it out of the
-gradient before any framework sees it. A gradient that overflowed makes all ranks skip the step.
-The world size, by which a rank's share of the loss is larger than one process's, is taken out of
-the factor: a sample's gradient in 16 bits is the same however many ranks there are.
+scale counts per sample: whatever the number of ranks, of micro-batches and of samples in a global
+batch, the gradient of one sample's loss by its logits is multiplied by it in 16 bits, and no small
+gradient is lost because a batch is large. It is taken out of the gradients in fp32, where they are
+whole and averaged in one fused pass after the last backward pass; where a framework shards or
+compresses them, by a hook on each weight, before the framework reads them. A gradient that
+overflowed makes all ranks skip the step.
 """
 
 from __future__ import annotations
@@ -22,33 +24,67 @@ from raysuite.parallel.comm import Comm
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
-_START, _GROW_AFTER = 2.0**16, 2000
-"""First scale, and steps without overflow before it doubles: as torch.amp.GradScaler."""
+_START = 2.0**10
+"""First scale: torch.amp.GradScaler's 2^16 over a mean of 64 samples."""
+_GROW_AFTER = 2000
+"""Steps without overflow before the scale doubles: as torch.amp.GradScaler."""
+_SMALLEST = 1e-4
+"""A smaller scale fails the run: as fairseq's `--min-loss-scale`."""
 
 
 class LossScale:
-    """Dynamic loss scale; does nothing unless enabled."""
+    """Dynamic loss scale; does nothing unless enabled.
 
-    def __init__(self, model: nn.Module, comm: Comm, enabled: bool) -> None:
+    `whole`: after the last backward pass of a step, each rank holds all gradients in fp32, averaged
+    over ranks without loss. Otherwise hooks unscale each gradient as it is made.
+    """
+
+    def __init__(self, model: nn.Module, comm: Comm, enabled: bool, whole: bool = False) -> None:
         self.enabled = enabled
         self.factor = _START if enabled else 1.0
+        """By what the gradient of one sample's loss is multiplied in 16 bits."""
+        self.skipped = 0
+        """Steps that overflowed since the last checkpoint was loaded, or since the start."""
         self._comm = comm
+        self._carried = 1.0
         self._good_steps = 0
         self._overflow: Tensor | None = None
         self._skip = False
-        if enabled:
-            for parameter in model.parameters():
+        self._whole = whole
+        self._parameters = [each for each in model.parameters() if each.requires_grad]
+        if enabled and not whole:
+            for parameter in self._parameters:
                 parameter.register_hook(self._unscale)
 
-    def _unscale(self, gradient: Tensor) -> Tensor:
-        found = (~torch.isfinite(gradient)).any()
-        self._overflow = found if self._overflow is None else self._overflow | found
-        return gradient / self.carried
+    def apply(self, logits: Tensor, of_global: int) -> Tensor:
+        """`logits` [b, classes] fp32 of a global batch of `of_global` samples; their gradient is
+        scaled on its way back.
 
-    @property
-    def carried(self) -> float:
-        """By what the backward pass is scaled on this rank."""
-        return self.factor / self._comm.size
+        A rank's share of the loss is the sum over its samples times world size / `of_global`.
+        """
+        if not (self.enabled and logits.requires_grad):
+            return logits
+        self._carried = self.factor * of_global / self._comm.size
+        scaled: Tensor = _Scale.apply(logits, self._carried)
+        return scaled
+
+    def _unscale(self, gradient: Tensor) -> Tensor:
+        """Of one weight; what is not finite becomes 0, as compression with error feedback would
+        keep it for ever."""
+        result = gradient.clone()
+        self._unscale_in_place([result])
+        return result.nan_to_num_(0.0, 0.0, 0.0)
+
+    def _unscale_in_place(self, gradients: list[Tensor]) -> None:
+        if not gradients:
+            return
+        device = gradients[0].device
+        if self._overflow is None:
+            self._overflow = torch.zeros(1, device=device)
+        # the kernel of torch.amp.GradScaler: one pass on a GPU that divides and looks for overflow
+        torch._amp_foreach_non_finite_check_and_unscale_(
+            gradients, self._overflow, torch.full((1,), 1 / self._carried, device=device)
+        )
 
     def guard(self, optimizer: torch.optim.Optimizer) -> None:
         """Make `optimizer.step` do nothing in a step whose gradients overflowed on any rank."""
@@ -62,19 +98,38 @@ class LossScale:
         optimizer.step = step  # type: ignore[method-assign]
 
     def decide(self) -> None:
-        """After the last backward pass of a step: do all ranks take it?"""
+        """After the last backward pass of a step: do all ranks take it?
+
+        Whole gradients are unscaled here. They are equal on all ranks, and so is the answer.
+        """
         if not self.enabled:
             return
-        found = torch.zeros(()) if self._overflow is None else self._overflow.float()
-        self._skip = bool(self._comm.all_reduce(found.reshape(1), "max").item() > 0)
+        if self._whole:
+            self._unscale_in_place(
+                [each.grad for each in self._parameters if each.grad is not None]
+            )
+        found = torch.zeros(1) if self._overflow is None else self._overflow
+        if not self._whole:
+            found = self._comm.all_reduce(found, "max")
+        self._skip = bool(found.item() > 0)
         self._overflow = None
 
     def update(self) -> None:
-        """After the step: halve the scale on overflow, double it after many good steps."""
+        """After the step: halve the scale on overflow, double it after many good steps.
+
+        Raises FloatingPointError where the scale gets too small to be of use.
+        """
         if not self.enabled:
             return
         if self._skip:
             self.factor, self._good_steps = self.factor / 2, 0
+            self.skipped += 1
+            if self.factor < _SMALLEST:
+                raise FloatingPointError(
+                    f"fp16: the loss scale fell below {_SMALLEST:g}, as gradients overflowed in "
+                    f"{self.skipped} steps; lower optimizer.lr, or set training.precision to bf16 "
+                    "or fp32"
+                )
         else:
             self._good_steps += 1
             if self._good_steps % _GROW_AFTER == 0:
@@ -82,11 +137,12 @@ class LossScale:
 
     def state(self) -> dict[str, float]:
         """What a checkpoint keeps."""
-        return {"factor": self.factor, "good_steps": float(self._good_steps)}
+        return {"sample_factor": self.factor, "good_steps": float(self._good_steps)}
 
     def load_state(self, state: dict[str, float]) -> None:
-        """Take up what `state` gave."""
-        self.factor, self._good_steps = state["factor"], int(state["good_steps"])
+        """Take up what `state` gave; a scale that was kept per batch begins anew."""
+        if "sample_factor" in state:
+            self.factor, self._good_steps = state["sample_factor"], int(state["good_steps"])
 
 
 class _Scale(torch.autograd.Function):
@@ -105,14 +161,11 @@ class _Scale(torch.autograd.Function):
 class Autocast(nn.Module):
     """`model` with forward and backward in `precision`; the logits come out in fp32."""
 
-    def __init__(
-        self, model: nn.Module, precision: str, device: torch.device, scale: LossScale
-    ) -> None:
+    def __init__(self, model: nn.Module, precision: str, device: torch.device) -> None:
         super().__init__()
         self.model = model
         self._dtype = _DTYPES[precision]
         self._device = device.type
-        self._scale = scale
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits [b, classes] fp32 for images [b, C, H, W] fp32."""
@@ -121,7 +174,4 @@ class Autocast(nn.Module):
             return logits
         with torch.autocast(self._device, dtype=self._dtype):
             logits = self.model(images)
-        logits = logits.float()
-        if self._scale.enabled and logits.requires_grad:
-            logits = _Scale.apply(logits, self._scale.carried)
-        return logits
+        return logits.float()

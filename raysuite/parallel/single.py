@@ -43,7 +43,7 @@ class SingleEngine(TorchEngine):
     def __init__(
         self, model: nn.Module, make_optimizer: MakeOptimizer, world: World, settings: StepSettings
     ) -> None:
-        super().__init__(model, NoComm(), world, settings)
+        super().__init__(model, NoComm(), world, settings, whole_gradients=True)
         self.optimizer = make_optimizer(model.parameters())
         self.scale.guard(self.optimizer)
 

@@ -44,6 +44,9 @@ class GateVerdict(RecordBase):
     error_batchnorm: float
     """The same for a network with BatchNorm, against one process that normalises each rank's
     slice of the batch by itself."""
+    error_16_bits: float | None = None
+    """In a run's bf16 or fp16, without lossy options: largest relative error of the weights' way,
+    the logits and the losses against one process in fp32; None in fp32."""
     tolerance: float | None
     """Largest error that passes; None where the options are lossy by intent and no bound holds."""
     rule: str

@@ -57,10 +57,22 @@ def gate_sheet(runs: Sequence[RunFigures]) -> Sheet:
     return Sheet(
         name="gate",
         title="Verdicts of the gate",
-        header=("Run", "Seed", "Verdict", "Error", "With BatchNorm", "Tolerance", "Rule"),
+        header=(
+            "Run",
+            "Seed",
+            "Verdict",
+            "Error",
+            "With BatchNorm",
+            "16 bits",
+            "Tolerance",
+            "Rule",
+        ),
         cells=tuple(_verdict(run) for run in runs),
-        numbers=frozenset(("Seed", "Error", "With BatchNorm", "Tolerance")),
-        notes=("Errors are the largest relative error of a weight tensor, without unit.",),
+        numbers=frozenset(("Seed", "Error", "With BatchNorm", "16 bits", "Tolerance")),
+        notes=(
+            "Errors are the largest relative error of a weight tensor, without unit; in 16 bits, "
+            "of the network's update.",
+        ),
     )
 
 
@@ -68,10 +80,11 @@ def _verdict(run: RunFigures) -> tuple[str, ...]:
     verdict = run.verdict
     begin = (run.name, str(run.plan["seed"]), run.gate)
     if verdict is None:
-        return (*begin, *(text.NONE,) * 4)
+        return (*begin, *(text.NONE,) * 5)
     bound = "no bound" if verdict.tolerance is None else f"{verdict.tolerance:.2g}"
     errors = (f"{verdict.error:.2g}", f"{verdict.error_batchnorm:.2g}")
-    return (*begin, *errors, bound, verdict.rule)
+    short = text.NONE if verdict.error_16_bits is None else f"{verdict.error_16_bits:.2g}"
+    return (*begin, *errors, short, bound, verdict.rule)
 
 
 def sheet_files(

@@ -27,7 +27,7 @@ from raysuite.measure.memory import PeakMemory, available_bytes
 from raysuite.parallel import make_strategy
 from raysuite.parallel.base import Engine, StepSettings, Strategy, World
 from raysuite.parallel.comm import Comm
-from raysuite.parallel.precision import Autocast, LossScale
+from raysuite.parallel.precision import Autocast
 from raysuite.plan import RunPlan
 from raysuite.plan.batches import decided, search_of
 from raysuite.records.batches import BatchTried, Stage, TriedFile
@@ -161,9 +161,8 @@ class _Ranks:
     def _pass(self, size: int) -> None:
         plan, world = self._plan, self._world
         model = build_model(plan, world)
-        scale = LossScale(model, self._comm, enabled=False)
         model.train()
-        wrapped = Autocast(model, plan.spec.training.precision, world.device, scale)
+        wrapped = Autocast(model, plan.spec.training.precision, world.device)
         batch = self._batch(size, size)
         functional.cross_entropy(wrapped(batch.images).float(), batch.labels).backward()
         now(world.device)

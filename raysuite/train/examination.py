@@ -8,6 +8,10 @@ against one process that passes the ranks' slices one by one and steps on their 
 What else a wrong strategy could hide behind is varied on purpose: the last batch holds a single
 sample, so that all ranks but one have padding alone; the learning rate changes at every step; and
 no gradient is clipped unless clipping itself is looked at, as it would undo a wrong scale.
+
+One process trains in fp32, whatever the strategy under test does: the same rounding or the same
+wrong loss scale on both sides would not be seen. In fp16 there is one more step, whose gradients
+overflow on the last rank alone, so that all ranks must skip it; one process has no such step.
 """
 
 from __future__ import annotations
@@ -16,11 +20,12 @@ import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from raysuite.data.base import Batch
 from raysuite.data.order import permutation, rank_slices
 from raysuite.optim import build_optimizer
 from raysuite.parallel.base import Engine, StepSettings, Strategy, World
@@ -38,6 +43,10 @@ PLAIN = SgdOptions(momentum=0.9, weight_decay=1e-4)
 _MICRO_BATCH = 4
 _LOOKED_AT = 10
 """Samples whose logits are compared after the training."""
+_OVERFLOW_BEFORE = 2
+"""The step before which one is made that overflows in fp16."""
+_TOO_LARGE = 1e30
+"""A pixel that fp16 cannot hold."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,12 @@ class Comparison:
     weights: float = math.inf
     logits: float = math.inf
     losses: float = math.inf
+    updates: float = math.inf
+    """|w - r| / |r - w0| over the whole network, with w0 before the training."""
+    worst_update: float = math.inf
+    """The same of the tensor that is worst by it."""
+    moved: float = 0.0
+    """Of the tensor that moved least beside one process's: |w - w0| / |r - w0|."""
     fault: str = ""
     """Why nothing could be compared."""
 
@@ -59,6 +74,11 @@ class Comparison:
     def error(self) -> float:
         """The largest of the errors."""
         return max(self.weights, self.logits, self.losses)
+
+    @property
+    def loose_error(self) -> float:
+        """The largest over the whole network, of its updates instead of its weights."""
+        return max(self.updates, self.logits, self.losses)
 
     @property
     def subject(self) -> str:
@@ -73,7 +93,7 @@ def compare(
     batch_norm: bool = False,
     optimizer: OptimizerOptions = PLAIN,
 ) -> Comparison:
-    """Train by `strategy` on all ranks and by one process on each, and compare.
+    """Train by `strategy` on all ranks and in fp32 by one process on each, and compare.
 
     `settings.micro_batch` and the optimiser's rates are replaced by the small network's own. All
     ranks must call it.
@@ -94,13 +114,15 @@ def compare(
                 return Comparison(fault=fault)
             rates = [rate * _pace(optimizer) for rate in RATES]
             found = _train(engine, data, rates, global_batch, world, settings.accumulate)
+            exact = replace(settings, precision="fp32")
             reference = make_engine(
-                single, alone, settings, batch_norm, optimizer, global_batch, passes
+                single, alone, exact, batch_norm, optimizer, global_batch, passes
             )
+            before = reference.weights()
             expected = _train(reference, data, rates, global_batch, alone, passes)
             if batch_norm:  # the running statistics are each rank's own
                 found.logits = expected.logits
-            return _judge(engine.comm, found, expected)
+            return _judge(engine.comm, found, expected, before)
         finally:
             engine.close()
 
@@ -186,26 +208,38 @@ def _train(
     order = permutation(len(images), SEED, 0)
     steps = rank_slices(order, global_batch, world.size, world.rank, accumulate)
     engine.model.train()
-    losses = [
-        engine.step([batch_of(data, part) for part in step], rate)
-        for step, rate in zip(steps, rates, strict=True)
-    ]
+    losses = []
+    for index, (step, rate) in enumerate(zip(steps, rates, strict=True)):
+        batches = [batch_of(data, part) for part in step]
+        if index == _OVERFLOW_BEFORE and engine.settings.precision == "fp16":
+            engine.step([_overflowing(batch, world) for batch in batches], rate)
+        losses.append(engine.step(batches, rate))
     engine.model.eval()
     with torch.no_grad():
         logits = engine.forward(images[:_LOOKED_AT])
     return _Outcome(engine.weights(), logits.float().cpu(), torch.stack(losses).double().cpu())
 
 
-def _judge(comm: Comm, found: _Outcome, expected: _Outcome) -> Comparison:
+def _overflowing(batch: Batch, world: World) -> Batch:
+    """`batch`, with pixels on the last rank that fp16 cannot hold."""
+    if world.rank < world.size - 1:
+        return batch
+    return replace(batch, images=torch.full_like(batch.images, _TOO_LARGE))
+
+
+def _judge(
+    comm: Comm, found: _Outcome, expected: _Outcome, before: dict[str, Tensor]
+) -> Comparison:
     """The same on all ranks."""
     losses = comm.all_reduce(found.losses, "sum")
     errors = [
         _worst_tensor(found.weights, expected.weights),
         _distance(found.logits, expected.logits),
         max(map(_distance, losses, expected.losses)),
+        *_updates(found.weights, expected.weights, before),
     ]
     worst = comm.all_reduce(torch.tensor(errors, dtype=torch.float64), "max").tolist()
-    return Comparison(same_on_all_ranks(comm, found.weights), *worst)
+    return Comparison(same_on_all_ranks(comm, found.weights), *worst[:-1], moved=-worst[-1])
 
 
 def _worst_tensor(weights: dict[str, Tensor], reference: dict[str, Tensor]) -> float:
@@ -213,6 +247,23 @@ def _worst_tensor(weights: dict[str, Tensor], reference: dict[str, Tensor]) -> f
     if weights.keys() != reference.keys():
         return math.inf
     return max(_distance(weights[name], expected) for name, expected in reference.items())
+
+
+def _updates(
+    weights: dict[str, Tensor], reference: dict[str, Tensor], before: dict[str, Tensor]
+) -> tuple[float, float, float]:
+    """`Comparison`'s updates and worst_update, and the negative of moved."""
+    if weights.keys() != reference.keys():
+        return math.inf, math.inf, 0.0
+
+    def norms(one: dict[str, Tensor], other: dict[str, Tensor]) -> Tensor:
+        return torch.stack([(one[name] - other[name]).double().norm() for name in reference])
+
+    way, error = norms(reference, before), norms(weights, reference)
+    moved = (norms(weights, before) / way).nan_to_num(0.0, 0.0).min()
+    found = [error.norm() / way.norm(), (error / way).max(), -moved]
+    updates, worst, still = torch.stack(found).nan_to_num(math.inf, math.inf).tolist()
+    return updates, worst, still
 
 
 def _distance(value: Tensor, reference: Tensor) -> float:

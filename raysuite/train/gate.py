@@ -9,9 +9,12 @@ accumulation and label smoothing, in fp32 and without clipping. Afterwards
 
 That is done with SGD, and where the run has another optimiser, or spares some parameters its weight
 decay, once more with the run's own. Where the run clips, it is done once more with a norm that
-clips every step. Where it uses 16 bits, or options that change the arithmetic on purpose
-(compression, Adasum), it is done once more as the run does it: rule 1 holds, and how far that leads
-away is reported, not judged.
+clips every step.
+
+Where the run uses 16 bits, it is done in them too, with and without that norm, against one process
+in fp32, to a loose bound: a wrong loss scale is wrong by a factor, and rounding by some 1 %.
+Where it has options that change the arithmetic on purpose (compression, Adasum), it is done once
+more with them: rule 1 holds, every weight must have moved, and the distance is reported only.
 
 See docs/gate.md for what this finds and what it cannot.
 """
@@ -38,6 +41,14 @@ from raysuite.train.verdicts import cache_file, known_pass, places
 
 TOLERANCE = 1e-5
 """Largest relative error: some 100 roundings of fp32."""
+
+TOLERANCE_16_BITS = 0.2
+"""Largest relative error of the updates, logits and losses in bf16 and fp16. Right ones showed at
+most 0.12 in bf16 and 0.03 in fp16, in 84 trainings each with 1 to 64 ranks times micro-batches."""
+_TENSOR_16_BITS = 0.5
+"""Largest relative error of one tensor's update; right ones showed at most 0.3."""
+_LEAST_MOVE = 0.01
+"""Of lossy options: the least way of a weight, beside one process's."""
 
 _BITING_CLIP = 0.05
 """A gradient norm that the small network exceeds in every step."""
@@ -104,39 +115,47 @@ def examine(
             exact = make_strategy(plain_options)
             exact.start(world)
     pure = replace(settings, precision="fp32", clip_norm=None)
-    plain = [compare(exact, world, pure)]
-    if plain[0].fault:
-        return _verdict(options, world, run_id, message=plain[0].fault)
-    if settings.clip_norm is not None:
-        plain.append(compare(exact, world, replace(pure, clip_norm=_BITING_CLIP)))
+    clips = [None] if settings.clip_norm is None else [None, _BITING_CLIP]
+    plain = []
+    for clip in clips:
+        plain.append(compare(exact, world, replace(pure, clip_norm=clip)))
+        if plain[0].fault:
+            return _verdict(options, world, run_id, message=plain[0].fault)
     if optimizer is not None:
         plain.append(compare(exact, world, pure, optimizer=optimizer))
     batch_norm = compare(exact, world, pure, batch_norm=True)
-    all_of_them = [*plain, batch_norm]
+    short, lossy = [], []
     rule = "ranks bit-equal; equal to one process on the same global batch"
     if optimizer is not None:
         rule += f", by {optimizer.name} too"
     remarks = []
-    if (strategy.lossy and judged) or settings.precision != "fp32":
-        own = compare(strategy, world, settings)
-        all_of_them.append(own)
-        how = " and ".join(
-            [settings.precision] * (settings.precision != "fp32")
-            + ["lossy options"] * strategy.lossy
-        )
-        rule += f"; with {how}: ranks bit-equal, distance reported and not judged"
-        remarks.append(f"with {how} the weights differ by {own.weights:.1e}")
+    if settings.precision != "fp32" and judged:
+        short = [compare(exact, world, replace(settings, clip_norm=clip)) for clip in clips]
+        rule += f"; in {settings.precision} to {TOLERANCE_16_BITS:.0%} of one process in fp32"
+        worst = max(each.updates for each in short)
+        remarks.append(f"in {settings.precision} the updates differ by {worst:.1e}")
+    if strategy.lossy and (judged or settings.precision != "fp32"):
+        lossy.append(compare(strategy, world, settings))
+        rule += "; with lossy options: ranks bit-equal, distance reported and not judged"
+        remarks.append(f"with lossy options the weights differ by {lossy[0].weights:.1e}")
     if not judged:
         rule = "ranks bit-equal; lossy throughout, so the distance is reported and not judged"
-    faults = _faults(all_of_them, [*plain, batch_norm] if judged else [])
+        lossy += [*plain, batch_norm]
+    compared = [*plain, batch_norm, *short, *lossy]
+    faults = _faults(compared)
+    if judged and not faults:
+        faults = _differing([*plain, batch_norm]) or _differing_16_bits(short)
+    if any(each.moved < _LEAST_MOVE for each in lossy) and not faults:
+        faults.append("with lossy options a weight does not move")
     return _verdict(
         options,
         world,
         run_id,
         passed=not faults,
-        ranks_equal=all(each.ranks_equal for each in all_of_them),
+        ranks_equal=all(each.ranks_equal for each in compared),
         error=max(each.error for each in plain),
         error_batchnorm=batch_norm.error,
+        error_16_bits=max((each.loose_error for each in short), default=None),
         tolerance=TOLERANCE if judged else None,
         rule=rule,
         message="; ".join([*faults, *remarks]),
@@ -152,20 +171,37 @@ def _own(optimizer: OptimizerOptions) -> OptimizerOptions | None:
     )
 
 
-def _faults(compared: list[Comparison], judged: list[Comparison]) -> list[str]:
-    """What is wrong, the gravest first."""
+def _faults(compared: list[Comparison]) -> list[str]:
+    """What is wrong in whatever arithmetic, the gravest first."""
     faults = []
     if not all(each.ranks_equal for each in compared):
         faults.append("the ranks hold different weights: gradients are not synchronised")
     if any(math.isinf(each.error) for each in compared):
         faults.append("weights, logits or losses are not finite, or are not the network's")
-    worst = max(judged, key=lambda each: each.error, default=None)
-    if worst is not None and TOLERANCE < worst.error < math.inf:
-        faults.append(
-            f"its {worst.subject} differ by {worst.error:.1e} from one process on the same "
-            f"global batch; at most {TOLERANCE:.0e} is rounding"
-        )
     return faults
+
+
+def _differing(compared: list[Comparison]) -> list[str]:
+    worst = max(compared, key=lambda each: each.error)
+    if not TOLERANCE < worst.error < math.inf:
+        return []
+    return [
+        f"its {worst.subject} differ by {worst.error:.1e} from one process on the same "
+        f"global batch; at most {TOLERANCE:.0e} is rounding"
+    ]
+
+
+def _differing_16_bits(compared: list[Comparison]) -> list[str]:
+    """To be asked of finite ones."""
+    whole = max((each.loose_error for each in compared), default=0.0)
+    tensor = max((each.worst_update for each in compared), default=0.0)
+    if whole <= TOLERANCE_16_BITS and tensor <= _TENSOR_16_BITS:
+        return []
+    return [
+        f"in 16 bits its updates, logits or losses differ by {whole:.1e}, and those of one weight "
+        f"by {tensor:.1e}, from one process in fp32 on the same global batch; at most "
+        f"{TOLERANCE_16_BITS:g} and {_TENSOR_16_BITS:g} are rounding"
+    ]
 
 
 def _verdict(options: StrategyOptions, world: World, run_id: str, **found: Any) -> GateVerdict:

@@ -50,7 +50,7 @@ def validate(
     forward = engine.forward
     if average is not None:
         average_buffers(average.model, engine.comm)
-        forward = Autocast(average.model, engine.settings.precision, world.device, engine.scale)
+        forward = Autocast(average.model, engine.settings.precision, world.device)
     order, global_batch = np.arange(plan.dataset.val_samples), plan.micro_batch * plan.workers
     steps = rank_slices(order, global_batch, plan.workers, world.rank, skipped=skipped)
     sums = torch.zeros(3, dtype=torch.float64)

@@ -17,7 +17,9 @@ from raysuite.records import EpochFinished, Results, RunFailed, RunFinished
 from raysuite.spec.optimizers import LarsOptions, OptimizerOptions
 from raysuite.spec.strategies import CustomOptions, DdpOptions, HorovodOptions, StrategyOptions
 from raysuite.train import gate, verdicts
+from tests.contract.gate_16_bits_worker import DEFECTS
 from tests.contract.gate_worker import TARGET
+from tests.contract.launches import found_by
 from tests.ranks import ranks
 from tests.strategies.broken import FLAWS
 
@@ -193,3 +195,28 @@ def test_verify_outlives_crashes_and_hangs(tmp_path: Path, monkeypatch: pytest.M
     assert "rank 1: ValueError: rank 1 has had enough" in messages["raises"]
     assert f"no verdict within {HANGS_S} s" in messages["hangs"]
     assert "differ by" in messages["sum"]
+
+
+SHORT = [{"name": "ddp"}, {"name": "horovod"}] + [
+    {"name": "deepspeed", "zero_stage": stage} for stage in range(4)
+]
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("options", SHORT, ids=lambda each: "-".join(map(str, each.values())))
+def test_a_right_strategy_passes_in_16_bits(options: dict[str, Any], precision: str) -> None:
+    name = options["name"]
+    ours = [each for each in SHORT if each["name"] == name]
+    request = {"strategies": ours, "defects": ["bf16", "fp16"]}
+    for found in found_by(name, 2, "gate_16_bits_worker", request):
+        verdict = found[ours.index(options)][precision]
+        assert verdict["passed"], verdict["message"]
+        assert 1e-4 < verdict["error_16_bits"] < 0.15  # 16 bits were used
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_a_defect_of_16_bits_is_refused(defect: str) -> None:
+    request = {"strategies": [{"name": "ddp"}], "defects": list(DEFECTS)}
+    for found in found_by("ddp", 2, "gate_16_bits_worker", request):
+        assert not found[0][defect]["passed"]
+        assert found[0][defect]["error"] < gate.TOLERANCE  # fp32 is right

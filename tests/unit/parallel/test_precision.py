@@ -23,71 +23,131 @@ class TwoRanks(NoComm):
         return value.clamp(min=self.other)
 
 
-def scaled(comm: NoComm, enabled: bool = True) -> tuple[nn.Linear, LossScale, torch.optim.SGD]:
+def scaled(
+    comm: NoComm, enabled: bool = True, whole: bool = True
+) -> tuple[nn.Linear, LossScale, torch.optim.SGD]:
     model = nn.Linear(2, 1, bias=False)
-    scale = LossScale(model, comm, enabled)
+    scale = LossScale(model, comm, enabled, whole)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     scale.guard(optimizer)
     return model, scale, optimizer
 
 
-def step(model: nn.Module, scale: LossScale, optimizer: torch.optim.SGD, x: float = 1.0) -> None:
+def step(
+    model: nn.Module,
+    scale: LossScale,
+    optimizer: torch.optim.SGD,
+    x: float = 1.0,
+    of_global: int = 1,
+) -> None:
+    """With a rank's share of the loss: one sample's, of a global batch of so many."""
     optimizer.zero_grad()
-    (Autocast(model, "fp16", CPU, scale)(torch.full((1, 2), x))).sum().backward()
+    logits = scale.apply(Autocast(model, "fp16", CPU)(torch.full((1, 2), x)), of_global)
+    (logits.sum() * scale._comm.size / of_global).backward()
     scale.decide()
     optimizer.step()
     scale.update()
 
 
+WHOLE = pytest.mark.parametrize("whole", [True, False])
+
+
+@WHOLE
 @pytest.mark.parametrize("comm", [NoComm(), TwoRanks()])
-def test_what_the_framework_sees_is_not_scaled(comm: NoComm) -> None:
-    model, scale, optimizer = scaled(comm)
-    scale.factor = 1024.0
-    step(model, scale, optimizer)
+def test_gradients_are_unscaled(comm: NoComm, whole: bool) -> None:
+    model, scale, optimizer = scaled(comm, whole=whole)
+    step(model, scale, optimizer, of_global=4)
     assert model.weight.grad is not None
-    assert model.weight.grad.tolist() == [[1.0, 1.0]]
+    assert model.weight.grad.tolist() == [[comm.size / 4] * 2]
 
 
-def test_the_world_size_is_taken_out_of_the_factor() -> None:
-    """A rank's share of the loss is larger by it, and 16 bits shall see the same everywhere."""
-    assert scaled(TwoRanks())[1].carried == scaled(NoComm())[1].carried / 2
+@WHOLE
+def test_a_frozen_parameter_has_no_gradient_to_unscale(whole: bool) -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1, bias=False))
+    model[0].weight.requires_grad_(False)
+    scale = LossScale(model, NoComm(), True, whole)
+    step(model, scale, torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1.0))
+    assert model[0].weight.grad is None
+    assert model[0].bias.grad is not None
 
 
-def test_an_overflow_skips_the_step_and_halves_the_factor() -> None:
-    model, scale, optimizer = scaled(NoComm())
+@WHOLE
+def test_a_large_global_batch_loses_no_small_gradient(whole: bool) -> None:
+    """Of 2^16 samples, with 2^-20 as the gradient of one of them: its share is 2^-36, of which
+    nothing is left in fp16 unless the scale counts per sample."""
+    model, scale, optimizer = scaled(NoComm(), whole=whole)
+    step(model, scale, optimizer, x=2.0**-20, of_global=2**16)
+    assert model.weight.grad is not None
+    assert model.weight.grad.tolist() == [[2.0**-36] * 2]
+
+
+@pytest.mark.parametrize(("comm", "of_global"), [(NoComm(), 1), (NoComm(), 512), (TwoRanks(), 512)])
+def test_16_bits_see_a_sample_alike_in_every_batch(comm: NoComm, of_global: int) -> None:
+    _, scale, _ = scaled(comm)
+    logits = torch.zeros(1, 1, requires_grad=True)
+    (scale.apply(logits, of_global).sum() * comm.size / of_global).backward()
+    assert logits.grad is not None
+    assert logits.grad.item() == scale.factor == 2.0**10
+
+
+@WHOLE
+def test_an_overflow_skips_the_step_and_halves_the_factor(whole: bool) -> None:
+    model, scale, optimizer = scaled(NoComm(), whole=whole)
     before = model.weight.detach().clone()
     step(model, scale, optimizer, x=1e30)
     assert torch.equal(model.weight, before)
-    assert scale.factor == 2.0**15
+    assert (scale.factor, scale.skipped) == (2.0**9, 1)
     step(model, scale, optimizer, x=1e-3)
     assert not torch.equal(model.weight, before)
-    assert scale.factor == 2.0**15
+    assert (scale.factor, scale.skipped) == (2.0**9, 1)
 
 
 def test_another_ranks_overflow_counts() -> None:
-    model, scale, optimizer = scaled(TwoRanks(other=1.0))
+    model, scale, optimizer = scaled(TwoRanks(other=1.0), whole=False)
     before = model.weight.detach().clone()
     step(model, scale, optimizer, x=1e-3)
     assert torch.equal(model.weight, before)
-    assert scale.factor == 2.0**15
+    assert scale.factor == 2.0**9
+
+
+def test_hooks_leave_nothing_that_is_not_finite() -> None:
+    """PowerSGD would keep it for ever."""
+    model, scale, optimizer = scaled(NoComm(), whole=False)
+    step(model, scale, optimizer, x=1e30)
+    assert model.weight.grad is not None
+    assert model.weight.grad.isfinite().all()
+
+
+def test_a_scale_that_only_falls_ends_in_an_error() -> None:
+    model, scale, optimizer = scaled(NoComm())
+    for _ in range(23):
+        step(model, scale, optimizer, x=1e30)
+    with pytest.raises(FloatingPointError):
+        step(model, scale, optimizer, x=1e30)
 
 
 def test_the_factor_grows_after_2000_good_steps_on_end() -> None:
     model, scale, optimizer = scaled(NoComm())
-    scale.load_state({"factor": 64.0, "good_steps": 1998.0})
+    scale.load_state({"sample_factor": 64.0, "good_steps": 1998.0})
     step(model, scale, optimizer, x=1e-3)
     assert scale.factor == 64.0
     step(model, scale, optimizer, x=1e-3)
     assert scale.factor == 128.0
     step(model, scale, optimizer, x=1e30)
-    assert scale.state() == {"factor": 64.0, "good_steps": 0.0}
+    assert scale.state() == {"sample_factor": 64.0, "good_steps": 0.0}
+
+
+def test_a_checkpoint_with_a_scale_per_batch_begins_anew() -> None:
+    _, scale, _ = scaled(NoComm())
+    scale.load_state({"factor": 65536.0, "good_steps": 1998.0})
+    assert scale.state() == {"sample_factor": 2.0**10, "good_steps": 0.0}
 
 
 def test_fp32_is_left_alone() -> None:
     model, scale, optimizer = scaled(NoComm(), enabled=False)
     before = model.weight.detach().clone()
     images = torch.full((1, 2), 1e30)
-    logits = Autocast(model, "fp32", CPU, scale)(images)
+    logits = scale.apply(Autocast(model, "fp32", CPU)(images), 1)
     assert torch.equal(logits, model(images))
     scale.decide()
     optimizer.step()
@@ -99,7 +159,7 @@ def test_fp32_is_left_alone() -> None:
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_16_bits_round_inside_and_come_out_in_fp32(precision: str) -> None:
     model = nn.Linear(2, 1, bias=False)
-    wrapped = Autocast(model, precision, CPU, LossScale(model, NoComm(), precision == "fp16"))
+    wrapped = Autocast(model, precision, CPU)
     images = torch.randn(3, 2)
     logits = wrapped(images)
     assert logits.dtype == torch.float32
