@@ -7,15 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from raysuite.cluster.agent.leftovers import clear_local
-from raysuite.cluster.backend import JobState, backend_of, watch
+from raysuite.cluster.backend import JobState, backend_of
 from raysuite.cluster.explain import why_not
 from raysuite.cluster.files import Cluster, Timings
 from raysuite.cluster.folder import ClusterFolder, folder_of, prepare
 from raysuite.cluster.status import Status, check_here, status_of
 from raysuite.errors import RaysuiteError, UserError
 
-_ASK_EACH_S = 30.0
-"""How often SLURM is asked about a job that waits long."""
+_POLL_S = 0.5
 _FAILED_FOR_S = 45.0
 """A node that failed may be started again by the batch script, which gives a step that broke 30 s;
 not when it stays so."""
@@ -104,8 +103,8 @@ def wait(folder: ClusterFolder, tell: Callable[[Progress], None] = lambda _: Non
     """
     cluster = folder.cluster()
     began, patience = time.time(), Patience(cluster.site.start_timeout_seconds)
-    for job in watch(folder, cluster, _ASK_EACH_S):
-        status = status_of(folder, job)
+    while True:
+        status = status_of(folder)
         now = time.time()
         tell(Progress(status.job, status.alive_count, cluster.nodes, now - began))
         if not status.lives:
@@ -116,7 +115,7 @@ def wait(folder: ClusterFolder, tell: Callable[[Progress], None] = lambda _: Non
             return status
         if is_over:
             raise NotStartedError(why_not(folder, status_of(folder)))
-    raise AssertionError("a watch has no end")
+        time.sleep(_POLL_S)
 
 
 def _record_timings(

@@ -7,7 +7,6 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -51,10 +50,7 @@ class LocalBackend:
             found["started"] = psutil.Process(pid).create_time()
         return cluster.model_copy(update=found)
 
-    def states(self, clusters: Sequence[Cluster]) -> list[JobState]:
-        return [self._state(cluster) for cluster in clusters]
-
-    def _state(self, cluster: Cluster) -> JobState:
+    def state(self, cluster: Cluster) -> JobState:
         if not _is_here(cluster):
             return JobState("unknown", reason=f"it runs on {cluster.host}")
         if _agent(cluster) is None:

@@ -26,21 +26,19 @@ class SlurmBackend:
         said = _ask(["sbatch", "--parsable", str(folder.script)])
         return cluster.model_copy(update={"job": said.strip().partition(";")[0]})
 
-    def states(self, clusters: Sequence[Cluster]) -> list[JobState]:
-        jobs = ",".join(cluster.job for cluster in clusters if cluster.job)
-        said = ""
+    def state(self, cluster: Cluster) -> JobState:
+        if not cluster.job:
+            return JobState("gone")
         try:
-            if jobs:
-                said = _ask(["squeue", "--noheader", f"--jobs={jobs}", "--format=%A|%T|%r|%N"])
+            said = _ask(["squeue", "--noheader", f"--jobs={cluster.job}", "--format=%T|%r|%N"])
         except SlurmError as error:
             # a job is forgotten a few minutes after its end
-            if "Invalid job id" not in str(error):
-                return [JobState("unknown", reason=str(error)) for _ in clusters]
-        rows = {job: row for job, _, row in (line.partition("|") for line in said.splitlines())}
-        return [parse_state(rows.get(cluster.job, "")) for cluster in clusters]
+            gone = "Invalid job id" in str(error)
+            return JobState("gone" if gone else "unknown", reason="" if gone else str(error))
+        return parse_state(said)
 
     def end(self, cluster: Cluster) -> None:
-        waits = self.states([cluster])[0].phase == "waiting"
+        waits = self.state(cluster).phase == "waiting"
         self._cancel(cluster, *([] if waits else ["--signal=TERM"]))
 
     def kill(self, cluster: Cluster) -> None:
@@ -50,8 +48,7 @@ class SlurmBackend:
         try:
             _ask(["scancel", *options, cluster.job])
         except SlurmError:
-            # slurmctld signals no job that has ended, or just ends
-            (state,) = self.states([cluster])
+            state = self.state(cluster)  # slurmctld signals no job that has ended, or just ends
             if state.phase != "gone" and state.state != "COMPLETING":
                 raise
 
@@ -73,7 +70,8 @@ def script(folder: ClusterFolder, cluster: Cluster, command: tuple[str, ...]) ->
 
 def parse_state(said: str) -> JobState:
     """What `squeue --format=%T|%r|%N` said of one job; nothing at all means that it is gone."""
-    state, _, rest = said.strip().partition("|")
+    line = said.strip().splitlines()[0] if said.strip() else ""
+    state, _, rest = line.partition("|")
     reason, _, names = rest.partition("|")
     if state in _WAITING:
         return JobState("waiting", state, reason)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from typing import Literal
 
-from raysuite.cluster.backend import JobState, job_states
+from raysuite.cluster.backend import JobState, backend_of
 from raysuite.cluster.files import Alive, Cluster, Head, Node
 from raysuite.cluster.folder import ClusterFolder, all_folders, folder_of
 from raysuite.errors import UserError
@@ -47,11 +46,10 @@ class Status:
         return self.alive is not None and node.address in self.alive.addresses
 
 
-def status_of(folder: ClusterFolder, job: JobState | None = None) -> Status:
-    """Look once; a `job` that is given is not asked about. Raises UserError without a cluster."""
+def status_of(folder: ClusterFolder) -> Status:
+    """Look once. Raises UserError where there is no cluster."""
     cluster = folder.cluster()
-    if job is None:
-        (job,) = job_states([cluster])
+    job = backend_of(cluster).state(cluster)
     head, alive = folder.head(), folder.alive()
     nodes = tuple(folder.nodes())
     if head is not None:
@@ -64,15 +62,12 @@ def status_of(folder: ClusterFolder, job: JobState | None = None) -> Status:
 
 def all_status() -> list[Status]:
     """Every cluster, the newest first; a folder that cannot be read is left out."""
-    clusters = {}
-    for folder in all_folders():
-        with contextlib.suppress(UserError):
-            clusters[folder] = folder.cluster()
-    jobs = job_states(list(clusters.values()))
     found = []
-    for folder, job in zip(clusters, jobs, strict=True):
-        with contextlib.suppress(UserError):  # removed meanwhile
-            found.append(status_of(folder, job))
+    for folder in all_folders():
+        try:
+            found.append(status_of(folder))
+        except UserError:
+            continue
     return sorted(found, key=lambda status: -status.cluster.created)
 
 

@@ -34,7 +34,11 @@ def folder() -> ClusterFolder:
 
 
 def slurm_says(monkeypatch: pytest.MonkeyPatch, state: JobState) -> None:
-    monkeypatch.setattr(status_module, "job_states", lambda clusters: [state] * len(clusters))
+    class Backend:
+        def state(self, cluster: Cluster) -> JobState:
+            return state
+
+    monkeypatch.setattr(status_module, "backend_of", lambda _: Backend())
 
 
 def joined(folder: ClusterFolder, *hosts: str, incarnation: str = "now") -> None:
@@ -135,11 +139,11 @@ def test_the_only_living_one_needs_no_name(monkeypatch: pytest.MonkeyPatch) -> N
 def test_another_process_with_that_id_is_not_the_agent() -> None:
     cluster = living("x")
     backend = LocalBackend()
-    assert backend.states([cluster])[0].phase == "running"
+    assert backend.state(cluster).phase == "running"
     other = cluster.model_copy(update={"started": cluster.started - 60})
-    assert backend.states([other])[0].phase == "gone"
+    assert backend.state(other).phase == "gone"
     backend.end(other)  # ends nobody
-    assert backend.states([cluster.model_copy(update={"job": ""})])[0].phase == "gone"
+    assert backend.state(cluster.model_copy(update={"job": ""})).phase == "gone"
 
 
 def test_a_job_that_waits_again_is_waited_for_anew(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raysuite.cluster import backend, teardown
+from raysuite.cluster import teardown
 from raysuite.cluster.dashboard import Dashboard, NoAnswerError, RayJob, RefusedError
 from raysuite.cluster.files import Cluster, Head
 from raysuite.cluster.folder import ClusterFolder, prepare
@@ -28,7 +28,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterFolder:
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     for name in ("_ASKED_S", "_ENDS_S", "_POLL_S"):
         monkeypatch.setattr(teardown, name, 0.01)
-    monkeypatch.setattr(backend, "_LOOK_EACH_S", 0.01)
     cluster = Cluster(name="mine", site=SITE, nodes=2, created=1.0, working_folder="/", job="17")
     folder = prepare(cluster)
     folder.write(Head(host="a", gcs="a:1", dashboard="http://a:2", mlflow=""))
@@ -36,7 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterFolder:
 
 
 def says(tmp_path: Path, state: str) -> None:
-    (tmp_path / "said").write_text(f"17|{state}|None|n1\n")
+    (tmp_path / "said").write_text(f"{state}|None|n1\n")
 
 
 def answers(monkeypatch: pytest.MonkeyPatch, *given: list[RayJob] | NoAnswerError) -> list[object]:
