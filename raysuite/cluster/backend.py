@@ -43,7 +43,7 @@ class Backend(Protocol):
 def backend_of(cluster: Cluster) -> Backend:
     """The backend that runs this cluster's site."""
     if cluster.backend == "slurm":
-        from raysuite.cluster.squeue import SlurmBackend
+        from raysuite.cluster.slurm import SlurmBackend
 
         return SlurmBackend()
     from raysuite.cluster.local import LocalBackend

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from raysuite.cluster.folder import ClusterFolder
-from raysuite.cluster.squeue import host_names
+from raysuite.cluster.slurm import host_names
 from raysuite.cluster.status import Status
 
 _LINES = 12

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from raysuite.cluster.findings import Finding, unsure, works, wrong
 from raysuite.cluster.folder import home
-from raysuite.cluster.slurm_check import check_slurm
+from raysuite.cluster.slurm import check_slurm
 from raysuite.spec.site import LocalSite, SlurmSite
 
 LONGEST_SCRATCH = 40

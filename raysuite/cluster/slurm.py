@@ -1,16 +1,153 @@
-"""The batch script that starts a cluster inside a SLURM allocation: pure text, nothing is run."""
+"""SLURM: the batch script of a cluster, SLURM's own programs, the job, and the check of a site.
+
+The script is pure text. Only the backend's methods submit, signal or cancel anything.
+"""
 
 from __future__ import annotations
 
+import getpass
 import re
 import shlex
-from collections.abc import Iterable, Iterator
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from raysuite.cluster.slurm_body import BODY, HEAD, MODULES
-from raysuite.errors import UserError
+from raysuite.cluster import private
+from raysuite.cluster.backend import JobState
+from raysuite.cluster.files import Cluster
+from raysuite.cluster.findings import Finding, unsure, works, wrong
+from raysuite.cluster.folder import ClusterFolder
+from raysuite.errors import RaysuiteError, UserError
+from raysuite.spec.checking import suggest
 from raysuite.spec.site import SlurmSite
-from raysuite.spec.site_values import one_line
+from raysuite.spec.site_values import one_line, slurm_seconds
+
+# the batch script
+
+HEAD = r"""set -eo pipefail
+# The submitting shell's variables stay there, and SLURM may fail to find those of a login.
+if [[ -z ${HOME:-} ]]; then
+  unset HOME
+  HOME=~
+fi
+: "${USER:=$(id -un)}"
+PATH=${PATH%:.}  # bash itself adds the working folder where SLURM gives it no PATH
+export HOME USER PATH
+
+"""
+
+MODULES = r"""type module >/dev/null 2>&1 || source /etc/profile || true
+"""
+
+BODY = r"""
+set -u
+
+# SLURM warns this shell alone: sent to the step, the signal would end every process of Ray's.
+warn() {
+  local fresh=$folder/.stop.json.$SLURM_JOB_ID
+  if [[ ! -e $folder/stop.json ]]; then
+    deadline=$(($(date +%s) + warn_seconds))
+    (umask 077 && printf '{"reason": "time_limit", "deadline": %d}\n' "$deadline" >"$fresh")
+    mv -f -- "$fresh" "$folder/stop.json"
+    warned=1
+  fi
+}
+
+suites_are_left() {
+  local file
+  for file in "$folder"/suites/*.json; do
+    if [[ -e $file ]]; then return 0; fi
+  done
+  return 1
+}
+
+# Where slurmd's own process of the step has died on a node, srun waits for that node for ever.
+end_step() {
+  local each
+  broken=1
+  echo "raysuite: the cluster has ended and its step has not; ending the step" >&2
+  for each in $(squeue --steps --noheader --jobs="$SLURM_JOB_ID" --format=%i); do
+    case $each in
+      *.batch | *.extern | *.interactive) ;;
+      *) scancel "$each" || true ;;
+    esac
+  done
+}
+
+# SLURM itself queues a job again for a lost node or preemption, not for its time limit.
+queue_again() {
+  if ((requeue && warned && !queued)) && suites_are_left; then
+    queued=1
+    echo "raysuite: the time limit came before the end of all suites; queueing the job again"
+    scontrol requeue "$SLURM_JOB_ID" || echo "raysuite: SLURM does not queue it again" >&2
+  fi
+}
+
+# On each node, around its agent. Where the head's agent was killed, this says in its place that the
+# cluster is over. Where the first host is lost, this script is lost with it, and SLURM leaves the
+# other nodes to a job that nobody is at work on.
+# shellcheck disable=SC2016
+on_node='
+requeue=$1 over=$2
+shift 2
+trap : TERM INT HUP
+"$@"
+status=$?
+if [[ ${SLURM_NODEID:-} == 0 ]]; then (umask 077 && : >"$over"); fi
+if ((status == 0)); then exit 0; fi
+read -r first <<<"$(scontrol show hostnames "$SLURM_JOB_NODELIST")"
+left=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%N) &&
+  left=$(scontrol show hostnames "$left") || exit "$status"
+while read -r host; do
+  if [[ $host == "$first" ]]; then exit "$status"; fi
+done <<<"$left"
+echo "raysuite: the first host is lost, and its batch script; ending what is left" >&2
+if ((requeue)); then scontrol requeue "$SLURM_JOB_ID"; else scancel "$SLURM_JOB_ID"; fi
+exit "$status"
+'
+
+warned=0 queued=0 cancelled=0 restarts=0 deadline=0 broken=0
+last_seconds=$((warn_seconds < 20 ? warn_seconds / 2 : 10))
+trap warn USR1
+trap 'cancelled=1' TERM
+rm -f -- "$folder/stop.json"
+echo "raysuite: job $SLURM_JOB_ID, attempt ${SLURM_RESTART_COUNT:-0}, nodes $SLURM_JOB_NODELIST"
+
+while :; do
+  rm -f -- "$folder/head.json" "$folder/over"
+  srun "${step[@]}" bash -c "$on_node" raysuite "$requeue" "$folder/over" \
+    "${command[@]}" &
+  srun=$! status=0 over=0
+  while kill -0 "$srun" 2>/dev/null; do
+    sleep 1
+    if ((warned)) && (($(date +%s) >= deadline - last_seconds)); then queue_again; fi
+    if [[ -e $folder/over ]]; then over=$((over + 1)); fi
+    if ((over == 30)); then end_step; fi
+  done
+  wait "$srun" || status=$?
+  if ((status == 0 || cancelled)) || [[ -e $folder/stop.json ]]; then
+    queue_again
+    exit 0
+  fi
+  # slurmctld 22.05 gives a job that has lost a node no further step, and may crash over one
+  nodes=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%D) || nodes=$SLURM_JOB_NUM_NODES
+  if ((broken || nodes < SLURM_JOB_NUM_NODES)); then
+    echo "raysuite: the cluster ended with status $status, after a node was lost" >&2
+    if ((requeue)); then
+      scontrol requeue "$SLURM_JOB_ID"
+    fi
+    exit "$status"
+  fi
+  if ((restarts >= head_restarts)); then
+    echo "raysuite: the cluster ended with status $status; no start is left of $restarts" >&2
+    exit "$status"
+  fi
+  restarts=$((restarts + 1))
+  echo "raysuite: the cluster ended with status $status; start $restarts of $head_restarts" >&2
+done
+"""
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.,/+:@%=-]+")
 
@@ -144,3 +281,323 @@ def _settings(job: Job) -> str:
             f"requeue={int(site.requeue)}",
         ]
     )
+
+
+# SLURM's programs
+
+TIMEOUT_S = 30.0
+"""A controller that is busy takes some seconds to answer; one that is gone, for ever."""
+
+
+@dataclass(frozen=True)
+class NodeGroup:
+    """Nodes of a partition that are alike: one row of `sinfo`."""
+
+    partition: str
+    default: bool
+    """Whether the partition is taken by jobs that name none."""
+    up: bool
+    limit_s: float
+    """The longest time limit, in seconds."""
+    nodes: int
+    cpus: int
+    """Of each node, as all below."""
+    memory_mb: int
+    gpus: int
+
+
+class SlurmError(RaysuiteError):
+    """A command of SLURM's that failed; the text is the last line of what it said."""
+
+    def __init__(self, message: str, said: str = "") -> None:
+        super().__init__(message)
+        self.said = said or message
+        """All of it."""
+
+
+class NoSlurmError(SlurmError):
+    """A command of SLURM's that is not here."""
+
+
+def ask(words: Sequence[str], text: str | None = None, timeout_s: float = TIMEOUT_S) -> str:
+    """Standard output of a command.
+
+    Raises NoSlurmError where it is missing, SlurmError where it fails or hangs.
+    """
+    try:
+        done = subprocess.run(
+            words, input=text, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+    except OSError as error:
+        raise NoSlurmError(f"{words[0]} is not on PATH") from error
+    except subprocess.TimeoutExpired as error:
+        raise SlurmError(f"{words[0]} did not answer within {timeout_s:.0f} s") from error
+    if done.returncode:
+        said = done.stderr.strip() or done.stdout.strip()
+        last = said.splitlines()[-1] if said else f"{words[0]} ended with status {done.returncode}"
+        raise SlurmError(last, said)
+    return done.stdout + done.stderr if text is not None else done.stdout
+
+
+def node_groups() -> list[NodeGroup]:
+    """Every partition's nodes. Raises SlurmError where sinfo does not answer."""
+    rows = ask(["sinfo", "--noheader", "--all", "--format=%P|%a|%l|%D|%c|%m|%G"]).splitlines()
+    return [_group(row.split("|")) for row in rows if row.count("|") == 6]
+
+
+def accounts() -> tuple[set[str], set[str]]:
+    """The user's accounts and QOS, as the site's books have them; both empty where it keeps none.
+
+    Raises SlurmError where the books do not answer.
+    """
+    columns = "format=Account%80,QOS%400"
+    user = f"user={getpass.getuser()}"
+    rows = ask(["sacctmgr", "--noheader", "--parsable2", "show", "associations", user, columns])
+    pairs = [row.split("|") for row in rows.splitlines() if row.count("|") == 1]
+    qos = {name for _, names in pairs for name in names.split(",") if name}
+    return {account for account, _ in pairs if account}, qos
+
+
+def megabytes(memory: str) -> int:
+    """SLURM's notation of memory -> megabytes; without a letter it is megabytes."""
+    number, letter = re.fullmatch(r"([0-9]+)([KMGT]?)", memory.upper()).groups()  # type: ignore[union-attr]
+    return int(int(number) * {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2}[letter])
+
+
+def _group(row: Sequence[str]) -> NodeGroup:
+    name, available, limit, nodes, cpus, memory, gres = row
+    return NodeGroup(
+        partition=name.rstrip("*"),
+        default=name.endswith("*"),
+        up=available.startswith("up"),
+        limit_s=_limit(limit),
+        nodes=int(nodes),
+        cpus=int(cpus.rstrip("+")),  # `+`: the least of nodes that differ
+        memory_mb=int(memory.rstrip("+")),
+        gpus=_gpus(gres),
+    )
+
+
+def _limit(text: str) -> float:
+    try:
+        return slurm_seconds(text)
+    except ValueError:
+        return float("inf")  # "infinite", "n/a"
+
+
+def _gpus(gres: str) -> int:
+    """`gpu:a100:4(S:0-1),nvme:1` -> 4."""
+    parts = re.sub(r"\([^)]*\)", "", gres).split(",")
+    return sum(
+        int(part.rpartition(":")[2]) for part in parts if re.fullmatch(r"gpu(:.+)*:\d+", part)
+    )
+
+
+# a cluster as a job
+
+_PATIENCE_S = 60.0
+_WAITING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"}
+_RUNNING = {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"}
+
+
+class SlurmBackend:
+    """One job a cluster."""
+
+    def start(self, folder: ClusterFolder, cluster: Cluster, command: tuple[str, ...]) -> Cluster:
+        private.replace(folder.script, script(folder, cluster, command))
+        said = _ask(["sbatch", "--parsable", str(folder.script)])
+        return cluster.model_copy(update={"job": said.strip().partition(";")[0]})
+
+    def state(self, cluster: Cluster) -> JobState:
+        if not cluster.job:
+            return JobState("gone")
+        try:
+            said = _ask(["squeue", "--noheader", f"--jobs={cluster.job}", "--format=%T|%r|%N"])
+        except SlurmError as error:
+            # a job is forgotten a few minutes after its end
+            gone = "Invalid job id" in str(error)
+            return JobState("gone" if gone else "unknown", reason="" if gone else str(error))
+        return parse_state(said)
+
+    def end(self, cluster: Cluster) -> None:
+        waits = self.state(cluster).phase == "waiting"
+        self._cancel(cluster, *([] if waits else ["--signal=TERM"]))
+
+    def kill(self, cluster: Cluster) -> None:
+        self._cancel(cluster)
+
+    def _cancel(self, cluster: Cluster, *options: str) -> None:
+        try:
+            _ask(["scancel", *options, cluster.job])
+        except SlurmError:
+            state = self.state(cluster)  # slurmctld signals no job that has ended, or just ends
+            if state.phase != "gone" and state.state != "COMPLETING":
+                raise
+
+
+def script(folder: ClusterFolder, cluster: Cluster, command: tuple[str, ...]) -> str:
+    """The batch script of a cluster."""
+    assert isinstance(cluster.site, SlurmSite)
+    return render(
+        Job(
+            cluster.name,
+            cluster.site,
+            cluster.nodes,
+            str(folder.path),
+            cluster.working_folder,
+            command,
+        )
+    )
+
+
+def parse_state(said: str) -> JobState:
+    """What `squeue --format=%T|%r|%N` said of one job; nothing at all means that it is gone."""
+    line = said.strip().splitlines()[0] if said.strip() else ""
+    state, _, rest = line.partition("|")
+    reason, _, names = rest.partition("|")
+    if state in _WAITING:
+        return JobState("waiting", state, reason)
+    if state in _RUNNING:
+        return JobState("running", state, "" if reason == "None" else reason, (names,))
+    return JobState("gone", state, reason)
+
+
+def host_names(names: str) -> list[str]:
+    """`node[1-3]` as SLURM spells it out; the names as they are where it does not answer."""
+    try:
+        return _ask(["scontrol", "show", "hostnames", names]).split()
+    except (SlurmError, UserError):
+        return [names]
+
+
+def _ask(words: Sequence[str]) -> str:
+    """Raises UserError where the program is not there, SlurmError where it fails."""
+    try:
+        return ask(words, timeout_s=_PATIENCE_S)
+    except NoSlurmError as error:
+        raise UserError(
+            f"{words[0]} is not found: a site of kind slurm is used on a login node of it; on "
+            "this machine alone, leave SITE out"
+        ) from error
+    except SlurmError as error:
+        raise SlurmError(f"{words[0]}: {error.said}") from error
+
+
+# the check of a site
+
+COMMANDS = ("sbatch", "srun", "squeue", "sinfo", "scancel", "scontrol")
+
+
+def check_slurm(site: SlurmSite, folder: Path) -> Iterator[Finding]:
+    """From the commands to a trial of the script, as far as each makes sense after the last.
+
+    `folder` is where clusters are kept. Nothing is queued.
+    """
+    missing = [name for name in COMMANDS if shutil.which(name) is None]
+    if missing:
+        yield wrong(
+            "SLURM's commands",
+            f"not on PATH: {', '.join(missing)}",
+            "run this on a login node of the site, or load the module that has them",
+        )
+        return
+    try:
+        version = ask(["sinfo", "--version"]).strip()
+        groups = node_groups()
+    except SlurmError as error:
+        yield wrong("controller", str(error), "ask the site whether SLURM is up: `scontrol ping`")
+        return
+    yield works("SLURM", version)
+    yield from _partitions(site, groups)
+    yield from _books(site)
+    yield _trial(site, folder)
+
+
+def _partitions(site: SlurmSite, groups: Sequence[NodeGroup]) -> Iterator[Finding]:
+    wanted = site.partition.split(",") if site.partition else []
+    known = list(dict.fromkeys(group.partition for group in groups))
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        note = f"no partition is called {unknown[0]!r}"
+        yield wrong("partition", note, suggest(unknown[0], known))
+        return
+    mine = [group for group in groups if (group.partition in wanted if wanted else group.default)]
+    names = ", ".join(dict.fromkeys(group.partition for group in mine))
+    if not mine:
+        yield wrong(
+            "partition", "the cluster has no default", f"give `partition`: {', '.join(known)}"
+        )
+        return
+    if not any(group.up for group in mine):
+        note = f"{names} takes no jobs now"
+        yield unsure("partition", note, "jobs wait in the queue until the site opens it again")
+    else:
+        yield works("partition", names)
+    yield _time(site, mine)
+    yield _nodes(site, mine)
+
+
+def _time(site: SlurmSite, groups: Sequence[NodeGroup]) -> Finding:
+    longest = max(group.limit_s for group in groups)
+    limit = "no limit" if longest == float("inf") else f"at most {longest / 3600:g} h"
+    if site.time is None:
+        return works("time", f"the partition's default; {limit}")
+    if slurm_seconds(site.time) > longest:
+        return wrong("time", f"{site.time} is too long; the partition gives {limit}", "shorten it")
+    return works("time", f"{site.time}; {limit}")
+
+
+def _nodes(site: SlurmSite, groups: Sequence[NodeGroup]) -> Finding:
+    memory = megabytes(site.memory_per_node) if site.memory_per_node else 0
+    fitting = sum(
+        group.nodes
+        for group in groups
+        if group.cpus >= (site.cpus_per_node or 1)
+        and group.gpus >= site.gpus_per_node
+        and group.memory_mb >= memory
+    )
+    asked = [
+        f"{site.nodes} nodes",
+        *([f"{site.cpus_per_node} CPUs"] if site.cpus_per_node else []),
+        *([f"{site.gpus_per_node} GPUs"] if site.gpus_per_node else []),
+        *([f"{memory} MB"] if memory else []),
+    ]
+    most = max(groups, key=lambda group: (group.gpus, group.cpus))
+    there = (
+        f"{sum(group.nodes for group in groups)} nodes of up to {most.cpus} CPUs, "
+        f"{most.gpus} GPUs and {most.memory_mb} MB"
+    )
+    if fitting < site.nodes:
+        note = f"asked for {' with '.join(asked[:2])}{''.join(f', {each}' for each in asked[2:])}"
+        return wrong("nodes", f"{note}; {fitting} fit", f"the partition has {there}")
+    return works("nodes", f"{fitting} of the partition's {there} fit")
+
+
+def _books(site: SlurmSite) -> Iterator[Finding]:
+    try:
+        mine, qos = accounts()
+    except SlurmError as error:
+        mine, qos, why = set[str](), set[str](), str(error)
+    else:
+        why = "the site's books name none of yours"
+    wishes = [("account", site.account, mine), ("qos", site.qos, qos)]
+    for what, wish, known in wishes:
+        if not known:
+            if wish is not None:
+                yield unsure(what, f"{wish} cannot be looked up: {why}")
+        elif wish is None:
+            yield works(what, f"your default of {', '.join(sorted(known))}")
+        elif wish in known:
+            yield works(what, wish)
+        else:
+            yield wrong(what, f"{wish!r} is not yours", suggest(wish, sorted(known)))
+
+
+def _trial(site: SlurmSite, folder: Path) -> Finding:
+    """What the controller itself says of the script, without taking it."""
+    job = Job("doctor", site, site.nodes, str(folder / "doctor"), str(Path.cwd()), ("true",))
+    try:
+        said = ask(["sbatch", "--test-only"], text=render(job)).strip().splitlines()
+    except SlurmError as error:
+        return wrong("the script", str(error), "SLURM refuses it: change what it names above")
+    return works("the script", said[-1].removeprefix("sbatch: ") if said else "SLURM takes it")

@@ -9,7 +9,7 @@ import typer
 import yaml
 
 from raysuite.cli.console import print_text
-from raysuite.cluster.slurm_ask import SlurmError, accounts, node_groups
+from raysuite.cluster.slurm import SlurmError, accounts, node_groups
 from raysuite.errors import SpecError
 from raysuite.spec.checking import validate_as
 from raysuite.spec.document import UNREADABLE, Loader

@@ -126,7 +126,7 @@ def _command(cluster: Cluster, folder: ClusterFolder) -> tuple[str, ...]:
 def _text(cluster: Cluster, folder: ClusterFolder, command: tuple[str, ...]) -> str:
     import shlex
 
-    from raysuite.cluster.squeue import script
+    from raysuite.cluster.slurm import script
 
     if cluster.backend == "local":
         return shlex.join(command)

@@ -15,8 +15,7 @@ from typer.testing import CliRunner
 from raysuite.cli import app
 from raysuite.cluster.findings import Finding, State
 from raysuite.cluster.site_check import check_site, file_system
-from raysuite.cluster.slurm_ask import megabytes, node_groups
-from raysuite.cluster.slurm_check import COMMANDS
+from raysuite.cluster.slurm import COMMANDS, megabytes, node_groups
 from raysuite.spec.site import LocalSite, SlurmSite
 
 SINFO = """\

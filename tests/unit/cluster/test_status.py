@@ -13,7 +13,7 @@ from raysuite.cluster.explain import last_lines, missing_nodes, why_not
 from raysuite.cluster.files import Alive, Cluster, Head, Node, Stop
 from raysuite.cluster.folder import ClusterFolder, prepare
 from raysuite.cluster.local import LocalBackend
-from raysuite.cluster.squeue import parse_state
+from raysuite.cluster.slurm import parse_state
 from raysuite.cluster.status import find_folder, status_of
 from raysuite.errors import UserError
 from raysuite.spec.site import SlurmSite

@@ -10,7 +10,7 @@ from raysuite.cluster import teardown
 from raysuite.cluster.dashboard import Dashboard, NoAnswerError, RayJob, RefusedError
 from raysuite.cluster.files import Cluster, Head
 from raysuite.cluster.folder import ClusterFolder, prepare
-from raysuite.cluster.slurm_ask import SlurmError
+from raysuite.cluster.slurm import SlurmError
 from raysuite.cluster.teardown import down
 from raysuite.spec.site import SlurmSite
 
