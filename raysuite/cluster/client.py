@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from raysuite.cluster.agent.leftovers import clear_local
-from raysuite.cluster.backend import JobState, backend_of
+from raysuite.cluster.backend import JobState, Watch, backend_of
 from raysuite.cluster.explain import why_not
 from raysuite.cluster.files import Cluster, Timings
 from raysuite.cluster.folder import ClusterFolder, folder_of, prepare
@@ -103,8 +103,10 @@ def wait(folder: ClusterFolder, tell: Callable[[Progress], None] = lambda _: Non
     """
     cluster = folder.cluster()
     began, patience = time.time(), Patience(cluster.site.start_timeout_seconds)
+    watch = Watch(cluster)
     while True:
-        status = status_of(folder)
+        heads = [node.incarnation for node in folder.nodes() if node.index == 0]
+        status = status_of(folder, watch.state(heads))  # a head that starts: the job runs
         now = time.time()
         tell(Progress(status.job, status.alive_count, cluster.nodes, now - began))
         if not status.lives:

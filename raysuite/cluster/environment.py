@@ -10,8 +10,6 @@ from raysuite.cluster.proxies import past_proxies
 
 RAY_SETTINGS = {
     "RAY_TRAIN_V2_ENABLED": "1",
-    # workers stay in the working folder, where relative paths and the user's modules are found
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
     "RAY_TRAIN_METRICS_ENABLED": "0",
     # the controller runs in the driver, whose logging is its own
@@ -22,6 +20,14 @@ RAY_SETTINGS = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
 """Of every Ray that runs are made on. Ray reads them when it is imported."""
+
+RUN_SETTINGS = {
+    **RAY_SETTINGS,
+    # workers stay in the working folder, where relative paths and the user's modules are found;
+    # the trials of a user's own script on the cluster must not share one
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+}
+"""Of the drivers of runs and sweeps, and of the processes that these start."""
 
 LOOPBACK_ONLY = {
     # Ray replaces 127.0.0.1 by an address that others can reach, and listens there, unless

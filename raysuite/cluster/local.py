@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -24,6 +25,8 @@ _DIES_S = 10.0
 
 class LocalBackend:
     """The agent is one process; its id and the time of its start name it."""
+
+    ask_s = (0.5, 0.5)
 
     def start(self, folder: ClusterFolder, cluster: Cluster, command: tuple[str, ...]) -> Cluster:
         log = os.open(folder.logs / "agent.log", os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
@@ -50,7 +53,10 @@ class LocalBackend:
             found["started"] = psutil.Process(pid).create_time()
         return cluster.model_copy(update=found)
 
-    def state(self, cluster: Cluster) -> JobState:
+    def states(self, clusters: Sequence[Cluster]) -> list[JobState]:
+        return [self._state(cluster) for cluster in clusters]
+
+    def _state(self, cluster: Cluster) -> JobState:
         if not _is_here(cluster):
             return JobState("unknown", reason=f"it runs on {cluster.host}")
         if _agent(cluster) is None:

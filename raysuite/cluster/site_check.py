@@ -13,6 +13,7 @@ from raysuite.cluster.findings import Finding, unsure, works, wrong
 from raysuite.cluster.folder import home
 from raysuite.cluster.slurm import check_slurm
 from raysuite.spec.site import LocalSite, SlurmSite
+from raysuite.spec.site_values import secret_like
 
 LONGEST_SCRATCH = 40
 """Characters: Ray's sockets lie some 65 deeper, and a socket's path has 107 at most."""
@@ -43,10 +44,21 @@ def check_site(site: LocalSite | SlurmSite, python: str) -> Iterator[Finding]:
         yield _python(site.python or python)
     for bind in site.binds:
         yield _exists("bind", bind.split(":")[0], site)
+    if names := secret_like(site.environment):
+        yield unsure("environment", *secrets_in(names))
     if site.mlflow.url_file is not None:
         yield _secret(Path(site.mlflow.url_file))
     if site.interface is not None:
         yield _interface(site.interface, site)
+
+
+def secrets_in(names: list[str]) -> tuple[str, str]:
+    """What is to be known of variables that seem to hold secrets, and what to do."""
+    return (
+        f"{', '.join(names)} seems to hold a secret; no argument list shows it, but every process "
+        "of the cluster inherits it",
+        "chmod 600 the site's file, or put the secret into a file that your code reads",
+    )
 
 
 def _shared(folder: Path) -> Finding:

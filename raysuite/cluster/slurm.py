@@ -86,14 +86,18 @@ queue_again() {
 }
 
 # On each node, around its agent. Where the head's agent was killed, this says in its place that the
-# cluster is over. Where the first host is lost, this script is lost with it, and SLURM leaves the
-# other nodes to a job that nobody is at work on.
+# cluster is over. The site's variables come from a file: all users of a node see argument lists.
+# Where the first host is lost, this script is lost with it, and SLURM leaves the other nodes to a
+# job that nobody is at work on.
 # shellcheck disable=SC2016
 on_node='
-requeue=$1 over=$2
-shift 2
+requeue=$1 over=$2 environment=$3
+shift 3
 trap : TERM INT HUP
-"$@"
+(
+  while IFS= read -r pair; do export "$pair"; done <"$environment"
+  exec "$@"
+)
 status=$?
 if [[ ${SLURM_NODEID:-} == 0 ]]; then (umask 077 && : >"$over"); fi
 if ((status == 0)); then exit 0; fi
@@ -118,7 +122,7 @@ echo "raysuite: job $SLURM_JOB_ID, attempt ${SLURM_RESTART_COUNT:-0}, nodes $SLU
 while :; do
   rm -f -- "$folder/head.json" "$folder/over"
   srun "${step[@]}" bash -c "$on_node" raysuite "$requeue" "$folder/over" \
-    "${command[@]}" &
+    "$folder/environment" "${command[@]}" &
   srun=$! status=0 over=0
   while kill -0 "$srun" 2>/dev/null; do
     sleep 1
@@ -268,13 +272,10 @@ def _settings(job: Job) -> str:
         "--wait=0",
         "--kill-on-bad-exit=0",
     ]
-    # by `env`, for some names mean something to bash itself: IFS, UID, POSIXLY_CORRECT
-    setting = ["env", *(f"{name}={value}" for name, value in site.environment.items())]
-    command = [*(setting if site.environment else []), *job.command]
     return _lines(
         [
             f"folder={shlex.quote(job.folder)}",
-            f"command=({shlex.join(command)})",
+            f"command=({shlex.join(job.command)})",
             f"step=({shlex.join(step)})",
             f"warn_seconds={site.warn_seconds}",
             f"head_restarts={site.head_restarts}",
@@ -403,24 +404,30 @@ _RUNNING = {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNAL
 class SlurmBackend:
     """One job a cluster."""
 
+    ask_s = (10.0, 30.0)
+
     def start(self, folder: ClusterFolder, cluster: Cluster, command: tuple[str, ...]) -> Cluster:
         private.replace(folder.script, script(folder, cluster, command))
+        pairs = (f"{name}={value}\n" for name, value in cluster.site.environment.items())
+        private.replace(folder.path / "environment", "".join(pairs))
         said = _ask(["sbatch", "--parsable", str(folder.script)])
         return cluster.model_copy(update={"job": said.strip().partition(";")[0]})
 
-    def state(self, cluster: Cluster) -> JobState:
-        if not cluster.job:
-            return JobState("gone")
-        try:
-            said = _ask(["squeue", "--noheader", f"--jobs={cluster.job}", "--format=%T|%r|%N"])
-        except SlurmError as error:
-            # a job is forgotten a few minutes after its end
-            gone = "Invalid job id" in str(error)
-            return JobState("gone" if gone else "unknown", reason="" if gone else str(error))
-        return parse_state(said)
+    def states(self, clusters: Sequence[Cluster]) -> list[JobState]:
+        jobs = list(dict.fromkeys(cluster.job for cluster in clusters if cluster.job))
+        unknown = JobState("gone")  # a job is forgotten a few minutes after its end
+        found: dict[str, JobState] = {}
+        if jobs:
+            words = ["squeue", "--noheader", f"--jobs={','.join(jobs)}", "--format=%A|%T|%r|%N"]
+            try:
+                found = parse_states(_ask(words))
+            except SlurmError as error:
+                if "Invalid job id" not in str(error):  # said of one job that is asked for alone
+                    unknown = JobState("unknown", reason=str(error))
+        return [found.get(each.job, unknown if each.job else JobState("gone")) for each in clusters]
 
     def end(self, cluster: Cluster) -> None:
-        waits = self.state(cluster).phase == "waiting"
+        waits = self.states([cluster])[0].phase == "waiting"
         self._cancel(cluster, *([] if waits else ["--signal=TERM"]))
 
     def kill(self, cluster: Cluster) -> None:
@@ -430,7 +437,9 @@ class SlurmBackend:
         try:
             _ask(["scancel", *options, cluster.job])
         except SlurmError:
-            state = self.state(cluster)  # slurmctld signals no job that has ended, or just ends
+            (state,) = self.states(
+                [cluster]
+            )  # slurmctld signals no job that has ended, or just ends
             if state.phase != "gone" and state.state != "COMPLETING":
                 raise
 
@@ -450,11 +459,13 @@ def script(folder: ClusterFolder, cluster: Cluster, command: tuple[str, ...]) ->
     )
 
 
-def parse_state(said: str) -> JobState:
-    """What `squeue --format=%T|%r|%N` said of one job; nothing at all means that it is gone."""
-    line = said.strip().splitlines()[0] if said.strip() else ""
-    state, _, rest = line.partition("|")
-    reason, _, names = rest.partition("|")
+def parse_states(said: str) -> dict[str, JobState]:
+    """What `squeue --format=%A|%T|%r|%N` said of jobs, by their ids."""
+    return {line.partition("|")[0]: _parsed(line) for line in said.strip().splitlines()}
+
+
+def _parsed(line: str) -> JobState:
+    _, state, reason, names = line.split("|", 3)
     if state in _WAITING:
         return JobState("waiting", state, reason)
     if state in _RUNNING:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Literal
 
-from raysuite.cluster.backend import JobState, backend_of
+from raysuite.cluster.backend import JobState, backend_of, state_of
 from raysuite.cluster.files import Alive, Cluster, Head, Node
 from raysuite.cluster.folder import ClusterFolder, all_folders, folder_of
 from raysuite.errors import UserError
@@ -46,10 +47,11 @@ class Status:
         return self.alive is not None and node.address in self.alive.addresses
 
 
-def status_of(folder: ClusterFolder) -> Status:
-    """Look once. Raises UserError where there is no cluster."""
+def status_of(folder: ClusterFolder, job: JobState | None = None) -> Status:
+    """Look once; `job` is its job's state, where it is known. Raises UserError where there is no
+    cluster."""
     cluster = folder.cluster()
-    job = backend_of(cluster).state(cluster)
+    job = job or state_of(cluster)
     head, alive = folder.head(), folder.alive()
     nodes = tuple(folder.nodes())
     if head is not None:
@@ -62,12 +64,18 @@ def status_of(folder: ClusterFolder) -> Status:
 
 def all_status() -> list[Status]:
     """Every cluster, the newest first; a folder that cannot be read is left out."""
-    found = []
+    known: dict[str, list[tuple[ClusterFolder, Cluster]]] = {}
     for folder in all_folders():
-        try:
-            found.append(status_of(folder))
-        except UserError:
-            continue
+        with contextlib.suppress(UserError):
+            cluster = folder.cluster()
+            known.setdefault(cluster.backend, []).append((folder, cluster))
+    found = []
+    for pairs in known.values():
+        clusters = [cluster for _, cluster in pairs]
+        states = backend_of(clusters[0]).states(clusters)
+        for (folder, _), state in zip(pairs, states, strict=True):
+            with contextlib.suppress(UserError):
+                found.append(status_of(folder, state))
     return sorted(found, key=lambda status: -status.cluster.created)
 
 

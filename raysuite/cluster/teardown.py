@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from raysuite.cluster.agent.leftovers import clear_local
-from raysuite.cluster.backend import Backend, backend_of
+from raysuite.cluster.backend import Watch, backend_of, state_of
 from raysuite.cluster.dashboard import RUNNING, Dashboard, NoAnswerError, RefusedError
 from raysuite.cluster.files import Cluster, Stop
 from raysuite.cluster.folder import ClusterFolder
@@ -39,14 +39,14 @@ def down(
             folder.write(Stop(reason="down", deadline=time.time() + grace_s))
         _wait_for_jobs(folder, status, grace_s, tell)
         tell("ending")
-        if not _ended_when_asked(folder, status, backend):
+        if not _ended_when_asked(folder, status):
             backend.end(cluster)
-        if not _gone(backend, cluster, _ENDS_S):
+        if not _gone(folder, cluster, _ENDS_S):
             tell("killing what did not end")
             backend.kill(cluster)
-            _gone(backend, cluster, _ENDS_S)
+            _gone(folder, cluster, _ENDS_S)
     try:
-        left = _left(folder, status, backend, tell)
+        left = _left(folder, status, tell)
     finally:
         folder.forget_secrets()
     if status.state == "stale":
@@ -54,7 +54,7 @@ def down(
     return left
 
 
-def _ended_when_asked(folder: ClusterFolder, status: Status, backend: Backend) -> bool:
+def _ended_when_asked(folder: ClusterFolder, status: Status) -> bool:
     """Ask by a file: SLURM's signal also ends the process that serves an image's files.
 
     Agents, and Ray, then die of a bus error before they have removed what they made.
@@ -62,7 +62,7 @@ def _ended_when_asked(folder: ClusterFolder, status: Status, backend: Backend) -
     folder.end.touch(0o600)
     if status.cluster.backend == "local" or status.state == "waiting":
         return False
-    return _gone(backend, status.cluster, _ASKED_S)
+    return _gone(folder, status.cluster, _ASKED_S)
 
 
 def _wait_for_jobs(
@@ -94,20 +94,18 @@ def _under_way(dashboard: Dashboard, deadline: float) -> list[str]:
         time.sleep(_POLL_S)
 
 
-def _gone(backend: Backend, cluster: Cluster, patience_s: float) -> bool:
-    deadline = time.monotonic() + patience_s
+def _gone(folder: ClusterFolder, cluster: Cluster, patience_s: float) -> bool:
+    watch, deadline = Watch(cluster, _POLL_S), time.monotonic() + patience_s
     while time.monotonic() < deadline:
-        if backend.state(cluster).phase == "gone":
+        if watch.state(folder.over.exists()).phase == "gone":
             return True
         time.sleep(_POLL_S)
-    return False
+    return state_of(cluster).phase == "gone"
 
 
-def _left(
-    folder: ClusterFolder, status: Status, backend: Backend, tell: Callable[[str], None]
-) -> list[str]:
+def _left(folder: ClusterFolder, status: Status, tell: Callable[[str], None]) -> list[str]:
     cluster = status.cluster
-    if status.lives and (state := backend.state(cluster)).phase != "gone":
+    if status.lives and (state := state_of(cluster)).phase != "gone":
         return [f"SLURM's job {cluster.job} is {state.state or 'still there'} {state.reason}"]
     if cluster.backend == "local":
         folder.over.touch(0o600)  # an agent that was killed could not tell other hosts

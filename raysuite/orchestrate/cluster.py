@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any
 from unittest.mock import patch
 
-from raysuite.cluster.environment import RAY_SETTINGS
+from raysuite.cluster.environment import RUN_SETTINGS
 from raysuite.errors import UserError
 from raysuite.lazy import load
 from raysuite.orchestrate.own_ray import own_folder
@@ -102,7 +102,7 @@ def connect(address: str | None) -> Iterator[Capacity]:
             "address 'auto' joins whichever Ray it finds, maybe another user's; give the "
             "cluster's own address, such as 10.0.0.1:6379, or none for a cluster of your own"
         )
-    settings = {**RAY_SETTINGS, **_NO_OTHER, **(_token() if address else {})}
+    settings = {**RUN_SETTINGS, **_NO_OTHER, **(_token() if address else {})}
     for name, value in settings.items():
         os.environ.setdefault(name, value)
     import ray

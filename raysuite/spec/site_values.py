@@ -18,6 +18,8 @@ _RESERVED = re.compile(
     r"|RAYSUITE_(CLUSTER|INTERFACE|HOME)$"
 )
 _SECRET = re.compile(r"(TOKEN|PASSWORD|PASSWD|SECRET|API_KEY|ACCESS_KEY)$", re.IGNORECASE)
+_SECRET_LIKE = re.compile(r"(^|_)(PASS|PASSPHRASE|PWD|PW|KEY|CREDENTIALS?|AUTH)$", re.IGNORECASE)
+_URL_WITH_PASSWORD = re.compile(r"[a-z][a-z0-9+.-]*://[^/@\s:]*:[^/@\s]+@", re.IGNORECASE)
 _TIME = re.compile(
     r"(?:(?P<days>\d+)-(?P<h>\d+)(?::(?P<m>\d+)(?::(?P<s>\d+))?)?"
     r"|(?P<hours>\d+):(?P<mm>\d+):(?P<ss>\d+)"
@@ -127,12 +129,21 @@ def environment_mistakes(environment: Mapping[str, str]) -> list[str]:
             wrong.append(f"{name} is set by SLURM or by raysuite itself; leave it out")
         elif _SECRET.search(name):
             wrong.append(
-                f"{name} looks like a secret, and others can read a job's script; put it into a "
-                "file of your own that your code reads"
+                f"{name} looks like a secret, and every process of the cluster would inherit it; "
+                "put it into a file of your own that your code reads"
             )
         if any(unicodedata.category(char) in _CONTROL and char != "\t" for char in value):
             wrong.append(f"the value of {name} is {value!r}; it should be one line")
     return wrong
+
+
+def secret_like(environment: Mapping[str, str]) -> list[str]:
+    """Names of the variables that seem to hold a password: DB_PASS, a proxy's URL with one."""
+    return [
+        name
+        for name, value in environment.items()
+        if (_SECRET_LIKE.search(name) and name != "PWD") or _URL_WITH_PASSWORD.match(value)
+    ]
 
 
 Text = Annotated[str, BeforeValidator(_plain_number)]

@@ -65,9 +65,13 @@ def up(
     """
     from raysuite.cluster.client import start
     from raysuite.cluster.folder import folder_of
+    from raysuite.cluster.site_check import secrets_in
     from raysuite.cluster.status import status_of
+    from raysuite.spec.site_values import secret_like
 
     cluster = _asked(site, nodes, name)
+    if names := secret_like(cluster.site.environment):
+        print_text(f"warning: environment: {'; '.join(secrets_in(names))}", error=True)
     folder = folder_of(cluster.name)
     command = _command(cluster, folder)
     if dry_run:
@@ -116,7 +120,6 @@ def _command(cluster: Cluster, folder: ClusterFolder) -> tuple[str, ...]:
         binds=[*site.binds, *outside],
         gpus=bool(getattr(site, "gpus_per_node", 0) or getattr(site, "gpus", 0)),
         scratch=site.scratch,
-        environment=site.environment,
     )
     # a batch script has no login's PATH; a site's modules set one of their own
     program = None if getattr(site, "modules", ()) else shutil.which(line[0])

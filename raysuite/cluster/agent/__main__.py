@@ -39,6 +39,7 @@ def main(arguments: list[str]) -> int:
     signals = Signals(folder.end)
     try:
         cluster = folder.cluster()
+        os.environ.update(cluster.site.environment)  # also what an image or bash has set otherwise
         place = find_place(cluster.site)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -9,7 +9,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from raysuite.cluster import private
-from raysuite.cluster.environment import RAY_SETTINGS
+from raysuite.cluster.environment import RUN_SETTINGS
 from raysuite.orchestrate import stopping
 from raysuite.orchestrate.cluster import Capacity
 from raysuite.orchestrate.nodes import NodeWatch
@@ -105,7 +105,7 @@ def _tuner(
     for name in ("ray.tune", "ray.train", "ray.air"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     own = {name: value for name, value in os.environ.items() if name.startswith("RAYSUITE_")}
-    own |= {name: os.environ[name] for name in RAY_SETTINGS if name in os.environ}
+    own |= {name: os.environ[name] for name in RUN_SETTINGS if name in os.environ}
     own |= {INTERFACE: os.environ[INTERFACE]} if INTERFACE in os.environ else {}
     setting = Setting(
         results=str(results.folder.absolute()),

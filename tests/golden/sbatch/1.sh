@@ -35,7 +35,7 @@ type module >/dev/null 2>&1 || source /etc/profile || true
 module load Stages/2024
 module load CUDA/12.4
 folder=/home/ada/.raysuite/clusters/demo
-command=(env OMP_NUM_THREADS=12 'GREETING=it'"'"'s $HOME' /home/ada/raysuite/.venv/bin/python -P -m raysuite.cluster.agent /home/ada/.raysuite/clusters/demo)
+command=(/home/ada/raysuite/.venv/bin/python -P -m raysuite.cluster.agent /home/ada/.raysuite/clusters/demo)
 step=(--nodes=1 --ntasks-per-node=1 --cpus-per-task=48 --export=ALL --cpu-bind=none --mpi=none --input=none --label --no-kill --wait=0 --kill-on-bad-exit=0)
 warn_seconds=120
 head_restarts=2
@@ -85,14 +85,18 @@ queue_again() {
 }
 
 # On each node, around its agent. Where the head's agent was killed, this says in its place that the
-# cluster is over. Where the first host is lost, this script is lost with it, and SLURM leaves the
-# other nodes to a job that nobody is at work on.
+# cluster is over. The site's variables come from a file: all users of a node see argument lists.
+# Where the first host is lost, this script is lost with it, and SLURM leaves the other nodes to a
+# job that nobody is at work on.
 # shellcheck disable=SC2016
 on_node='
-requeue=$1 over=$2
-shift 2
+requeue=$1 over=$2 environment=$3
+shift 3
 trap : TERM INT HUP
-"$@"
+(
+  while IFS= read -r pair; do export "$pair"; done <"$environment"
+  exec "$@"
+)
 status=$?
 if [[ ${SLURM_NODEID:-} == 0 ]]; then (umask 077 && : >"$over"); fi
 if ((status == 0)); then exit 0; fi
@@ -117,7 +121,7 @@ echo "raysuite: job $SLURM_JOB_ID, attempt ${SLURM_RESTART_COUNT:-0}, nodes $SLU
 while :; do
   rm -f -- "$folder/head.json" "$folder/over"
   srun "${step[@]}" bash -c "$on_node" raysuite "$requeue" "$folder/over" \
-    "${command[@]}" &
+    "$folder/environment" "${command[@]}" &
   srun=$! status=0 over=0
   while kill -0 "$srun" 2>/dev/null; do
     sleep 1

@@ -61,7 +61,7 @@ def test_an_agent_says_where_it_runs(folder: ClusterFolder) -> None:
     started = backend.start(folder, living(), ("sleep", "600"))
     assert started.host == this_host()
     backend.kill(started.model_copy(update={"host": "login1"}))  # kills nobody
-    assert backend.state(started).phase == "running"
+    assert backend.states([started])[0].phase == "running"
 
 
 def test_it_is_left_alone_from_here(folder: ClusterFolder) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from raysuite.cluster import binding
 from raysuite.cluster.agent.environment import node_variables
+from raysuite.cluster.environment import RUN_SETTINGS
 from raysuite.cluster.folder import ClusterFolder
 
 SECRETS = (
@@ -31,6 +32,11 @@ def test_no_secret_is_inherited(found: dict[str, str], tmp_path: Path) -> None:
     assert not {*SECRETS, "RAY_ADDRESS"} & found.keys()
     assert "hush-hush" not in found.values()
     assert found["RAY_AUTH_TOKEN_PATH"] == str(ClusterFolder(tmp_path).token_file)
+
+
+def test_trials_of_a_users_script_have_folders_of_their_own(found: dict[str, str]) -> None:
+    assert "RAY_CHDIR_TO_TRIAL_DIR" not in found
+    assert RUN_SETTINGS["RAY_CHDIR_TO_TRIAL_DIR"] == "0", "raysuite's own stay where they are"
 
 
 def test_ports_that_ask_for_no_token_are_closed(found: dict[str, str]) -> None:

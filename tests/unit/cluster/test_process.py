@@ -66,4 +66,4 @@ def test_a_cluster_lives_on_when_the_clock_is_stepped() -> None:
     stepped = cluster.model_copy(
         update={"birth": birth_of(int(cluster.job)), "started": cluster.started - 3600}
     )
-    assert LocalBackend().state(stepped).phase == "running"
+    assert LocalBackend().states([stepped])[0].phase == "running"

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from raysuite.cluster.files import Stop
+from raysuite.cluster.files import Cluster, Stop
+from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.sites import find_site, site_files
-from raysuite.cluster.slurm import Job, render
+from raysuite.cluster.slurm import Job, SlurmBackend, render
 from raysuite.errors import UserError
 from raysuite.spec.site import SlurmSite
 from tests.require import require
@@ -336,3 +337,43 @@ def test_modules_come_before_the_step_and_end_it_where_they_are_missing(bench: B
     assert status == 1
     assert bench.calls("module") == [["load", "GCC/12"]]
     assert not bench.calls("srun")
+
+
+def test_a_second_user_sees_no_value_of_the_sites_environment(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require("root")
+    values = {"DB_PASS": "hush it's $HOME", "HTTPS_PROXY": "http://me:hush@proxy:3128"}
+    monkeypatch.setenv("PATH", f"{bench.path}/bin:{os.environ['PATH']}")
+    bench.command("sbatch", "echo 17")
+    bench.command("srun", 'while [[ $1 == -* ]]; do shift; done; "$@"')
+    bench.command("agent", f'env >"{bench.path}/seen"; while [[ ! -e "{bench.path}/go" ]]; do '
+                  "sleep 0.05; done")  # fmt: skip
+    cluster = Cluster(
+        name="a",
+        site=SlurmSite(environment=values),
+        nodes=1,
+        created=0.0,
+        working_folder=str(bench.path),
+    )
+    folder = ClusterFolder(bench.cluster)
+    assert SlurmBackend().start(folder, cluster, ("agent", "an argument")).job == "17"
+    process = bench.start(folder.script.read_text("utf-8"))
+    try:
+        wait_for(lambda: bench.calls("agent"))
+        session = ["/bin/ps", "-ww", "-o", "args=", "-s", str(process.pid)]
+        seen = subprocess.check_output(session, user="nobody", text=True)
+        (bench.path / "go").touch()
+        output, _ = process.communicate(timeout=DEADLINE_S)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, output
+    assert "an argument" in seen
+    assert "hush" not in seen
+    assert {f"{name}={value}" for name, value in values.items()} <= set(
+        (bench.path / "seen").read_text("utf-8").splitlines()
+    )
+    written = {path.name: path.stat().st_mode & 0o777 for path in bench.cluster.glob("*")}
+    assert {written[name] for name in ("environment", "job.sh")} == {0o600}
+    assert "hush" not in folder.script.read_text("utf-8")

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from raysuite.cluster import backend as backend_module
+from raysuite.cluster import client as client_module
 from raysuite.cluster import status as status_module
-from raysuite.cluster.backend import JobState
-from raysuite.cluster.client import Patience
+from raysuite.cluster.backend import JobState, Watch
+from raysuite.cluster.client import Patience, Progress, wait
 from raysuite.cluster.explain import last_lines, missing_nodes, why_not
 from raysuite.cluster.files import Alive, Cluster, Head, Node, Stop
-from raysuite.cluster.folder import ClusterFolder, prepare
+from raysuite.cluster.folder import ClusterFolder, folder_of, prepare
 from raysuite.cluster.local import LocalBackend
-from raysuite.cluster.slurm import parse_state
-from raysuite.cluster.status import find_folder, status_of
+from raysuite.cluster.slurm import SlurmBackend, parse_states
+from raysuite.cluster.status import all_status, find_folder, status_of
 from raysuite.errors import UserError
 from raysuite.spec.site import SlurmSite
 from tests.living import living
@@ -34,11 +39,7 @@ def folder() -> ClusterFolder:
 
 
 def slurm_says(monkeypatch: pytest.MonkeyPatch, state: JobState) -> None:
-    class Backend:
-        def state(self, cluster: Cluster) -> JobState:
-            return state
-
-    monkeypatch.setattr(status_module, "backend_of", lambda _: Backend())
+    monkeypatch.setattr(status_module, "state_of", lambda _: state)
 
 
 def joined(folder: ClusterFolder, *hosts: str, incarnation: str = "now") -> None:
@@ -63,8 +64,85 @@ def joined(folder: ClusterFolder, *hosts: str, incarnation: str = "now") -> None
     ],
 )
 def test_squeue_is_read(said: str, phase: str, reason: str) -> None:
-    state = parse_state(said)
+    state = parse_states(f"17|{said}" if said else said).get("17", JobState("gone"))
     assert (state.phase, state.reason) == (phase, reason)
+
+
+@pytest.fixture
+def squeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Callable[[], int]]:
+    """Have `squeue` on PATH do what is given; the function that is returned counts its calls."""
+    calls = tmp_path / "squeue-calls"
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+
+    def install(does: str) -> Callable[[], int]:
+        program = tmp_path / "bin" / "squeue"
+        program.write_text(f'#!/bin/sh\necho "$*" >>"{calls}"\n{does}\n')
+        program.chmod(0o755)
+        return lambda: len(calls.read_text("utf-8").splitlines())
+
+    return install
+
+
+def test_a_minute_of_pending_costs_six_calls_of_squeue(
+    folder: ClusterFolder,
+    squeue: Callable[[str], Callable[[], int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1000.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    clock = SimpleNamespace(time=lambda: now, monotonic=lambda: now, sleep=sleep)
+    monkeypatch.setattr(backend_module, "time", clock)
+    monkeypatch.setattr(client_module, "time", clock)
+    calls = squeue("echo '17|PENDING|Priority|'")
+    counts: list[tuple[float, int]] = []
+
+    def tell(progress: Progress) -> None:
+        counts.append((progress.seconds, calls()))
+        if progress.seconds > 600:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        wait(folder, tell)
+    at = {second: count for second, count in counts}
+    assert at[60] <= 6
+    assert max(at[second + 60] - at[second] for second in range(540)) <= 6
+    assert at[600] >= 600 / 30, "its start would be noticed too late"
+    squeue("echo '17|RUNNING|None|n1'")
+    joined(folder, "a", "b")
+    folder.write(Alive(addresses=("1.0", "1.1"), incarnation="now"))
+    began, before = now, calls()
+    assert wait(folder).state == "up"
+    assert (now - began, calls() - before) == (0, 1)
+
+
+def test_a_head_that_starts_is_asked_about_at_once(
+    folder: ClusterFolder, squeue: Callable[[str], Callable[[], int]]
+) -> None:
+    calls = squeue("echo '17|PENDING|Priority|'")
+    watch = Watch(folder.cluster())
+    assert [watch.state(news).phase for news in ([], [], ["1"], ["1"])] == ["waiting"] * 4
+    assert calls() == 2
+
+
+def test_one_question_for_all_clusters(squeue: Callable[[str], Callable[[], int]]) -> None:
+    site = SlurmSite(name="far")
+    for number in range(3):
+        name, job = f"c{number}", str(17 + number)
+        prepare(Cluster(name=name, site=site, nodes=1, created=1.0, working_folder="/", job=job))
+    calls = squeue("echo '17|PENDING|Priority|'; echo '18|RUNNING|None|n1'")
+    states = {status.cluster.name: status.state for status in all_status()}
+    assert states == {"c0": "waiting", "c1": "starting", "c2": "stale"}
+    assert calls() == 1
+    squeue("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
+    last = folder_of("c2").cluster()
+    assert SlurmBackend().states([last]) == [JobState("gone")]
+    squeue("echo 'Unable to contact slurm controller' >&2; exit 1")
+    assert SlurmBackend().states([last])[0].phase == "unknown"
 
 
 def test_states_of_a_life(folder: ClusterFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,11 +217,11 @@ def test_the_only_living_one_needs_no_name(monkeypatch: pytest.MonkeyPatch) -> N
 def test_another_process_with_that_id_is_not_the_agent() -> None:
     cluster = living("x")
     backend = LocalBackend()
-    assert backend.state(cluster).phase == "running"
+    assert backend.states([cluster])[0].phase == "running"
     other = cluster.model_copy(update={"started": cluster.started - 60})
-    assert backend.state(other).phase == "gone"
+    assert backend.states([other])[0].phase == "gone"
     backend.end(other)  # ends nobody
-    assert backend.state(cluster.model_copy(update={"job": ""})).phase == "gone"
+    assert backend.states([cluster.model_copy(update={"job": ""})])[0].phase == "gone"
 
 
 def test_a_job_that_waits_again_is_waited_for_anew(

@@ -9,7 +9,7 @@ import pytest
 from raysuite.errors import Mistake, SpecError, UserError
 from raysuite.spec.site import LocalSite, SlurmSite
 from raysuite.spec.site_file import read_site
-from raysuite.spec.site_values import slurm_seconds
+from raysuite.spec.site_values import secret_like, slurm_seconds
 
 
 def read(tmp_path: Path, text: str) -> LocalSite | SlurmSite:
@@ -124,6 +124,13 @@ def test_slurms_notation_of_a_time(text: str, seconds: int) -> None:
 def test_what_is_no_time(text: str) -> None:
     with pytest.raises(ValueError, match="as SLURM writes it"):
         slurm_seconds(text)
+
+
+def test_variables_that_seem_to_hold_a_password() -> None:
+    proxy = "http://me:hush@proxy:3128"
+    given = {"DB_PASS": "x", "HTTPS_PROXY": proxy, "NO_PROXY": "a.b", "OMP_NUM_THREADS": "3"}
+    given |= {"SSH_KEY": "x", "http_proxy": "http://proxy:3128", "PWD": "/x", "KEYBOARD": "de"}
+    assert secret_like(given) == ["DB_PASS", "HTTPS_PROXY", "SSH_KEY"]
 
 
 def test_a_number_may_be_a_variables_value(tmp_path: Path) -> None:
