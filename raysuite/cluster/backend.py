@@ -24,6 +24,8 @@ class JobState:
     reason: str = ""
     """SLURM's own word for why it waits, such as Priority or Resources."""
     hosts: tuple[str, ...] = ()
+    nodes: int = 0
+    """Of the allocation, where it is known."""
 
 
 class Backend(Protocol):

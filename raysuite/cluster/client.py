@@ -108,11 +108,11 @@ def wait(folder: ClusterFolder, tell: Callable[[Progress], None] = lambda _: Non
         heads = [node.incarnation for node in folder.nodes() if node.index == 0]
         status = status_of(folder, watch.state(heads))  # a head that starts: the job runs
         now = time.time()
-        tell(Progress(status.job, status.alive_count, cluster.nodes, now - began))
+        tell(Progress(status.job, status.alive_count, status.wanted, now - began))
         if not status.lives:
             raise NotStartedError(why_not(folder, status))
         is_over = patience.is_over(status, now)
-        if status.state == "up" and status.alive_count >= cluster.nodes:
+        if status.state == "up" and status.alive_count >= status.wanted:
             _record_timings(folder, status, patience.running_since, now)
             return status
         if is_over:

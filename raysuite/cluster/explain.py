@@ -54,4 +54,4 @@ def _in_short(status: Status) -> str:
     if not status.lives:
         return f"{status.state}{f' ({status.why})' if status.why else ''}"
     waited = status.cluster.site.start_timeout_seconds
-    return f"{status.alive_count} of {status.cluster.nodes} nodes joined within {waited} s"
+    return f"{status.alive_count} of {status.wanted} nodes joined within {waited} s"

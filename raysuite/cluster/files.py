@@ -27,6 +27,9 @@ class Cluster(File):
     name: str
     site: Annotated[LocalSite | SlurmSite, Field(discriminator="kind")]
     nodes: int
+    """The least that the cluster is up with."""
+    most_nodes: int = 0
+    """The most, where SLURM may give more; else 0."""
     created: float
     """Seconds since 1970."""
     working_folder: str

@@ -89,6 +89,8 @@ def file_system(path: Path) -> str:
 
 def _scratch(site: LocalSite | SlurmSite) -> Finding:
     folder = site.scratch
+    if "$" in folder:
+        return unsure("scratch", f"{folder} is expanded on each node, which must have it")
     if len(folder) > LONGEST_SCRATCH:
         return wrong(
             "scratch",

@@ -22,7 +22,7 @@ from raysuite.cluster.folder import ClusterFolder
 from raysuite.errors import RaysuiteError, UserError
 from raysuite.spec.checking import suggest
 from raysuite.spec.site import SlurmSite
-from raysuite.spec.site_values import one_line, slurm_seconds
+from raysuite.spec.site_values import node_range, one_line, slurm_seconds
 
 # the batch script
 
@@ -91,11 +91,18 @@ queue_again() {
 # job that nobody is at work on.
 # shellcheck disable=SC2016
 on_node='
-requeue=$1 over=$2 environment=$3
-shift 3
+requeue=$1 over=$2 environment=$3 scratch=$4
+shift 4
 trap : TERM INT HUP
 (
   while IFS= read -r pair; do export "$pair"; done <"$environment"
+  bind=
+  while [[ $scratch =~ ^([^$]*)[$]([{]?)([A-Za-z_][A-Za-z0-9_]*)[}]?(.*)$ ]]; do
+    bind+=${BASH_REMATCH[1]}${!BASH_REMATCH[3]-} scratch=${BASH_REMATCH[4]}
+  done
+  if [[ -n $bind ]]; then
+    export APPTAINER_BIND="${APPTAINER_BIND:+$APPTAINER_BIND,}$bind$scratch"
+  fi
   exec "$@"
 )
 status=$?
@@ -121,8 +128,8 @@ echo "raysuite: job $SLURM_JOB_ID, attempt ${SLURM_RESTART_COUNT:-0}, nodes $SLU
 
 while :; do
   rm -f -- "$folder/head.json" "$folder/over"
-  srun "${step[@]}" bash -c "$on_node" raysuite "$requeue" "$folder/over" \
-    "$folder/environment" "${command[@]}" &
+  srun --nodes="$SLURM_JOB_NUM_NODES" "${step[@]}" bash -c "$on_node" raysuite \
+    "$requeue" "$folder/over" "$folder/environment" "$scratch" "${command[@]}" &
   srun=$! status=0 over=0
   while kill -0 "$srun" 2>/dev/null; do
     sleep 1
@@ -163,7 +170,8 @@ class Job:
     name: str
     """The cluster's."""
     site: SlurmSite
-    nodes: int
+    nodes: int | str
+    """`4`, or the least and the most as `2-4`."""
     folder: str
     """The cluster's folder, on a file system that all nodes share."""
     working_folder: str
@@ -183,7 +191,8 @@ def render(job: Job) -> str:
     title = f"# The Ray cluster {job.name} of raysuite, site {job.site.name or '-'}."
     top = ["#!/bin/bash", *header, *job.site.sbatch_lines, "", title]
     modules = [f"module load {shlex.quote(module)}" for module in job.site.modules]
-    parts = [_lines(top), HEAD, MODULES if modules else "", _lines(modules), _settings(job), BODY]
+    set_up = [*job.site.prologue, *modules]
+    parts = [_lines(top), HEAD, MODULES if set_up else "", _lines(set_up), _settings(job), BODY]
     return "".join(parts)
 
 
@@ -221,8 +230,10 @@ def _check(job: Job) -> None:
                 f"the {what} folder is {folder!r}; SLURM needs an absolute path without "
                 "backslashes; choose another, by RAYSUITE_HOME or by `cd`"
             )
-    if job.nodes < 1:
-        raise UserError(f"given were {job.nodes} nodes; it should be 1 or more")
+    try:
+        node_range(job.nodes)
+    except ValueError as error:
+        raise UserError(f"nodes: {error}") from error
 
 
 def _header(job: Job) -> Iterator[str]:
@@ -260,7 +271,6 @@ def _header(job: Job) -> Iterator[str]:
 def _settings(job: Job) -> str:
     site = job.site
     step = [
-        f"--nodes={job.nodes}",
         "--ntasks-per-node=1",
         *([f"--cpus-per-task={site.cpus_per_node}"] if site.cpus_per_node else []),
         "--export=ALL",  # of this script, which has none of the submitting shell's
@@ -275,6 +285,7 @@ def _settings(job: Job) -> str:
     return _lines(
         [
             f"folder={shlex.quote(job.folder)}",
+            f"scratch={shlex.quote(site.scratch if site.image and '$' in site.scratch else '')}",
             f"command=({shlex.join(job.command)})",
             f"step=({shlex.join(step)})",
             f"warn_seconds={site.warn_seconds}",
@@ -418,7 +429,7 @@ class SlurmBackend:
         unknown = JobState("gone")  # a job is forgotten a few minutes after its end
         found: dict[str, JobState] = {}
         if jobs:
-            words = ["squeue", "--noheader", f"--jobs={','.join(jobs)}", "--format=%A|%T|%r|%N"]
+            words = ["squeue", "--noheader", f"--jobs={','.join(jobs)}", "--format=%A|%T|%r|%D|%N"]
             try:
                 found = parse_states(_ask(words))
             except SlurmError as error:
@@ -451,7 +462,7 @@ def script(folder: ClusterFolder, cluster: Cluster, command: tuple[str, ...]) ->
         Job(
             cluster.name,
             cluster.site,
-            cluster.nodes,
+            cluster.nodes if not cluster.most_nodes else f"{cluster.nodes}-{cluster.most_nodes}",
             str(folder.path),
             cluster.working_folder,
             command,
@@ -460,16 +471,16 @@ def script(folder: ClusterFolder, cluster: Cluster, command: tuple[str, ...]) ->
 
 
 def parse_states(said: str) -> dict[str, JobState]:
-    """What `squeue --format=%A|%T|%r|%N` said of jobs, by their ids."""
+    """What `squeue --format=%A|%T|%r|%D|%N` said of jobs, by their ids."""
     return {line.partition("|")[0]: _parsed(line) for line in said.strip().splitlines()}
 
 
 def _parsed(line: str) -> JobState:
-    _, state, reason, names = line.split("|", 3)
+    _, state, reason, nodes, names = line.split("|", 4)
     if state in _WAITING:
         return JobState("waiting", state, reason)
     if state in _RUNNING:
-        return JobState("running", state, "" if reason == "None" else reason, (names,))
+        return JobState("running", state, "" if reason == "None" else reason, (names,), int(nodes))
     return JobState("gone", state, reason)
 
 
@@ -560,6 +571,7 @@ def _time(site: SlurmSite, groups: Sequence[NodeGroup]) -> Finding:
 
 def _nodes(site: SlurmSite, groups: Sequence[NodeGroup]) -> Finding:
     memory = megabytes(site.memory_per_node) if site.memory_per_node else 0
+    least, _ = node_range(site.nodes)
     fitting = sum(
         group.nodes
         for group in groups
@@ -568,7 +580,7 @@ def _nodes(site: SlurmSite, groups: Sequence[NodeGroup]) -> Finding:
         and group.memory_mb >= memory
     )
     asked = [
-        f"{site.nodes} nodes",
+        f"{least} nodes",
         *([f"{site.cpus_per_node} CPUs"] if site.cpus_per_node else []),
         *([f"{site.gpus_per_node} GPUs"] if site.gpus_per_node else []),
         *([f"{memory} MB"] if memory else []),
@@ -578,7 +590,7 @@ def _nodes(site: SlurmSite, groups: Sequence[NodeGroup]) -> Finding:
         f"{sum(group.nodes for group in groups)} nodes of up to {most.cpus} CPUs, "
         f"{most.gpus} GPUs and {most.memory_mb} MB"
     )
-    if fitting < site.nodes:
+    if fitting < least:
         note = f"asked for {' with '.join(asked[:2])}{''.join(f', {each}' for each in asked[2:])}"
         return wrong("nodes", f"{note}; {fitting} fit", f"the partition has {there}")
     return works("nodes", f"{fitting} of the partition's {there} fit")

@@ -39,6 +39,11 @@ class Status:
         return self.state in ("waiting", "starting", "up", "stopping", "unknown")
 
     @property
+    def wanted(self) -> int:
+        """Nodes that are waited for: those of the allocation, where it is known."""
+        return max(self.cluster.nodes, self.job.nodes)
+
+    @property
     def alive_count(self) -> int:
         return len(self.alive.addresses) if self.alive else 0
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from raysuite.errors import UserError
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FORBIDDEN_IN_BINDS = ',"\\\n\r\0'
 """Apptainer reads binds as lines of CSV, and a backslash as the mark of a colon that is meant."""
 
-_NEUTRAL = {"PYTHONPATH": "", "PYTHONHOME": ""}
+_NEUTRAL = ("--env", "PYTHONPATH=", "--env", "PYTHONHOME=")
 """A site's modules set these for the Python outside; `unset` in an image does not undo that."""
 
 
@@ -20,21 +18,21 @@ def exec_line(
     *,
     binds: Sequence[str] = (),
     gpus: bool = False,
+    rocm: bool = False,
     scratch: str | None = None,
-    environment: Mapping[str, str] | None = None,
     verb: str = "exec",
 ) -> list[str]:
     """`apptainer exec ... IMAGE`, to which the caller appends the command and its arguments.
 
-    `verb` is exec, run or shell. `binds` are SRC, SRC:DST or SRC:DST:ro. `scratch` is bound at its
-    own path, so that paths below it mean the same inside and outside. The home folder and /tmp are
-    there as Apptainer has them; variables of the calling process pass into the image as they are,
-    and `environment` is set on top of them. Raises UserError for a value that Apptainer would
-    read as something else.
+    `verb` is exec, run or shell. `rocm`: the GPUs are AMD's. `binds` are SRC, SRC:DST or
+    SRC:DST:ro. `scratch` is bound at its own path, so that paths below it mean the same inside and
+    outside. The home folder and /tmp are there as Apptainer has them; variables of the calling
+    process pass into the image as they are, and no argument holds one's value, for all users of a
+    host see arguments. Raises UserError for a value that Apptainer would read as something else.
     """
     line = ["apptainer", "--quiet", verb, "--no-eval"]
     if gpus:
-        line.append("--nv")
+        line.append("--rocm" if rocm else "--nv")
     wanted = list(binds)
     if scratch is not None and not _is_below(scratch, "/tmp"):
         if ":" in scratch:
@@ -42,9 +40,7 @@ def exec_line(
         wanted.append(scratch)
     for bind in wanted:
         line += ["--bind", checked_bind(bind)]
-    for name, value in (_NEUTRAL | dict(environment or {})).items():
-        line += ["--env", variable(name, value)]
-    return [*line, checked_image(image)]
+    return [*line, *_NEUTRAL, checked_image(image)]
 
 
 def checked_bind(bind: str) -> str:
@@ -68,28 +64,6 @@ def checked_image(image: str) -> str:
             "without colons"
         )
     return image
-
-
-def variable(name: str, value: str) -> str:
-    """NAME=VALUE as `apptainer --env` reads it: one field of CSV where it holds several `=`.
-
-    With one `=` alone Apptainer takes the text as it is but strips double quotes from both ends.
-    Raises UserError for a name that is none, and for a value that cannot be passed unharmed.
-    """
-    if not _NAME.fullmatch(name):
-        raise UserError(f"given was the variable {name!r}; a name has letters, digits and _ alone")
-    if "\0" in value:
-        raise UserError(f"the value of {name} holds a NUL, which no environment can")
-    text = f"{name}={value}"
-    if "=" in value:
-        doubled = text.replace('"', '""')
-        return f'"{doubled}"'
-    if value.endswith('"'):
-        raise UserError(
-            f"the value of {name} is {value!r}: Apptainer strips a double quote at its end; set it "
-            "in the calling environment instead"
-        )
-    return text
 
 
 def _is_below(path: str, folder: str) -> bool:

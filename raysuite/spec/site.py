@@ -15,7 +15,9 @@ from raysuite.spec.site_values import (
     Line,
     Memory,
     Module,
+    NodeCount,
     SbatchLine,
+    Scratch,
     SlurmTime,
     Text,
     environment_mistakes,
@@ -68,8 +70,11 @@ class _Site(Options):
     up`."""
     environment: Environment = Field(default_factory=dict)
     """Environment variables of every process of the cluster; they take no secrets."""
-    scratch: AbsolutePath = "/tmp"
-    """A folder on each node's own disk; the cluster's short temporary folder is made there."""
+    scratch: Scratch = "/tmp"
+    """A folder on each node's own disk; the cluster's short temporary folder is made there. Each
+    node replaces `$NAME` by its own variable: $TMPDIR, /scratch/$USER/$SLURM_JOB_ID."""
+    rocm: bool = False
+    """The GPUs are AMD's: an image is entered with --rocm, and not with --nv."""
     interface: Interface | None = None
     """The network interface between the nodes (ib0, hsn0, ...); default: loopback on a local
     site, else the one with the route to the head."""
@@ -88,6 +93,11 @@ class LocalSite(_Site):
     gpus: int | None = Field(default=None, ge=0)
     """GPUs that Ray gives out; default: those of this machine."""
 
+    @property
+    def has_gpus(self) -> bool:
+        """Whether GPUs are asked for."""
+        return bool(self.gpus)
+
 
 class SlurmSite(_Site):
     """A SLURM cluster."""
@@ -105,8 +115,8 @@ class SlurmSite(_Site):
     """A reservation to run in."""
     time: SlurmTime | None = None
     """Time limit: MINUTES, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS."""
-    nodes: int = Field(default=1, ge=1)
-    """Nodes, where `cluster up` names no other number."""
+    nodes: NodeCount = 1
+    """Nodes, where `cluster up` names no other number; `2-4` takes what is free."""
     cpus_per_node: int | None = Field(default=None, ge=1)
     """CPUs asked for on each node; default: all where the nodes are exclusive, else one."""
     gpus_per_node: int = Field(default=0, ge=0)
@@ -117,6 +127,9 @@ class SlurmSite(_Site):
     """Memory asked for on each node: 0 for all of it, or as 480G; without a letter megabytes."""
     exclusive: bool = False
     """Whether nobody else may run on the nodes meanwhile."""
+    prologue: tuple[Line, ...] = ()
+    """Lines of bash that run on the first node before the modules are loaded: `module purge`,
+    `module use FOLDER`, `source FILE`. What they export reaches all nodes."""
     modules: tuple[Module, ...] = ()
     """Loaded by `module load` on the first node, in this order, before the cluster starts."""
     warn_seconds: int = Field(default=120, ge=1, le=65535)
@@ -139,9 +152,23 @@ class SlurmSite(_Site):
                     )
         return lines
 
+    @property
+    def has_gpus(self) -> bool:
+        """Whether GPUs are asked for, by a key or by a line of one's own."""
+        asked = re.compile(r"\s(--gres[= ]\S*gpu|--gpu|-G|--tres-per-\S*gpu)")
+        return bool(self.gpus_per_node) or any(asked.search(line) for line in self.sbatch_lines)
+
     @model_validator(mode="after")
     def _belongs_together(self) -> SlurmSite:
         wrong = []
+        for line in self.sbatch_lines:
+            for option in re.findall(r"\s(--[a-z-]+|-[A-Za-z])", line):
+                wrong += [
+                    f"sbatch_lines: {line!r} sets {option}, and {key} is "
+                    f"{getattr(self, key)}; give one of them"
+                    for key, names in _KEYS.items()
+                    if getattr(self, key) and any(name.startswith(option) for name in names)
+                ]
         if self.gpu_type is not None and not self.gpus_per_node:
             wrong.append("gpu_type is given without gpus_per_node; say how many, or leave it out")
         if self.time is not None and slurm_seconds(self.time) <= self.warn_seconds:
@@ -161,6 +188,19 @@ _OURS = frozenset(
     """.split()  # noqa: SIM905 - a list literal would take a screen
 )
 """Options of sbatch on which the cluster's start and end rest."""
+
+_KEYS = {
+    "partition": ("--partition", "-p"),
+    "account": ("--account", "-A"),
+    "qos": ("--qos", "-q"),
+    "constraint": ("--constraint", "-C"),
+    "reservation": ("--reservation",),
+    "time": ("--time", "-t"),
+    "memory_per_node": ("--mem", "--mem-per-cpu", "--mem-per-gpu"),
+    "gpus_per_node": ("--gres", "--gpus", "--gpus-per-node", "--gpus-per-task", "-G"),
+    "exclusive": ("--exclusive",),
+}
+"""Key of a site -> options of sbatch that say the same; sbatch would take the last of two."""
 
 Site = Annotated[LocalSite | SlurmSite, Field(discriminator="kind")]
 """Where a cluster is started; `kind` says which."""

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator
 
+from raysuite.errors import UserError
+
 _CONTROL = ("Cc", "Cs", "Zl", "Zp")
 """Unicode's control characters, lone surrogates, and separators of lines and paragraphs."""
 
@@ -20,6 +22,7 @@ _RESERVED = re.compile(
 _SECRET = re.compile(r"(TOKEN|PASSWORD|PASSWD|SECRET|API_KEY|ACCESS_KEY)$", re.IGNORECASE)
 _SECRET_LIKE = re.compile(r"(^|_)(PASS|PASSPHRASE|PWD|PW|KEY|CREDENTIALS?|AUTH)$", re.IGNORECASE)
 _URL_WITH_PASSWORD = re.compile(r"[a-z][a-z0-9+.-]*://[^/@\s:]*:[^/@\s]+@", re.IGNORECASE)
+_VARIABLE = r"\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})"
 _TIME = re.compile(
     r"(?:(?P<days>\d+)-(?P<h>\d+)(?::(?P<m>\d+)(?::(?P<s>\d+))?)?"
     r"|(?P<hours>\d+):(?P<mm>\d+):(?P<ss>\d+)"
@@ -46,6 +49,42 @@ def _absolute(text: str) -> str:
     if not one_line(text).startswith("/"):
         raise ValueError(f"given was {text!r}; it should be an absolute path, or begin with ~/")
     return text
+
+
+def _scratch(text: str) -> str:
+    if not re.fullmatch(rf"(/|{_VARIABLE})([^$]|{_VARIABLE})*", one_line(text)):
+        raise ValueError(
+            f"given was {text!r}; it should be an absolute path, in which each $ begins a variable "
+            "that the nodes have, such as $TMPDIR or /scratch/$USER/$SLURM_JOB_ID"
+        )
+    return text
+
+
+def expand(text: str, variables: Mapping[str, str]) -> str:
+    """`text` with $NAME and ${NAME} replaced. Raises UserError for a variable that is not set."""
+
+    def value(match: re.Match[str]) -> str:
+        name = match[0].strip("${}")
+        if not variables.get(name):
+            raise UserError(f"{text} cannot be expanded: {name} is not set here; name a folder")
+        return variables[name]
+
+    return re.sub(_VARIABLE, value, text)
+
+
+def node_range(nodes: int | str) -> tuple[int, int]:
+    """The least and the most: `3` -> 3, 3; `2-4` -> 2, 4. Raises ValueError for anything else."""
+    match = re.fullmatch(r"([1-9][0-9]{0,5})(?:-([1-9][0-9]{0,5}))?", str(nodes))
+    if match is None or (match[2] and int(match[2]) < int(match[1])):
+        raise ValueError(
+            f"given was {nodes!r}; it should be a number of nodes, or the least and the most as 2-4"
+        )
+    return int(match[1]), int(match[2] or match[1])
+
+
+def _nodes(nodes: int | str) -> int | str:
+    least, most = node_range(nodes)
+    return least if least == most else nodes
 
 
 def _interface(text: str) -> str:
@@ -151,6 +190,10 @@ Line = Annotated[str, BeforeValidator(_plain_number), AfterValidator(one_line)]
 """One line of text, not empty."""
 AbsolutePath = Annotated[str, AfterValidator(_absolute)]
 """A path from the root, or from the user's home by `~/`."""
+Scratch = Annotated[str, AfterValidator(_scratch)]
+"""A path that each node expands: `$NAME` and `${NAME}` alone, never run by a shell."""
+NodeCount = Annotated[int | str, AfterValidator(_nodes)]
+"""`4`, or `2-4`."""
 Interface = Annotated[str, AfterValidator(_interface)]
 Bind = Annotated[str, AfterValidator(_bind)]
 Module = Annotated[str, AfterValidator(_module)]

@@ -117,8 +117,8 @@ def built(order: Order) -> Built:
 
 
 def inside(built: Built, *command: str, **values: str) -> str:
-    line = exec_line(str(built.path), environment=values)
-    done = subprocess.run([*line, *command], capture_output=True, text=True, timeout=120)
+    line, own = exec_line(str(built.path)), {**os.environ, **values}
+    done = subprocess.run([*line, *command], env=own, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -36,7 +36,7 @@ def list_clusters(
     table = Table("name", "state", "site", "nodes", "job", "age", box=None)
     for status in found:
         cluster = status.cluster
-        nodes = f"{status.alive_count} of {cluster.nodes}"
+        nodes = f"{status.alive_count} of {status.wanted}"
         words = (cluster.name, in_words(status), cluster.site.name, nodes, cluster.job)
         table.add_row(*words, age(cluster.created))
     stdout().print(table)

@@ -59,7 +59,7 @@ def _show(folder: ClusterFolder, found: Status, jobs: list[RayJob]) -> None:
         "state": in_words(found),
         "site": f"{cluster.site.name} ({cluster.backend}, job {cluster.job or '-'})",
         "since": age(cluster.created),
-        "nodes": f"{found.alive_count} of {cluster.nodes} alive",
+        "nodes": f"{found.alive_count} of {found.wanted} alive",
         "folder": str(folder.path),
         "jobs start in": cluster.working_folder,
     }

@@ -32,7 +32,7 @@ def up(
         str, typer.Option(help="A site's name, or the path of its YAML file.")
     ] = "local",
     nodes: Annotated[
-        int | None, typer.Option(min=1, help="Nodes; default: what the site says.")
+        str | None, typer.Option(help="Nodes, as 4 or 2-4; default: what the site says.")
     ] = None,
     name: Annotated[
         str | None, typer.Option(help="The cluster's name; default: the site's.")
@@ -88,18 +88,24 @@ def up(
     print_text(_how_to_go_on(cluster.name, wait), error=not wait)
 
 
-def _asked(site_name: str, nodes: int | None, name: str | None) -> Cluster:
+def _asked(site_name: str, nodes: str | None, name: str | None) -> Cluster:
     from raysuite.cluster.files import Cluster
     from raysuite.cluster.sites import find_site
     from raysuite.spec.site import LocalSite
+    from raysuite.spec.site_values import node_range
 
     site = find_site(site_name)
-    if isinstance(site, LocalSite) and nodes not in (None, 1):
+    try:
+        least, most = node_range(nodes or (1 if isinstance(site, LocalSite) else site.nodes))
+    except ValueError as error:
+        raise UserError(f"--nodes: {error}") from error
+    if isinstance(site, LocalSite) and most > 1:
         raise UserError(f"given were {nodes} nodes; the site {site.name!r} is this machine alone")
     return Cluster(
         name=name or site.name,
         site=site,
-        nodes=nodes or (1 if isinstance(site, LocalSite) else site.nodes),
+        nodes=least,
+        most_nodes=most if most > least else 0,
         created=time.time(),
         working_folder=os.getcwd(),
     )
@@ -118,12 +124,23 @@ def _command(cluster: Cluster, folder: ClusterFolder) -> tuple[str, ...]:
     line = exec_line(
         site.image,
         binds=[*site.binds, *outside],
-        gpus=bool(getattr(site, "gpus_per_node", 0) or getattr(site, "gpus", 0)),
-        scratch=site.scratch,
+        gpus=site.has_gpus,
+        rocm=site.rocm,
+        scratch=_scratch(cluster),
     )
     # a batch script has no login's PATH; a site's modules set one of their own
     program = None if getattr(site, "modules", ()) else shutil.which(line[0])
     return (program or line[0], *line[1:], "python", *_AGENT, str(folder.path))
+
+
+def _scratch(cluster: Cluster) -> str | None:
+    """What the command binds; None where each node's own variables name it."""
+    from raysuite.spec.site_values import expand
+
+    scratch = cluster.site.scratch
+    if cluster.backend == "slurm":
+        return None if "$" in scratch else scratch
+    return expand(scratch, os.environ)
 
 
 def _text(cluster: Cluster, folder: ClusterFolder, command: tuple[str, ...]) -> str:

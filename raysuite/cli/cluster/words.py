@@ -52,7 +52,7 @@ def as_data(status: Status) -> dict[str, Any]:
         "slurm_reason": status.job.reason,
         "created": cluster.created,
         "working_folder": cluster.working_folder,
-        "nodes_wanted": cluster.nodes,
+        "nodes_wanted": status.wanted,
         "nodes_alive": status.alive_count,
         "cpus": status.alive.cpus if status.alive else 0.0,
         "gpus": status.alive.gpus if status.alive else 0.0,

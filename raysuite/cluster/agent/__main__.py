@@ -22,6 +22,7 @@ from raysuite.cluster.agent.signals import Signals
 from raysuite.cluster.agent.worker import WorkerNode
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.errors import RaysuiteError, UserError
+from raysuite.spec.site_values import expand
 
 FAILED, BAD_INPUT = 1, 2
 TEMP_PREFIX = "rs-"
@@ -51,7 +52,7 @@ def main(arguments: list[str]) -> int:
     try:
         for line in clear_away(folder, cluster, place, log.warning):
             log.warning(line)
-        temp = _temp(Path(cluster.site.scratch))
+        temp = _temp(Path(expand(cluster.site.scratch, os.environ)))
         node = ThisNode(folder, cluster, place, temp, signals)
         check_temp(temp / "r")
         role = HeadNode(node) if place.is_head else WorkerNode(node)

@@ -35,8 +35,9 @@ type module >/dev/null 2>&1 || source /etc/profile || true
 module load Stages/2024
 module load CUDA/12.4
 folder=/home/ada/.raysuite/clusters/demo
+scratch=''
 command=(/home/ada/raysuite/.venv/bin/python -P -m raysuite.cluster.agent /home/ada/.raysuite/clusters/demo)
-step=(--nodes=1024 --ntasks-per-node=1 --cpus-per-task=48 --export=ALL --cpu-bind=none --mpi=none --input=none --label --no-kill --wait=0 --kill-on-bad-exit=0)
+step=(--ntasks-per-node=1 --cpus-per-task=48 --export=ALL --cpu-bind=none --mpi=none --input=none --label --no-kill --wait=0 --kill-on-bad-exit=0)
 warn_seconds=120
 head_restarts=2
 requeue=1
@@ -90,11 +91,18 @@ queue_again() {
 # job that nobody is at work on.
 # shellcheck disable=SC2016
 on_node='
-requeue=$1 over=$2 environment=$3
-shift 3
+requeue=$1 over=$2 environment=$3 scratch=$4
+shift 4
 trap : TERM INT HUP
 (
   while IFS= read -r pair; do export "$pair"; done <"$environment"
+  bind=
+  while [[ $scratch =~ ^([^$]*)[$]([{]?)([A-Za-z_][A-Za-z0-9_]*)[}]?(.*)$ ]]; do
+    bind+=${BASH_REMATCH[1]}${!BASH_REMATCH[3]-} scratch=${BASH_REMATCH[4]}
+  done
+  if [[ -n $bind ]]; then
+    export APPTAINER_BIND="${APPTAINER_BIND:+$APPTAINER_BIND,}$bind$scratch"
+  fi
   exec "$@"
 )
 status=$?
@@ -120,8 +128,8 @@ echo "raysuite: job $SLURM_JOB_ID, attempt ${SLURM_RESTART_COUNT:-0}, nodes $SLU
 
 while :; do
   rm -f -- "$folder/head.json" "$folder/over"
-  srun "${step[@]}" bash -c "$on_node" raysuite "$requeue" "$folder/over" \
-    "$folder/environment" "${command[@]}" &
+  srun --nodes="$SLURM_JOB_NUM_NODES" "${step[@]}" bash -c "$on_node" raysuite \
+    "$requeue" "$folder/over" "$folder/environment" "$scratch" "${command[@]}" &
   srun=$! status=0 over=0
   while kill -0 "$srun" 2>/dev/null; do
     sleep 1

@@ -115,6 +115,36 @@ def test_every_shipped_site_renders(name: str) -> None:
     assert f"--nodes={site.nodes}" in read_options(script)
 
 
+def test_a_range_of_nodes_is_asked_for_and_what_is_given_is_used(bench: Bench) -> None:
+    folder = str(bench.cluster)
+    text = render(Job("a", SlurmSite(nodes="2-4"), "2-4", folder, str(bench.path), ("agent",)))
+    assert "--nodes=2-4" in read_options(text)
+    bench.run(text, {"SLURM_JOB_NUM_NODES": "3"})
+    assert bench.calls("srun")[0][0] == "--nodes=3"
+
+
+def test_a_nodes_own_scratch_is_bound_and_no_text_in_it_is_run(bench: Bench) -> None:
+    scratch = "/s/${USER}/$JOB/`touch canary`/x"
+    site = {"scratch": scratch, "image": "/i.sif", "environment": {"APPTAINER_BIND": "/data"}}
+    bench.command("srun", 'while [[ $1 == -* ]]; do shift; done; "$@"')
+    bench.command("agent", f'printf %s "$APPTAINER_BIND" >"{bench.path}/seen"')
+    (bench.cluster / "environment").write_text("APPTAINER_BIND=/data\n")
+    status, output = bench.run(script(bench, **site), {"USER": "ada", "JOB": "17 $(touch canary)"})
+    assert status == 0, output
+    bound = (bench.path / "seen").read_text("utf-8")
+    assert bound == "/data,/s/ada/17 $(touch canary)/`touch canary`/x"
+    assert list((bench.path / "work").iterdir()) == []
+
+
+def test_lines_of_the_prologue_come_before_the_modules(bench: Bench) -> None:
+    lines = ("module purge", "export SEEN=1", "module use '/my modules'")
+    bench.command("srun", f'printf %s "$SEEN" >"{bench.path}/seen"')
+    status, output = bench.run(script(bench, prologue=lines, modules=("CUDA/12.4",)))
+    assert status == 0, output
+    assert bench.calls("module") == [["purge"], ["use", "/my modules"], ["load", "CUDA/12.4"]]
+    assert (bench.path / "seen").read_text("utf-8") == "1"
+
+
 def test_a_percent_sign_is_no_pattern_of_sbatch() -> None:
     script = render(Job("a", SlurmSite(), 1, "/home/100%j", "/w", ("x",)))
     assert "--output=/home/100%%j/logs/slurm.log" in read_options(script)
@@ -138,7 +168,7 @@ def test_bash_reads_paths_and_words_as_they_are() -> None:
         ({"working_folder": "relative"}, "absolute path"),
         ({"working_folder": "/a\0b"}, "control characters"),
         ({"command": ("x", "a\nb")}, "word 1 of the command"),
-        ({"nodes": 0}, "1 or more"),
+        ({"nodes": 0}, "number of nodes"),
     ],
 )
 def test_what_cannot_stand_in_a_script_is_refused(change: dict[str, Any], words: str) -> None:

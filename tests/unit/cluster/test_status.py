@@ -55,11 +55,11 @@ def joined(folder: ClusterFolder, *hosts: str, incarnation: str = "now") -> None
 @pytest.mark.parametrize(
     ("said", "phase", "reason"),
     [
-        ("PENDING|Priority|\n", "waiting", "Priority"),
-        ("CONFIGURING|None|n[1-2]\n", "waiting", "None"),
-        ("RUNNING|None|n[1-2]\n", "running", ""),
-        ("COMPLETING|NonZeroExitCode|n1\n", "running", "NonZeroExitCode"),
-        ("TIMEOUT|TimeLimit|n1\n", "gone", "TimeLimit"),
+        ("PENDING|Priority|2|\n", "waiting", "Priority"),
+        ("CONFIGURING|None|2|n[1-2]\n", "waiting", "None"),
+        ("RUNNING|None|2|n[1-2]\n", "running", ""),
+        ("COMPLETING|NonZeroExitCode|1|n1\n", "running", "NonZeroExitCode"),
+        ("TIMEOUT|TimeLimit|1|n1\n", "gone", "TimeLimit"),
         ("", "gone", ""),
     ],
 )
@@ -98,7 +98,7 @@ def test_a_minute_of_pending_costs_six_calls_of_squeue(
     clock = SimpleNamespace(time=lambda: now, monotonic=lambda: now, sleep=sleep)
     monkeypatch.setattr(backend_module, "time", clock)
     monkeypatch.setattr(client_module, "time", clock)
-    calls = squeue("echo '17|PENDING|Priority|'")
+    calls = squeue("echo '17|PENDING|Priority|2|'")
     counts: list[tuple[float, int]] = []
 
     def tell(progress: Progress) -> None:
@@ -112,7 +112,7 @@ def test_a_minute_of_pending_costs_six_calls_of_squeue(
     assert at[60] <= 6
     assert max(at[second + 60] - at[second] for second in range(540)) <= 6
     assert at[600] >= 600 / 30, "its start would be noticed too late"
-    squeue("echo '17|RUNNING|None|n1'")
+    squeue("echo '17|RUNNING|None|2|n[1-2]'")
     joined(folder, "a", "b")
     folder.write(Alive(addresses=("1.0", "1.1"), incarnation="now"))
     began, before = now, calls()
@@ -120,10 +120,19 @@ def test_a_minute_of_pending_costs_six_calls_of_squeue(
     assert (now - began, calls() - before) == (0, 1)
 
 
+def test_all_nodes_of_an_allocation_are_waited_for(
+    folder: ClusterFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm_says(monkeypatch, JobState("running", "RUNNING", nodes=3))
+    assert status_of(folder).wanted == 3, "of 2-4, SLURM gave three"
+    slurm_says(monkeypatch, JobState("waiting", "PENDING"))
+    assert status_of(folder).wanted == 2
+
+
 def test_a_head_that_starts_is_asked_about_at_once(
     folder: ClusterFolder, squeue: Callable[[str], Callable[[], int]]
 ) -> None:
-    calls = squeue("echo '17|PENDING|Priority|'")
+    calls = squeue("echo '17|PENDING|Priority|2|'")
     watch = Watch(folder.cluster())
     assert [watch.state(news).phase for news in ([], [], ["1"], ["1"])] == ["waiting"] * 4
     assert calls() == 2
@@ -134,7 +143,7 @@ def test_one_question_for_all_clusters(squeue: Callable[[str], Callable[[], int]
     for number in range(3):
         name, job = f"c{number}", str(17 + number)
         prepare(Cluster(name=name, site=site, nodes=1, created=1.0, working_folder="/", job=job))
-    calls = squeue("echo '17|PENDING|Priority|'; echo '18|RUNNING|None|n1'")
+    calls = squeue("echo '17|PENDING|Priority|1|'; echo '18|RUNNING|None|1|n1'")
     states = {status.cluster.name: status.state for status in all_status()}
     assert states == {"c0": "waiting", "c1": "starting", "c2": "stale"}
     assert calls() == 1

@@ -35,7 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterFolder:
 
 
 def says(tmp_path: Path, state: str) -> None:
-    (tmp_path / "said").write_text(f"17|{state}|None|n1\n")
+    (tmp_path / "said").write_text(f"17|{state}|None|1|n1\n")
 
 
 def answers(monkeypatch: pytest.MonkeyPatch, *given: list[RayJob] | NoAnswerError) -> list[object]:

@@ -9,7 +9,7 @@ import pytest
 from raysuite.errors import Mistake, SpecError, UserError
 from raysuite.spec.site import LocalSite, SlurmSite
 from raysuite.spec.site_file import read_site
-from raysuite.spec.site_values import secret_like, slurm_seconds
+from raysuite.spec.site_values import expand, secret_like, slurm_seconds
 
 
 def read(tmp_path: Path, text: str) -> LocalSite | SlurmSite:
@@ -90,6 +90,16 @@ nods: 3
         ("kind: slurm\nsbatch_lines: ['#SBATCH --expor=ALL']", "sets --expor"),
         ("kind: slurm\ntime: 2", "make time longer or warn_seconds smaller"),
         ("kind: slurm\ngpu_type: a100", "gpu_type is given without gpus_per_node"),
+        (
+            "kind: slurm\npartition: a\nsbatch_lines: ['#SBATCH -p b']",
+            "sets -p, and partition is a",
+        ),
+        ("kind: slurm\ngpus_per_node: 4\nsbatch_lines: ['#SBATCH --gres=gpu:2']", "sets --gres"),
+        ("kind: slurm\ntime: 9\nsbatch_lines: ['#SBATCH --tim=3']", "sets --tim, and time is 9"),
+        ("kind: slurm\nnodes: 4-2", "the least and the most as 2-4"),
+        ("kind: slurm\nscratch: tmp/$X", "such as $TMPDIR or /scratch/$USER/$SLURM_JOB_ID"),
+        ("kind: slurm\nscratch: /a/$(id)", "each $ begins a variable"),
+        ("kind: slurm\nprologue: ['a\n\n  b']", "one line without control characters"),
         ("kind: slurm\nmemory_per_node: 480GB", "such as 480G"),
         ("kind: slurm\nmlflow: {url_file: /x}", "sqlite takes none"),
         ("kind: slurm\nmlflow: {url: 'postgresql://u:p@h/d'}", "unknown key"),
@@ -124,6 +134,28 @@ def test_slurms_notation_of_a_time(text: str, seconds: int) -> None:
 def test_what_is_no_time(text: str) -> None:
     with pytest.raises(ValueError, match="as SLURM writes it"):
         slurm_seconds(text)
+
+
+@pytest.mark.parametrize(
+    ("line", "gpus"),
+    [
+        ("--gres=gpu:a100:4", True),
+        ("--gpus-per-node=4", True),
+        ("-G 4", True),
+        ("--gres=nvme:1", False),
+        ("--mail-type=END", False),
+    ],
+)
+def test_gpus_that_a_line_of_ones_own_asks_for(line: str, gpus: bool) -> None:
+    assert SlurmSite(sbatch_lines=(f"#SBATCH {line}",)).has_gpus == gpus
+
+
+def test_a_path_is_expanded_by_its_variables_alone() -> None:
+    variables = {"USER": "ada", "SLURM_JOB_ID": "17", "ODD": "$USER"}
+    assert expand("/s/$USER/${SLURM_JOB_ID}x/$ODD", variables) == "/s/ada/17x/$USER"
+    assert SlurmSite(scratch="$TMPDIR").scratch == "$TMPDIR"
+    with pytest.raises(UserError, match="TMPDIR is not set"):
+        expand("$TMPDIR", variables)
 
 
 def test_variables_that_seem_to_hold_a_password() -> None:
