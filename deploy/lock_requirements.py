@@ -14,6 +14,8 @@ from pathlib import Path
 
 import setup_venv as setup
 
+CUDA12 = "torch==2.10.0\ntorchvision==0.25.0\n"
+"""The newest torch whose wheels on PyPI are built with CUDA 12 (12.8): for drivers before 580."""
 EXTRAS = ("horovod", "deepspeed", "dali", "timm", "postgres", "dev")
 OLDEST_PYTHON = "3.11"
 HEADER = "# Made by `make lock` from pyproject.toml; do not edit.\n"
@@ -65,6 +67,16 @@ def lock(uv: Path, *, upgrade: bool) -> None:
             output = Path(scratch, f"{extra}.txt")
             found = compile_requirements(uv, pyproject, output, "--extra", extra, *agreed)
             write(file_of(extra), [block for block in found if block not in base])
+
+        overrides = Path(scratch, "overrides.txt")
+        overrides.write_text(CUDA12)
+        output = Path(scratch, "cuda12.txt")
+        output.write_text(everything.read_text())
+        found = compile_requirements(
+            uv, pyproject, output, "--all-extras", "--override", str(overrides)
+        )
+        both = set(requirements(everything.read_text()))
+        write(file_of("cuda12"), [block for block in found if block not in both])
 
         tools = Path(scratch, "tools.txt")
         tools.write_text((folder / "tools.txt").read_text())

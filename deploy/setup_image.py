@@ -10,6 +10,7 @@ import datetime
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -42,6 +43,9 @@ def set_up(facts: dict[str, object]) -> None:
     setup.say(f"installing the locked packages: base {' '.join(extras)}")
     install = (uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", setup.PYTHON)
     files = [setup.REQUIREMENTS / f"{name}.txt" for name in ("base", *extras)]
+    if facts["variant"] == "cuda12":
+        files[0].write_text(for_cuda12(files[0].read_text()))
+        files.append(setup.REQUIREMENTS / "cuda12.txt")
     setup.run(*install, "--require-hashes", *(f"--requirement={path}" for path in files), env=env)
     if "horovod" in extras:
         setup.install_horovod(uv, env)
@@ -52,6 +56,19 @@ def set_up(facts: dict[str, object]) -> None:
     setup.LOG.unlink(missing_ok=True)
     shutil.rmtree("/var/tmp/raysuite-cache", ignore_errors=True)
     setup.say("the environment is complete")
+
+
+def for_cuda12(base: str) -> str:
+    """The requirements without torch and CUDA 13, in whose place those of cuda12.txt are put."""
+    replaced = re.compile(
+        r"(torch|torchvision|triton|cuda-[a-z0-9-]+|nvidia-(?!ml-py)[a-z0-9-]+)=="
+    )
+    kept, keep = [], True
+    for line in base.splitlines(keepends=True):
+        if not line[0].isspace():  # a requirement; the lines of its hashes follow
+            keep = not replaced.match(line)
+        kept += [line] if keep else []
+    return "".join(kept)
 
 
 def record(facts: dict[str, object], python: Path) -> None:

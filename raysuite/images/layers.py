@@ -13,18 +13,19 @@ EXTRAS = ("horovod", "deepspeed", "dali", "timm")
 """The optional parts; each has a file of locked requirements."""
 
 DEBIAN = "bookworm"
-CUDA_IMAGE = "nvidia/cuda:13.0.1-devel-ubuntu24.04"
-"""CUDA 13, as the locked torch: Horovod's kernels are compiled with this image's nvcc and NCCL."""
 
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 """The kernel's names of machines -> the names that images go by."""
 
 
 class Variant(StrEnum):
-    """Whether Horovod is compiled for GPUs. torch's own wheels know CUDA in both."""
+    """Whether Horovod is compiled for GPUs, and for which CUDA. torch's own wheels bring CUDA in
+    all."""
 
     CPU = "cpu"
     CUDA = "cuda"
+    CUDA12 = "cuda12"
+    """With an older torch, for hosts whose NVIDIA driver is older than 580."""
 
 
 class Bootstrap(StrEnum):
@@ -34,7 +35,19 @@ class Bootstrap(StrEnum):
     DEBOOTSTRAP = "debootstrap"
 
 
-BOOTSTRAPS = {Variant.CPU: Bootstrap.DEBOOTSTRAP, Variant.CUDA: Bootstrap.DOCKER}
+CUDA_IMAGES = {
+    Variant.CUDA: "nvidia/cuda:13.2.1-devel-ubuntu24.04",
+    Variant.CUDA12: "nvidia/cuda:12.8.1-devel-ubuntu24.04",
+}
+"""With the CUDA of the locked torch, minor version included: Horovod's kernels are compiled with
+this image's nvcc and NCCL, and meet torch's in one process."""
+LEAST_DRIVERS = {Variant.CUDA: 580, Variant.CUDA12: 525}
+"""The oldest branch of NVIDIA's driver that serves that CUDA
+(docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html, table 1)."""
+BOOTSTRAPS = {
+    variant: Bootstrap.DOCKER if variant in CUDA_IMAGES else Bootstrap.DEBOOTSTRAP
+    for variant in Variant
+}
 
 COMMON_PACKAGES = (
     "ca-certificates",
@@ -49,8 +62,8 @@ COMMON_PACKAGES = (
     "python3-dev",
     "python3-venv",
 )
-FABRIC_PACKAGES = ("ibverbs-providers", "libfabric1", "libucx0", "openmpi-bin", "rdma-core")
-"""What NCCL and MPI of a site speak to InfiniBand and its kin with."""
+FABRIC_PACKAGES = ("ibverbs-providers", "libfabric1", "libucx0", "rdma-core")
+"""What NCCL speaks to InfiniBand and its kin with."""
 
 
 def this_architecture() -> str:
@@ -79,7 +92,7 @@ class Choice:
         if self.bootstrap is not BOOTSTRAPS[self.variant]:
             raise UserError(
                 f"given was {self.variant} from {self.bootstrap}; valid are cpu from debootstrap "
-                "and cuda from docker (nvcc and NCCL's headers come with NVIDIA's image)"
+                "and cuda, cuda12 from docker (nvcc and NCCL's headers come with NVIDIA's image)"
             )
         unknown = [name for name in self.extras if name not in EXTRAS]
         if unknown:
@@ -92,5 +105,5 @@ class Choice:
     @property
     def packages(self) -> Sequence[str]:
         """The distribution's packages of the base layer, sorted."""
-        fabric = FABRIC_PACKAGES if self.variant is Variant.CUDA else ()
+        fabric = FABRIC_PACKAGES if self.variant in CUDA_IMAGES else ()
         return sorted((*COMMON_PACKAGES, *fabric))

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raysuite.images.layers import CUDA_IMAGE, DEBIAN, Bootstrap, Choice, Variant
+from raysuite.images.layers import CUDA_IMAGES, DEBIAN, LEAST_DRIVERS, Bootstrap, Choice, Variant
 
 if TYPE_CHECKING:
     from spython.main.parse.recipe import Recipe
@@ -21,12 +21,17 @@ BASE, TOP = "base", "raysuite"
 """The two layers: the distribution's packages, and what Python needs."""
 
 _FORMAT = "1"
-_HEADS = {
-    Bootstrap.DOCKER: f"Bootstrap: docker\nFrom: {CUDA_IMAGE}",
-    Bootstrap.DEBOOTSTRAP: (
-        f"Bootstrap: debootstrap\nOSVersion: {DEBIAN}\nMirrorURL: {{{{ mirror }}}}"
-    ),
-}
+_DEBOOTSTRAP = f"Bootstrap: debootstrap\nOSVersion: {DEBIAN}\nMirrorURL: {{{{ mirror }}}}"
+COMPAT = "/usr/local/cuda/compat"
+"""libcuda of the image's CUDA for older drivers, which NVIDIA's images bring (cuda-compat)."""
+_COMPAT_WHERE = (
+    r"match($0, / [0-9]+\.[0-9.]+ /) && /Kernel Module/ { driver = substr($0, RSTART + 1) + 0 } "
+    r"/Model:.*(GeForce|TITAN|Quadro|RTX)/ { other = 1 } "
+    r'END { if (driver && driver < LEAST && !other) printf "%s", "FOLDER" }'
+)
+"""awk: the folder of cuda-compat, where the host's driver is too old and its GPUs are NVIDIA's for
+data centres. Others refuse it, and with a newer driver it would be the older of two
+(docs.nvidia.com/deploy/cuda-compatibility/forward-compatibility.html)."""
 _NOTE = "# Made by `raysuite image recipe`; do not edit. Built by `raysuite image build`.\n"
 
 
@@ -34,9 +39,14 @@ def definitions(choice: Choice) -> dict[str, str]:
     """The two definition files by layer; `{{ mirror }}` is filled in when the base is built."""
     assert choice.bootstrap is not None
     return {
-        BASE: _text(_base(choice), _HEADS[choice.bootstrap]),
+        BASE: _text(_base(choice), _head(choice)),
         TOP: _text(_top(choice), f"Bootstrap: localimage\nFrom: {BASE}.sif"),
     }
+
+
+def _head(choice: Choice) -> str:
+    image = CUDA_IMAGES.get(choice.variant)
+    return f"Bootstrap: docker\nFrom: {image}" if image else _DEBOOTSTRAP
 
 
 def file_names(choice: Choice) -> dict[str, str]:
@@ -52,6 +62,8 @@ def ingredients(choice: Choice, root: Path) -> list[Path]:
     names = ["base", *choice.extras, "tools"]
     if "horovod" in choice.extras:
         names.append("horovod-source")
+    if choice.variant is Variant.CUDA12:
+        names.append("cuda12")
     files = [root / "containers" / "requirements" / f"{name}.txt" for name in names]
     files += sorted((root / "containers").glob("*.patch"))
     scripts = ("setup_image", "setup_venv", "horovod_wheel")
@@ -93,7 +105,8 @@ def _base(choice: Choice) -> Recipe:
 
 
 def _top(choice: Choice) -> Recipe:
-    gpu = "NCCL" if choice.variant is Variant.CUDA and "horovod" in choice.extras else ""
+    image = CUDA_IMAGES.get(choice.variant)
+    gpu = "NCCL" if image and "horovod" in choice.extras else ""
     recipe = _recipe()
     recipe.files = [["context", HOME]]
     recipe.environ = [
@@ -102,6 +115,14 @@ def _top(choice: Choice) -> Recipe:
         "PYTHONPATH= PYTHONHOME= PYTHONNOUSERSITE=1 VIRTUAL_ENV=",
         "LC_ALL=C.UTF-8",
     ]
+    if image:
+        least = LEAST_DRIVERS[choice.variant]
+        where = _COMPAT_WHERE.replace("LEAST", str(least)).replace("FOLDER", COMPAT)
+        files = "/proc/driver/nvidia/version /proc/driver/nvidia/gpus/*/information"
+        recipe.environ += [
+            f"CUDA_COMPAT=\"$(awk '{where}' {files} 2>/dev/null)\"",
+            'LD_LIBRARY_PATH="$CUDA_COMPAT${CUDA_COMPAT:+${LD_LIBRARY_PATH:+:}}${LD_LIBRARY_PATH:-}"',
+        ]
     recipe.install = ["set -eu"]
     if gpu:
         recipe.install.append('export PATH="/usr/local/cuda/bin:$PATH"')

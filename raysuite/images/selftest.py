@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,10 @@ def failures(facts: dict[str, Any]) -> list[str]:
             wrong.append(f"{name}: {type(error).__name__}: {error}")
             continue
         print(f"{name} {getattr(module, '__version__', '')}".rstrip(), flush=True)
+    if Path("/.singularity.d/libs/libcuda.so.1").exists():  # with --nv; a build has no GPU
+        tried = [sys.executable, "-m", "raysuite.measure.trials", "gpu"]
+        done = subprocess.run(tried, stderr=subprocess.PIPE, text=True, check=False)
+        wrong += [f"GPU: {done.stderr.strip()}"] if done.returncode else []
     return wrong + (_horovod(facts) if "horovod" in facts["extras"] else [])
 
 
@@ -37,7 +42,7 @@ def _horovod(facts: dict[str, Any]) -> list[str]:
     except Exception:
         return []  # named above
     wanted = {"gloo": hvd.gloo_built()}
-    if facts["variant"] == "cuda":
+    if facts["variant"] != "cpu":
         wanted["nccl"] = hvd.nccl_built()
     return [f"horovod is built without {name}" for name, built in wanted.items() if not built]
 

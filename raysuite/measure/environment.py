@@ -5,14 +5,17 @@ Nothing heavy is imported: versions come from the installed packages' metadata.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import os
 import platform
+import re
 import socket
 import subprocess
 import time
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +38,12 @@ PACKAGES = (
     "pillow",
     "simplejpeg",
 )
+
+LEAST_DRIVER = {11: 450, 12: 525, 13: 580}
+"""CUDA's major version that torch is built with -> the oldest branch of NVIDIA's driver for it
+(docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html, table 1)."""
+DRIVER_FILE = Path("/proc/driver/nvidia/version")
+"""Of NVIDIA's kernel driver; the same inside an image, with --nv or without."""
 
 IMAGE_FACTS = Path("/etc/raysuite-image.json")
 """What an image built by `raysuite image build` says about itself."""
@@ -139,6 +148,67 @@ def _gpus() -> list[dict[str, Any]]:
         return []
     finally:
         pynvml.nvmlShutdown()
+
+
+def cuda_mistake(built: str | None, offered: int | None, driver: str) -> str:
+    """Why torch cannot use this host's NVIDIA GPUs; empty where nothing is known against it.
+
+    `built` is the CUDA of torch's build, such as 13.2; `offered` the newest CUDA that libcuda
+    serves, as cuDriverGetVersion counts (12020: 12.2), None where there is no libcuda; `driver` the
+    kernel driver's version, empty where there is none.
+    """
+    least = LEAST_DRIVER.get(int((built or "0").partition(".")[0]))
+    needs = f"torch is built with CUDA {built}, which needs driver {least} or newer"
+    if built is None:
+        return "torch is built without CUDA; `make setup` installs the build with it"
+    if not driver:
+        return f"there is no NVIDIA driver here; {needs}"
+    if offered is None:
+        return (
+            f"NVIDIA's driver {driver} is here and its libcuda.so.1 is not to be loaded; an image "
+            "has it with --nv (a site's gpus_per_node sets that)"
+        )
+    if offered // 1000 >= int(built.partition(".")[0]):
+        return ""
+    return (
+        f"NVIDIA's driver {driver} serves CUDA {offered // 1000}.{offered % 1000 // 10} at most, "
+        f"and {needs}: ask for a newer driver, build an image with `--variant cuda12`, or on "
+        "data-centre GPUs put the folder of the package cuda-compat first in LD_LIBRARY_PATH"
+    )
+
+
+def cuda_mistake_here() -> str:
+    """`cuda_mistake` of this host. Loads libcuda, and not torch."""
+    return cuda_mistake(torch_cuda(), _offered_cuda(), driver_version())
+
+
+def driver_version() -> str:
+    """Of NVIDIA's kernel driver, such as 535.129.03; empty where there is none."""
+    try:
+        found = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)\s", DRIVER_FILE.read_text("utf-8"))
+    except OSError:
+        return ""
+    return found[1] if found else ""
+
+
+def torch_cuda() -> str | None:
+    """The CUDA that the installed torch is built with, read without importing it."""
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    text = Path(spec.origin).with_name("version.py").read_text("utf-8")
+    found = re.search(r"^cuda\b.*=\s*'([\d.]+)'", text, re.MULTILINE)
+    return found[1] if found else None
+
+
+def _offered_cuda() -> int | None:
+    """Of the libcuda that this process finds: the driver's, or one of cuda-compat."""
+    number = ctypes.c_int()
+    try:
+        failed = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number))
+    except (OSError, AttributeError):
+        return None
+    return None if failed else number.value
 
 
 def _text(value: str | bytes) -> str:

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 
+from raysuite.measure.environment import cuda_mistake_here
 from raysuite.measure.rank_trials import (
     RANK_TRIALS,
     deepspeed,
@@ -131,6 +132,8 @@ def gpu() -> str:
     names = [pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(count)]
     driver = pynvml.nvmlSystemGetDriverVersion()
 
+    if mistake := cuda_mistake_here():
+        raise RuntimeError(mistake)
     import torch as t
 
     expect(t.ones(8, device="cuda").sum().item(), 8.0)

@@ -15,6 +15,7 @@ from pathlib import Path
 from raysuite import lazy, models
 from raysuite.cluster import private
 from raysuite.errors import Mistake, SpecError, UserError
+from raysuite.measure.environment import cuda_mistake_here, driver_version
 from raysuite.orchestrate.cluster import Capacity
 from raysuite.plan import RunPlan, placed
 from raysuite.spec import Document
@@ -132,6 +133,8 @@ def lacking(plan: RunPlan) -> list[Mistake]:
         if name in _PARTS and not _installed(_PARTS[name]):
             message = f"{name} is not installed; `make setup` installs it, or says what it lacks"
             found[key] = message
+    if plan.device == "gpu" and driver_version():  # else the GPUs are on other hosts
+        found["resources.device"] = cuda_mistake_here()
     return [Mistake(message, key=key) for key, message in found.items() if message]
 
 

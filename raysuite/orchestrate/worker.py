@@ -98,7 +98,10 @@ def settle(config: dict[str, Any]) -> None:
 
 
 def place_of(plan: RunPlan) -> World | None:
-    """This worker among those of a plan, also in torchrun's variables; None where it has none."""
+    """This worker among those of a plan, also in torchrun's variables; None where it has none.
+
+    Raises BrokenRunError where the plan needs a GPU and torch can use none.
+    """
     context = ray.train.get_context()
     rank, local_rank = context.get_world_rank(), context.get_local_rank()
     if rank >= plan.workers:
@@ -110,7 +113,11 @@ def place_of(plan: RunPlan) -> World | None:
         "LOCAL_WORLD_SIZE": min(context.get_local_world_size(), plan.workers),
     }
     os.environ.update({name: str(value) for name, value in places.items()})
-    return World(rank, plan.workers, local_rank, torch_device(plan.device, local_rank))
+    try:
+        device = torch_device(plan.device, local_rank)
+    except UserError as error:  # else it would count as a lost worker
+        raise BrokenRunError(str(error), str(error), peer_lost=False) from error
+    return World(rank, plan.workers, local_rank, device)
 
 
 def _decide(plan: RunPlan, results: Results, config: dict[str, Any]) -> dict[str, Any] | None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
 
 import torch
 
 from raysuite.errors import UserError
+from raysuite.measure.environment import cuda_mistake_here
 from raysuite.parallel.base import World
 
 
@@ -26,7 +28,12 @@ def torch_device(device: str, local_rank: int) -> torch.device:
     if device == "cpu":
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        raise UserError("the run wants a GPU, and torch sees none; set resources.device to cpu")
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        why = cuda_mistake_here() or f"CUDA_VISIBLE_DEVICES is {visible}"
+        raise UserError(
+            f"the run needs a GPU, and torch can use none on {socket.gethostname()}: {why}; or set "
+            "resources.device to cpu"
+        )
     chosen = torch.device("cuda", local_rank % torch.cuda.device_count())
     torch.cuda.set_device(chosen)
     return chosen

@@ -24,7 +24,9 @@ def chosen(variant: Variant, bootstrap: Bootstrap | None, extras: str | None) ->
     return Choice(variant, bootstrap, () if names == ("none",) else names)
 
 
-VARIANT = typer.Option(help="cuda compiles Horovod with NCCL; torch knows CUDA in both.")
+VARIANT = typer.Option(
+    help="cuda and cuda12 compile Horovod with NCCL; cuda12 is for NVIDIA drivers before 580."
+)
 BOOTSTRAP = typer.Option(help="Where the base comes from; default: cpu debootstrap, cuda docker.")
 EXTRAS_OPTION = typer.Option(help=f"Of {','.join(EXTRAS)}; `none` for none; default: all.")
 

@@ -1,21 +1,33 @@
 """Definition files: what is committed, what decides the digest, what they never hold."""
 
+import os
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from raysuite.errors import UserError
-from raysuite.images.layers import ARCHITECTURES, EXTRAS, Bootstrap, Choice, Variant
+from raysuite.images.layers import (
+    ARCHITECTURES,
+    CUDA_IMAGES,
+    EXTRAS,
+    LEAST_DRIVERS,
+    Bootstrap,
+    Choice,
+    Variant,
+)
 from raysuite.images.recipe import (
     BASE,
+    COMPAT,
     TOP,
     definitions,
     digest,
     file_names,
     ingredients,
 )
+from raysuite.measure.environment import LEAST_DRIVER
 
 ROOT = Path(__file__).parents[3]
 
@@ -34,6 +46,70 @@ def test_no_host_is_named_and_each_section_stands_once(variant: Variant) -> None
         assert "://" not in text
         sections = re.findall(r"^%\w+", text, re.MULTILINE)
         assert len(sections) == len(set(sections))
+
+
+OLD = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19\nGCC version: 12\n"
+NEW = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\n"
+
+
+@pytest.mark.parametrize(
+    ("variant", "version", "model", "there"),
+    [
+        (Variant.CUDA, OLD, "NVIDIA A100-SXM4-40GB", True),
+        (Variant.CUDA, OLD, "NVIDIA GeForce RTX 3090", False),
+        (Variant.CUDA, NEW, "NVIDIA A100-SXM4-40GB", False),
+        (Variant.CUDA, "", "", False),
+        (Variant.CUDA12, OLD, "NVIDIA A100-SXM4-40GB", False),
+    ],
+)
+@pytest.mark.parametrize("before", ["", "/opt/lib"])
+def test_cuda_compat_is_on_the_path_where_it_works(
+    variant: Variant, version: str, model: str, there: bool, before: str, tmp_path: Path
+) -> None:
+    lines = definitions(Choice(variant))[TOP].splitlines()
+    wanted = [each for each in lines if each.startswith(("export CUDA_C", "export LD_LIB"))]
+    script = "\n".join(wanted).replace("/proc/driver/nvidia", str(tmp_path))
+    if version:
+        (tmp_path / "gpus" / "0").mkdir(parents=True)
+        (tmp_path / "version").write_text(version)
+        (tmp_path / "gpus" / "0" / "information").write_text(f"Model: \t\t {model}\nIRQ: 1\n")
+    said = subprocess.run(
+        ["sh", "-euc", f'{script}\nprintf %s "$LD_LIBRARY_PATH"'],
+        env={"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": before},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert said.stdout == ":".join(filter(None, [COMPAT if there else "", before])), said.stderr
+
+
+def test_base_image_and_torch_have_one_cuda() -> None:
+    """To the minor version: Horovod's kernels are compiled with the image's."""
+    folder = ROOT / "containers" / "requirements"
+    for variant, name, runtime in (
+        (Variant.CUDA, "base", "nvidia-cuda-runtime"),
+        (Variant.CUDA12, "cuda12", "nvidia-cuda-runtime-cu12"),
+    ):
+        found = re.search(rf"^{runtime}==(\d+\.\d+)\.", (folder / f"{name}.txt").read_text(), re.M)
+        assert found is not None
+        assert CUDA_IMAGES[variant].startswith(f"nvidia/cuda:{found[1]}.")
+        assert LEAST_DRIVERS[variant] == LEAST_DRIVER[int(found[1].partition(".")[0])]
+
+
+def test_a_cuda12_image_has_no_cuda_13(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "deploy"))
+    from setup_image import for_cuda12
+
+    folder = ROOT / "containers" / "requirements"
+    base, other = (folder / "base.txt").read_text(), (folder / "cuda12.txt").read_text()
+    names = re.compile(r"^([\w.-]+)==", re.MULTILINE)
+    left, new = set(names.findall(for_cuda12(base))), set(names.findall(other))
+    assert not left & new
+    gone = set(names.findall(base)) - left
+    assert {"torch", "torchvision", "triton", "nvidia-nccl-cu13"} <= gone
+    assert all(each.startswith(("nvidia-", "cuda-")) for each in gone - new)
+    assert not re.search(r"cu13", for_cuda12(base) + other)
+    assert for_cuda12(base).count("--hash") > len(left), "hashes go and stay with their packages"
 
 
 def test_the_layers_say_where_they_come_from() -> None:

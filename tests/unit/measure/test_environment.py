@@ -6,10 +6,19 @@ import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from raysuite.measure.environment import IMAGE_FACTS, environment, fingerprint
+from raysuite.measure import environment as environment_module
+from raysuite.measure.environment import (
+    IMAGE_FACTS,
+    cuda_mistake,
+    driver_version,
+    environment,
+    fingerprint,
+    torch_cuda,
+)
 
 
 def test_it_is_plain_data_and_names_hardware_and_versions():
@@ -109,3 +118,50 @@ def test_the_image_and_its_reader_agree_on_the_file():
     from raysuite.images import recipe
 
     assert str(IMAGE_FACTS) == recipe.FACTS
+
+
+@pytest.mark.parametrize(
+    ("built", "offered", "driver", "words"),
+    [
+        ("13.2", 12020, "535.129.03", ("535.129.03", "CUDA 12.2", "driver 580", "cuda12")),
+        ("12.8", 11040, "470.82.01", ("CUDA 11.4", "driver 525")),
+        ("13.2", None, "535.129.03", ("libcuda.so.1", "--nv")),
+        ("13.2", None, "", ("no NVIDIA driver", "driver 580")),
+        (None, 13000, "580.65.06", ("without CUDA", "make setup")),
+    ],
+)
+def test_gpus_that_torch_cannot_use(
+    built: str | None, offered: int | None, driver: str, words: tuple[str, ...]
+) -> None:
+    found = cuda_mistake(built, offered, driver)
+    assert [word for word in words if word not in found] == []
+
+
+@pytest.mark.parametrize(
+    ("built", "offered", "driver"),
+    [
+        ("13.2", 13000, "580.65.06"),
+        ("12.8", 12020, "535.129.03"),
+        ("12.8", 13020, "595.10"),
+        ("13.2", 13020, "535.129.03"),  # by cuda-compat
+    ],
+)
+def test_gpus_that_torch_can_use(built: str, offered: int, driver: str) -> None:
+    assert cuda_mistake(built, offered, driver) == ""
+
+
+@pytest.mark.parametrize(
+    "kind", ["NVIDIA UNIX x86_64 Kernel Module", "Open Kernel Module for x86_64"]
+)
+def test_the_kernels_driver(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "version"
+    monkeypatch.setattr(environment_module, "DRIVER_FILE", file)
+    assert driver_version() == ""
+    file.write_text(f"NVRM version: NVIDIA {kind}  535.129.03  Thu Oct 19\nGCC version: 12.3.0\n")
+    assert driver_version() == "535.129.03"
+
+
+def test_torchs_cuda_is_read_without_torch() -> None:
+    import torch
+
+    assert torch_cuda() == torch.version.cuda

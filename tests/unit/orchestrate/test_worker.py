@@ -6,17 +6,19 @@ import os
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from raysuite.orchestrate import worker
+from raysuite.orchestrate import preflight, worker
 from raysuite.orchestrate.failures import BrokenRunError
 from raysuite.orchestrate.stopping import tell
 from raysuite.parallel.base import World
 from raysuite.plan import RunPlan, make_plans
 from raysuite.records import Results, RunFailed
 from raysuite.spec import parse_document
+from raysuite.train import world as world_module
 
 
 @pytest.fixture
@@ -36,6 +38,34 @@ def test_results_that_only_the_driver_has(
     assert "--results FOLDER on a file system that they share" in raised.value.message
     assert not raised.value.peer_lost
     assert not Path(here["results"]).exists()
+
+
+def test_a_gpu_that_torch_cannot_use_is_the_runs_error_and_no_lost_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = "name: a\nmodel: resnet20\ndata: digits\ntraining: {epochs: 1, global_batch: 64}\n"
+    plan = make_plans(parse_document(text, "x.yaml"), gpus=1)[0]
+    assert plan.device == "gpu"
+    context = SimpleNamespace(
+        get_world_rank=lambda: 0, get_local_rank=lambda: 0, get_local_world_size=lambda: 1
+    )
+    monkeypatch.setattr("ray.train.get_context", lambda: context)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    mistake = "NVIDIA's driver 535.129.03 serves CUDA 12.2 at most"
+    monkeypatch.setattr(world_module, "cuda_mistake_here", lambda: mistake)
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, "")  # it sets them
+    with pytest.raises(BrokenRunError) as raised:
+        worker.place_of(plan)
+    assert mistake in raised.value.message
+    assert not raised.value.peer_lost
+    monkeypatch.setattr(preflight, "cuda_mistake_here", lambda: mistake)
+    monkeypatch.setattr(preflight, "driver_version", lambda: "535.129.03")
+    assert [(each.key, each.message) for each in preflight.lacking(plan)] == [
+        ("resources.device", mistake)
+    ]
+    monkeypatch.setattr(preflight, "driver_version", lambda: "")
+    assert preflight.lacking(plan) == [], "the GPUs are on other hosts"
 
 
 def test_a_network_file_system_shows_them_a_little_later(here: dict[str, str]) -> None:
