@@ -24,8 +24,8 @@ from raysuite.parallel.comm import Comm
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
-_START = 2.0**10
-"""First scale: torch.amp.GradScaler's 2^16 over a mean of 64 samples."""
+_START = 2.0**8
+"""First scale: torch.amp.GradScaler's 2^16 over a mean of 256 samples."""
 _GROW_AFTER = 2000
 """Steps without overflow before the scale doubles: as torch.amp.GradScaler."""
 _SMALLEST = 1e-4

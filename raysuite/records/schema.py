@@ -97,6 +97,8 @@ class EpochFinished(RecordBase):
     """Mean training loss of the global batch, one per optimiser step."""
     learning_rates: list[float]
     """Learning rate used, one per optimiser step."""
+    skipped_steps: int = 0
+    """Steps that changed no weight, as gradients overflowed in fp16."""
     attempts: int = 1
     """In how many attempts its steps were taken: one more each time that it was stopped midway.
     Its times are sums over them, each attempt's warm-up apart."""

@@ -70,6 +70,11 @@ def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
             f"Checked without a bound on the error, as their options are lossy by intent: "
             f"{text.listed(sorted(lossy))}."
         )
+    overflowed = {run.name: sum(each.skipped_steps for each in run.epochs) for run in runs}
+    overflowed = {name: steps for name, steps in overflowed.items() if steps}
+    if overflowed:
+        names = text.listed([f"{name} ({steps})" for name, steps in overflowed.items()])
+        said.append(f"Steps skipped, as gradients overflowed in fp16: {names}.")
     unloaded = [row.name for row in rows if row.loader == "synthetic"]
     if unloaded:
         said.append(

@@ -40,6 +40,8 @@ class SoFar(BaseModel):
     """In how many attempts those steps were taken."""
     loss_sums: list[float] = Field(default_factory=list)
     """Summed loss of each step's samples, over all ranks."""
+    skipped_steps: int = 0
+    """Those among them whose gradients overflowed in fp16."""
     seconds: float = 0.0
     """Training time of the slowest worker of each attempt."""
     steady_images: int = 0

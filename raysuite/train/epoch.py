@@ -37,6 +37,7 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, Asked | None]:
     loop.has_begun(began)
     watch.anew()
     losses: list[Tensor] = []
+    skipped_before = loop.engine.scale.skipped
     waited, stop = 0.0, None
     batches = loop.train_loader.batches([part for step in steps for part in step])
     for index, step in enumerate(steps):
@@ -67,6 +68,7 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, Asked | None]:
     done = SoFar(
         steps=before.steps + len(losses),
         attempts=before.attempts + 1,
+        skipped_steps=before.skipped_steps + loop.engine.scale.skipped - skipped_before,
         loss_sums=[*before.loss_sums, *sums.tolist()],
         seconds=before.seconds + seconds,
         steady_images=before.steady_images + sum(sizes[steady_from : len(losses)]),

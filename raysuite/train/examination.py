@@ -239,7 +239,9 @@ def _judge(
         *_updates(found.weights, expected.weights, before),
     ]
     worst = comm.all_reduce(torch.tensor(errors, dtype=torch.float64), "max").tolist()
-    return Comparison(same_on_all_ranks(comm, found.weights), *worst[:-1], moved=-worst[-1])
+    weights, logits, step_losses, updates, tensor, still = worst
+    ranks_equal = same_on_all_ranks(comm, found.weights)
+    return Comparison(ranks_equal, weights, logits, step_losses, updates, tensor, -still)
 
 
 def _worst_tensor(weights: dict[str, Tensor], reference: dict[str, Tensor]) -> float:

@@ -98,6 +98,7 @@ class TrainingLoop:
             first_step=first_step,
             losses=(sums / torch.tensor(sizes)).tolist(),  # not a number where none counts
             learning_rates=[self.learning_rate(first_step + index) for index in range(len(sizes))],
+            skipped_steps=done.skipped_steps,
             attempts=done.attempts,
             images=sum(sizes),
             seconds=done.seconds,

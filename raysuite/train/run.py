@@ -29,6 +29,11 @@ _DRIFTED = (
     "run: it does not synchronise every weight of this model, or not at every step"
 )
 
+_ALL_SKIPPED = (
+    "fp16: gradients overflowed in every step, so no weight changed; lower optimizer.lr, or "
+    "set training.precision to bf16 or fp32"
+)
+
 TRACE = "trace.json.gz"
 """The trace of a profile, in the run's folder."""
 
@@ -99,8 +104,13 @@ def execute(
         training = plan.spec.training
         watch = Watch(asked_to_stop, world, loop.engine.comm)
         goal = min(until or training.epochs, training.epochs)
+        all_skipped = loop.epoch < goal and not loop.stops_early
         while loop.epoch < goal and not loop.stops_early:
-            done = loop.run_epoch(watch)
+            try:
+                done = loop.run_epoch(watch)
+            except FloatingPointError as error:  # of fp16's loss scale, on all ranks
+                yield RunFailed(run_id=plan.run_id, reason="error", message=str(error))
+                return
             if isinstance(done, Stop):
                 if checkpoint:
                     checkpoint(loop)
@@ -110,6 +120,7 @@ def execute(
                 yield _pruned(loop, done)
                 return
             yield done
+            all_skipped = all_skipped and done.skipped_steps == len(done.losses)
             parts["training"] += done.seconds
             parts["validation"] += done.validation_seconds
             every = training.checkpoint_every
@@ -117,6 +128,9 @@ def execute(
                 with _timed(parts, "checkpoints"):
                     checkpoint(loop)
         watch.end()
+        if all_skipped:
+            yield RunFailed(run_id=plan.run_id, reason="error", message=_ALL_SKIPPED)
+            return
         if goal < training.epochs and not loop.stops_early:
             if checkpoint:
                 checkpoint(loop)

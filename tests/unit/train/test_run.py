@@ -11,6 +11,7 @@ import torch
 from raysuite import models
 from raysuite.data import make_loader, permutation, prepare, rank_slices
 from raysuite.optim.schedule import factor
+from raysuite.parallel import precision
 from raysuite.plan import RunPlan
 from raysuite.records import (
     EpochFinished,
@@ -276,3 +277,36 @@ class TestInterval:
         assert own.losses[1:] != others.losses[1:]
         assert own.learning_rates == pytest.approx([rate / 2 for rate in others.learning_rates])
         assert own.losses[0] < epochs_of(run(poor))[2].losses[0] / 2
+
+
+@pytest.mark.parametrize(("smallest", "epochs"), [(1e-4, [6, 6]), (2.0**92, [6])])
+def test_fp16_that_takes_no_step_fails(
+    smallest: float, epochs: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = gate.check
+
+    def then_too_large_a_scale(*given: Any) -> GateVerdict:
+        verdict = right(*given)
+        monkeypatch.setattr(precision, "_START", 2.0**100)
+        monkeypatch.setattr(precision, "_SMALLEST", smallest)
+        return verdict
+
+    monkeypatch.setattr(gate, "check", then_too_large_a_scale)
+    records = run(plan_of(training_precision="fp16"))
+    assert [each.skipped_steps for each in epochs_of(records)] == epochs
+    assert isinstance(records[-1], RunFailed)
+    assert (records[-1].reason, records[-1].detail) == ("error", "")
+
+
+def test_steps_that_fp16_skips_are_on_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = gate.check
+
+    def then_a_large_scale(*given: Any) -> GateVerdict:
+        verdict = right(*given)
+        monkeypatch.setattr(precision, "_START", 2.0**12)
+        return verdict
+
+    monkeypatch.setattr(gate, "check", then_a_large_scale)
+    first, second = epochs_of(run(plan_of(training_precision="fp16")))
+    assert 0 < first.skipped_steps < 6
+    assert second.skipped_steps < 6
