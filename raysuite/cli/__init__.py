@@ -52,9 +52,10 @@ class _Verbs(TyperGroup):
         except RaysuiteError as error:
             raise typer.Exit(_complain(error, FAILED)) from error
         except OSError as error:
-            if not is_full(error):
+            if not (is_full(error) or isinstance(error, PermissionError)):
                 raise
-            raise typer.Exit(_complain(StorageError(f"{error}; make room"), FAILED)) from error
+            advice = StorageError(f"{error}; make room, or name a place that you may use")
+            raise typer.Exit(_complain(advice, FAILED)) from error
         except KeyboardInterrupt as error:
             print("interrupted", file=sys.stderr)
             raise typer.Exit(INTERRUPTED) from error

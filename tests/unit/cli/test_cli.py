@@ -20,6 +20,7 @@ from raysuite.plan import RunPlan, make_plans
 from raysuite.spec import read_document
 
 ROOT = Path(__file__).parents[3]
+ROOM = "make room, or name a place that you may use"
 QUICKSTART = str(ROOT / "experiments" / "quickstart.yaml")
 
 
@@ -115,6 +116,8 @@ def failing(error: BaseException) -> Callable[..., None]:
     [
         (UserError("do this instead"), 2, "error: do this instead\n"),
         (GateError("ranks differ"), 1, "error: ranks differ\n"),
+        (OSError(28, "full"), 1, f"error: [Errno 28] full; {ROOM}\n"),
+        (PermissionError(13, "closed", "/x"), 1, f"error: [Errno 13] closed: '/x'; {ROOM}\n"),
         (KeyboardInterrupt(), 130, "interrupted\n"),
     ],
 )
