@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-_TORCH_CANNOT_WRITE = "PytorchStreamWriter failed"
-"""Of torch.save's RuntimeError, which has no errno (caffe2/serialize/inline_container.cc)."""
+_TORCH_CANNOT_WRITE = ("PytorchStreamWriter failed", "] . unexpected pos ")
+"""Of torch.save's RuntimeErrors, which have no errno (caffe2/serialize/inline_container.cc)."""
 
 
 class RaysuiteError(Exception):
@@ -40,7 +40,7 @@ def is_full(error: BaseException) -> bool:
     while found is not None:
         if isinstance(found, OSError) and found.errno in _FULL:
             return True
-        if _TORCH_CANNOT_WRITE in str(found):
+        if any(words in str(found) for words in _TORCH_CANNOT_WRITE):
             return True
         found = found.__cause__ or found.__context__
     return False

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -167,14 +168,16 @@ def registered(
             job=job_id(),
         ),
     )
+    forget = partial(unregister, cluster, results.folder.absolute())
+    watch.on_last_word = forget
     try:
         yield
     except BaseException as error:
         if not is_to_be_resumed(error):
-            unregister(cluster, results.folder.absolute())
+            forget()
         raise
     if watch.asked() is None or watch.is_last_word():
-        unregister(cluster, results.folder.absolute())
+        forget()
 
 
 def say_stopped(verb: Verb, results: Results, stop: Stop, tracking: Tracking | None) -> int:

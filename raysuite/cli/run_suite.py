@@ -55,45 +55,52 @@ def carry_out(request: Request) -> None:
     found: dict[str, BatchFound] = {}
     cluster = current_folder()
     tracking = Tracking(request.tracking_uri) if request.mlflow else None
+    code: int | None = None
+    # `kept` until report and MLflow have all: a driver that is killed before is resumed
     try:
-        with StopWatch(cluster, request.stop_within_s) as watch, ExitStack() as joined:
-            left = [each for each in plans if not (results and results.end_of(each.run_id))]
-            check_batch = joined.enter_context(dry_batch(unproven(left), document))
-            with timings.phase("ray"):
-                capacity = joined.enter_context(suite.connect(request.address))
-            with timings.phase("dry batch"):
-                check_batch()
-            if results is None and document is not None:
-                plans = make_plans(document, int(capacity.gpus))
-                suite.check(plans, capacity, document)
-                with timings.phase("batches"):
-                    decision = find_batches(plans, request.root, capacity, watch, request.silent)
-                plans = decision.plans
-                results = suite.create(document, plans, request.root)
-                found = decision.found
-            assert results is not None
-            left = [plan for plan in plans if results.end_of(plan.run_id) is None]
-            suite.check(left, capacity, document)
-            began = time.time()
-            with (
-                sole_driver(results.folder),
-                registered(cluster, results, request, watch),
-                timings.phase("runs"),
-            ):
-                stop = _run(request, plans, results, found, capacity, tracking, watch)
-            timings.split_runs(results, began)
-            timings.write(results)
-            if stop is not None:
-                raise typer.Exit(say_stopped(request.verb, results, stop, tracking))
-            with timings.phase("report"), ending(joined):
-                write_report(results, request.silent)
+        with ExitStack() as kept:
+            with StopWatch(cluster, request.stop_within_s) as watch, ExitStack() as joined:
+                left = [each for each in plans if not (results and results.end_of(each.run_id))]
+                check_batch = joined.enter_context(dry_batch(unproven(left), document))
+                with timings.phase("ray"):
+                    capacity = joined.enter_context(suite.connect(request.address))
+                with timings.phase("dry batch"):
+                    check_batch()
+                if results is None and document is not None:
+                    plans = make_plans(document, int(capacity.gpus))
+                    suite.check(plans, capacity, document)
+                    with timings.phase("batches"):
+                        decision = find_batches(
+                            plans, request.root, capacity, watch, request.silent
+                        )
+                    plans = decision.plans
+                    results = suite.create(document, plans, request.root)
+                    found = decision.found
+                assert results is not None
+                left = [plan for plan in plans if results.end_of(plan.run_id) is None]
+                suite.check(left, capacity, document)
+                began = time.time()
+                kept.enter_context(sole_driver(results.folder))
+                kept.enter_context(registered(cluster, results, request, watch))
+                with timings.phase("runs"):
+                    stop = _run(request, plans, results, found, capacity, tracking, watch)
+                timings.split_runs(results, began)
+                timings.write(results)
+                if stop is not None:
+                    kept.close()
+                    code = say_stopped(request.verb, results, stop, tracking)
+                else:
+                    with timings.phase("report"), ending(joined):
+                        write_report(results, request.silent)
+            if tracking and code is None:
+                with timings.phase("mlflow"):
+                    tracking.sync(results)
     except KeyboardInterrupt:
         if results is not None:
             say_how_to_go_on(request)
         raise
-    if tracking:
-        with timings.phase("mlflow"):
-            tracking.sync(results)
+    if code is not None:
+        raise typer.Exit(code)
     timings.write(results)
     if request.timings:
         for line in lines(results, timings):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -52,25 +53,32 @@ def carry_out(request: Request) -> None:
             suite.forget_failures(suite.planned(results), results)
     cluster = current_folder()
     tracking = Tracking(request.tracking_uri) if request.mlflow else None
+    code: int | None = None
     try:
-        with StopWatch(cluster, request.stop_within_s) as watch:
-            with suite.connect(request.address) as capacity:
-                if results is None:
-                    if request.address:  # any number of GPUs was counted on
-                        foresee(document, read_search(document), int(capacity.gpus))
-                    results = create_sweep(document, request.root)
-                with sole_driver(results.folder), registered(cluster, results, request, watch):
+        with ExitStack() as kept:
+            with StopWatch(cluster, request.stop_within_s) as watch:
+                with suite.connect(request.address) as capacity:
+                    if results is None:
+                        if request.address:  # any number of GPUs was counted on
+                            foresee(document, read_search(document), int(capacity.gpus))
+                        results = create_sweep(document, request.root)
+                    kept.enter_context(sole_driver(results.folder))
+                    kept.enter_context(registered(cluster, results, request, watch))
                     stop = _run(request, document, results, capacity, tracking, watch, resume)
-            if stop is not None:
-                raise typer.Exit(say_stopped(request.verb, results, stop, tracking))
+                if stop is not None:
+                    kept.close()
+                    code = say_stopped(request.verb, results, stop, tracking)
+            if code is None:
+                write_report(results, request.silent)
+                if tracking:
+                    tracking.sync(results)
+                    tracking.register(results, request.silent)
     except KeyboardInterrupt:
         if results is not None:
             say_how_to_go_on(request)
         raise
-    write_report(results, request.silent)
-    if tracking:
-        tracking.sync(results)
-        tracking.register(results, request.silent)
+    if code is not None:
+        raise typer.Exit(code)
     if not any(trial.counts for trial in trials(results)):
         raise typer.Exit(1)
 

@@ -45,6 +45,8 @@ class StopWatch:
         self._began = time.time()
         self._signals = Signals(within_s, kept=True)
         self._stop: Stop | None = None
+        self.on_last_word: Callable[[], None] = lambda: None
+        """Called once a person has ended the suite, who may kill this process next."""
 
     def __enter__(self) -> Self:
         self._signals.__enter__()
@@ -57,12 +59,14 @@ class StopWatch:
         """The first request to stop; the cluster's own goes before a signal that comes with it."""
         if self._stop is None:
             self._stop = self._of_cluster() or self._signals.asked()
+            if self.is_last_word():
+                self.on_last_word()
         return self._stop
 
     def is_last_word(self) -> bool:
         """Whether a person ended the suite: it is not to be gone on with by itself. One that ended
         with its cluster is, by `raysuite cluster up --resume`."""
-        stop = self._of_cluster() or self.asked()
+        stop = self._of_cluster() or self._stop
         return stop is not None and stop.reason == "interrupted"
 
     def _of_cluster(self) -> Stop | None:

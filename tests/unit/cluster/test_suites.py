@@ -182,6 +182,7 @@ def test_one_driver_a_folder(tmp_path: Path, cluster: ClusterFolder) -> None:
             StorageError,
             False,
         ),
+        (RuntimeError("[enforce fail at x.cc:671] . unexpected pos 4 vs 2"), StorageError, False),
         (StorageError("rank 0: OSError"), StorageError, False),
         (HeadLostError("gone"), HeadLostError, False),
         (OSError(errno.ENOENT, "no such file"), OSError, False),

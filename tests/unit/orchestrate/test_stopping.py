@@ -36,6 +36,8 @@ def test_signals(number: signal.Signals, reason: str, last: bool) -> None:
     with StopWatch(None, 30.0) as watch:
         assert watch.asked() is None
         assert not watch.is_last_word()
+        heard: list[int] = []
+        watch.on_last_word = lambda: heard.append(1)
         sent = time.time()
         os.kill(os.getpid(), number)
         stop = watch.asked()
@@ -46,6 +48,7 @@ def test_signals(number: signal.Signals, reason: str, last: bool) -> None:
         assert watch.is_last_word() == last
         os.kill(os.getpid(), signal.SIGTERM)
         assert watch.asked() == stop, "the first one counts"
+        assert heard == [1] * last
     assert signal.getsignal(number) == before
 
 
