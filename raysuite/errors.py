@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-_TORCH_CANNOT_WRITE = ("PytorchStreamWriter failed", "] . unexpected pos ")
+_TORCH_CANNOT_WRITE = ("iostream error", "PytorchStreamWriter failed", "] . unexpected pos ")
 """Of torch.save's RuntimeErrors, which have no errno (caffe2/serialize/inline_container.cc)."""
 
 

@@ -6,10 +6,11 @@ import pickle
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 from ray.train.v2.api.exceptions import ControllerError
 
-from raysuite.errors import StorageError
+from raysuite.errors import StorageError, is_full
 from raysuite.orchestrate.failures import BrokenRunError, FailureRecorder
 from raysuite.orchestrate.losses import unwritten
 from raysuite.plan import RunPlan
@@ -75,6 +76,14 @@ def test_a_full_disk_is_no_end_of_a_run(recorder, results):
     assert end(results, 0) is None
     assert unwritten(ControllerError(raised.value)) is raised.value
     assert unwritten(ControllerError(RuntimeError("something else"))) is None
+
+
+@pytest.mark.parametrize("numbers", [10, 100_000])
+def test_torchs_errors_on_a_full_disk_are_known(numbers):
+    with pytest.raises(RuntimeError) as raised:
+        torch.save(torch.zeros(numbers), "/dev/full")
+    assert is_full(raised.value)
+    assert not is_full(RuntimeError("something else"))
 
 
 FULL = BrokenRunError("RuntimeError: can't allocate memory", "Traceback ...", False, True)
