@@ -49,8 +49,11 @@ def record(small: SmallSet, sample: int = BAD) -> tuple[Path, int, int]:
 FILES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "cut in the middle": (lambda data: data[: len(data) // 2], "a JPEG cut short: it has no end"),
     "end cut off": (lambda data: data[:-2], "a JPEG cut short: it has no end"),
-    "text": (lambda data: b"no image at all", "neither JPEG nor PNG: it begins with b'no image'"),
-    "empty": (lambda data: b"", "neither JPEG nor PNG"),
+    "text": (
+        lambda data: b"no image at all",
+        "none of JPEG, PNG, WEBP, BMP, GIF, TIFF: it begins with b'no image'",
+    ),
+    "empty": (lambda data: b"", "none of JPEG, PNG"),
 }
 """How a file is spoiled, and why it then cannot be read."""
 

@@ -53,7 +53,7 @@ def plan(
       raysuite plan my_experiment.yaml --deep
       raysuite plan experiments/quickstart.yaml --json
     """
-    from raysuite.plan import make_plans, official
+    from raysuite.plan import make_plans, official, passed_over
     from raysuite.spec import read_document
 
     document = read_document(spec, overrides or [], scale)
@@ -74,6 +74,8 @@ def plan(
         shared = " · ".join(f"{key} {rows[0][key]}" for key in same)
         out.print(f"{'each run' if len(rows) > 1 else 'the run'}: {shared}")
     out.print(summary(plans))
+    for line in passed_over(plans):
+        out.print(line)
     absent = official(plans) if gpus is not None else []
     if absent:
         out.print(f"not on this machine, so with official counts: {', '.join(absent)}")

@@ -42,12 +42,15 @@ def carry_out(request: Request) -> None:
     from raysuite.orchestrate.cluster import ending
     from raysuite.orchestrate.preflight import dry_batch, unproven
     from raysuite.orchestrate.stopping import StopWatch
-    from raysuite.plan import make_plans
+    from raysuite.plan import make_plans, passed_over
 
     results, document = _taken_up(request)
     plans = suite.planned(results) if results else []
     if results is None and document is not None:  # mistakes are told before Ray is started
         plans = make_plans(document, gpus_before(request.address))
+    if not request.silent:
+        for line in passed_over(plans):
+            console.print_text(line, error=True)
     if results and request.retry_failed:
         with sole_driver(results.folder):
             suite.forget_failures(plans, results)

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from raysuite.data.base import Sample
-from raysuite.data.formats.header import Header, read_header
+from raysuite.data.formats.header import OTHERS, Header, read_header
 from raysuite.errors import DataError
 
-_FORMATS = ("PNG", "JPEG")
+_FORMATS = ("PNG", "JPEG", *OTHERS)
 """What Pillow may take a file for; the others would only make it slower to refuse."""
 _MODES = {1: "L", 3: "RGB"}
 
@@ -24,7 +24,7 @@ Part = tuple[float, float, float, float]
 def size_of(sample: Sample, place: str) -> tuple[int, int]:
     """Width and height in pixels, of which an encoded image needs its header alone.
 
-    Raises DataError that names `place` where it is neither JPEG nor PNG.
+    Raises DataError that names `place` where it is no image.
     """
     if isinstance(sample, bytes):
         header = header_of(sample, place)
@@ -109,8 +109,8 @@ def copy_by_channel(pixels: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
 def unreadable(place: str, error: Exception) -> DataError:
     """The error that names an image which cannot be read."""
     return DataError(
-        f"{place}: not a readable image ({type(error).__name__}: {error}); valid are whole PNG "
-        "and JPEG files; replace or remove it, or set data.bad_samples to skip"
+        f"{place}: not a readable image ({type(error).__name__}: {error}); valid are whole "
+        f"{', '.join(_FORMATS)} files; replace or remove it, or set data.bad_samples to skip"
     )
 
 

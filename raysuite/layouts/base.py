@@ -21,6 +21,8 @@ class Counts:
     train: int
     val: int
     classes: tuple[str, ...]
+    passed_over: int = 0
+    """Entries of an image folder's splits that are neither images nor hidden."""
 
 
 def root_of(data: DataOptions) -> Path:

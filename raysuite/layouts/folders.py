@@ -47,6 +47,8 @@ class Images:
     """Validation images that lie in one folder, sorted."""
     labels: Path | None
     """The file that tells the classes of `flat`."""
+    passed_over: int
+    """Entries that are neither images nor hidden: other files, and folders in class folders."""
 
 
 def find(data: DataOptions) -> Images:
@@ -67,7 +69,7 @@ def count(data: DataOptions) -> Counts:
     """Images of both splits. Raises DataError as `find`."""
     images = find(data)
     train, val = (sum(map(len, images.splits[split].values())) for split in SPLITS)
-    return Counts(train, val + len(images.flat), images.classes)
+    return Counts(train, val + len(images.flat), images.classes, images.passed_over)
 
 
 def listed(root: Path, val_may_lack: bool = False, skip: bool = False) -> Images:
@@ -82,19 +84,22 @@ def listed(root: Path, val_may_lack: bool = False, skip: bool = False) -> Images
     if missing:
         missing = missing if root.is_dir() else [str(root)]
         raise DataError(f"no folder {' and no folder '.join(missing)}; {LAYOUT}")
-    names = {split: _class_names(folder) for split, folder in folders.items()}
+    names = {split: class_names(folder) for split, folder in folders.items()}
     if not names["train"]:
         raise DataError(f"no class folders in {folders['train']}; {LAYOUT}")
     flat: list[str] = []
     labels: Path | None = None
+    beside = sum(len(others_in(folder, nested=True)) for folder in folders.values())
     if not names["val"]:
         flat = images_in(folders["val"])
         labels = _labels_file(root, top) if flat else None
     else:
         _same_classes(root, names, lacking=val_may_lack or skip)
     classes = names["train"]
-    splits = {"train": _images(folders["train"], classes), "val": {}}
-    splits["val"] = _images(folders["val"], names["val"])
+    splits: dict[str, dict[str, list[str]]] = {}
+    for split in SPLITS:
+        splits[split], others = _images(folders[split], names[split])
+        beside += others
     empty = [
         split
         for split in SPLITS
@@ -109,32 +114,51 @@ def listed(root: Path, val_may_lack: bool = False, skip: bool = False) -> Images
             f"{', '.join(IMAGE_SUFFIXES)}; add images, remove the class from train and val, or "
             "set data.bad_samples to skip"
         )
-    return Images(root, top, tuple(classes), splits, flat, labels)
+    if names["val"]:  # images beside the class folders have no class
+        beside += sum(len(images_in(folder)) for folder in folders.values())
+    return Images(root, top, tuple(classes), splits, flat, labels, beside)
 
 
 def images_in(folder: Path) -> list[str]:
-    """The names of the image files in a folder, sorted."""
+    """The names of the image files in a folder, sorted, links that lead nowhere among them: an
+    image that cannot be read is a bad sample, not one that was never there."""
+    return _entries(folder)[0]
+
+
+def others_in(folder: Path, nested: bool = False) -> list[str]:
+    """The names of what is neither an image nor hidden, sorted; no folders if `nested`."""
+    return [name for name in _entries(folder)[1] if not (nested and (folder / name).is_dir())]
+
+
+def _entries(folder: Path) -> tuple[list[str], list[str]]:
+    images, others = [], []
     with os.scandir(folder) as entries:
-        return sorted(
-            entry.name
-            for entry in entries
-            if entry.name.lower().endswith(IMAGE_SUFFIXES) and entry.is_file()
-        )
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            is_image = entry.name.lower().endswith(IMAGE_SUFFIXES) and not entry.is_dir()
+            (images if is_image else others).append(entry.name)
+    return sorted(images), sorted(others)
 
 
 def _top(root: Path) -> str:
     return next((top for top in _TOPS if (root / f"{top}train").is_dir()), "")
 
 
-def _class_names(folder: Path) -> list[str]:
+def class_names(folder: Path) -> list[str]:
+    """The class folders of a split, sorted: .ipynb_checkpoints is none."""
     with os.scandir(folder) as entries:
-        return sorted(entry.name for entry in entries if entry.is_dir())
+        return sorted(
+            entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")
+        )
 
 
-def _images(folder: Path, classes: Sequence[str]) -> dict[str, list[str]]:
+def _images(folder: Path, classes: Sequence[str]) -> tuple[dict[str, list[str]], int]:
+    """The images of each class, and how many other entries their folders have."""
     with ThreadPoolExecutor(_THREADS) as threads:
-        lists = threads.map(lambda name: images_in(folder / name), classes)
-        return dict(zip(classes, lists, strict=True))
+        lists = list(threads.map(lambda name: _entries(folder / name), classes))
+    images = {name: found for name, (found, _) in zip(classes, lists, strict=True)}
+    return images, sum(len(others) for _, others in lists)
 
 
 def _same_classes(root: Path, names: dict[str, list[str]], lacking: bool) -> None:

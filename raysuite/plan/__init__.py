@@ -1,8 +1,8 @@
 """Matrix -> specs -> RunPlans, as pure data: no torch, no ray."""
 
-from raysuite.plan.dataset import official
+from raysuite.plan.dataset import official, passed_over
 from raysuite.plan.matrix import expand
 from raysuite.plan.resolve import groups, make_plans, placed
 from raysuite.plan.run_plan import RunPlan
 
-__all__ = ["RunPlan", "expand", "groups", "make_plans", "official", "placed"]
+__all__ = ["RunPlan", "expand", "groups", "make_plans", "official", "passed_over", "placed"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
+from dataclasses import replace
 
 from raysuite import layouts
 from raysuite.errors import Mistake, UserError
@@ -55,6 +57,20 @@ def official(plans: Iterable[RunPlan]) -> list[str]:
     return list(dict.fromkeys(absent))
 
 
+def passed_over(plans: Iterable[RunPlan]) -> list[str]:
+    """What an image folder holds beside its images, a line for each folder."""
+    counts = {
+        str(layouts.root_of(plan.spec.data)): plan.dataset.passed_over
+        for plan in plans
+        if plan.dataset.passed_over
+    }
+    return [
+        f"{root}: {count} files or folders are no images and are passed over; "
+        f"`raysuite data check {shlex.quote(root)}` names them"
+        for root, count in counts.items()
+    ]
+
+
 def dataset_facts(spec: ExperimentSpec, seen: Datasets) -> DatasetFacts:
     """Counts and shapes of the spec's data set, which `dataset_mistakes` has found in order."""
     data = spec.data
@@ -63,7 +79,8 @@ def dataset_facts(spec: ExperimentSpec, seen: Datasets) -> DatasetFacts:
     counts = seen.look(data)
     assert not isinstance(counts, str)
     base = NAMED[data.name].facts if data.name in NAMED else _OTHERS
-    return _facts(data, base, (counts.train, counts.val, len(counts.classes)))
+    facts = _facts(data, base, (counts.train, counts.val, len(counts.classes)))
+    return replace(facts, passed_over=counts.passed_over)
 
 
 _OTHERS = DatasetFacts(0, 0, 0, channels=3, image_size=0)

@@ -15,7 +15,7 @@ Format = Literal["folder", "tfrecord", "idx", "binary", "pickle"]
 Augment = Literal["none", "pad_crop_flip", "resized_crop_flip"]
 Fit = Literal["stretch", "center"]
 SPLITS = ("train", "val")
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg")
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 """Files that count as images, in upper or lower case; others are passed over."""
 
 
@@ -29,6 +29,8 @@ class DatasetFacts:
     channels: int
     image_size: int
     """Side of the square images that the network sees, in pixels."""
+    passed_over: int = 0
+    """Entries of an image folder's splits that are neither images nor hidden."""
 
 
 DIGITS = DatasetFacts(train_samples=1437, val_samples=360, classes=10, channels=1, image_size=8)

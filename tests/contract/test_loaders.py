@@ -217,6 +217,27 @@ def photographs(root: Path) -> Prepared:
     return prepare(data, facts, root.parent / "cache")
 
 
+def test_every_format_shows_the_same_pixels(tmp_path, options):
+    pixels = np.random.default_rng(0).integers(0, 256, (16, 16, 3)).astype(np.uint8)
+    for split in ("train", "val"):
+        folder = tmp_path / "set" / split / "only"
+        folder.mkdir(parents=True)
+        for suffix in ("png", "bmp", "tif", "webp"):
+            Image.fromarray(pixels).save(folder / f"a.{suffix}", lossless=True)
+        few = Image.fromarray(pixels // 128 * 255)  # 8 colours: a palette holds them
+        few.save(folder / "b.png")
+        few.save(folder / "c.gif")
+    data = DataOptions(name="image_folder", path=str(tmp_path / "set"), image_size=16)
+    prepared = prepare(data, DatasetFacts(6, 6, 1, channels=3, image_size=16), tmp_path / "cache")
+    loader = make_loader(prepared, "val", options, CPU)
+    (batch,) = loader.batches([Slice(np.arange(6), 6, 6)])
+    images = batch.images.clone()
+    loader.close()
+    for other in (0, 2, 3):  # a.bmp, a.png, a.tif, a.webp, b.png, c.gif
+        assert torch.equal(images[other], images[1])
+    assert torch.equal(images[5], images[4])
+
+
 def test_an_unreadable_image_is_named_and_the_loader_goes_on(tmp_path, options):
     prepared = photographs(tmp_path / "set")
     whole = tmp_path / "set" / "train" / "only" / "2.png"

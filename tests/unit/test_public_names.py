@@ -30,6 +30,7 @@ def test_plan() -> None:
         "groups",
         "make_plans",
         "official",
+        "passed_over",
         "placed",
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -92,6 +93,7 @@ def convert(
 def _tell_plan(conversion: Conversion, as_json: bool) -> None:
     if as_json:
         told = {**conversion.document, "first_label": conversion.first_label}
+        told["passed_over"] = conversion.passed_over
         print_text(json.dumps({**told, "bytes": conversion.bytes}, indent=2))
         return
     counts = conversion.document["shards"]
@@ -102,6 +104,15 @@ def _tell_plan(conversion: Conversion, as_json: bool) -> None:
         f"{conversion.bytes / 1e6:,.1f} MB of images, {len(conversion.classes)} classes from label "
         f"{conversion.first_label}; nothing was written"
     )
+    _tell_passed_over(conversion)
+
+
+def _tell_passed_over(conversion: Conversion) -> None:
+    if conversion.passed_over:
+        print_text(
+            f"passed over, as they are no images: {conversion.passed_over} files or folders; "
+            f"`raysuite data check {shlex.quote(str(conversion.source))}` names them"
+        )
 
 
 def _tell(conversion: Conversion, summary: Summary, shown: int = 20) -> None:
@@ -124,6 +135,7 @@ def _tell(conversion: Conversion, summary: Summary, shown: int = 20) -> None:
             print_text(f"  {one.path}: {one.reason}")
         if len(summary.skipped) > shown:
             print_text(f"  and {len(summary.skipped) - shown} more, in {target / 'manifest.json'}")
+    _tell_passed_over(conversion)
     print_text(f"in a spec: data: {_spec(conversion)}")
 
 

@@ -15,7 +15,7 @@ from raysuite.data.check.targets import Target
 from raysuite.data.formats.folder import scan
 from raysuite.data.processes import Count
 from raysuite.errors import DataError
-from raysuite.layouts.folders import images_in
+from raysuite.layouts.folders import class_names, images_in, others_in
 from raysuite.spec.datasets import IMAGE_SUFFIXES, NAMED, SPLITS
 
 _CHUNK = 128
@@ -86,9 +86,7 @@ def check_files(task: Task, count: Count) -> Part:
 def _leniently(root: Path) -> tuple[dict[int, str], Images]:
     """Class folders of either split, and the images in them."""
     folders = {split: root / split for split in SPLITS if (root / split).is_dir()}
-    classes = sorted(
-        {entry.name for each in folders.values() for entry in os.scandir(each) if entry.is_dir()}
-    )
+    classes = sorted({name for each in folders.values() for name in class_names(each)})
     images: Images = {}
     for split, folder in folders.items():
         images[split] = [(os.fsencode(f"{split}/{name}"), -1) for name in images_in(folder)]
@@ -121,17 +119,18 @@ def _class_findings(root: Path, names: dict[int, str], images: Images) -> Iterat
 
 
 def _passed_over(split: Path) -> Iterator[Finding]:
-    """A note on files in class folders that do not count as images."""
+    """A note on what does not count as images."""
     if not split.is_dir():
         return
-    others = sorted(
-        file.path
-        for entry in os.scandir(split)
-        if entry.is_dir()
-        for file in os.scandir(entry.path)
-        if not file.name.lower().endswith(IMAGE_SUFFIXES)
-    )
-    if others:
+    classes = class_names(split)
+    found = [(split, name) for name in others_in(split, nested=True)]
+    found += [(split, name) for name in images_in(split) if classes]
+    found += [(split / each, name) for each in classes for name in others_in(split / each)]
+    if found:
+        others = [str(folder / name) for folder, name in found]
         more = f", and {len(others) - 3} more" if len(others) > 3 else ""
-        message = f"{len(others)} entries are no {', '.join(IMAGE_SUFFIXES)} and are passed over: "
+        message = (
+            f"{len(others)} entries are passed over: valid are files in class folders that end in "
+            f"{', '.join(IMAGE_SUFFIXES)}: "
+        )
         yield Finding(str(split), -1, "file", message + ", ".join(others[:3]) + more, note=True)

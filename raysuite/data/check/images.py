@@ -25,6 +25,8 @@ def check_image(part: Part, data: bytes, place: str, decoded: bool, offset: int 
 
 
 def _look(header: Header) -> str:
+    if header.kind == "other":
+        return f"none of JPEG and PNG, {'grey' if header.channels == 1 else 'coloured'}"
     kind = header.kind.upper()
     if header.bits != 8:
         return f"{kind} of {header.bits} bits"

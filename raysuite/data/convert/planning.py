@@ -14,16 +14,19 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from raysuite.data.formats.folder import scan
+from raysuite.data.formats.folder import listings as listings_of
 from raysuite.data.formats.listing import Listing
 from raysuite.data.order import permutation
 from raysuite.data.prepared import Split
 from raysuite.errors import DataError
+from raysuite.layouts.folders import listed
 
 PLAN, JOURNAL, MANIFEST = "convert.json", "shards.jsonl", "manifest.json"
 VERSION = 1
 """Raised whenever shards would come out differently, so that old ones are not gone on with."""
 MB = 1_000_000
+GONE = (-1, -1)
+"""In the place of an image's size and time: a link that leads nowhere."""
 _SYNSET = re.compile(r"n\d{8}")
 
 
@@ -79,6 +82,8 @@ class Conversion:
     shards: tuple[Shard, ...]
     document: dict[str, Any]
     """What convert.json says."""
+    passed_over: int
+    """Entries of the source that are neither images nor hidden."""
 
     def images(self, split: Split) -> int:
         """Images of a split, bad ones included."""
@@ -87,7 +92,7 @@ class Conversion:
     @property
     def bytes(self) -> int:
         """Of all source images."""
-        return sum(int(shard.stats[:, 0].sum()) for shard in self.shards)
+        return sum(int(shard.stats[:, 0].clip(0).sum()) for shard in self.shards)
 
 
 def plan_conversion(
@@ -103,7 +108,8 @@ def plan_conversion(
     begun = _begun(target)
     if source == target:
         raise DataError(f"{target}: shards cannot lie in the folder that they are made from")
-    classes, listings = scan(source)
+    images = listed(source)
+    classes, listings = listings_of(images)
     if begun is not None and not force:
         _same(begun, _document(source, options, classes, listings, {}), target)
     synsets = all(_SYNSET.fullmatch(name) for name in classes)
@@ -123,7 +129,17 @@ def plan_conversion(
             shards.append(Shard(name, split, *parts))
     first = int(synsets) if options.first_label is None else options.first_label
     document = _document(source, options, classes, listings, counts)
-    return Conversion(source, target, options, classes, synsets, first, tuple(shards), document)
+    return Conversion(
+        source,
+        target,
+        options,
+        classes,
+        synsets,
+        first,
+        tuple(shards),
+        document,
+        images.passed_over,
+    )
 
 
 def _document(
@@ -195,12 +211,14 @@ def _same(begun: dict[str, Any], now: dict[str, Any], target: Path) -> None:
 def _stats(source: Path, listing: Listing) -> NDArray[np.int64]:
     root = os.fsencode(source)
     stats = np.empty((len(listing.paths), 2), np.int64)
-    try:
-        for row, path in enumerate(listing.paths.tolist()):
+    for row, path in enumerate(listing.paths.tolist()):
+        try:
             status = os.stat(os.path.join(root, path))
             stats[row] = status.st_size, status.st_mtime_ns
-    except OSError as error:
-        raise DataError(f"{os.fsdecode(error.filename)}: {error.strerror}") from error
+        except FileNotFoundError:
+            stats[row] = GONE
+        except OSError as error:
+            raise DataError(f"{os.fsdecode(error.filename)}: {error.strerror}") from error
     return stats
 
 

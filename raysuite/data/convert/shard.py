@@ -12,7 +12,7 @@ from typing import Literal
 
 from PIL import Image
 
-from raysuite.data.convert.planning import Conversion, Options, Shard
+from raysuite.data.convert.planning import GONE, Conversion, Options, Shard
 from raysuite.data.formats.example import encode_example
 from raysuite.data.formats.header import Header
 from raysuite.data.formats.tfrecord import write_records
@@ -137,6 +137,7 @@ def _record(task: Task, row: int) -> tuple[bytes, bool]:
         smaller = _shrunk(data, header, task.options, place)
     except DataError as error:
         raise _BadImageError(place, str(error.__cause__ or error)) from error
+    width = header.width
     if smaller is not None:
         data, header = smaller
     label = int(task.shard.labels[row])
@@ -149,7 +150,7 @@ def _record(task: Task, row: int) -> tuple[bytes, bool]:
         "image/width": header.width,
         "image/channels": header.channels,
     }
-    return encode_example(data, label + task.first_label, more=features), smaller is not None
+    return encode_example(data, label + task.first_label, more=features), header.width < width
 
 
 def _read(path: bytes, place: str, planned: tuple[int, ...]) -> bytes:
@@ -158,6 +159,8 @@ def _read(path: bytes, place: str, planned: tuple[int, ...]) -> bytes:
             status = os.fstat(file.fileno())
             data = file.read()
     except FileNotFoundError as error:
+        if planned == GONE:
+            raise _BadImageError(place, f"cannot be read: {error.strerror}") from error
         raise DataError(f"{place} is gone since the shards were planned; begin again") from error
     except OSError as error:
         raise _BadImageError(place, f"cannot be read: {error.strerror}") from error
@@ -172,20 +175,23 @@ def _read(path: bytes, place: str, planned: tuple[int, ...]) -> bytes:
 def _shrunk(
     data: bytes, header: Header, options: Options, place: str
 ) -> tuple[bytes, Header] | None:
-    """The image with its shorter side as wanted, in the same format; None if that is no shrinking.
+    """The image with its shorter side as wanted; None for a JPEG or PNG that need not shrink.
 
-    Cubic, antialiased; 8 bits, grey or RGB, as loaders see it, and without metadata.
+    Cubic, antialiased; 8 bits, grey or RGB, as loaders see it, and without metadata. JPEG stays
+    JPEG; all else becomes PNG, as TensorFlow and DALI do not read every format.
     """
-    side, shorter = options.shorter_side, min(header.width, header.height)
-    if side is None or shorter <= side:
+    shorter = min(header.width, header.height)
+    side = min(shorter, options.shorter_side or shorter)
+    if side == shorter and header.kind != "other":
         return None
     pixels = decode(data, 1 if header.channels == 1 else 3, place)
     image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
     width, height = (round(each * side / shorter) for each in image.size)
     image = image.resize((width, height), Image.Resampling.BICUBIC)
     buffer = io.BytesIO()
-    if header.kind == "jpeg":
+    kind: Literal["jpeg", "png"] = "jpeg" if header.kind == "jpeg" else "png"
+    if kind == "jpeg":
         image.save(buffer, "JPEG", quality=options.quality)
     else:
         image.save(buffer, "PNG")
-    return buffer.getvalue(), Header(header.kind, width, height, pixels.shape[2], 8)
+    return buffer.getvalue(), Header(kind, width, height, pixels.shape[2], 8)

@@ -1,14 +1,20 @@
 """What an encoded image is, read from its header and its last bytes: nothing is decoded.
 
-JPEG: ITU-T T.81, B.2.2 (frame header). PNG: https://www.w3.org/TR/png-3/#11IHDR
+JPEG: ITU-T T.81, B.2.2 (frame header). PNG: https://www.w3.org/TR/png-3/#11IHDR. Pillow reads the
+headers of OTHERS.
 """
 
 from __future__ import annotations
 
+import io
 import struct
 from dataclasses import dataclass
 from typing import Literal
 
+from PIL import Image
+
+OTHERS = ("WEBP", "BMP", "GIF", "TIFF")
+"""Formats that all loaders have Pillow decode; of several images in one file the first."""
 _PNG = b"\x89PNG\r\n\x1a\n"
 _PNG_END = b"IEND\xae\x42\x60\x82"
 _JPEG_END = b"\xff\xd9"
@@ -23,7 +29,7 @@ _BARE = frozenset((0x01, *range(0xD0, 0xD8)))
 class Header:
     """width, height: pixels; channels as stored; bits of each channel."""
 
-    kind: Literal["jpeg", "png"]
+    kind: Literal["jpeg", "png", "other"]
     width: int
     height: int
     channels: int
@@ -35,11 +41,12 @@ class Header:
     def plain(self) -> bool:
         """8 bits, grey or RGB: what every decoder reads alike. Others are CMYK, 16 bits, with
         transparency."""
-        return self.bits == 8 and self.channels in (1, 3)
+        return self.kind != "other" and self.bits == 8 and self.channels in (1, 3)
 
 
 def read_header(data: bytes) -> Header:
-    """The header of a whole JPEG or PNG. Raises ValueError, with the reason, for anything else.
+    """The header of a whole JPEG or PNG, or of one of OTHERS. Raises ValueError, with the reason,
+    for anything else.
 
     The end is looked for here, as decoders disagree about an image without one: Pillow refuses
     such a JPEG and reads such a PNG, and one that decodes a part of a JPEG need not reach its end.
@@ -48,7 +55,17 @@ def read_header(data: bytes) -> Header:
         return _jpeg(data)
     if data.startswith(_PNG):
         return _png(data)
-    raise ValueError(f"neither JPEG nor PNG: it begins with {data[:8]!r}")
+    return _other(data)
+
+
+def _other(data: bytes) -> Header:
+    try:
+        with Image.open(io.BytesIO(data), formats=OTHERS) as image:
+            channels = 1 if image.mode in ("1", "L") or image.mode.startswith("I") else 3
+            return Header("other", image.width, image.height, channels, 8)
+    except Exception as error:  # Pillow's readers raise whatever they meet
+        known = ", ".join(("JPEG", "PNG", *OTHERS))
+        raise ValueError(f"none of {known}: it begins with {data[:8]!r}") from error
 
 
 def _png(data: bytes) -> Header:

@@ -175,9 +175,9 @@ def test_flat_validation_images_without_their_classes(folder: Path) -> None:
 
 
 def test_files_that_are_passed_over_are_noted(folder: Path) -> None:
-    (folder / "train" / "1" / "a.webp").touch()
+    (folder / "train" / "1" / "a.heic").touch()
     report = check(detect(folder))
     assert report.ok
     (note,) = notes(report)
-    assert "1 entries are no .png, .jpg, .jpeg" in note.message
-    assert "a.webp" in note.message
+    assert note.message.startswith("1 entries")
+    assert "a.heic" in note.message

@@ -126,6 +126,27 @@ def test_the_shorter_side_is_shrunk_and_never_enlarged(tmp_path: Path) -> None:
     assert found[b"ant_0.JPEG"][IMAGE] == same.read_bytes()
 
 
+def test_other_formats_become_png_and_broken_links_are_bad(source: Path, tmp_path: Path) -> None:
+    ant = source / "train" / SYNSETS[0]
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 20, 3), np.uint8)
+    for suffix in ("bmp", "tiff", "webp"):
+        Image.fromarray(pixels).save(ant / f"x.{suffix}", lossless=True)
+    (ant / "gone.png").symlink_to(tmp_path / "nowhere")
+    summary = run(source, tmp_path / "target", Options(shards=1), bad="skip")
+    assert (summary.train, summary.shrunk) == (30, 0)
+    assert [Path(each.path).name for each in summary.skipped] == ["gone.png"]
+    found = [
+        each
+        for each in records(shards(tmp_path / "target", "train")[0])
+        if bytes(each["image/filename"]).startswith(b"x.")  # type: ignore[arg-type]
+    ]
+    assert len(found) == 3
+    for each in found:
+        assert each["image/format"] == b"PNG"
+        shown = Image.open(io.BytesIO(each[IMAGE]), formats=["PNG"])  # type: ignore[arg-type]
+        assert (np.asarray(shown) == pixels).all()
+
+
 def test_bad_images_are_all_listed(source: Path, tmp_path: Path) -> None:
     for number, content in enumerate((b"text", b"", image(3)[:-40])):
         (source / "train" / SYNSETS[0] / f"{SYNSETS[0]}_{number}.JPEG").write_bytes(content)
@@ -135,7 +156,7 @@ def test_bad_images_are_all_listed(source: Path, tmp_path: Path) -> None:
     assert told.startswith("3 images cannot be read; the shards without them are kept:")
     for number in range(3):
         assert f"{source}/train/{SYNSETS[0]}/{SYNSETS[0]}_{number}.JPEG: " in told
-    assert "neither JPEG nor PNG" in told
+    assert "none of JPEG, PNG" in told
     assert "--bad skip" in told
     left = len(shards(tmp_path / "target", "train"))
     assert 6 <= left <= 8

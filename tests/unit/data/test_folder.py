@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -10,8 +11,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from typer.testing import CliRunner
 
+from raysuite import layouts
+from raysuite.cli import app
 from raysuite.data import Prepared, Slice, make_loader, prepare
+from raysuite.data.check import check, detect
+from raysuite.data.convert import Options, plan_conversion
 from raysuite.data.source import open_source
 from raysuite.errors import DataError
 from raysuite.spec.data import DataOptions
@@ -110,3 +116,42 @@ def test_an_image_that_went_away_is_named(root):
     (root / "train" / "cat" / "a.jpg").unlink()
     with pytest.raises(DataError, match=r"train/cat/a.jpg: cannot be read \(No such file"):
         open_source(found, "train").read(0)
+
+
+def test_nothing_vanishes(root: Path) -> None:
+    """Links that lead nowhere are images, hidden entries are nothing, and the rest is counted."""
+    cat = root / "train" / "cat"
+    (cat / "gone.png").symlink_to(root / "nowhere")
+    (cat / "._a.jpg").touch()
+    (root / "train" / ".ipynb_checkpoints").mkdir()
+    (cat / "more").mkdir()
+    Image.new("RGB", (9, 9)).save(cat / "more" / "nested.png")
+    Image.new("RGB", (9, 9)).save(root / "train" / "astray.png")
+    data = DataOptions(name="image_folder", path=str(root), image_size=8)
+    counts = layouts.count(data)
+    assert (counts.train, counts.val, counts.classes) == (4, 1, ("cat", "Ähre"))
+    assert counts.passed_over == 4 + 2  # each class folder's Thumbs.db; nested, astray
+    source = open_source(prepared(root, train=4), "train")
+    with pytest.raises(DataError, match=r"train/cat/gone.png: cannot be read"):
+        source.read(2)
+    report = check(detect(root))
+    assert [Path(each.place).name for each in report.findings if not each.note] == ["gone.png"]
+    notes = [each.message for each in report.findings if each.kind == "file"]
+    assert len(notes) == 2
+    for name in ("more", "astray.png", "Thumbs.db"):
+        assert name in notes[0]
+    conversion = plan_conversion(root, root.parent / "shards", Options())
+    assert conversion.passed_over == counts.passed_over
+
+
+def test_plan_tells_what_is_passed_over(root: Path) -> None:
+    spec = root.parent / "spec.yaml"
+    data = f"{{name: image_folder, path: {root}, image_size: 8}}"
+    spec.write_text(
+        f"name: odd\nmodel: resnet20\ndata: {data}\ntraining: {{epochs: 1, global_batch: 2}}\n"
+    )
+    told = CliRunner().invoke(app, ["plan", str(spec), "--gpus", "0"])
+    assert told.exit_code == 0, told.output
+    assert "4 files or folders" in told.stdout
+    (plan,) = json.loads(CliRunner().invoke(app, ["plan", str(spec), "--json"]).stdout)
+    assert plan["dataset"]["passed_over"] == 4
