@@ -131,7 +131,8 @@ def others_in(folder: Path, nested: bool = False) -> list[str]:
 
 
 def _entries(folder: Path) -> tuple[list[str], list[str]]:
-    images, others = [], []
+    images: list[str] = []
+    others: list[str] = []
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.startswith("."):

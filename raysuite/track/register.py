@@ -15,7 +15,13 @@ from raysuite.track.entries import milliseconds, run_params, title
 from raysuite.track.exported import Network, export, identify
 from raysuite.track.folder import digest, locked
 from raysuite.track.inputs import dataset_digest, dataset_name
-from raysuite.track.store import Store, quiet, tracking_address, without_password
+from raysuite.track.store import (
+    Store,
+    quiet,
+    refuse_unwritable,
+    tracking_address,
+    without_password,
+)
 from raysuite.track.sync import experiment_name, one_line
 from raysuite.track.upload import Upload
 
@@ -89,6 +95,7 @@ def register(
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / MODEL
         try:
+            refuse_unwritable(uri)
             with quiet(), locked(results.folder):
                 store = Store(uri, experiment or experiment_name(results))
                 upload = Upload(results, store)

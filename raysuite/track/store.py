@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import tempfile
 import warnings
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 # MLflow 3 (mlflow/utils/validation.py): most metrics, params or tags of one request.
 MOST_METRICS, MOST_PARAMS = 1000, 100
 
+_SQLITE = "sqlite:///"
 _DEFAULTS = {
     # MLflow would report its use to its makers; a benchmark on a closed machine must not.
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -38,6 +40,15 @@ def tracking_address(given: str | None = None) -> str:
     """The store's URI: as given, else MLFLOW_TRACKING_URI, else mlflow.db in the working folder."""
     uri = given or os.environ.get("MLFLOW_TRACKING_URI")
     return uri or f"sqlite:///{Path.cwd() / 'mlflow.db'}"
+
+
+def refuse_unwritable(uri: str) -> None:
+    """Raise OSError where the folder of a SQLite store cannot be written: MLflow would try to
+    migrate its tables there for minutes."""
+    if uri.startswith(_SQLITE):
+        folder = Path(uri.removeprefix(_SQLITE)).absolute().parent
+        with tempfile.TemporaryFile(dir=folder):  # root may write where its mode says nothing
+            pass
 
 
 def without_password(uri: str) -> str:

@@ -8,7 +8,13 @@ from raysuite.errors import UserError
 from raysuite.records import Results
 from raysuite.track.folder import locked
 from raysuite.track.starting import wait_while_starting
-from raysuite.track.store import Store, quiet, tracking_address, without_password
+from raysuite.track.store import (
+    Store,
+    quiet,
+    refuse_unwritable,
+    tracking_address,
+    without_password,
+)
 from raysuite.track.upload import ParentStatus, Upload
 
 
@@ -63,6 +69,7 @@ def sync(
     shown = without_password(uri)
     written = unchanged = 0
     try:
+        refuse_unwritable(uri)
         with quiet(), locked(results.folder):
             upload = Upload(results, Store(uri, name))
             upload.parent()
@@ -90,6 +97,7 @@ def prepare(tracking_uri: str | None = None) -> None:
             from mlflow import MlflowClient
 
             address = tracking_address(tracking_uri)
+            refuse_unwritable(address)
             wait_while_starting(address)
             MlflowClient(address).search_experiments(max_results=1)
     except Exception:  # see above
