@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from raysuite.cli import console
 from raysuite.cli.run_tracking import Tracking
@@ -18,6 +18,7 @@ from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.suites import Suite, Verb, is_to_be_resumed, job_id, register, unregister
 from raysuite.errors import UserError
 from raysuite.records import STOPPED, Results
+from raysuite.spec import Document, parse_document
 
 if TYPE_CHECKING:
     from raysuite.cli.live import LiveView
@@ -97,14 +98,6 @@ class Request:
         words += ["--resume-from", str(self.resume_from)] if self.resume_from else []
         return shlex.join([*words, *(["--retry-failed"] if self.retry_failed else [])])
 
-    def hint(self) -> str:
-        """How to go on with what was interrupted."""
-        if self.resume_from is not None or self.spec is None:
-            return f"raysuite {self.verb} --resume-from {shlex.quote(str(self.resume_from))}"
-        where = "" if self.root == Path("results") else f" --results {shlex.quote(str(self.root))}"
-        form = "" if self.scale is None else f" --scale {shlex.quote(self.scale)}"
-        return f"raysuite {self.verb} {shlex.quote(str(self.spec))}{form}{where} --resume"
-
     def arguments(self) -> tuple[str, ...]:
         """Options that hold for the continuation too."""
         words = ["--json"] if self.as_json else ["--quiet"] if self.quiet else []
@@ -116,10 +109,40 @@ class Request:
         return (*words, "--stop-within", f"{self.stop_within_s:g}")
 
 
-def say_how_to_go_on(request: Request) -> None:
+def hint(verb: Verb, results: Results) -> str:
+    """The command that resumes what was interrupted, from whichever folder and spec it began."""
+    return f"raysuite {verb} --resume-from {shlex.quote(str(results.folder))}"
+
+
+def say_how_to_go_on(verb: Verb, results: Results) -> None:
     """After Ctrl-C."""
-    text = f"what has finished is kept; go on with: {request.hint()}"
-    console.print_text(text, error=True)
+    console.print_text(f"what has finished is kept; go on with: {hint(verb, results)}", error=True)
+
+
+def say_what_changed(results: Results, document: Document) -> None:
+    """Where the spec was edited since the results began: what is on record is resumed."""
+    file = results.folder / "spec.yaml"
+    then = _flat(parse_document(file.read_text("utf-8"), str(file)).data)
+    now = _flat(parse_document(document.text, document.file).data)
+    changed = [key for key in {**then, **now} if then.get(key) != now.get(key)]
+    if changed:
+        listed = ", ".join(f"{key} from {then.get(key)!r} to {now.get(key)!r}" for key in changed)
+        console.print_text(
+            f"{document.file} was changed since {results.folder} began, and its runs are resumed "
+            f"as they were planned: {listed}; leave --resume out to run what it says now",
+            error=True,
+        )
+
+
+def _flat(data: dict[str, Any], above: str = "") -> dict[str, Any]:
+    """Dotted keys of nested mappings."""
+    flat: dict[str, Any] = {}
+    for key, value in data.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{above}{key}.")
+        else:
+            flat[f"{above}{key}"] = value
+    return flat
 
 
 def listener(
@@ -184,6 +207,6 @@ def say_stopped(verb: Verb, results: Results, stop: Stop, tracking: Tracking | N
     """Say how to go on; the exit code."""
     if tracking and (stop.deadline is None or time.time() + _SYNC_S < stop.deadline):
         tracking.sync(results, "KILLED")
-    command = f"raysuite {verb} --resume-from {shlex.quote(str(results.folder))}"
-    console.print_text(f"stopped ({STOPPED[stop.reason]}); go on with: {command}", error=True)
+    words = f"stopped ({STOPPED[stop.reason]}); go on with: {hint(verb, results)}"
+    console.print_text(words, error=True)
     return os.EX_TEMPFAIL

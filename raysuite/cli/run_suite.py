@@ -19,6 +19,7 @@ from raysuite.cli.run_request import (
     registered,
     say_how_to_go_on,
     say_stopped,
+    say_what_changed,
     write_report,
 )
 from raysuite.cli.run_timings import Timings, lines
@@ -100,7 +101,7 @@ def carry_out(request: Request) -> None:
                     tracking.sync(results)
     except KeyboardInterrupt:
         if results is not None:
-            say_how_to_go_on(request)
+            say_how_to_go_on(request.verb, results)
         raise
     if code is not None:
         raise typer.Exit(code)
@@ -126,7 +127,9 @@ def _taken_up(request: Request) -> tuple[Results | None, Document | None]:
     from raysuite.plan import make_plans
 
     plans = make_plans(document, gpus_before(request.address))
-    return suite.latest(plans[0].spec.name, request.root), document
+    results = suite.latest(plans[0].spec.name, request.root)
+    say_what_changed(results, document)
+    return results, document
 
 
 def _run(

@@ -16,6 +16,7 @@ from raysuite.cli.run_request import (
     registered,
     say_how_to_go_on,
     say_stopped,
+    say_what_changed,
     write_report,
 )
 from raysuite.cli.run_tracking import Tracking
@@ -75,7 +76,7 @@ def carry_out(request: Request) -> None:
                     tracking.register(results, request.silent)
     except KeyboardInterrupt:
         if results is not None:
-            say_how_to_go_on(request)
+            say_how_to_go_on(request.verb, results)
         raise
     if code is not None:
         raise typer.Exit(code)
@@ -94,6 +95,7 @@ def _taken_up(request: Request) -> tuple[Results | None, Document]:
     if not request.resume:
         return None, document
     results = latest_sweep(document, request.root)
+    say_what_changed(results, document)
     return results, sweep_document(results)
 
 

@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import raysuite.cli
+from raysuite.__main__ import command
 from raysuite.cli import app
-from raysuite.cli.run_request import Request
+from raysuite.cli.run_request import Request, say_how_to_go_on, say_what_changed
+from raysuite.records import Results
+from raysuite.spec import parse_document
 
 BASE: dict[str, Any] = {
     "spec": Path("x y.yaml"),
@@ -72,23 +76,40 @@ def test_an_address_of_jobs_in_the_environment(monkeypatch: pytest.MonkeyPatch) 
     assert "no Ray can be joined there" in done.stderr
 
 
+def test_ctrl_c_while_the_command_line_is_built(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(raysuite.cli, "main", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        command()
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_how_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+    say_how_to_go_on("sweep", Results(Path("my results")))
+    assert "raysuite sweep --resume-from 'my results'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
-    ("changes", "command"),
+    ("now", "words"),
     [
-        ({}, "raysuite run 'x y.yaml' --resume"),
-        (
-            {"scale": "laptop", "root": Path("my results")},
-            "raysuite run 'x y.yaml' --scale laptop --results 'my results' --resume",
-        ),
-        (
-            {"spec": None, "resume_from": Path("$(x)")},
-            "raysuite run --resume-from '$(x)'",
-        ),
-        ({"verb": "sweep"}, "raysuite sweep 'x y.yaml' --resume"),
+        ("name: x\noptimizer: {lr: 0.1}  # as before\n", []),
+        ("name: x\noptimizer: {lr: 0.2}\n", ["optimizer.lr from 0.1 to 0.2"]),
+        ("name: x\noptimizer: {lr: 0.1}\nrepeats: 3\n", ["repeats from None to 3"]),
     ],
 )
-def test_how_to_go_on(changes: dict[str, Any], command: str) -> None:
-    assert Request(**{**BASE, **changes}).hint() == command
+def test_an_edited_spec_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], now: str, words: list[str]
+) -> None:
+    (tmp_path / "spec.yaml").write_text("name: x\noptimizer: {lr: 0.1}\n")
+    say_what_changed(Results(tmp_path), parse_document(now, "mine.yaml"))
+    said = capsys.readouterr().err
+    assert [each for each in words if each not in said] == []
+    assert bool(said) == bool(words)
 
 
 def test_what_holds_for_the_continuation_too(monkeypatch: pytest.MonkeyPatch) -> None:
