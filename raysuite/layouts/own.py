@@ -40,11 +40,20 @@ def open_split(data: DataOptions, split: str) -> Any:
 def count(data: DataOptions) -> Counts:
     """Samples of both splits and the names of the classes, as the data set tells them."""
     splits = {split: open_split(data, split) for split in SPLITS}
-    counts = {split: len(made) for split, made in splits.items()}
+    counts = {split: _length(data, split, made) for split, made in splits.items()}
     empty = [split for split in SPLITS if not counts[split]]
     if empty:
         raise DataError(f"{data.name}: no samples in {' and '.join(empty)}; both splits need some")
     return Counts(counts["train"], counts["val"], class_names(data, splits["train"]))
+
+
+def _length(data: DataOptions, split: str, made: Any) -> int:
+    try:
+        return len(made)
+    except Exception as error:  # the user's code may raise anything; len() where it is negative
+        raise DataError(
+            f"len({data.name}(split={split!r})) raised {type(error).__name__}: {error}; {EXPECTED}"
+        ) from error
 
 
 def class_names(data: DataOptions, made: Any) -> tuple[str, ...]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from raysuite.errors import Mistake, SpecError
@@ -13,6 +14,8 @@ from raysuite.spec.checking import dotted_keys
 from raysuite.spec.document import KeyPath, set_dotted
 from raysuite.spec.experiment import FREE_FORM, NOT_IN_A_MATRIX
 from raysuite.spec.sweeps import swept_keys
+
+_MOST_RUNS = 10_000
 
 Variant = tuple[dict[str, Any], ExperimentSpec]
 """The matrix keys with this combination's values, and the spec that results."""
@@ -33,6 +36,13 @@ def expand(document: Document) -> list[Variant]:
     if isinstance(matrix, dict):
         sweeps = {key: values for key, values in matrix.items() if f"matrix.{key}" not in wrong}
 
+    repeats = data.get("repeats", 1)
+    count = math.prod(map(len, sweeps.values())) * (repeats if isinstance(repeats, int) else 1)
+    if count > _MOST_RUNS:
+        key = "matrix" if sweeps else "repeats"
+        file, line = document.place((key,))
+        message = f"the matrix and repeats make {count:,} runs; at most {_MOST_RUNS:,} are planned"
+        raise SpecError([*found, Mistake(message, key=key, file=file, line=line)])
     variants: list[Variant] = []
     for choice in itertools.product(*(range(len(values)) for values in sweeps.values())):
         picks = [
@@ -42,9 +52,26 @@ def expand(document: Document) -> list[Variant]:
             variants.append(_variant(document, data, picks))
         except SpecError as error:
             found += error.mistakes
+    found += _same_runs(document, variants)
     if found:
         raise SpecError(found)
     return variants
+
+
+def _same_runs(document: Document, variants: Sequence[Variant]) -> Iterator[Mistake]:
+    """Combinations that are one run: they would count as its repeats, and have no other seed."""
+    first: dict[str, dict[str, Any]] = {}
+    for label, spec in variants:
+        same = first.setdefault(spec.model_dump_json(), label)
+        if same is not label:
+            file, line = document.place(("matrix",))
+            what = "is there twice" if same == label else f"is the same run as {_words(same)}"
+            message = f"{_words(label)} {what}; keep one, and set repeats for more of each run"
+            yield Mistake(message, key="matrix", file=file, line=line)
+
+
+def _words(label: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in label.items())
 
 
 def swept_at(document: Document, label: Mapping[str, Any], key: str) -> KeyPath | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 IMPORT_PATH = r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$"
 """`module:attribute`."""
@@ -19,6 +20,32 @@ class Options(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_truth_in_the_place_of_a_number(cls, data: Any) -> Any:
+        """`epochs: true` would count as 1; as text it is refused, with its place."""
+        if not isinstance(data, dict):
+            return data
+        return {
+            key: str(value).lower() if isinstance(value, bool) and cls._is_number(key) else value
+            for key, value in data.items()
+        }
+
+    @classmethod
+    def _is_number(cls, key: Any) -> bool:
+        field = cls.model_fields.get(key)
+        types = [] if field is None else _types(field.annotation)
+        return bool not in types and (int in types or float in types)
+
+
+def _types(annotation: Any) -> list[Any]:
+    """The classes that a field's type allows."""
+    if get_origin(annotation) is Annotated:
+        return _types(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return [each for part in get_args(annotation) for each in _types(part)]
+    return [annotation]
 
 
 def expand_shorthand(value: Any) -> Any:

@@ -33,6 +33,17 @@ Loader.add_implicit_resolver(
     list("-+0123456789"),
 )
 
+
+def _whole_number(loader: Loader, node: yaml.ScalarNode) -> int:
+    """`010` is ten, as in YAML 1.2, where PyYAML alone reads eight."""
+    plain = re.fullmatch(r"[-+]?[0-9][0-9_]*", node.value)
+    return int(node.value) if plain else loader.construct_yaml_int(node)
+
+
+Loader.add_constructor("tag:yaml.org,2002:int", _whole_number)
+_MOST_VALUES = 100_000
+"""Keys and values of a spec; an alias counts as what it stands for."""
+
 UNREADABLE = (yaml.YAMLError, ValueError, RecursionError)
 """ValueError: a date such as 2001-99-99. RecursionError: a block that holds itself."""
 
@@ -102,6 +113,11 @@ def _walk(
     repeated: list[Mistake],
     file: str,
 ) -> None:
+    if len(lines) > _MOST_VALUES:
+        message = (
+            f"has more than {_MOST_VALUES:,} values, those of its aliases included; shorten it"
+        )
+        raise SpecError([Mistake(message, file=file)])
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             below = (*path, key.value)

@@ -85,7 +85,7 @@ def test_what_one_batch_says_has_its_place(tmp_path: Path, monkeypatch: pytest.M
     shutil.copy(str(own.__file__), "own.py")
     Path("ends.py").write_text("import os\nprint('so long')\nos._exit(3)\n")
     Path("exits.py").write_text("import sys\nsys.exit(0)\n")
-    models = ["own:Net", "own:Nett", "exits:Net", "ends:Net", "own:Net"]
+    models = ["own:Net", "own:Nett", "exits:Net", "ends:Net"]
     Path("bad.yaml").write_text(LEAST + f"matrix: {{model: {models}}}\n")
     monkeypatch.setattr(suite, "connect", lambda _: nullcontext(TWO_CPUS))
     for command in (["plan", "bad.yaml", "--deep"], ["run", "bad.yaml", "--no-mlflow"]):

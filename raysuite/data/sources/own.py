@@ -26,7 +26,10 @@ class OwnSource:
         place = self.place(sample)
         try:
             image, label = self._set[sample]
-            return self._pixels(image, place), int(label)
+            number = int(label)
+            if float(label) != number:
+                raise DataError(f"{place}: its label is {label!r}; expected is a whole number")
+            return self._pixels(image, place), number
         except DataError:
             raise
         except Exception as error:  # the user's code may raise anything

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from raysuite.cli import app
+from raysuite.spec import read_document
 
 LEAST = """\
 name: a
@@ -21,6 +22,7 @@ training:
   global_batch: 8
 """
 
+WIDE = ("seed", "resources.retries", "training.epochs", "measure.warmup_steps", "optimizer.lr")
 BAD = [
     pytest.param("stratgy: ddp", 7, "stratgy", ["unknown key", "'strategy'"], id="unknown key"),
     pytest.param("seed: five", 7, "seed", ["given was 'five'", "valid integer"], id="wrong type"),
@@ -65,6 +67,34 @@ BAD = [
         "matrix.stratgy",
         ["unknown key", "did you mean 'strategy'?"],
         id="matrix over an unknown key",
+    ),
+    pytest.param(
+        LEAST.replace("epochs: 1", "epochs: true"),
+        5,
+        "training.epochs",
+        ["given was 'true'", "valid integer"],
+        id="a truth in the place of a number",
+    ),
+    pytest.param(f"seed: 1{'0' * 23}", 7, "seed", ["less than"], id="a seed that torch refuses"),
+    pytest.param(
+        "repeats: 1000000000", 7, "repeats", ["1,000,000,000 runs"], id="a billion repeats"
+    ),
+    pytest.param(
+        "\n".join(["matrix:", *(f"  {key}: {list(range(1, 101))}" for key in WIDE)]),
+        7,
+        "matrix",
+        ["10,000,000,000 runs"],
+        id="a matrix of ten billion runs",
+    ),
+    pytest.param(
+        "matrix: {seed: [3, 3]}", 7, "matrix", ["seed=3 is there twice"], id="equal seeds"
+    ),
+    pytest.param(
+        "matrix: {strategy: [ddp, {name: ddp, bucket_mb: 5}], strategy.bucket_mb: [1]}",
+        7,
+        "matrix",
+        ["is the same run as"],
+        id="a block that sets what another line sweeps",
     ),
     pytest.param("loader: [native", 8, "", ["is not valid YAML"], id="YAML syntax"),
     pytest.param(
@@ -118,6 +148,19 @@ def test_all_mistakes_at_once(tmp_path: Path) -> None:
         (f"{file}:8", "strategy"),
         (f"{file}:10", "matrix.lr"),
     ]
+
+
+def test_aliases_that_unfold_to_billions_of_values(tmp_path: Path) -> None:
+    lines = [f"  k0: &a0 {[1] * 9}"]
+    lines += [f"  k{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 10)]
+    file = write(tmp_path, "model: \n" + "\n".join(lines))
+    result = CliRunner().invoke(app, ["plan", str(file)])
+    assert result.exit_code == 2
+    assert "100,000 values" in result.stderr
+
+
+def test_a_leading_zero_is_no_octal_number(tmp_path: Path) -> None:
+    assert read_document(write(tmp_path, "seed: 010"), ["repeats=011"]).data["seed"] == 10
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

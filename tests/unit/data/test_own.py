@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
+from raysuite import layouts
 from raysuite.cli import app
 from raysuite.data import prepare
 from raysuite.data.source import Source, open_source
@@ -85,6 +86,12 @@ class Odd:
         return self.given
 
 
+def test_a_negative_length_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[Odd.__module__].Odd, "__len__", lambda self: -1)
+    with pytest.raises(DataError, match=r"split='train'\)\) raised ValueError"):
+        layouts.count(DataOptions(name=f"{Odd.__module__}:Odd", image_size=4, classes=2))
+
+
 def source(channels: int = 3) -> Source:
     name = f"{Odd.__module__}:Odd"
     data = DataOptions(name=name, image_size=4, classes=2, channels=channels)
@@ -136,6 +143,7 @@ def test_images_and_labels_of_many_kinds(image, pixels, label, monkeypatch):
         ((GREY[:0], 0), "the image has no pixels"),
         ((b"no image", 0), "not a readable image"),
         ((COLOUR, "cat"), "raised ValueError: .*'cat'"),
+        ((COLOUR, 1.5), "its label is 1.5; expected is a whole number"),
         (COLOUR, "raised ValueError: too many values"),
         (KeyError("x"), "raised KeyError: 'x'; expected are an image and its label"),
     ],

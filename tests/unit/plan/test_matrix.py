@@ -125,8 +125,8 @@ def test_a_required_key_may_stand_in_the_matrix_alone() -> None:
 
 
 @given(
-    st.lists(st.integers(0, 9), min_size=1, max_size=4),
-    st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    st.lists(st.integers(0, 9), min_size=1, max_size=4, unique=True),
+    st.lists(st.integers(1, 9), min_size=1, max_size=4, unique=True),
 )
 def test_as_many_runs_as_combinations(seeds: list[int], epochs: list[int]) -> None:
     found = labels(f"matrix: {{seed: {seeds}, training.epochs: {epochs}}}")

@@ -91,7 +91,7 @@ def test_a_plan_survives_json() -> None:
 
 
 def test_the_same_spec_gives_the_same_ids_and_runs_differ() -> None:
-    text = BATCH + "repeats: 2\nmatrix: {strategy: [ddp, horovod], seed: [0, 1, 1]}\n"
+    text = BATCH + "repeats: 2\nmatrix: {strategy: [ddp, horovod], seed: [0, 1, 3]}\n"
     first, second = plans(text), plans(text)
     assert [plan.run_id for plan in first] == [plan.run_id for plan in second]
     assert len({plan.run_id for plan in first}) == 12
