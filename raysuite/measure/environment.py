@@ -66,10 +66,11 @@ VARIABLES = (
 )
 
 
-def environment() -> dict[str, Any]:
+def environment(commits: bool = True) -> dict[str, Any]:
     """This process's surroundings, JSON-serialisable; memory in bytes, `time` in s since 1970.
 
-    Takes some tens of milliseconds. Whatever cannot be found out is None or left out.
+    Takes some tens of milliseconds, most of them for git, which is asked where `commits`. Whatever
+    cannot be found out is None or left out.
     """
     found: dict[str, Any] = {
         "time": time.time(),
@@ -80,8 +81,8 @@ def environment() -> dict[str, Any]:
         "gpus": _gpus(),
         "python": platform.python_version(),
         "versions": _versions(),
-        "git": _commit(Path.cwd()),
-        "source": _own_commit(),
+        "git": _commit(Path.cwd()) if commits else None,
+        "source": _own_commit() if commits else None,
         "slurm_job_id": os.environ.get("SLURM_JOB_ID"),
         "container": _container(),
         "image": _image(),

@@ -85,7 +85,6 @@ def _distinct(plans: Sequence[RunPlan]) -> list[RunPlan]:
                     plan.spec.model.model_dump(mode="json"),
                     plan.spec.data.model_dump(mode="json"),
                     plan.spec.strategy.model_dump(mode="json"),
-                    plan.micro_batch > 1 or plan.undecided,
                 ]
             ): plan
             for plan in reversed(plans)

@@ -37,6 +37,8 @@ from raysuite.spec.strategies import StrategyOptions
 _MOST_NAMES = 5
 _LARGE = 2 * 10**7
 """Parameters."""
+_IMAGES = 2
+"""As in the smallest micro-batch: raysuite.data.order pads smaller ones."""
 _PASSES = 2
 """A layer that is used in every second step shows in two."""
 
@@ -60,8 +62,7 @@ class Network:
 
 def mistakes(plan: RunPlan) -> list[Mistake]:
     """Why this plan's network cannot be trained under its strategy, or its images not be read."""
-    images = 1 if plan.micro_batch == 1 and not plan.undecided else 2
-    found = _network(plan.spec.model.model_dump_json(), plan.dataset, images)
+    found = _network(plan.spec.model.model_dump_json(), plan.dataset)
     wrong = {"model.name": found} if isinstance(found, str) else _refused(plan.spec.strategy, found)
     if unread := _unread(plan.spec.data.model_dump_json(), plan.dataset):
         wrong = {**wrong, "data.name": unread}
@@ -69,7 +70,7 @@ def mistakes(plan: RunPlan) -> list[Mistake]:
 
 
 @cache
-def _network(model: str, facts: DatasetFacts, images: int) -> Network | str:
+def _network(model: str, facts: DatasetFacts) -> Network | str:
     """What a pass in training and one in evaluation tell; or why there is none.
 
     A large network is passed through on torch's meta device, if it allows it: that takes neither
@@ -81,7 +82,7 @@ def _network(model: str, facts: DatasetFacts, images: int) -> Network | str:
             built = models.build(options, facts)
             large = sum(each.numel() for each in built.parameters()) > _LARGE
             if large and options.weights is None:
-                return examine(built, facts, images)
+                return examine(built, facts)
     except (Exception, SystemExit):
         pass  # the one with numbers says why
     try:
@@ -89,19 +90,19 @@ def _network(model: str, facts: DatasetFacts, images: int) -> Network | str:
             built = models.build(options, facts)
             if options.weights is not None and Path(options.weights).is_file():
                 load_weights(built, Path(options.weights), facts.classes)
-            return examine(built, facts, images)
+            return examine(built, facts)
     except UserError as error:
         return str(error)
     except (Exception, SystemExit) as error:  # the user's forward may raise anything
-        shape = f"[{images}, {facts.channels}, {facts.image_size}, {facts.image_size}]"
+        shape = f"[{_IMAGES}, {facts.channels}, {facts.image_size}, {facts.image_size}]"
         return (
             f"given images of shape {shape} in fp32, it raised {type(error).__name__}: {error}; "
-            "correct the network, or change data.image_size, data.channels or the batch"
+            "correct the network, or change data.image_size or data.channels"
         )
 
 
-def examine(model: nn.Module, facts: DatasetFacts, images: int) -> Network:
-    """Pass `images` random ones through a model. Raises UserError, and whatever its code raises."""
+def examine(model: nn.Module, facts: DatasetFacts) -> Network:
+    """Pass random images through a model. Raises UserError, and whatever its code raises."""
     named = dict(model.named_parameters())
     trained = {name: each for name, each in named.items() if each.requires_grad}
     if not trained:
@@ -117,14 +118,14 @@ def examine(model: nn.Module, facts: DatasetFacts, images: int) -> Network:
             "training.precision computes in 16 bits"
         )
     device = next(iter(trained.values())).device
-    shape = (images, facts.channels, facts.image_size, facts.image_size)
-    labels = torch.zeros(images, dtype=torch.long, device=device)
+    shape = (_IMAGES, facts.channels, facts.image_size, facts.image_size)
+    labels = torch.zeros(_IMAGES, dtype=torch.long, device=device)
     with_gradient = []
     sparse: set[str] = set()
     model.train()
     for _ in range(_PASSES):
         model.zero_grad()
-        logits = _checked(model(torch.randn(shape, device=device)), images, facts.classes)
+        logits = _checked(model(torch.randn(shape, device=device)), facts.classes)
         if not logits.requires_grad:
             raise UserError(
                 "its output does not depend on any parameter that is trained; look for .detach(), "
@@ -135,7 +136,7 @@ def examine(model: nn.Module, facts: DatasetFacts, images: int) -> Network:
         sparse |= {name for name in with_gradient[-1] if _gradient(trained[name]).is_sparse}
     model.eval()
     with torch.no_grad():
-        _checked(model(torch.randn(shape, device=device)), images, facts.classes)
+        _checked(model(torch.randn(shape, device=device)), facts.classes)
     ever, always = set.union(*with_gradient), set.intersection(*with_gradient)
     return Network(
         unused=tuple(name for name in trained if name not in ever),
@@ -152,9 +153,9 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
     return parameter.grad
 
 
-def _checked(output: object, images: int, classes: int) -> Tensor:
-    """The output, if it is logits [images, classes]."""
-    wanted = f"expected are logits, one tensor [{images}, {classes}] for {images} images"
+def _checked(output: object, classes: int) -> Tensor:
+    """The output, if it is logits [_IMAGES, classes]."""
+    wanted = f"expected are logits, one tensor [{_IMAGES}, {classes}] for {_IMAGES} images"
     if not isinstance(output, Tensor):
         parts = ""
         if isinstance(output, Mapping):
@@ -165,10 +166,10 @@ def _checked(output: object, images: int, classes: int) -> Tensor:
             f"its output is a {type(output).__name__}{parts}; {wanted}; return the logits alone, "
             "or name a function that returns a module which picks them"
         )
-    if output.shape != (images, classes):
+    if output.shape != (_IMAGES, classes):
         hint = "its last layer must have as many outputs as the data set has classes: take "
         hint += "num_classes as an argument, or set model.options"
-        if output.dim() != 2 or output.shape[0] != images:
+        if output.dim() != 2 or output.shape[0] != _IMAGES:
             hint = "keep the first dimension for the images, and flatten the others"
         raise UserError(f"its output has the shape {list(output.shape)}; {wanted}; {hint}")
     if not output.is_floating_point():

@@ -55,6 +55,8 @@ class TrainingLoop:
         """Steps of this attempt: a fresh process warms up anew."""
         self.so_far = SoFar()
         """What is behind of the present epoch."""
+        self._order: tuple[int, NDArray[np.int64]] | None = None
+        """The epoch whose samples were put in order last, and that order."""
         self._draws: dict[str, Tensor] | None = None
         self._elapsed_before = 0.0
         self._began: float | None = None
@@ -89,7 +91,7 @@ class TrainingLoop:
         self._compare(found)
         done, self.so_far = self.so_far, SoFar()
         self.epoch += 1
-        _, sizes = self.slices(self.epoch - 1)
+        sizes = self.step_sizes(self.epoch - 1)
         sums = torch.tensor(done.loss_sums, dtype=torch.float64)
         first_step = self.step - done.steps
         return EpochFinished(
@@ -148,11 +150,21 @@ class TrainingLoop:
     def slices(self, epoch: int) -> tuple[list[list[Slice]], list[int]]:
         """This rank's micro-batches of each step of an epoch, and each step's samples in all."""
         plan, skipped = self.plan, self.skipped.get("train")
-        order = permutation(plan.dataset.train_samples, plan.seed, epoch)
         draw = (plan.seed, epoch)
         batch, ranks, rank = plan.global_batch, plan.workers, self.world.rank
+        order = self._order_of(epoch)
         steps = rank_slices(order, batch, ranks, rank, plan.accumulate, draw, skipped)
-        return list(steps), step_sizes(order, batch, skipped)
+        return list(steps), self.step_sizes(epoch)
+
+    def step_sizes(self, epoch: int) -> list[int]:
+        """The samples of each step of an epoch, over all ranks."""
+        return step_sizes(self._order_of(epoch), self.plan.global_batch, self.skipped.get("train"))
+
+    def _order_of(self, epoch: int) -> NDArray[np.int64]:
+        if self._order is None or self._order[0] != epoch:
+            plan = self.plan
+            self._order = epoch, permutation(plan.dataset.train_samples, plan.seed, epoch)
+        return self._order[1]
 
     def train_step(self, micro_batches: Sequence[Batch], rate: float) -> Tensor:
         """One optimiser step; the summed loss of this rank's samples, on the device."""
