@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import os
 import signal
 import socket
@@ -36,6 +37,8 @@ class Node:
 
     cpus: float
     gpus: float
+    memory: float = math.inf
+    """Bytes that Ray gives out there."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,12 @@ class Capacity:
         import ray
 
         alive = (node["Resources"] for node in ray.nodes() if node["Alive"])
-        return cls(tuple(Node(has.get("CPU", 0.0), has.get("GPU", 0.0)) for has in alive))
+        return cls(
+            tuple(
+                Node(has.get("CPU", 0.0), has.get("GPU", 0.0), has.get("memory", math.inf))
+                for has in alive
+            )
+        )
 
     @property
     def cpus(self) -> float:

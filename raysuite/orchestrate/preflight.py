@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -19,9 +20,11 @@ from raysuite.measure.environment import cuda_mistake_here, driver_version
 from raysuite.orchestrate.cluster import Capacity
 from raysuite.plan import RunPlan, placed
 from raysuite.spec import Document
+from raysuite.units import human_bytes
 
 _FOUND, _OUTPUT = "found", "output"
 _LAST_LINES = 3
+_FP32_BYTES = 4
 _PARTS = {"horovod": "horovod", "deepspeed": "deepspeed", "dali": "nvidia.dali"}
 
 
@@ -170,6 +173,16 @@ def too_large(plan: RunPlan, capacity: Capacity) -> list[Mistake]:
     if plan.device == "gpu" and plan.workers > capacity.gpus:
         message = f"{plan.workers} workers need {plan.workers} GPUs, and the cluster has {have}"
         mistakes.append(Mistake(message, key="resources.workers"))
+    facts = plan.dataset
+    batch = plan.micro_batch * facts.channels * facts.image_size**2 * _FP32_BYTES
+    room = max((node.memory for node in capacity.each), default=math.inf)
+    if batch > room:
+        message = (
+            f"one micro-batch of {plan.micro_batch} images of {facts.image_size} x "
+            f"{facts.image_size} pixels takes {human_bytes(batch)}, and the largest node has "
+            f"{human_bytes(room)}; lower it, or the batch"
+        )
+        mistakes.append(Mistake(message, key="data.image_size"))
     most = capacity.holds(each, plan.device == "gpu")
     if not mistakes and most < plan.workers:
         what = f"{each} CPU(s){' and a GPU' if plan.device == 'gpu' else ''}"

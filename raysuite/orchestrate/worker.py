@@ -32,7 +32,7 @@ from raysuite.train.checkpoint import (
     remove_partial,
 )
 from raysuite.train.loop import TrainingLoop
-from raysuite.train.memory import is_out_of_memory
+from raysuite.train.memory import figures, is_out_of_memory
 from raysuite.train.peers import is_peer_loss
 from raysuite.train.run import TRACE, execute
 from raysuite.train.world import torch_device
@@ -148,13 +148,13 @@ def _run(
         _write_all(plan, world, results, taken_up, folder, config.get("until"))
     except Exception as error:
         text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        out_of_memory = is_out_of_memory(error)
+        if out_of_memory:
+            text = f"{text.splitlines()[0]}; {figures(plan, world)}"
         # the other ranks may wait for this one: Ray Train ends them and goes on with the rest
+        trace = traceback.format_exc()
         raise BrokenRunError(
-            text,
-            traceback.format_exc(),
-            is_peer_loss(error),
-            is_out_of_memory(error),
-            is_full(error),
+            text, trace, is_peer_loss(error), out_of_memory, is_full(error)
         ) from None
 
 

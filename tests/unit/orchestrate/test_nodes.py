@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -62,6 +63,16 @@ def test_a_worker_that_no_node_holds_is_told_beforehand() -> None:
     (mistake,) = too_large(plan, Capacity((Node(40, 0), Node(8, 0))))
     assert "the cluster has 48 CPUs and 0 GPUs on 2 node(s)" in mistake.message
     assert mistake.message.endswith("at most 3 fit")
+
+
+def test_images_that_no_node_holds_are_told_beforehand() -> None:
+    plan = plan_of("workers: 1")
+    large = plan.model_copy(update={"dataset": replace(plan.dataset, image_size=10**6)})
+    room = Capacity((Node(16, 0, 2.0**34), Node(16, 0, 2.0**30)))
+    assert too_large(plan, room) == []
+    (mistake,) = too_large(large, room)
+    assert mistake.key == "data.image_size"
+    assert "16.0 GiB" in mistake.message
 
 
 class Cluster:

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from raysuite.train.memory import is_out_of_memory
+from raysuite.parallel.base import World
+from raysuite.train.memory import figures, is_out_of_memory
+from tests.unit.train.conftest import plan_of
 
 
 def test_torchs_own_allocator_says_so() -> None:
@@ -27,3 +29,12 @@ def test_what_began_with_it_counts_and_what_names_it_does_not() -> None:
     assert is_out_of_memory(error)
     assert not is_out_of_memory(ValueError("a model that is out of memory lanes"))
     assert not is_out_of_memory(RuntimeError("shapes do not agree"))
+
+
+def test_the_figures_name_the_keys_that_ask_for_less() -> None:
+    plan = plan_of(data={"name": "digits", "image_size": 32})
+    told = figures(plan, World(1, 2, 1, torch.device("cpu")))
+    assert "240 images of 32 x 32" in told
+    assert "rank 1 held" in told
+    for key in ("training.global_batch", "training.accumulate", "data.image_size"):
+        assert key in told
