@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -20,6 +21,7 @@ from raysuite.data.check import check, detect
 from raysuite.data.convert import Options, plan_conversion
 from raysuite.data.source import open_source
 from raysuite.errors import DataError
+from raysuite.layouts import folders
 from raysuite.spec.data import DataOptions
 from raysuite.spec.datasets import IMAGENET_MEAN, DatasetFacts
 from raysuite.spec.loaders import NativeOptions
@@ -155,3 +157,28 @@ def test_plan_tells_what_is_passed_over(root: Path) -> None:
     assert "4 files or folders" in told.stdout
     (plan,) = json.loads(CliRunner().invoke(app, ["plan", str(spec), "--json"]).stdout)
     assert plan["dataset"]["passed_over"] == 4
+
+
+def test_what_has_not_changed_is_not_listed_again(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: list[object] = []
+    find = folders.find
+    monkeypatch.setattr(folders, "find", lambda data: listed.append(data) or find(data))
+
+    def age() -> None:
+        for folder in [*root.glob("*"), *root.glob("*/*")]:
+            os.utime(folder, (10**9, 10**9))
+
+    age()
+    first, second = prepared(root), prepared(root)
+    assert first == second
+    assert len(listed) == 1
+    Image.new("L", (5, 5)).save(root / "train" / "cat" / "c.png")
+    assert len(prepared(root, train=4).classes) == 2
+    assert len(listed) == 2
+    age()  # another file at the same time is what no time tells
+    (root / "val" / "cat" / "2.png").symlink_to("1.png")
+    os.utime(root / "val" / "cat", (10**9 + 1, 10**9 + 1))
+    with pytest.raises(DataError, match="here are 4 training and 2 validation"):
+        prepared(root, train=4)
