@@ -113,6 +113,11 @@ class RunFigures:
         return int(self.plan["workers"])
 
     @property
+    def diverged_at(self) -> int | None:
+        """The optimiser step, from 1, that shows that the run diverged; None where it did not."""
+        return self.end.step if isinstance(self.end, RunFailed) else None
+
+    @property
     def skipped_samples(self) -> int | None:
         """Samples of both splits that were left out; None where a bad sample ends the run."""
         return sum(record.skipped for record in self.skipped) if self.skipped else None
@@ -141,6 +146,8 @@ def run_figures(plan: Plan, records: Sequence[Record]) -> RunFigures:
     status, reason = _status(records, end or stopped)
     gate = _gate(plan, verdict, end)
     may_tell_speed = gate in ("passed", "not needed")
+    # a run that diverged ran so fast, but learnt nothing
+    learnt = () if isinstance(end, RunFailed) and end.reason == "diverged" else epochs
     steady = [e for e in epochs if e.steady_images == e.images and e.attempts == 1] or list(epochs)
     target = plan["spec"]["training"].get("target_accuracy")
     finished = end if isinstance(end, RunFinished) else None
@@ -161,9 +168,9 @@ def run_figures(plan: Plan, records: Sequence[Record]) -> RunFigures:
         throughput=throughput,
         epoch_seconds=epoch_seconds,
         data_wait_share=_wait_share(steady) if may_tell_speed else None,
-        final_accuracy=epochs[-1].val_accuracy if epochs else None,
-        best_accuracy=max((epoch.val_accuracy for epoch in epochs), default=None),
-        time_to_accuracy=_time_to(target, epochs) if may_tell_speed else None,
+        final_accuracy=learnt[-1].val_accuracy if learnt else None,
+        best_accuracy=max((epoch.val_accuracy for epoch in learnt), default=None),
+        time_to_accuracy=_time_to(target, learnt) if may_tell_speed else None,
         peak_process_bytes=_of(finished, lambda end: max(end.peak_process_bytes)),
         mean_process_bytes=_of(finished, lambda end: _mean(end.peak_process_bytes)),
         grown_process_bytes=_of(finished, _growth),
@@ -177,7 +184,7 @@ def run_figures(plan: Plan, records: Sequence[Record]) -> RunFigures:
         costs=run_costs(plan, _last(counted, RunCosts), profiled, steady, epoch_seconds, throughput)
         if may_tell_speed
         else None,
-        final_top5=epochs[-1].val_top5 if epochs else None,
+        final_top5=learnt[-1].val_top5 if learnt else None,
         stopped=stopped,
         attempts=sum(isinstance(record, RunStarted) for record in records),
         batch=_last(records, BatchFound),

@@ -22,12 +22,13 @@ FailReason = Literal[
     "out_of_memory",
     "deadline",
     "infeasible",
+    "diverged",
 ]
 """gate: the arithmetic is wrong. error: an exception. lost: workers died too often. node_lost: a
 node went away too often, or did not come back. interrupted: a person ended it without a
 checkpoint. out_of_memory: a device's memory, or the host's, did not hold it. deadline: a trial took
 longer than its sweep allows. infeasible: the values of a trial do not go together, so that it was
-never started."""
+never started. diverged: losses or weights are not finite; the time of its steps still counts."""
 
 STOPPED: dict[StopReason, str] = {
     "time_limit": "time limit",
@@ -47,6 +48,7 @@ FAILED: dict[FailReason, str] = {
     "out_of_memory": "out of memory",
     "deadline": "deadline",
     "infeasible": "cannot be",
+    "diverged": "diverged",
 }
 """Why a run failed, in words; an error tells itself."""
 
@@ -85,6 +87,8 @@ class RunFailed(RecordBase):
     message: str
     detail: str = ""
     """The traceback, where there is one."""
+    step: int | None = None
+    """Of a run that diverged: the first optimiser step, counted from 1, that shows it."""
 
 
 class RunStopped(RecordBase):

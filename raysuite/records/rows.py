@@ -28,7 +28,8 @@ class Row:
     """One variant: the mean over its repeats, and how it stands against its baseline.
 
     Figures come from the runs that finished and passed the gate, and there are none where the
-    gate caught any of them; a figure is None where no run has it. Seconds, bytes, images per
+    gate caught any of them; a figure is None where no run has it. Of runs that diverged, times and
+    throughput count, and then the variant has no accuracies. Seconds, bytes, images per
     second, accuracies in [0, 1].
     """
 
@@ -72,7 +73,17 @@ class Row:
     @property
     def counted(self) -> tuple[RunFigures, ...]:
         """The runs whose figures count; none where the gate caught any of them."""
-        return _counted(self.runs)
+        return tuple(run for run in self.timed if run.status == "finished")
+
+    @property
+    def timed(self) -> tuple[RunFigures, ...]:
+        """The runs whose times count: those, and the ones that diverged."""
+        return _timed(self.runs)
+
+    @property
+    def diverged(self) -> bool:
+        """Whether a run diverged whose times count."""
+        return any(run.diverged_at is not None for run in self.timed)
 
     @property
     def series_key(self) -> str:
@@ -106,6 +117,8 @@ class Row:
             for status in ("failed", "pruned", "stopped", "missing")
             if (count := sum(run.status == status for run in self.runs))
         ]
+        if self.diverged:
+            parts.append("diverged")
         return ", ".join(parts) or "finished"
 
     @property
@@ -143,21 +156,27 @@ def make_rows(runs: Sequence[RunFigures], baseline: str | None = None) -> list[R
     return [_against(row, base) for row, base in zip(rows, pairs, strict=True)]
 
 
-def _counted(runs: Sequence[RunFigures]) -> tuple[RunFigures, ...]:
+def _timed(runs: Sequence[RunFigures]) -> tuple[RunFigures, ...]:
     if any(run.gate == "failed" for run in runs):
         return ()
-    may_count = ("passed", "not needed")
-    return tuple(run for run in runs if run.status == "finished" and run.gate in may_count)
+    return tuple(
+        run
+        for run in runs
+        if (run.status == "finished" or run.diverged_at is not None)
+        and run.gate in ("passed", "not needed")
+    )
 
 
 def _row(runs: Sequence[RunFigures]) -> Row:
     plan = runs[0].plan
-    counted = _counted(runs)
+    timed = _timed(runs)
+    # an accuracy of the repeats that did not diverge would flatter
+    learnt = () if any(run.diverged_at is not None for run in timed) else timed
 
     def stat(figure: Callable[[RunFigures], float | None]) -> Stat | None:
-        return summarize(figure(run) for run in counted)
+        return summarize(figure(run) for run in timed)
 
-    times = [run.time_to_accuracy for run in counted]
+    times = [run.time_to_accuracy for run in learnt]
     return Row(
         name=variant_name(plan),
         series=series_name(plan),
@@ -171,8 +190,8 @@ def _row(runs: Sequence[RunFigures]) -> Row:
         throughput=stat(lambda run: run.throughput),
         epoch_seconds=stat(lambda run: run.epoch_seconds),
         data_wait_share=stat(lambda run: run.data_wait_share),
-        final_accuracy=stat(lambda run: run.final_accuracy),
-        best_accuracy=stat(lambda run: run.best_accuracy),
+        final_accuracy=summarize(run.final_accuracy for run in learnt),
+        best_accuracy=summarize(run.best_accuracy for run in learnt),
         time_to_accuracy=None if None in times else summarize(times),
         peak_process_bytes=stat(lambda run: run.peak_process_bytes),
         mean_process_bytes=stat(lambda run: run.mean_process_bytes),
@@ -180,9 +199,9 @@ def _row(runs: Sequence[RunFigures]) -> Row:
         peak_device_bytes=stat(lambda run: run.peak_device_bytes),
         mean_device_bytes=stat(lambda run: run.mean_device_bytes),
         skipped_samples=stat(lambda run: run.skipped_samples),
-        shares=row_shares(run.shares for run in counted),
-        costs=row_costs(run.costs for run in counted),
-        final_top5=stat(lambda run: run.final_top5),
+        shares=row_shares(run.shares for run in timed),
+        costs=row_costs(run.costs for run in timed),
+        final_top5=summarize(run.final_top5 for run in learnt),
     )
 
 

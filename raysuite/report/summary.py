@@ -181,6 +181,14 @@ def _problems(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]
         )
     failed = [run for run in runs if run.status == "failed" and run.gate != "failed"]
     stopped = [run for run in runs if run.status == "stopped"]
+    diverged = [run for run in failed if run.diverged_at is not None]
+    if diverged:
+        names = text.listed([f"{run.name} (step {run.diverged_at})" for run in diverged])
+        said.append(
+            f"Diverged, as losses or weights were not finite: {names}. Throughputs are of those "
+            "steps too; accuracies and times to accuracy of these variants are not reported."
+        )
+        failed = [run for run in failed if run.diverged_at is None]
     missing = sum(run.status == "missing" for run in runs)
     for run in failed[:MOST_FAILURES]:
         said.append(f"{run.name} failed ({run.reason.splitlines()[0]}).")

@@ -45,6 +45,10 @@ def _time_to_accuracy(row: Row) -> str:
     return text.mean(row.time_to_accuracy, text.seconds)
 
 
+def _throughput(row: Row) -> str:
+    return text.stat(row.throughput) + (" (diverged)" if row.diverged else "")
+
+
 def _efficiency(row: Row) -> str:
     return text.ratio(row.efficiency) + (" (above 1)" if row.superlinear else "")
 
@@ -52,7 +56,7 @@ def _efficiency(row: Row) -> str:
 COLUMNS: tuple[Column[Row], ...] = (
     Column("Variant", lambda r: r.name, lambda r: r.name, number=False),
     Column("Gate", _gate, _gate, number=False),
-    Column("Images/s", lambda r: text.stat(r.throughput), lambda r: mean(r.throughput)),
+    Column("Images/s", _throughput, lambda r: mean(r.throughput)),
     Column(
         "Speed-up",
         lambda r: "baseline" if r.is_baseline and r.speed_up else text.ratio(r.speed_up),

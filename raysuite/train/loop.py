@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,6 +58,8 @@ class TrainingLoop:
         """What is behind of the present epoch."""
         self._order: tuple[int, NDArray[np.int64]] | None = None
         """The epoch whose samples were put in order last, and that order."""
+        self.diverged_at: int | None = None
+        """The first optimiser step, from 1, at which losses or weights were found not finite."""
         self._draws: dict[str, Tensor] | None = None
         self._elapsed_before = 0.0
         self._began: float | None = None
@@ -94,6 +97,7 @@ class TrainingLoop:
         sizes = self.step_sizes(self.epoch - 1)
         sums = torch.tensor(done.loss_sums, dtype=torch.float64)
         first_step = self.step - done.steps
+        self.diverged_at = self._diverged_at(done.loss_sums, first_step, found.loss)
         return EpochFinished(
             run_id=plan.run_id,
             epoch=self.epoch - 1,
@@ -129,6 +133,17 @@ class TrainingLoop:
         """Whether validation has not got better for `early_stopping.patience` epochs."""
         early = self.plan.spec.training.early_stopping
         return early is not None and self.epoch - self.best_epoch > early.patience
+    def _diverged_at(self, sums: Sequence[float], first: int, val_loss: float) -> int | None:
+        """From an epoch's summed losses, the weights after it and their loss on the validation set,
+        which also shows running means and sharded weights."""
+        for step, loss in enumerate(sums, start=first + 1):
+            # a step of fp16 whose numbers overflow is skipped
+            if not math.isfinite(loss) and self.plan.spec.training.precision != "fp16":
+                return step
+        weights = [p.detach().isfinite().all() for p in self.engine.model.parameters()]
+        whole = bool(torch.stack(weights).all()) if weights else True
+        fine = whole and math.isfinite(val_loss)
+        return self.step if self.slowest([float(not fine)])[0] else None
 
     def has_begun(self, when: float) -> None:
         """Before the first sample of an epoch is touched, at the monotonic time `when`."""

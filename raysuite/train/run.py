@@ -58,7 +58,8 @@ def execute(
     `model_file`, which `torch.load(..., weights_only=True)` reads, and rank 0's trace, where the
     spec asks for a profile, into `trace_file`. A strategy that fails the gate
     ends the run with RunFailed before a single step is timed; so does a run at whose end the
-    ranks hold different weights, and no figure of it is told. Where rank 0 is `asked_to_stop`,
+    ranks hold different weights, and no figure of it is told; and so does an epoch after which
+    losses or weights are not finite. Where rank 0 is `asked_to_stop`,
     `checkpoint` is called and the last Record is RunStopped: the run can be taken up again. Asked
     to prune it, there is none, and the last Record is RunPruned. With `until`, it stops like that
     after so many of its epochs, if it has more of them.
@@ -122,6 +123,9 @@ def execute(
                 return
             yield done
             all_skipped = all_skipped and done.skipped_steps == len(done.losses)
+            if loop.diverged_at is not None:
+                yield _diverged(loop, loop.diverged_at)
+                return
             parts["training"] += done.seconds
             parts["validation"] += done.validation_seconds
             every = training.checkpoint_every
@@ -178,6 +182,14 @@ def _timed(parts: dict[str, float], name: str) -> Iterator[None]:
 
 def _stopped(loop: TrainingLoop, stop: Stop) -> RunStopped:
     return RunStopped(run_id=loop.plan.run_id, reason=stop.reason, epoch=loop.epoch, step=loop.step)
+
+
+def _diverged(loop: TrainingLoop, step: int) -> RunFailed:
+    message = (
+        f"losses or weights are not finite from step {step} on; a lower optimizer.lr, a longer "
+        "schedule.warmup_epochs or training.clip_norm may help"
+    )
+    return RunFailed(run_id=loop.plan.run_id, reason="diverged", message=message, step=step)
 
 
 def _pruned(loop: TrainingLoop, asked: Prune) -> RunPruned:

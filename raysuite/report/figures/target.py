@@ -17,7 +17,9 @@ BAR_HEIGHT = 22
 
 def time_to_accuracy(rows: Sequence[Row], styles: Styles) -> Plot | None:
     """Both, one bar per variant; None where no spec set a target."""
-    shown = [row for row in rows if row.throughput and row.counted[0].target_accuracy]
+    shown = [
+        row for row in rows if row.throughput and row.counted and row.counted[0].target_accuracy
+    ]
     if not shown:
         return None
     names = telling(shown)

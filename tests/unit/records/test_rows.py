@@ -179,3 +179,14 @@ def test_efficiency_above_one_is_flagged(tmp_path, monkeypatch):
     assert rows["horovod · native · 2 workers"].superlinear
     assert not rows["ddp · native · 2 workers"].superlinear
     assert not rows["ddp · native · 1 worker"].superlinear
+
+
+def test_of_a_variant_that_diverged_times_alone_count(tmp_path):
+    end = RunFailed(run_id="", reason="diverged", message="not finite", step=7)
+    rows = make_rows(results_figures(write_results(tmp_path, repeats=2, fails={0: end})))
+    row = next(row for row in rows if row.diverged)
+    assert row.throughput.n == 2
+    assert (len(row.counted), len(row.timed), row.runs[0].diverged_at) == (1, 2, 7)
+    assert row.runs[0].best_accuracy is None
+    assert row.final_accuracy is row.best_accuracy is row.time_to_accuracy is None
+    assert row.status == "1 of 2 failed, diverged"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from raysuite.records import (
 )
 from raysuite.train import gate
 from raysuite.train import run as run_module
-from raysuite.train.loop import checkpoint_run_id
+from raysuite.train.loop import TrainingLoop, checkpoint_run_id
 from tests.unit.train.conftest import keep, plan_of, run
 
 
@@ -232,6 +233,29 @@ class TestTheGate:
         verdicts = [run(plan_of(training_epochs=1))[1] for _ in range(2)]
         found = [each.cached for each in verdicts if isinstance(each, GateVerdict)]
         assert found == [False, True]
+
+
+class TestDivergence:
+    def test_losses_that_are_not_finite_end_the_run_as_failed(self) -> None:
+        *before, end = run(plan_of(optimizer_lr=1e30))
+        assert isinstance(end, RunFailed)
+        assert (end.reason, end.step) == ("diverged", 2)
+        assert [type(record) for record in before] == [RunStarted, GateVerdict, EpochFinished]
+        assert before[-1].steady_images
+
+    def test_weights_that_are_not_finite_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        step = TrainingLoop.train_step
+
+        def spoiled(loop: TrainingLoop, *args: Any) -> torch.Tensor:
+            loss = step(loop, *args)
+            if loop.step == 11:  # the last one: no loss shows it
+                next(loop.engine.model.parameters()).data[0] = math.inf
+            return loss
+
+        monkeypatch.setattr(TrainingLoop, "train_step", spoiled)
+        end = run(plan_of())[-1]
+        assert isinstance(end, RunFailed)
+        assert (end.reason, end.step) == ("diverged", 12)
 
 
 World0 = run_module.World(0, 1, 0, torch.device("cpu"))
