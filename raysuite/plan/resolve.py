@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -46,11 +47,25 @@ def make_plans(
         raise SpecError(mistakes)
     plans: list[RunPlan] = []
     for repeat in range(variants[0][1].repeats):
-        for label, spec in variants:
+        for label, spec in _in_round(variants, repeat):
             facts = dataset_facts(spec, seen)
             own = spec.model_copy(update={"matrix": {}, "repeats": 1, "seed": spec.seed + repeat})
             plans.append(resolve(own, label, facts, repeat, len(plans), gpus))
     return plans
+
+
+def _in_round(variants: Sequence[Variant], repeat: int) -> list[Variant]:
+    """The order of a round: turned by one from every second round to the next, and backwards in
+    the rounds between, so that none is always behind the same; those that share workers stay
+    together."""
+
+    def turned(items: list[Any]) -> list[Any]:
+        start = repeat // 2 % len(items)
+        order = items[start:] + items[:start]
+        return order[::-1] if repeat % 2 else order
+
+    blocks = [list(block) for _, block in itertools.groupby(variants, _sharing)]
+    return [variant for block in turned(blocks) for variant in turned(block)]
 
 
 def _sharing(variant: Variant) -> tuple[Any, ...]:

@@ -97,9 +97,9 @@ def row_costs(runs: Iterable[Costs | None]) -> RowCosts | None:
     return RowCosts(
         projected_seconds=summarize(costs.projected_seconds for costs in known),
         flops=summarize(costs.flops for costs in known),
-        mfu=summarize(costs.mfu for costs in known),
+        mfu=summarize((costs.mfu for costs in known), "share"),
         bus_bandwidth=summarize(costs.bus_bandwidth for costs in known),
-        device_busy=summarize(costs.device_busy for costs in known),
+        device_busy=summarize((costs.device_busy for costs in known), "share"),
         device_joules=summarize(costs.device_joules for costs in known),
         host_joules=summarize(costs.host_joules for costs in known),
         traffic=next((costs.traffic for costs in known if costs.traffic), None),

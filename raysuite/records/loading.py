@@ -169,7 +169,11 @@ def _others(timing: Timing) -> float:
 
 
 def _stat(bench: LoadingBench, name: str, figure: Any) -> Stat | None:
-    return summarize(figure(each) for each in bench.timings if each.candidate == name)
+    places = [n for n, each in enumerate(bench.timings) if each.candidate == name]
+    timings = [bench.timings[n] for n in places]
+    # a timing has no time of day, but they lie in their order
+    rounds = [(each.repeat, float(n)) for n, each in zip(places, timings, strict=True)]
+    return summarize((figure(each) for each in timings), rounds=rounds)
 
 
 def _share(

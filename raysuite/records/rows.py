@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from raysuite.records.names import (
     work_name,
 )
 from raysuite.records.shares import RowShares, row_shares
-from raysuite.records.statistics import Ratio, Stat, ratio_of_means, summarize
+from raysuite.records.statistics import Ratio, Scale, Stat, accuracy, ratio_of_means, summarize
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,8 @@ class Row:
     final_top5: Stat | None = None
     baseline: str | None = None
     """The row that speed-up and efficiency are against."""
+    is_baseline: bool = False
+    """True where the row is measured against itself."""
     speed_up: Ratio | None = None
     """S = throughput / throughput of the baseline."""
     efficiency: Ratio | None = None
@@ -86,16 +89,16 @@ class Row:
         return any(run.diverged_at is not None for run in self.timed)
 
     @property
+    def key(self) -> str:
+        """Of the variant; two variants may have one name, on a CPU and on a GPU."""
+        return variant_key(self.runs[0].plan)
+
+    @property
     def series_key(self) -> str:
         """Equal for rows that differ in their number of workers alone, and what follows from it."""
         found = {run.batch.key if run.batch else None for run in self.runs}
         # one run whose spec gives the number is enough: the row belongs to those that give it
         return series_key(self.runs[0].plan, found.pop() if len(found) == 1 else None)
-
-    @property
-    def is_baseline(self) -> bool:
-        """True where the row is measured against itself."""
-        return self.baseline == self.name
 
     @property
     def scaling(self) -> str:
@@ -173,8 +176,16 @@ def _row(runs: Sequence[RunFigures]) -> Row:
     # an accuracy of the repeats that did not diverge would flatter
     learnt = () if any(run.diverged_at is not None for run in timed) else timed
 
-    def stat(figure: Callable[[RunFigures], float | None]) -> Stat | None:
-        return summarize(figure(run) for run in timed)
+    rounds = [
+        ((run.plan["repeat"], run.plan["seed"]), run.started.time if run.started else math.nan)
+        for run in timed
+    ]
+    samples = int(plan["dataset"]["val_samples"])
+
+    def stat(
+        figure: Callable[[RunFigures], float | None], scale: Scale = "positive"
+    ) -> Stat | None:
+        return summarize((figure(run) for run in timed), scale, rounds)
 
     times = [run.time_to_accuracy for run in learnt]
     return Row(
@@ -189,9 +200,9 @@ def _row(runs: Sequence[RunFigures]) -> Row:
         runs=tuple(runs),
         throughput=stat(lambda run: run.throughput),
         epoch_seconds=stat(lambda run: run.epoch_seconds),
-        data_wait_share=stat(lambda run: run.data_wait_share),
-        final_accuracy=summarize(run.final_accuracy for run in learnt),
-        best_accuracy=summarize(run.best_accuracy for run in learnt),
+        data_wait_share=stat(lambda run: run.data_wait_share, "share"),
+        final_accuracy=accuracy((run.final_accuracy for run in learnt), samples),
+        best_accuracy=accuracy((run.best_accuracy for run in learnt), samples),
         time_to_accuracy=None if None in times else summarize(times),
         peak_process_bytes=stat(lambda run: run.peak_process_bytes),
         mean_process_bytes=stat(lambda run: run.mean_process_bytes),
@@ -201,7 +212,7 @@ def _row(runs: Sequence[RunFigures]) -> Row:
         skipped_samples=stat(lambda run: run.skipped_samples),
         shares=row_shares(run.shares for run in timed),
         costs=row_costs(run.costs for run in timed),
-        final_top5=summarize(run.final_top5 for run in learnt),
+        final_top5=accuracy((run.final_top5 for run in learnt), samples),
     )
 
 
@@ -247,10 +258,11 @@ def _nearest(row: Row, matches: Sequence[Row]) -> Row | None:
 def _against(row: Row, base: Row | None) -> Row:
     if base is None:
         return row
-    row = replace(row, baseline=base.name)
+    row = replace(row, baseline=base.name, is_baseline=row.key == base.key)
     if row.throughput is None or base.throughput is None:
         return row
-    itself = row.name == base.name
-    speed_up = ratio_of_means(row.throughput, row.throughput if itself else base.throughput)
+    speed_up = ratio_of_means(
+        row.throughput, row.throughput if row.is_baseline else base.throughput
+    )
     efficiency = speed_up.scaled(base.workers / row.workers) if speed_up else None
     return replace(row, speed_up=speed_up, efficiency=efficiency)

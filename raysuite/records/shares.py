@@ -100,7 +100,7 @@ def row_shares(runs: Iterable[Shares | None]) -> RowShares | None:
         return None
     return RowShares(
         **{
-            each.name: summarize(shares.means()[each.name] for shares in profiled)
+            each.name: summarize((shares.means()[each.name] for shares in profiled), "share")
             for each in fields(RowShares)
         }
     )

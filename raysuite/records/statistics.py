@@ -1,16 +1,36 @@
-"""Means with their intervals, and ratios of means with theirs."""
+"""Means with their intervals, ratios of means with theirs, and comparisons that hold together.
+
+Functions of arrays take any leading dimensions, so that `benchmarks/statistics.py` simulates what
+the report computes. NaN stands for a value that is missing.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
-from raysuite.records.steady import outliers
+if TYPE_CHECKING:  # numpy and scipy take a moment to load, and a plan needs none
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
 
 LEVEL = 0.95
 """Confidence level of every interval that is reported, unless a call says otherwise."""
+PAIRED_FROM = 5
+"""Rounds from which on runs are compared round by round: of fewer, the loss of degrees of freedom
+costs more than a drift between rounds does."""
+FEWEST_REPEATS = 4
+"""Of fewer repeats none can be an outlier."""
+FEWEST_EPOCHS = 4
+"""Of fewer epochs the first cannot be held against the spread of the others."""
+
+Scale = Literal["positive", "share"]
+"""positive: seconds, bytes, images per second. share: a part of a whole, in [0, 1]."""
 
 
 @dataclass(frozen=True)
@@ -20,17 +40,17 @@ class Stat:
     values: tuple[float, ...]
     mean: float
     half_width: float | None
-    """The 95 % confidence interval is `mean ± half_width`; None for a single repeat."""
+    """That of the interval by Student's t on the plain scale; None for a single repeat."""
+    low: float | None = None
+    """Lower end of the 95 % confidence interval that is reported; None where there is none."""
+    high: float | None = None
+    rounds: tuple[tuple[Any, float], ...] = ()
+    """Of each value, its round and when its run began; empty where that is not known."""
 
     @property
     def n(self) -> int:
         """Number of repeats."""
         return len(self.values)
-
-    @property
-    def outliers(self) -> tuple[int, ...]:
-        """The places of repeats that lie far from the others; they count all the same."""
-        return outliers(self.values)
 
     @property
     def best(self) -> float:
@@ -61,38 +81,127 @@ class Ratio:
         return self.low > 1.0 or self.high < 1.0
 
 
-def t_quantile(probability: float, freedom: float) -> float:
-    """Quantile of Student's t distribution with `freedom` degrees of freedom."""
-    from scipy.special import stdtrit  # here: scipy takes a moment to load, and a plan needs none
+def t_quantile(probability: float, freedom: Any) -> Any:
+    """Quantile of Student's t distribution with `freedom` degrees of freedom, one or an array."""
+    from scipy.special import stdtrit
 
-    return float(stdtrit(freedom, probability))
+    return stdtrit(freedom, probability)
 
 
-def summarize(values: Iterable[float | None]) -> Stat | None:
-    """Mean and 95 % interval by Student's t over repeats; None where no repeat has a value.
+def summarize(
+    values: Iterable[float | None],
+    scale: Scale = "positive",
+    rounds: Iterable[tuple[Any, float]] = (),
+) -> Stat | None:
+    """Mean and 95 % interval over repeats; None where no repeat has a value.
 
-    The interval is `t(0.975, n - 1) * s / sqrt(n)` with the sample's standard deviation s
-    (Student 1908, Biometrika 6:1, "The probable error of a mean").
+    `half_width` is `t(0.975, n - 1) * s / sqrt(n)` with the sample's standard deviation s (Student
+    1908, Biometrika 6:1, "The probable error of a mean"); for `low` and `high` see `mean_interval`.
+    `rounds` belong to the values one by one.
     """
-    known = tuple(value for value in values if value is not None)
+    given = list(values)
+    places = [place for place, value in enumerate(given) if value is not None]
+    known = tuple(value for value in given if value is not None)
     if not known:
         return None
+    when = list(rounds)
+    kept = tuple(when[place] for place in places) if when else ()
     n = len(known)
     mean = math.fsum(known) / n
     if n == 1:
-        return Stat(known, mean, None)
-    half_width = t_quantile((1 + LEVEL) / 2, n - 1) * math.sqrt(_variance(known, mean) / n)
-    return Stat(known, mean, half_width)
+        return Stat(known, mean, None, rounds=kept)
+    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in known) / (n - 1) / n)
+    half_width = float(t_quantile((1 + LEVEL) / 2, n - 1)) * spread
+    low, high = _transformed(mean, half_width, scale)
+    return Stat(known, mean, half_width, low, high, kept)
+
+
+def accuracy(values: Iterable[float | None], samples: int) -> Stat | None:
+    """Mean accuracy over repeats on a validation set of `samples` images; None without values.
+
+    Its interval adds the spread over seeds (Student's t) and that of a finite set of images
+    (Wilson) in squares, each from the mean to its end (MOVER: Zou and Donner 2008, Statistics in
+    Medicine 27:1693, equations 3 and 4). A single repeat has the second alone.
+    """
+    stat = summarize(values, "share")
+    if stat is None:
+        return None
+    low, high = accuracy_interval(stat.mean, stat.half_width or 0.0, samples)
+    return Stat(stat.values, stat.mean, stat.half_width, float(low), float(high))
+
+
+def accuracy_interval(mean: Any, half_width: Any, samples: int) -> tuple[Any, Any]:
+    """Ends of `accuracy`, of numbers or arrays: `half_width` is that of the spread over seeds."""
+    import numpy as np
+
+    low, high = wilson(mean, samples)
+    return (
+        np.maximum(0.0, mean - np.hypot(mean - low, half_width)),
+        np.minimum(1.0, mean + np.hypot(high - mean, half_width)),
+    )
+
+
+def wilson(share: Any, n: int, level: float = LEVEL) -> tuple[Any, Any]:
+    """Interval of a share of n samples, of a number or an array (Wilson 1927, JASA 22:209)."""
+    import numpy as np
+    from scipy.special import ndtri
+
+    z = ndtri((1 + level) / 2)
+    middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+    reach = (
+        z / (1 + z**2 / n) * np.sqrt(np.maximum(0.0, share * (1 - share)) / n + z**2 / (4 * n**2))
+    )
+    return np.maximum(0.0, middle - reach), np.minimum(1.0, middle + reach)
+
+
+def difference_of_shares(
+    above: Any, below: Any, n_above: int, n_below: int, level: float = LEVEL
+) -> tuple[Any, Any]:
+    """Interval of the difference of two shares, from Wilson's of each (Newcombe 1998, Statistics in
+    Medicine 17:873, method 10). The shares are taken as independent."""
+    import numpy as np
+
+    (low_a, high_a), (low_b, high_b) = wilson(above, n_above, level), wilson(below, n_below, level)
+    return (
+        above - below - np.hypot(above - low_a, high_b - below),
+        above - below + np.hypot(high_a - above, below - low_b),
+    )
+
+
+def mean_interval(values: Array, scale: Scale = "positive", level: float = LEVEL) -> Any:
+    """Ends of the interval of the mean over the last axis, [2, ...].
+
+    Student's t on the logarithm of the mean, or on the logit of a share, by the delta method
+    (Casella and Berger 2002, Statistical Inference, 5.5.4): no end is impossible.
+    """
+    import numpy as np
+
+    n = values.shape[-1]
+    mean = values.mean(-1)
+    half = t_quantile((1 + level) / 2, n - 1) * values.std(-1, ddof=1) / math.sqrt(n)
+    ends = [_transformed(m, h, scale) for m, h in zip(mean.flat, half.flat, strict=True)]
+    return np.array(ends).T.reshape(2, *mean.shape)
+
+
+def _transformed(mean: float, half_width: float, scale: Scale) -> tuple[float, float]:
+    """A plain interval on the scale on which its ends are possible."""
+    if scale == "share" and 0 < mean < 1:
+        odds, reach = mean / (1 - mean), _exp(half_width / (mean * (1 - mean)))
+        return odds / reach / (1 + odds / reach), 1 - 1 / (1 + odds * reach)
+    if scale == "positive" and mean > 0:
+        reach = _exp(half_width / mean)
+        return mean / reach, mean * reach
+    return mean - half_width, mean + half_width
+
+
+def _exp(width: float) -> float:
+    return math.inf if width > math.log(sys.float_info.max) else math.exp(width)
 
 
 def ratio_of_means(above: Stat, below: Stat, level: float = LEVEL) -> Ratio | None:
     """`above.mean / below.mean` with its confidence interval; None where it is not defined.
 
-    The interval comes from the delta method on the logarithm, so that those of R and 1/R agree:
-    `log R ± t * sqrt(u + v)` with `u = s1^2 / (n1 m1^2)` and `v = s2^2 / (n2 m2^2)` (Casella and
-    Berger 2002, Statistical Inference, 5.5.4), and t with the degrees of freedom of Welch and
-    Satterthwaite, `(u + v)^2 / (u^2 / (n1 - 1) + v^2 / (n2 - 1))` (Welch 1947, Biometrika 34:28).
-    The two sides are taken as independent samples. Both means have to be positive.
+    See `log_ratios`. Both means have to be positive.
     """
     if above.mean <= 0 or below.mean <= 0:
         return None
@@ -101,16 +210,122 @@ def ratio_of_means(above: Stat, below: Stat, level: float = LEVEL) -> Ratio | No
         return Ratio(1.0, 1.0, 1.0)
     if above.n == 1 or below.n == 1:
         return Ratio(value, None, None)
-    u, v = (_variance(s.values, s.mean) / (s.n * s.mean**2) for s in (above, below))
-    if u + v == 0:
-        return Ratio(value, value, value)
-    freedom = (u + v) ** 2 / (u**2 / (above.n - 1) + v**2 / (below.n - 1))
-    width = t_quantile((1 + level) / 2, freedom) * math.sqrt(u + v)
-    if width > math.log(sys.float_info.max):  # two wild repeats: they tell nothing
-        return Ratio(value, 0.0, math.inf)
-    reach = math.exp(width)
+    _, reaches = compared([above, below], level)
+    reach = _exp(float(reaches[0, 1]))
     return Ratio(value, value / reach, value * reach)
 
 
-def _variance(values: Sequence[float], mean: float) -> float:
-    return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
+def compared(stats: Sequence[Stat], level: float = LEVEL) -> tuple[Array, Array]:
+    """`log_ratios` of the variants' values: round by round where `are_blocks` holds."""
+    import numpy as np
+
+    if are_blocks(stats):
+        order = [dict(zip((key for key, _ in s.rounds), s.values, strict=True)) for s in stats]
+        keys = [key for key, _ in stats[0].rounds]
+        return log_ratios(np.array([[own[key] for key in keys] for own in order]), True, level)
+    most = max(stat.n for stat in stats)
+    padded = [[*stat.values, *[math.nan] * (most - stat.n)] for stat in stats]
+    return log_ratios(np.array(padded), False, level)
+
+
+def are_blocks(stats: Sequence[Stat]) -> bool:
+    """Whether the variants ran in the same rounds, one after the other in time, and often enough to
+    be compared round by round."""
+    rounds: dict[Any, list[float]] = {}
+    for stat in stats:
+        for key, began in stat.rounds:
+            rounds.setdefault(key, []).append(began)
+    if len(rounds) < PAIRED_FROM or any(stat.n != len(rounds) for stat in stats):
+        return False
+    if any(len(began) != len(stats) for began in rounds.values()):
+        return False
+    ordered = sorted(rounds.values(), key=min)
+    return all(max(a) < min(b) for a, b in itertools.pairwise(ordered))
+
+
+def log_ratios(values: Array, paired: bool, level: float = LEVEL) -> tuple[Array, Array]:
+    """Of positive `values` [..., K, n], `log(mean_i / mean_j)` and how far the interval of each
+    reaches to both sides, [..., K, K] each, such that all K (K - 1) / 2 hold together at `level`.
+
+    The delta method on the logarithm makes those of R and 1/R agree: it is Student's t of values
+    over their means (Casella and Berger 2002, Statistical Inference, 5.5.4), at a level that
+    Bonferroni's inequality gives for all pairs. As whichever is the best is one of the pairs, it
+    may be picked after the fact.
+
+    Two variants: round by round (`paired`; column by column), or as independent samples with the
+    degrees of freedom of Welch and Satterthwaite (Welch 1947, Biometrika 34:28). Of more, a pair's
+    own variance has too few degrees of freedom: the larger one is taken of it and of the residual
+    variance of all variants (where paired, about the means of variants and rounds), with the
+    latter's degrees of freedom.
+    """
+    import numpy as np
+
+    K = values.shape[-2]
+    n = np.isfinite(values).sum(-1)
+    mean = np.nanmean(values, -1)
+    apart = np.nan_to_num(values / mean[..., None] - 1)
+    if paired:
+        apart = apart - apart.mean(-2, keepdims=True)
+        products = apart @ np.swapaxes(apart, -1, -2)
+        squares = np.diagonal(products, axis1=-2, axis2=-1)
+        rounds = values.shape[-1]
+        sums = squares[..., :, None] + squares[..., None, :] - 2 * products
+        variance = np.maximum(sums, 0.0) / (rounds - 1) / rounds
+        freedom: Any = np.full(variance.shape, rounds - 1.0)
+        pooled_freedom: Any = (K - 1) * (rounds - 1)
+    else:
+        squares = (apart**2).sum(-1)
+        own = squares / np.maximum(n - 1, 1) / n
+        variance = own[..., :, None] + own[..., None, :]
+        terms = own**2 / np.maximum(n - 1, 1)
+        with np.errstate(invalid="ignore"):
+            freedom = variance**2 / (terms[..., :, None] + terms[..., None, :])
+        freedom = np.where(variance > 0, freedom, 1.0)
+        pooled_freedom = (n - 1).sum(-1)[..., None, None]
+    if K > 2:
+        pooled = squares.sum(-1)[..., None, None] / pooled_freedom
+        variance = np.maximum(variance, pooled * (1 / n[..., :, None] + 1 / n[..., None, :]))
+        freedom = pooled_freedom
+    tail = (1 - level) / (K * (K - 1))
+    reach = t_quantile(1 - tail, freedom) * np.sqrt(variance)
+    return np.log(mean)[..., :, None] - np.log(mean)[..., None, :], reach
+
+
+def outlying(values: Array, level: float) -> Any:
+    """Which of the last axis's values is an outlier, [..., n] of bool: the farthest one, if at all.
+
+    Grubbs 1969, Technometrics 11:1, two-sided: of normal values, one is named with the probability
+    1 - level. None is of fewer than four values.
+    """
+    import numpy as np
+
+    n = values.shape[-1]
+    if n < FEWEST_REPEATS:
+        return np.zeros(values.shape, bool)
+    apart = np.abs(values - values.mean(-1, keepdims=True))
+    t = t_quantile(1 - (1 - level) / (2 * n), n - 2)
+    bound = (n - 1) / math.sqrt(n) * math.sqrt(t**2 / (n - 2 + t**2))
+    farthest = apart == apart.max(-1, keepdims=True)
+    return farthest & (apart > bound * values.std(-1, ddof=1, keepdims=True))
+
+
+def slow_start(speeds: Array, level: float) -> tuple[Any, Any]:
+    """Whether first epochs were slower than all later ones of `speeds` [..., runs, epochs], as two
+    arrays [...]: of bool, and by which share in the mean over runs.
+
+    One-sided prediction interval of the mean over runs of log(first / mean of the later ones), with
+    the variance of later epochs within runs: of epochs alike, a difference is found with the
+    probability 1 - level. None is of fewer than four epochs.
+    """
+    import numpy as np
+
+    logs = np.log(speeds)
+    first, later = logs[..., 0], logs[..., 1:]
+    m = np.isfinite(later).sum(-1)
+    mean = np.nanmean(later, -1)
+    freedom = (m - 1).sum(-1)
+    squares = np.nansum((later - mean[..., None]) ** 2, (-1, -2))
+    runs = first.shape[-1]
+    error = np.sqrt(squares / freedom * (1 + 1 / m).sum(-1)) / runs
+    slower = (mean - first).mean(-1)
+    return slower > t_quantile(level, freedom) * error, -np.expm1(-slower)

@@ -73,10 +73,10 @@ class Measured:
         if isinstance(figure, Ratio):
             figure = figure.scaled(scale)
             return cls(figure.value, figure.low, figure.high)
-        value, width = figure.mean * scale, figure.half_width
-        if width is None:
-            return cls(value)
-        return cls(value, value - width * scale, value + width * scale)
+        low, high = figure.low, figure.high
+        if low is None or high is None:
+            return cls(figure.mean * scale)
+        return cls(figure.mean * scale, low * scale, high * scale)
 
     def over(self, exact: float) -> Ratio | None:
         """The ratio to a number without spread; None where it is not defined."""

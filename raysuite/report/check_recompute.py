@@ -154,13 +154,17 @@ def _run(plan: Values, lines: Sequence[Values]) -> Values:
         "final_accuracy": None,
         "best_accuracy": None,
         "skipped_samples": _skipped(lines[last + 1 :]),
+        "diverged": end is not None and end.get("reason") == "diverged",
+        "round": (plan["repeat"], plan["seed"]),
+        "began": lines[starts[-1]]["time"] if starts else None,
         **_memory(finished),
     }
-    if len(epochs):
+    if len(epochs) and not run["diverged"]:
         run["final_accuracy"] = float(epochs["val_accuracy"].iloc[-1])
         run["best_accuracy"] = float(epochs["val_accuracy"].max())
     told = gate in ("passed", "not needed") and len(epochs) > 0
-    return run | (_speeds(plan, epochs) if told else dict.fromkeys(_SPEEDS))
+    run |= _speeds(plan, epochs) if told else dict.fromkeys(_SPEEDS)
+    return run | ({"time_to_accuracy_s": None} if run["diverged"] else {})
 
 
 _ENDS = {
@@ -237,13 +241,17 @@ def _memory(finished: Values | None) -> Values:
     return memory
 
 
-def _row(plans: Sequence[Values], runs: Sequence[Values]) -> tuple[Values, np.ndarray[Any, Any]]:
+def _row(plans: Sequence[Values], runs: Sequence[Values]) -> tuple[Values, pd.DataFrame]:
     caught = any(run["gate"] == "failed" for run in runs)
-    counted = [
+    timed = [
         run
         for run in runs
-        if not caught and run["status"] == "finished" and run["gate"] in ("passed", "not needed")
+        if not caught
+        and (run["status"] == "finished" or run["diverged"])
+        and run["gate"] in ("passed", "not needed")
     ]
+    counted = [run for run in timed if not run["diverged"]]
+    diverged = len(counted) < len(timed)
     met = sum(run["time_to_accuracy_s"] is not None for run in counted)
     row: Values = {
         "workers": plans[0]["workers"],
@@ -252,14 +260,20 @@ def _row(plans: Sequence[Values], runs: Sequence[Values]) -> tuple[Values, np.nd
         "runs": len(runs),
         "runs_counted": len(counted),
         "target_met": met,
+        "diverged": diverged,
     }
     for name in MEANS:
-        known = [run[name] for run in counted if run[name] is not None]
-        if name == "time_to_accuracy_s" and met < len(counted):
+        known = [run[name] for run in timed if run[name] is not None]
+        of_the_lucky = name == "time_to_accuracy_s" and met < len(counted)
+        if of_the_lucky or (diverged and "accuracy" in name):
             known = []
         row |= {f"{name}.{part}": value for part, value in _mean(known).items()}
-    speeds = [run["throughput_images_per_s"] for run in counted]
-    return row, np.array([speed for speed in speeds if speed is not None], dtype=float)
+    speeds = [
+        (run["round"], run["began"], run["throughput_images_per_s"])
+        for run in timed
+        if run["throughput_images_per_s"] is not None
+    ]
+    return row, pd.DataFrame(speeds, columns=["round", "began", "speed"])
 
 
 def _mean(values: Sequence[float]) -> Values:
@@ -272,9 +286,19 @@ def _mean(values: Sequence[float]) -> Values:
     return {"mean": mean, "ci95": width, "n": len(values), "values": list(values)}
 
 
+def _by_round(ours: pd.DataFrame, base: pd.DataFrame) -> pd.DataFrame | None:
+    """Both sides of each round; None unless there are five or more, all complete and in turn."""
+    both = ours.merge(base, on="round", how="outer")
+    if len(both) < 5 or both.isna().any(axis=None):
+        return None
+    times = both[["began_x", "began_y"]].agg(["min", "max"], axis=1).sort_values("min")
+    in_turn = (times["max"].to_numpy()[:-1] < times["min"].to_numpy()[1:]).all()
+    return both if in_turn else None
+
+
 def _scaling(
-    ours: np.ndarray[Any, Any],
-    base: np.ndarray[Any, Any],
+    ours: pd.DataFrame,
+    base: pd.DataFrame,
     base_workers: int,
     workers: int,
     *,
@@ -282,6 +306,8 @@ def _scaling(
 ) -> Values:
     """Speed-up and efficiency with their interval by the delta method on the logarithm."""
     values: Values
+    paired = _by_round(ours, base)
+    ours, base = (side["speed"].to_numpy(float) for side in (ours, base))
     if not ours.size or not base.size or min(ours.mean(), base.mean()) <= 0:
         values = dict.fromkeys(("value", "low", "high"))
     elif same:
@@ -289,9 +315,15 @@ def _scaling(
     else:
         values = {"value": float(ours.mean() / base.mean()), "low": None, "high": None}
         if ours.size > 1 and base.size > 1:
-            u, v = (stats.sem(side) ** 2 / side.mean() ** 2 for side in (ours, base))
             reach = 1.0
-            if u + v > 0:
+            u, v = (stats.sem(side) ** 2 / side.mean() ** 2 for side in (ours, base))
+            if paired is not None:
+                apart = paired["speed_x"] / ours.mean() - paired["speed_y"] / base.mean()
+                with np.errstate(over="ignore"):
+                    reach = float(
+                        np.exp(stats.t.isf((1 - LEVEL) / 2, len(apart) - 1) * stats.sem(apart))
+                    )
+            elif u + v > 0:
                 freedom = (u + v) ** 2 / (u**2 / (ours.size - 1) + v**2 / (base.size - 1))
                 with np.errstate(over="ignore"):  # two wild repeats tell nothing: infinity
                     reach = float(np.exp(stats.t.isf((1 - LEVEL) / 2, freedom) * np.sqrt(u + v)))

@@ -126,8 +126,8 @@ def _notes(rows: Sequence[Row], sent: bool) -> Iterator[str]:
             f"{_BYTES}: buffers that a worker's collectives combine in an optimiser step, computed "
             "from what each framework does, not measured."
         )
-    if any(stat.half_width is not None for row in rows for c in COLUMNS if (stat := c.figure(row))):
-        yield f"Intervals are of {100 * LEVEL:.0f} %, by Student's t over repeats."
+    if any(stat.low is not None for row in rows for c in COLUMNS if (stat := c.figure(row))):
+        yield f"Intervals are of {100 * LEVEL:.0f} %, over repeats (docs/method.md)."
 
 
 def _bytes(row: Row) -> str:

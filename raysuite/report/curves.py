@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from raysuite.records import EpochFinished, Row, RunFigures, summarize
+from raysuite.records import EpochFinished, Row, RunFigures
+from raysuite.records.statistics import accuracy as accuracy_of
 from raysuite.report import text
 from raysuite.report.facets import WORK, shared, telling, written
 from raysuite.report.figures.panels import ACCURACY, panelled
@@ -149,8 +150,10 @@ def _add_intervals(trace: Trace, row: Row) -> None:
     """95 % intervals over the repeats that came so far: at each epoch, or where these are many at
     some, the last among them."""
     curves = [[epoch.val_accuracy for epoch in run.epochs] for run in _runs([row])]
+    samples = int(row.runs[0].plan["dataset"]["val_samples"])
     stats = [
-        summarize(y[place] for y in curves if place < len(y)) for place in range(len(trace["x"]))
+        accuracy_of((y[place] for y in curves if place < len(y)), samples)
+        for place in range(len(trace["x"]))
     ]
     every = math.ceil(len(stats) / MOST_MARKERS)
     shown = [

@@ -10,6 +10,7 @@ from typing import Any
 
 from raysuite.records import Ratio, Row, RunFigures, Stat
 from raysuite.records.names import block_name
+from raysuite.records.statistics import LEVEL, outlying
 from raysuite.report.costs import row_costs_data, run_costs_data
 
 
@@ -49,7 +50,8 @@ def _flat(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def row_data(row: Row) -> dict[str, Any]:
-    """A row as plain data; `ci95` is the half-width of the interval, None for a single repeat."""
+    """A row as plain data; `ci95` is the half-width of the plain interval by Student's t, None for
+    a single repeat; `low` and `high` are the ends of the interval that is reported."""
     return {
         "name": row.name,
         "strategy": row.strategy,
@@ -81,6 +83,7 @@ def row_data(row: Row) -> dict[str, Any]:
         "mean_device_bytes": _stat(row.mean_device_bytes),
         "skipped_samples": _stat(row.skipped_samples),
         **row_costs_data(row, _stat),
+        "diverged": row.diverged,
     }
 
 
@@ -116,14 +119,31 @@ def run_data(run: RunFigures) -> dict[str, Any]:
 
 def _stat(figure: Stat | None) -> dict[str, Any]:
     if figure is None:
-        return {"mean": None, "ci95": None, "n": 0, "values": [], "outliers": []}
+        return {
+            "mean": None,
+            "ci95": None,
+            "low": None,
+            "high": None,
+            "n": 0,
+            "values": [],
+            "outliers": [],
+        }
     return {
         "mean": figure.mean,
         "ci95": figure.half_width,
+        "low": figure.low,
+        "high": figure.high,
         "n": figure.n,
         "values": list(figure.values),
-        "outliers": list(figure.outliers),
+        "outliers": _outliers(figure),
     }
+
+
+def _outliers(figure: Stat) -> list[int]:
+    """Places of repeats that are outliers by a test at 5 % for each figure by itself."""
+    import numpy as np
+
+    return [int(n) for n in np.flatnonzero(outlying(np.array(figure.values), LEVEL))]
 
 
 def _ratio(figure: Ratio | None) -> dict[str, Any]:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from raysuite.records import Row, ratio_of_means
+from raysuite.records import Row
 from raysuite.records.names import work_key, work_names, workers_name
+from raysuite.records.statistics import compared
 from raysuite.report import text
 
 MOST_GROUPS = 8
@@ -31,6 +32,8 @@ def fastest(rows: Sequence[Row]) -> list[Sentence]:
         if row.throughput is not None:
             groups.setdefault((work_key(row.runs[0].plan), row.workers), []).append(row)
     names = work_names(row.runs[0].plan for group in groups.values() for row in group)
+    # what is said of all groups is to hold together (Bonferroni)
+    level = 1 - 0.05 / max(1, sum(len(_repeated(group)) > 1 for group in groups.values()))
     several_works = len({work for work, _ in groups}) > 1
     said, alone = [], 0
     for (work, workers), group in sorted(
@@ -42,7 +45,7 @@ def fastest(rows: Sequence[Row]) -> list[Sentence]:
         place = (
             f"{names[work]}, {workers_name(workers)}" if several_works else workers_name(workers)
         )
-        said.append(Sentence("result", f"{place}: {_best_of(group)}"))
+        said.append(Sentence("result", f"{place}: {_best_of(group, level)}"))
     rest = len(said) - MOST_GROUPS
     said = said[:MOST_GROUPS]
     if rest > 0:
@@ -61,7 +64,11 @@ def _without_others(alone: int, groups: int) -> str:
     )
 
 
-def _best_of(group: Sequence[Row]) -> str:
+def _repeated(group: Sequence[Row]) -> list[Row]:
+    return [row for row in group if row.throughput and row.throughput.n > 1]
+
+
+def _best_of(group: Sequence[Row], level: float) -> str:
     short = _short_names(group)
     best = max(group, key=_throughput)
     others = [row for row in group if row is not best]
@@ -69,16 +76,9 @@ def _best_of(group: Sequence[Row]) -> str:
     if not others:
         return f"{said}, the only variant with a speed here."
     said = f"the highest mean throughput is {said}."
-    # The best is chosen among several after the fact: each of its comparisons has to stand at a
-    # stricter level for all of them to hold together at 95 % (Bonferroni).
-    level = 1 - 0.05 / len(others)
-    slower: list[Row] = []
-    close: list[Row] = []
-    for row in sorted(others, key=_throughput, reverse=True):
-        assert best.throughput is not None
-        assert row.throughput is not None
-        ratio = ratio_of_means(best.throughput, row.throughput, level)
-        (slower if ratio is not None and ratio.differs_from_one else close).append(row)
+    beaten = slower_than(best, _repeated(group), level)
+    slower = [row for row in others if row.key in beaten]
+    close = sorted((row for row in others if row.key not in beaten), key=_throughput, reverse=True)
     if all(row.throughput is not None and row.throughput.n == 1 for row in group):
         return f"{said} {NO_INTERVAL}"
     if not close:
@@ -91,6 +91,18 @@ def _best_of(group: Sequence[Row]) -> str:
         f"{said} It is faster than {len(slower)} of the {len(others)} others (95 % confidence), "
         f"and not shown to differ from {names}."
     )
+
+
+def slower_than(best: Row, rows: Sequence[Row], level: float) -> set[str]:
+    """The keys of the variants that `best` is shown to be faster than. It is chosen among several
+    after the fact, so all pairs of them have to hold together."""
+    stats = [row.throughput for row in rows if row.throughput]
+    keys = [row.key for row in rows]
+    if best.key not in keys or len(keys) < 2:
+        return set()
+    ratios, reaches = compared(stats, level)
+    place = keys.index(best.key)
+    return {key for key, low in zip(keys, (ratios - reaches)[place], strict=True) if low > 0}
 
 
 def _short_names(group: Sequence[Row]) -> dict[str, str]:

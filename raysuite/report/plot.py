@@ -70,15 +70,16 @@ def folded(name: str, width: int = 44) -> str:
 
 
 def error_bar(stats: Sequence[Stat | None], scale: float = 1.0) -> dict[str, Any]:
-    """Half-widths of the 95 % intervals; 0 draws none. No whisker goes below zero."""
-    widths = [(stat.half_width or 0.0) * scale if stat else 0.0 for stat in stats]
-    means = [stat.mean * scale if stat else 0.0 for stat in stats]
+    """Distances to the ends of the 95 % intervals; 0 draws none."""
+    known = [stat if stat and stat.low is not None else None for stat in stats]
+    above = [((s.high or 0.0) - s.mean) * scale if s else 0.0 for s in known]
+    below = [(s.mean - (s.low or 0.0)) * scale if s else 0.0 for s in known]
     return {
         "type": "data",
         "symmetric": False,
-        "array": widths,
-        "arrayminus": [min(width, mean) for width, mean in zip(widths, means, strict=True)],
-        "visible": any(widths),
+        "array": above,
+        "arrayminus": below,
+        "visible": any(above),
         "thickness": 1.5,
         "width": 4,
     }

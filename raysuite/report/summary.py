@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from raysuite.records import Row, RunFigures
-from raysuite.records.steady import FAR, late_settling
+from raysuite.records.statistics import FEWEST_EPOCHS, FEWEST_REPEATS, outlying, slow_start
 from raysuite.report import text
 from raysuite.report.environments import differing
 from raysuite.report.fastest import Sentence, fastest
@@ -109,26 +110,35 @@ def _by_trial(runs: Sequence[RunFigures]) -> list[str]:
 
 def _apart(rows: Sequence[Row]) -> list[str]:
     """Repeats whose throughput lies far from the others'."""
-    named = [
-        f"{row.name} ({', '.join(f'{stat.values[place]:,.0f}' for place in stat.outliers)})"
+    import numpy as np
+
+    repeated = [
+        (row.name, np.array(stat.values))
         for row in rows
-        if (stat := row.throughput) is not None and stat.outliers
+        if (stat := row.throughput) is not None and stat.n >= FEWEST_REPEATS
+    ]
+    level = _level(len(repeated))
+    named = [
+        f"{name} ({values[far][0]:,.0f})"
+        for name, values in repeated
+        if (far := outlying(values, level)).any()
     ]
     if not named:
         return []
     return [
-        f"Repeats whose images/s lie far from the others' (modified z-score above {FAR}): "
+        f"Repeats whose images/s lie far from the others' (Grubbs' test): "
         f"{text.listed(named)}. They count in every mean all the same."
     ]
 
 
 def _unsettled(rows: Sequence[Row]) -> list[str]:
     """Runs that were slower in their first epoch after the warm-up than ever after."""
-    shares = {
-        row.name: max(found)
-        for row in rows
-        if (found := [s for run in row.counted if (s := late_settling(run.epochs)) is not None])
-    }
+    speeds = {row.name: found for row in rows if (found := _epoch_speeds(row)) is not None}
+    shares = {}
+    for name, found in speeds.items():
+        slower, share = slow_start(found, _level(len(speeds)))
+        if slower:
+            shares[name] = float(share)
     if not shares:
         return []
     named = [f"{name} (by {share:.0%})" for name, share in shares.items()]
@@ -136,6 +146,24 @@ def _unsettled(rows: Sequence[Row]) -> list[str]:
         f"Slower in the first epoch after the warm-up than in all later ones: "
         f"{text.listed(named)}. A larger measure.warmup_steps would leave that out."
     ]
+
+
+def _level(rows: int) -> float:
+    """Of one of two caveats about each row: 5 % of reports of noise alone may have any of them."""
+    return 1 - 0.05 / (2 * max(1, rows))
+
+
+def _epoch_speeds(row: Row) -> Any:
+    """[runs, epochs]: images per second after the warm-up; None where they are too few."""
+    import numpy as np
+
+    found = [
+        [e.steady_images / e.steady_seconds for e in run.epochs if e.steady_seconds > 0]
+        for run in row.counted
+    ]
+    found = [speeds for speeds in found if len(speeds) >= FEWEST_EPOCHS]
+    most = max(map(len, found), default=0)
+    return np.array([[*s, *[np.nan] * (most - len(s))] for s in found]) if found else None
 
 
 def _left_out(runs: Sequence[RunFigures]) -> list[str]:
@@ -211,4 +239,4 @@ def repeats_note(rows: Sequence[Row]) -> str:
         return "One run per variant; repeats would give intervals."
     least, most = min(counts), max(counts)
     repeats = f"{least}" if least == most else f"{least} to {most}"
-    return f"Means over {repeats} repeats; ± and [ ] are 95 % confidence intervals."
+    return f"Means over {repeats} repeats; [ ] are 95 % confidence intervals."

@@ -42,7 +42,7 @@ def _gate(row: Row) -> str:
 def _time_to_accuracy(row: Row) -> str:
     if row.time_to_accuracy is None and row.counted and row.counted[0].target_accuracy:
         return f"met by {row.target_met} of {len(row.counted)}"
-    return text.mean(row.time_to_accuracy, text.seconds)
+    return text.stat(row.time_to_accuracy, text.seconds, single="")
 
 
 def _throughput(row: Row) -> str:
@@ -69,7 +69,7 @@ COLUMNS: tuple[Column[Row], ...] = (
     ),
     Column(
         "Epoch",
-        lambda r: text.mean(r.epoch_seconds, text.seconds),
+        lambda r: text.stat(r.epoch_seconds, text.seconds, single=""),
         lambda r: mean(r.epoch_seconds),
     ),
     Column(
@@ -80,17 +80,17 @@ COLUMNS: tuple[Column[Row], ...] = (
     Column("Time to accuracy", _time_to_accuracy, lambda r: mean(r.time_to_accuracy)),
     Column(
         "Data wait",
-        lambda r: text.mean(r.data_wait_share, text.percent),
+        lambda r: text.stat(r.data_wait_share, text.percent, single=""),
         lambda r: mean(r.data_wait_share),
     ),
     Column(
         "Memory",
-        lambda r: text.mean(r.peak_process_bytes, text.size),
+        lambda r: text.stat(r.peak_process_bytes, text.size, single=""),
         lambda r: mean(r.peak_process_bytes),
     ),
     Column(
         "Device memory",
-        lambda r: text.mean(r.peak_device_bytes, text.size),
+        lambda r: text.stat(r.peak_device_bytes, text.size, single=""),
         lambda r: mean(r.peak_device_bytes),
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from raysuite.records import Ratio, Stat
@@ -10,11 +11,16 @@ from raysuite.units import human_bytes, human_seconds
 NONE = "–"
 """Shown where there is no figure."""
 
+_LONG = 1e9
+"""Numbers from here on are written with an exponent: ends of hopeless intervals."""
+
 Writer = Callable[[float], str]
 
 
 def number(value: float) -> str:
-    """Three significant digits or all whole ones: `0.123`, `4.56`, `78.9`, `1,235`."""
+    """Three significant digits or all whole ones: `0.123`, `4.56`, `78.9`, `1,235`, `1.2e+12`."""
+    if abs(value) >= _LONG:
+        return f"{value:.2g}" if math.isfinite(value) else "∞"
     return f"{value:,.{_decimals(value)}f}"
 
 
@@ -29,17 +35,25 @@ def percent(share: float) -> str:
 
 
 def stat(value: Stat | None, write: Writer = number, single: str = " (n = 1)") -> str:
-    """`mean ± half-width` of the 95 % interval; `single` says that there is none."""
+    """`12.3 [11.8, 12.9] s`: the mean and its 95 % interval; `single` says that there is none, and
+    stands behind the interval of a single accuracy."""
     if value is None:
         return NONE
-    if value.half_width is None:
+    if value.low is None or value.high is None:
         return write(value.mean) + single
-    if write is number:  # as many decimals as the mean
-        decimals = _decimals(value.mean)
-        return f"{value.mean:,.{decimals}f} ± {value.half_width:,.{decimals}f}"
-    if write is percent:
-        return f"{100 * value.mean:.1f} ± {100 * value.half_width:.1f} %"
-    return f"{write(value.mean)} ± {write(value.half_width)}"
+    ends = (value.mean, value.low, value.high)
+    written = [write(each) for each in ends]
+    if write is number and value.high < _LONG:  # as many decimals as the mean
+        written = [f"{each:,.{_decimals(value.mean)}f}" for each in ends]
+    parts = [each.rsplit(" ", 1) for each in written]
+    # one unit for all where they have the same, of which there is a single one: not `2 min 05 s`
+    alike = all(len(p) == 2 and " " not in p[0] for p in parts) and len({p[-1] for p in parts}) == 1
+    if alike:
+        written, unit = [p[0] for p in parts], f" {parts[0][1]}"
+    else:
+        unit = ""
+    told = f"{written[0]} [{written[1]}, {written[2]}]{unit}"
+    return told + single if value.n == 1 else told
 
 
 def mean(value: Stat | None, write: Writer = number) -> str:

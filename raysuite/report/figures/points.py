@@ -24,8 +24,8 @@ def ends(value: Value | None) -> tuple[float, float]:
     """How far the 95 % interval reaches below and above; zeros where there is none."""
     if isinstance(value, Ratio) and value.low is not None and value.high is not None:
         return value.value - value.low, value.high - value.value
-    if isinstance(value, Stat) and value.half_width is not None:
-        return value.half_width, value.half_width
+    if isinstance(value, Stat) and value.low is not None and value.high is not None:
+        return value.mean - value.low, value.high - value.mean
     return 0.0, 0.0
 
 

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from raysuite.records import Ratio, ratio_of_means
+from raysuite.records import Ratio, Stat, ratio_of_means
 from raysuite.records.loading import LoadingBench, LoadingRow, loading_rows, stage_shares
+from raysuite.records.statistics import compared
 from raysuite.report import text
 from raysuite.report.loading import remedies
 
@@ -60,17 +61,20 @@ def best_of(rows: Sequence[LoadingRow]) -> LoadingRow | None:
 
 
 def rivals_of(best: LoadingRow, rows: Sequence[LoadingRow]) -> tuple[str, ...]:
-    """Loaders that the intervals do not tell from the best, which was picked after the fact: each
-    comparison is made at the level 1 - 0.05 / comparisons (Bonferroni)."""
-    others = [row for row in rows if _loads(row) and row.throughput and row is not best]
-    close = []
-    for row in sorted(others, key=_mean, reverse=True):
-        assert best.throughput is not None
-        assert row.throughput is not None
-        ratio = ratio_of_means(best.throughput, row.throughput, 1 - 0.05 / len(others))
-        if ratio is None or not ratio.differs_from_one:
-            close.append(row.candidate.name)
-    return tuple(close)
+    """Loaders that the intervals do not tell from the best, which was picked after the fact: all
+    pairs hold together."""
+    others = sorted(
+        (row for row in rows if _loads(row) and row.throughput and row is not best),
+        key=_mean,
+        reverse=True,
+    )
+    stats = [row.throughput for row in (best, *others) if row.throughput and row.throughput.n > 1]
+    slower: set[Stat] = set()
+    if best.throughput in stats and len(stats) > 1:
+        ratios, reaches = compared(stats)
+        lows = (ratios - reaches)[0]
+        slower = {stat for stat, low in zip(stats, lows, strict=True) if low > 0}
+    return tuple(row.candidate.name for row in others if row.throughput not in slower)
 
 
 def diagnose(bench: LoadingBench) -> Diagnosis:

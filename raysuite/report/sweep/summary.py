@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from raysuite.records import FAILED, RunFailed
 from raysuite.records.derive import STATUS_WORDS
+from raysuite.records.statistics import difference_of_shares, wilson
 from raysuite.records.sweep import Goal, TrialFigures
 from raysuite.report import text
 from raysuite.report.fastest import Sentence
@@ -22,9 +23,6 @@ from raysuite.report.sweep.study import (
     value_text,
     worker_time,
 )
-
-Z = 1.959964
-"""Quantile of the normal distribution for intervals of 95 %."""
 
 
 def summarize_sweep(study: Study, found: Importances) -> list[Sentence]:
@@ -79,22 +77,28 @@ def accuracy_interval(trial: TrialFigures) -> tuple[float, float]:
 
     Wilson 1927, JASA 22:209. It holds neither the spread over seeds nor that the best was chosen.
     """
-    share, n = trial.goals["accuracy"] or 0.0, int(trial.figures.plan["dataset"]["val_samples"])
-    middle = (share + Z**2 / (2 * n)) / (1 + Z**2 / n)
-    reach = Z / (1 + Z**2 / n) * math.sqrt(share * (1 - share) / n + Z**2 / (4 * n**2))
-    return max(0.0, middle - reach), min(1.0, middle + reach)
+    low, high = wilson(trial.goals["accuracy"] or 0.0, _images(trial))
+    return float(low), float(high)
+
+
+def _images(trial: TrialFigures) -> int:
+    return int(trial.figures.plan["dataset"]["val_samples"])
 
 
 def _alike(study: Study, best: TrialFigures) -> Iterator[str]:
     """Trials that the validation set is too small to tell from the best."""
     if study.goal != "accuracy":
         return
-    low, _ = accuracy_interval(best)
-    near = [t for t in study.ranked if t is not best and (t.goals["accuracy"] or 0.0) >= low]
+    others = [trial for trial in study.ranked if trial is not best]
+    pairs = len(study.ranked) * len(others) // 2  # the best is picked among all: Bonferroni
+    near = []
+    for trial in others:
+        shares = (best.goals["accuracy"] or 0.0, trial.goals["accuracy"] or 0.0)
+        low, _ = difference_of_shares(*shares, _images(best), _images(trial), 1 - 0.05 / pairs)
+        if low <= 0:
+            near.append(trial_name(trial))
     if near:
-        names = text.listed([trial_name(trial) for trial in near])
-        verb = "lies" if len(near) == 1 else "lie"
-        yield f"Within that interval {verb} {names}: not shown to be worse."
+        yield f"Not shown to be worse, by the size of the validation set: {text.listed(near)}."
 
 
 def _cost(study: Study) -> Iterator[str]:
@@ -132,6 +136,11 @@ def _caveats(study: Study, found: Importances) -> Iterator[str]:
             f"The best was chosen among {len(study.ranked)} trials of one seed each, on the set "
             f"that it is told of, which flatters it; run its spec with repeats to know its spread."
             f"{seen if 'accuracy' in study.goals else ''}"
+        )
+    if study.front and "throughput" in study.goals:
+        yield (
+            "Each throughput on the Pareto front is of one run (n = 1): the front is not shown to "
+            "be more than noise."
         )
     yield from lineage.caveat(study)
     if found.message:

@@ -92,6 +92,6 @@ def test_the_table_says_what_fits_and_what_is_fastest() -> None:
         console.print(each)
     lines = [" ".join(line.split()) for line in console.export_text().splitlines()]
     assert lines[0] == "resnet20 · ddp · 2 workers"
-    assert "2 yes 2.0 MiB 1.0 GiB 100 ± 2 fastest" in lines
+    assert "2 yes 2.0 MiB 1.0 GiB 100 [98, 103] fastest" in lines
     assert "6 no – – – out of memory on rank 1" in lines
     assert any("largest: 4 samples a worker (no larger one fits); fastest: 2" in it for it in lines)

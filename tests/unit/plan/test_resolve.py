@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -78,8 +79,8 @@ def test_repeats_vary_slowest_and_seed_the_runs() -> None:
     assert facts == [
         (0, 0, 3, "ddp"),
         (1, 0, 3, "deepspeed"),
-        (2, 1, 4, "ddp"),
-        (3, 1, 4, "deepspeed"),
+        (2, 1, 4, "deepspeed"),
+        (3, 1, 4, "ddp"),
     ]
     assert {plan.spec.repeats for plan in found} == {1}
     assert [plan.spec.seed for plan in found] == [3, 3, 4, 4]
@@ -192,7 +193,23 @@ def test_a_run_with_a_profile_has_workers_of_its_own() -> None:
     text = "repeats: 2\nmatrix: {measure.profile: [torch, nsight, off]}\n"
     found = groups(plans(BATCH + text, gpus=1))
     names = [[plan.spec.measure.profile for plan in group] for group in found]
-    assert names == [["torch"], ["nsight"], ["off"]] * 2
+    assert names == [["torch"], ["nsight"], ["off", "off"], ["nsight"], ["torch"]]
+
+
+def test_rounds_are_turned_and_every_second_one_goes_backwards() -> None:
+    text = "repeats: 5\nmatrix: {strategy: [ddp, deepspeed], loader: [native, dali]}\n"
+    rounds = [
+        [(plan.strategy_name[:2], plan.spec.loader.name[0]) for plan in found]
+        for _, found in itertools.groupby(plans(BATCH + text), lambda plan: plan.repeat)
+    ]
+    first = [("dd", "n"), ("dd", "d"), ("de", "n"), ("de", "d")]
+    assert rounds == [
+        first,
+        first[::-1],
+        first[1:] + first[:1],
+        (first[1:] + first[:1])[::-1],
+        first[2:] + first[:2],
+    ]
 
 
 @given(

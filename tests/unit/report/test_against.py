@@ -93,8 +93,10 @@ def test_efficiency_is_against_the_papers_four_workers(aach):
 def test_a_single_run_has_no_interval(tmp_path):
     rows = rows_of(tmp_path, AACH, elsewhere=True)
     found = against_published(rows, published("aach2023"))
-    assert {each.basis for each in found.lines} == {"none"}
-    assert all(each.ratio is None or each.ratio.low is None for each in found.lines)
+    # but for accuracies, as the validation set is finite
+    lines = [each for each in found.lines if each.quantity != "accuracy"]
+    assert {each.basis for each in lines} == {"none"}
+    assert all(each.ratio is None or each.ratio.low is None for each in lines)
 
 
 def test_a_bound_has_no_ratio_but_holds_or_not(aach):

@@ -96,7 +96,7 @@ def test_forms_with_a_path_each_compare_where_there_is_no_choice(tmp_path, paths
 )
 def test_a_range_holds_fails_or_cannot_be_told(tmp_path, mean, width, said):
     [row, _] = rows_of(tmp_path, ALONE)
-    throughput = Stat((mean,), mean, width)
+    throughput = Stat((mean,), mean, width, width and mean - width, width and mean + width)
     value = replace(OVER_NATIVE, quantity="throughput", value=120.0, high=140.0, loader="")
     [line] = against_published(
         [replace(row, throughput=throughput)], replace(AACH, values=(value,))

@@ -61,7 +61,9 @@ def test_throughput_has_a_panel_a_loader_and_a_line_a_framework(reports):
     }
     assert line["x"] == [1, 2, 4, 8]
     assert line["y"] == [wanted[workers].throughput.mean for workers in line["x"]]
-    assert line["error_y"]["array"][0] == wanted[1].throughput.half_width
+    assert line["error_y"]["array"][0] == pytest.approx(
+        wanted[1].throughput.high - wanted[1].throughput.mean
+    )
 
 
 @pytest.mark.parametrize(("repeats", "told"), [(1, False), (2, True)])

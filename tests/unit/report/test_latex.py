@@ -55,7 +55,7 @@ def test_notes_name_baseline_repeats_and_intervals(tmp_path):
     rows = make_rows(results_figures(write_results(tmp_path, repeats=2)), "ddp · native · 1 worker")
     written = latex(rows_sheet(rows))
     assert r"against ddp $\cdot$ native $\cdot$ 1 worker" in written
-    assert r"2 repeats; $\pm$ and {[} {]} are 95 \% confidence intervals" in written
+    assert r"2 repeats; {[} {]} are 95 \% confidence intervals" in written
 
 
 def test_csv_and_markdown_have_the_same_cells():
