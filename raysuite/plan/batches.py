@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -13,8 +14,7 @@ from raysuite.errors import RunError
 from raysuite.plan.feasible import accumulation
 from raysuite.plan.resolve import resolve
 from raysuite.plan.run_plan import RunPlan
-from raysuite.records.batches import BatchFound, BatchTried, Goal, Stage
-from raysuite.records.statistics import Stat, summarize
+from raysuite.records.batches import NEAR, BatchFound, BatchTried, Goal, Stage
 from raysuite.spec.batches import AutoBatch
 
 ROUNDS = 3
@@ -155,18 +155,10 @@ class Search:
         return [size for size in first if first[size] >= _HOPELESS * max(first.values())]
 
     def _fastest(self) -> int:
-        """The smallest size whose interval reaches that of the one with the highest mean."""
-        stats = {n: stat for n in self._rivals(1) if (stat := summarize(self.timings(n)))}
-        best = max(stats.values(), key=lambda stat: stat.mean)
-        return min(size for size, stat in stats.items() if _top(stat) >= best.mean - _half(best))
-
-
-def _half(stat: Stat) -> float:
-    return stat.half_width or 0.0
-
-
-def _top(stat: Stat) -> float:
-    return stat.mean + _half(stat)
+        """The smallest size whose mean is within 5 % of the highest, however wide the intervals."""
+        means = {size: statistics.fmean(self.timings(size)) for size in self._rivals(1)}
+        most = max(means.values())
+        return min(size for size, mean in means.items() if mean >= NEAR * most)
 
 
 def outcome(

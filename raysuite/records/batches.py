@@ -10,7 +10,11 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from raysuite.records.base import RecordBase
+from raysuite.records.statistics import compared, summarize
 from raysuite.units import human_bytes
+
+NEAR = 0.95
+"""The fastest is the smallest size that reaches this share of the highest mean."""
 
 Goal = Literal["largest", "fastest"]
 Stage = Literal["alone", "together"]
@@ -123,6 +127,28 @@ class BatchFound(RecordBase):
     """What the search took, workers' start included; of a sweep's trial it is part of its cost."""
 
     @property
+    def not_told_apart(self) -> tuple[int, ...]:
+        """Sizes with a mean beyond NEAR of the one taken that noise does not tell from it."""
+        timed: dict[int, list[float]] = {}
+        for each in self.tried:
+            if each.fits and each.stage == "together" and each.images_per_second:
+                timed.setdefault(each.micro_batch, []).append(each.images_per_second)
+        stats = {size: stat for size in sorted(timed) if (stat := summarize(timed[size]))}
+        repeated = {size: stat for size, stat in stats.items() if stat.n > 1}
+        own = repeated.get(self.micro_batch)
+        if self.goal != "fastest" or own is None or len(repeated) < 2:
+            return ()
+        ratios, reaches = compared(list(repeated.values()))
+        place = list(repeated).index(self.micro_batch)
+        return tuple(
+            size
+            for (size, stat), ratio, reach in zip(
+                repeated.items(), ratios[place], reaches[place], strict=True
+            )
+            if not NEAR <= stat.mean / own.mean <= 1 / NEAR and abs(ratio) <= reach
+        )
+
+    @property
     def words(self) -> str:
         """What was taken and why, in one line."""
         why = {
@@ -132,7 +158,10 @@ class BatchFound(RecordBase):
             "batch": "it is the whole batch of a worker",
         }[self.bound]
         if self.goal == "fastest":
-            why = "no other is shown to be faster"
+            why = f"the smallest within {1 - NEAR:.0%} of the highest mean"
+            if others := self.not_told_apart:
+                sizes = ", ".join(map(str, others))
+                why += f"; the timings vary so much that {sizes} may be as fast or faster"
         times = f" x {self.accumulate}" if self.accumulate > 1 else ""
         return (
             f"micro-batch {self.micro_batch}{times} on each worker, a global batch of "

@@ -79,6 +79,8 @@ class RunFigures:
     peak_device_bytes: int | None
     """Largest device memory of the worker that had most; None on a CPU."""
     mean_device_bytes: float | None
+    epochs_to_accuracy: int | None = None
+    """Epochs up to and with that validation: what was learnt, whatever the pace."""
     shares: Shares | None = None
     """Where the time of the profiled steps went. None unless profiled, and the gate was passed."""
     costs: Costs | None = None
@@ -180,6 +182,7 @@ def run_figures(plan: Plan, records: Sequence[Record]) -> RunFigures:
         mean_device_bytes=_of(finished, lambda end: _mean(end.peak_device_bytes))
         if on_device
         else None,
+        epochs_to_accuracy=_epochs_to(target, learnt) if may_tell_speed else None,
         shares=run_shares(profiled),
         costs=run_costs(plan, _last(counted, RunCosts), profiled, steady, epoch_seconds, throughput)
         if may_tell_speed
@@ -230,6 +233,12 @@ def _time_to(target: float | None, epochs: Sequence[EpochFinished]) -> float | N
     if target is None:
         return None
     return next((e.elapsed_seconds for e in epochs if e.val_accuracy >= target), None)
+
+
+def _epochs_to(target: float | None, epochs: Sequence[EpochFinished]) -> int | None:
+    if target is None:
+        return None
+    return next((e.epoch + 1 for e in epochs if e.val_accuracy >= target), None)
 
 
 def _growth(end: RunFinished) -> int:

@@ -52,6 +52,8 @@ class Row:
     best_accuracy: Stat | None
     time_to_accuracy: Stat | None
     """None where a repeat did not meet the target: a mean of the lucky ones would flatter."""
+    epochs_to_accuracy: Stat | None
+    """Epochs up to the validation that met the target; None as above."""
     peak_process_bytes: Stat | None
     mean_process_bytes: Stat | None
     grown_process_bytes: Stat | None
@@ -204,6 +206,9 @@ def _row(runs: Sequence[RunFigures]) -> Row:
         final_accuracy=accuracy((run.final_accuracy for run in learnt), samples),
         best_accuracy=accuracy((run.best_accuracy for run in learnt), samples),
         time_to_accuracy=None if None in times else summarize(times),
+        epochs_to_accuracy=None
+        if None in times
+        else summarize(run.epochs_to_accuracy for run in learnt),
         peak_process_bytes=stat(lambda run: run.peak_process_bytes),
         mean_process_bytes=stat(lambda run: run.mean_process_bytes),
         grown_process_bytes=stat(lambda run: run.grown_process_bytes),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import stdev
 from typing import Any
 
 from raysuite.records import Row, RunFigures
@@ -87,7 +88,7 @@ def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
         said.append(
             f"{text.count(pruned, 'run')} of {len(runs)} stopped early by the sweep's scheduler."
         )
-    said += [*_by_trial(runs), *_apart(rows), *_unsettled(rows), *_left_out(runs)]
+    said += [*_by_trial(runs), *_spread(rows), *_apart(rows), *_unsettled(rows), *_left_out(runs)]
     apart = differing([run.started.environment for run in runs if run.started])
     if apart:
         said.append(
@@ -106,6 +107,26 @@ def _by_trial(runs: Sequence[RunFigures]) -> list[str]:
     free = any(run.batch and run.batch.key != "training.accumulate" for run in found.values())
     end = " Where batches differ, so do the steps and what is learnt." if free else ""
     return [f"{'; '.join(said)}.{end}"]
+
+
+WIDE_SPREAD = 0.1
+"""Standard deviation over repeats, as a share of the mean, from which on it is pointed out."""
+
+
+def _spread(rows: Sequence[Row]) -> list[str]:
+    wide = [
+        f"{row.name} ({spread:.0%})"
+        for row in rows
+        if (stat := row.throughput) is not None
+        and stat.n > 1
+        and (spread := stdev(stat.values) / stat.mean) >= WIDE_SPREAD
+    ]
+    if not wide:
+        return []
+    return [
+        f"The images/s of repeats vary by a standard deviation of {WIDE_SPREAD:.0%} of the mean or "
+        f"more: {text.listed(wide)}. A busy or throttled machine does that."
+    ]
 
 
 def _apart(rows: Sequence[Row]) -> list[str]:

@@ -42,7 +42,11 @@ def _gate(row: Row) -> str:
 def _time_to_accuracy(row: Row) -> str:
     if row.time_to_accuracy is None and row.counted and row.counted[0].target_accuracy:
         return f"met by {row.target_met} of {len(row.counted)}"
-    return text.stat(row.time_to_accuracy, text.seconds, single="")
+    if row.time_to_accuracy is None or row.epochs_to_accuracy is None:
+        return text.NONE
+    # a time has the resolution of an epoch: of a single run it is no pace
+    epochs = f"{row.epochs_to_accuracy.mean:.3g} epochs"
+    return f"{text.stat(row.time_to_accuracy, text.seconds)}, {epochs}"
 
 
 def _throughput(row: Row) -> str:

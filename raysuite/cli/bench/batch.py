@@ -218,5 +218,10 @@ def _summary(found: BatchFound) -> str:
     }[found.bound]
     return (
         f"largest: {largest} samples a worker ({why}); fastest: {found.micro_batch}, the smallest "
-        "whose interval reaches that of the highest mean"
+        "whose mean is within 5 % of the highest" + _unclear(found)
     )
+
+
+def _unclear(found: BatchFound) -> str:
+    others = ", ".join(map(str, found.not_told_apart))
+    return f"; the timings vary so much that {others} may be as fast or faster" if others else ""

@@ -39,7 +39,8 @@ def time_to_accuracy(rows: Sequence[Row], styles: Styles) -> Plot | None:
         name="time-to-accuracy",
         title="Throughput and time to accuracy" + (f" – {said}" if said else ""),
         note=f"Target: {text.listed([text.percent(each) for each in targets])}. Time counts from "
-        "before the first sample; there is none unless every repeat met the target.",
+        "before the first sample; there is none unless every repeat met the target. Its "
+        "resolution is an epoch, as validation comes after each.",
         description=f"{sum(not count for count in missed)} of {len(shown)} variants met it.",
         panels={"images per second": [rate], "seconds to the target accuracy": [wait]},
         columns=2,

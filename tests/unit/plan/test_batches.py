@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from raysuite.errors import SpecError
 from raysuite.plan import RunPlan, make_plans
 from raysuite.plan.batches import ROUNDS, Search, decided, sizes_of
-from raysuite.records.batches import BatchTried, Goal, Stage
+from raysuite.records.batches import BatchFound, BatchTried, Goal, Stage
 from raysuite.spec import parse_document
 from tests.memory import Memory
 
@@ -122,6 +122,25 @@ def test_the_fastest_is_the_smallest_that_is_as_fast_as_any() -> None:
     search = Memory(16, 16, speeds).searched((1, 2, 4, 8, 16, 32), "fastest")
     assert search.chosen == 4
     assert [len(search.timings(size)) for size in (1, 2, 4, 8, 16)] == [0, 3, 3, 3, 3]
+
+
+def test_noise_makes_no_slow_size_the_fastest() -> None:
+    speeds = {16: [700, 500, 528], 32: [1300, 950, 1550], 64: [1308, 700, 1916]}
+    search = Memory(64, 64, speeds).searched((16, 32, 64), "fastest")
+    assert search.chosen == 32
+    found = BatchFound(
+        run_id="a",
+        key="training.batch_per_worker",
+        goal="fastest",
+        micro_batch=32,
+        accumulate=1,
+        global_batch=32,
+        bound="at_most",
+        memory_share=0.9,
+        tried=list(search.tried),
+        seconds=1.0,
+    )
+    assert found.not_told_apart == (16,)  # 64 is within 5 %
 
 
 def test_rounds_go_up_and_down() -> None:

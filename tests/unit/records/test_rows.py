@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from raysuite.errors import UserError
@@ -190,3 +192,25 @@ def test_of_a_variant_that_diverged_times_alone_count(tmp_path):
     assert row.runs[0].best_accuracy is None
     assert row.final_accuracy is row.best_accuracy is row.time_to_accuracy is None
     assert row.status == "1 of 2 failed, diverged"
+
+
+def test_a_row_of_the_baselines_name_on_another_device_is_measured_against_it(tmp_path):
+    spec = WITH_SINGLE.replace("{device: cpu}", "{device: auto}")
+    runs = results_figures(write_results(tmp_path, repeats=2, spec=spec))
+    again = [
+        replace(run, plan={**run.plan, "device": "gpu"}, throughput=2 * run.throughput)
+        for run in runs
+    ]
+    rows = make_rows([*runs, *again])
+    first, *_, last = [row for row in rows if row.name == rows[0].name]
+    assert (first.is_baseline, last.is_baseline) == (True, False)
+    assert last.speed_up.value == pytest.approx(2.0)
+    assert last.speed_up.low < 2.0
+
+
+def test_epochs_to_the_target_stand_beside_the_time(tmp_path):
+    row = rows_of(tmp_path, repeats=2)[0]
+    for run in row.runs:
+        met = run.epochs[run.epochs_to_accuracy - 1]
+        assert met.elapsed_seconds == run.time_to_accuracy
+    assert row.epochs_to_accuracy.n == 2
