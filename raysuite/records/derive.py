@@ -79,6 +79,8 @@ class RunFigures:
     peak_device_bytes: int | None
     """Largest device memory of the worker that had most; None on a CPU."""
     mean_device_bytes: float | None
+    other_cores: float | None = None
+    """Cores that other programs kept busy during the training, on the busiest worker's machine."""
     epochs_to_accuracy: int | None = None
     """Epochs up to and with that validation: what was learnt, whatever the pace."""
     shares: Shares | None = None
@@ -182,6 +184,7 @@ def run_figures(plan: Plan, records: Sequence[Record]) -> RunFigures:
         mean_device_bytes=_of(finished, lambda end: _mean(end.peak_device_bytes))
         if on_device
         else None,
+        other_cores=_other_cores(epochs),
         epochs_to_accuracy=_epochs_to(target, learnt) if may_tell_speed else None,
         shares=run_shares(profiled),
         costs=run_costs(plan, _last(counted, RunCosts), profiled, steady, epoch_seconds, throughput)
@@ -233,6 +236,14 @@ def _time_to(target: float | None, epochs: Sequence[EpochFinished]) -> float | N
     if target is None:
         return None
     return next((e.elapsed_seconds for e in epochs if e.val_accuracy >= target), None)
+
+
+def _other_cores(epochs: Sequence[EpochFinished]) -> float | None:
+    known = [epoch for epoch in epochs if epoch.other_cores]
+    seconds = sum(epoch.seconds for epoch in known)
+    if seconds <= 0:
+        return None
+    return sum(epoch.seconds * max(epoch.other_cores) for epoch in known) / seconds
 
 
 def _epochs_to(target: float | None, epochs: Sequence[EpochFinished]) -> int | None:

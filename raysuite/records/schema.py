@@ -124,6 +124,10 @@ class EpochFinished(RecordBase):
     that this run's checkpoint went through."""
     power: PowerUse | None = None
     """What the training drew; None where nothing of it can be read, or it was not asked for."""
+    other_cores: list[float] = Field(default_factory=list)
+    """Per worker: cores of its machine that processes other than the workers and theirs kept busy
+    during the training, on average; Ray's own and its tasks are among them. Empty in old journals.
+    """
 
 
 class RunCosts(RecordBase):

@@ -291,6 +291,12 @@ def log_ratios(values: Array, paired: bool, level: float = LEVEL) -> tuple[Array
     return np.log(mean)[..., :, None] - np.log(mean)[..., None, :], reach
 
 
+def caveat_level(rows: int) -> float:
+    """For `outlying` and for `slow_start` of each of so many rows: of reports of noise alone, 5 %
+    have a caveat of either kind (Bonferroni)."""
+    return 1 - 0.05 / (2 * max(1, rows))
+
+
 def outlying(values: Array, level: float) -> Any:
     """Which of the last axis's values is an outlier, [..., n] of bool: the farthest one, if at all.
 

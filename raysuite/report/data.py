@@ -112,6 +112,7 @@ def run_data(run: RunFigures) -> dict[str, Any]:
         "final_accuracy": run.final_accuracy,
         "time_to_accuracy_s": run.time_to_accuracy,
         "epochs_to_accuracy": run.epochs_to_accuracy,
+        "other_cores": run.other_cores,
         "peak_process_bytes": run.peak_process_bytes,
         "peak_device_bytes": run.peak_device_bytes,
         "final_top5": run.final_top5,

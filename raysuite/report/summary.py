@@ -7,7 +7,13 @@ from statistics import stdev
 from typing import Any
 
 from raysuite.records import Row, RunFigures
-from raysuite.records.statistics import FEWEST_EPOCHS, FEWEST_REPEATS, outlying, slow_start
+from raysuite.records.statistics import (
+    FEWEST_EPOCHS,
+    FEWEST_REPEATS,
+    caveat_level,
+    outlying,
+    slow_start,
+)
 from raysuite.report import text
 from raysuite.report.environments import differing
 from raysuite.report.fastest import Sentence, fastest
@@ -88,7 +94,14 @@ def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
         said.append(
             f"{text.count(pruned, 'run')} of {len(runs)} stopped early by the sweep's scheduler."
         )
-    said += [*_by_trial(runs), *_spread(rows), *_apart(rows), *_unsettled(rows), *_left_out(runs)]
+    said += [
+        *_by_trial(runs),
+        *_busy(runs),
+        *_spread(rows),
+        *_apart(rows),
+        *_unsettled(rows),
+        *_left_out(runs),
+    ]
     apart = differing([run.started.environment for run in runs if run.started])
     if apart:
         said.append(
@@ -107,6 +120,27 @@ def _by_trial(runs: Sequence[RunFigures]) -> list[str]:
     free = any(run.batch and run.batch.key != "training.accumulate" for run in found.values())
     end = " Where batches differ, so do the steps and what is learnt." if free else ""
     return [f"{'; '.join(said)}.{end}"]
+
+
+BUSY = 0.25
+"""Share of a machine's cores that other programs may take before it is pointed out."""
+
+
+def _busy(runs: Sequence[RunFigures]) -> list[str]:
+    """Runs beside which other programs kept the machine busy."""
+    taken: dict[str, float] = {}
+    for run in runs:
+        cpu = run.started.environment.get("cpu", {}) if run.started else {}
+        cores = cpu.get("logical_cores")
+        # Ray Data loads in tasks of Ray, which are not the workers' processes
+        if cores and run.other_cores and run.plan["spec"]["loader"]["name"] != "ray_data":
+            share = run.other_cores / cores
+            if share >= BUSY:
+                taken[run.variant] = max(share, taken.get(run.variant, 0.0))
+    if not taken:
+        return []
+    named = text.listed([f"{name} (up to {share:.0%})" for name, share in taken.items()])
+    return [f"Other programs kept processors busy: {named} of all cores, during training."]
 
 
 WIDE_SPREAD = 0.1
@@ -138,7 +172,7 @@ def _apart(rows: Sequence[Row]) -> list[str]:
         for row in rows
         if (stat := row.throughput) is not None and stat.n >= FEWEST_REPEATS
     ]
-    level = _level(len(repeated))
+    level = caveat_level(len(repeated))
     named = [
         f"{name} ({values[far][0]:,.0f})"
         for name, values in repeated
@@ -157,7 +191,7 @@ def _unsettled(rows: Sequence[Row]) -> list[str]:
     speeds = {row.name: found for row in rows if (found := _epoch_speeds(row)) is not None}
     shares = {}
     for name, found in speeds.items():
-        slower, share = slow_start(found, _level(len(speeds)))
+        slower, share = slow_start(found, caveat_level(len(speeds)))
         if slower:
             shares[name] = float(share)
     if not shares:
@@ -167,11 +201,6 @@ def _unsettled(rows: Sequence[Row]) -> list[str]:
         f"Slower in the first epoch after the warm-up than in all later ones: "
         f"{text.listed(named)}. A larger measure.warmup_steps would leave that out."
     ]
-
-
-def _level(rows: int) -> float:
-    """Of one of two caveats about each row: 5 % of reports of noise alone may have any of them."""
-    return 1 - 0.05 / (2 * max(1, rows))
 
 
 def _epoch_speeds(row: Row) -> Any:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from raysuite.measure.clock import now
+from raysuite.measure.processor import OtherPrograms
 from raysuite.records.power import joined
 from raysuite.train.checkpoint import SoFar
 from raysuite.train.stopping import Asked, Watch
@@ -33,6 +34,8 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, Asked | None]:
     loop.restore_draws()
     loop.engine.model.train()
     loop.power.begin()
+    others = OtherPrograms()
+    others.begin()
     began = steady_began = now(device)
     loop.has_begun(began)
     watch.anew()
@@ -55,6 +58,7 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, Asked | None]:
             break
     ended = now(device)
     loop.power.end()
+    others.end()
 
     steady = len(losses) > steady_from
     times = [ended - began, ended - steady_began if steady else 0.0]
@@ -62,6 +66,7 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, Asked | None]:
     sums = loop.engine.comm.all_reduce(torch.stack(losses).double().cpu(), "sum")
     waits = loop.per_worker(waited)
     power = loop.power.use(loop.engine.comm)
+    other_seconds = others.seconds(loop.engine.comm.all_gather)
     if before.attempts:
         waits = [a + b for a, b in zip(before.data_wait_seconds, waits, strict=True)]
         power = joined([(before.power, before.seconds), (power, seconds)])
@@ -75,6 +80,7 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, Asked | None]:
         steady_seconds=before.steady_seconds + steady_seconds,
         data_wait_seconds=waits,
         power=power,
+        other_cores=[each / seconds for each in other_seconds],
     )
     return done, stop
 

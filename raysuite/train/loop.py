@@ -118,6 +118,7 @@ class TrainingLoop:
             val_top5=found.top5,
             elapsed_seconds=elapsed,
             power=done.power,
+            other_cores=done.other_cores,
         )
 
     def _compare(self, found: Validated) -> None:

@@ -15,6 +15,7 @@ import torch
 from raysuite.data import Batch, Loader, Prepared, Slice, make_loader, permutation, rank_slices
 from raysuite.data.bench import DecodingLimit, ReadingLimit
 from raysuite.measure.clock import now
+from raysuite.measure.processor import family_seconds, machine_seconds
 from raysuite.orchestrate.cluster import connect
 from raysuite.plan.loading import LoadingPlan, loader_options
 from raysuite.records.loading import Candidate, Timing
@@ -128,7 +129,7 @@ class _Watch:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._own, self._machine = _own_s(), _machine_s()
+        self._own, self._machine = _own_s(), machine_seconds()
         self.began = now(device)
 
     def timing(self, trial: Trial, images: int, start_seconds: float) -> Timing:
@@ -140,7 +141,7 @@ class _Watch:
             images=images,
             seconds=seconds,
             cpu_seconds=_own_s() - self._own,
-            machine_seconds=_machine_s() - self._machine,
+            machine_seconds=machine_seconds() - self._machine,
             start_seconds=start_seconds,
         )
 
@@ -148,21 +149,4 @@ class _Watch:
 def _own_s() -> float:
     """Of all processes of the fork server, which works for one candidate at a time: loading
     processes are its children too, not their loader's."""
-    total = 0.0
-    for process in psutil.Process(os.getppid()).children(recursive=True):
-        try:
-            times = process.cpu_times()
-        except psutil.Error:  # it has just ended
-            continue
-        total += times.user + times.system
-    return total
-
-
-def _machine_s() -> float:
-    times = psutil.cpu_times()
-    return float(sum(times) - times.idle - getattr(times, "iowait", 0.0) - _counted_twice(times))
-
-
-def _counted_twice(times: object) -> float:
-    """Linux counts guests in `user` and `nice` too (proc(5))."""
-    return float(sum(getattr(times, name, 0.0) for name in ("guest", "guest_nice")))
+    return family_seconds(psutil.Process(os.getppid()), itself=False)

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from raysuite.records import Journal, RunFailed, SamplesSkipped
+from raysuite.records import (
+    Journal,
+    RunFailed,
+    SamplesSkipped,
+    make_rows,
+    results_figures,
+)
+from raysuite.records.statistics import compared
 from raysuite.report import collect
+from raysuite.report import fastest as fastest_module
+from raysuite.report.summary import summarize_rows
 from tests.fake_batches import batch_found
 from tests.fake_results import ENVIRONMENT, PACE, TWELVE_ROWS, write_results
 
@@ -171,3 +182,24 @@ def test_batches_that_were_found_by_trial_are_told(tmp_path):
         words = "micro-batch 32 x 2 on each worker, a global batch of 64, found by trial"
         assert f"ddp · native · 1 worker: {words}" in said
         assert ("so do the steps and what is learnt" in said) == (key != "training.accumulate")
+
+
+def test_a_busy_machine_and_a_wide_spread_are_caveats(tmp_path):
+    runs = results_figures(write_results(tmp_path, repeats=2))
+    said = summarize_rows(make_rows(runs), runs)
+    assert not any("busy" in sentence.text for sentence in said)
+    runs = [replace(run, other_cores=0.5) for run in runs]  # of 2
+    runs[0] = replace(runs[0], throughput=2 * runs[0].throughput)
+    said = [s.text for s in summarize_rows(make_rows(runs), runs) if s.kind == "caveat"]
+    assert any("up to 25%" in each for each in said)
+    assert any("standard deviation of 10%" in each and runs[0].variant in each for each in said)
+
+
+def test_claims_of_several_groups_hold_together(tmp_path, monkeypatch):
+    """A ratio that one group alone would claim is not claimed where there are eight."""
+    levels = []
+    monkeypatch.setattr(
+        fastest_module, "compared", lambda stats, level: levels.append(level) or compared(stats)
+    )
+    summary(tmp_path, repeats=2)
+    assert levels == [pytest.approx(1 - 0.05 / 2)] * 2

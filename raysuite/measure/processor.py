@@ -1,0 +1,56 @@
+"""Processor time: of processes, of the whole machine, and what is left for others."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+
+import psutil
+from torch import Tensor, float64, tensor
+
+from raysuite.measure.power import BOOT
+
+
+def machine_seconds() -> float:
+    """Processor time that the machine has taken since it started, idle and waiting apart."""
+    times = psutil.cpu_times()
+    busy = sum(times) - times.idle - getattr(times, "iowait", 0.0)
+    # Linux counts guests in `user` and `nice` too (proc(5))
+    return float(busy - sum(getattr(times, name, 0.0) for name in ("guest", "guest_nice")))
+
+
+def family_seconds(process: psutil.Process, itself: bool = True) -> float:
+    """Processor time of a process and of those that it started, and these, as far as they live."""
+    total = 0.0
+    for each in [*([process] if itself else []), *process.children(recursive=True)]:
+        try:
+            times = each.cpu_times()
+        except psutil.Error:  # it has just ended
+            continue
+        total += times.user + times.system
+    return total
+
+
+class OtherPrograms:
+    """The processor time that is not the workers', on the machine of each, from `begin` on."""
+
+    def begin(self) -> None:
+        """Note where the counters stand."""
+        self._began = self._read()
+
+    def end(self) -> None:
+        """Note where they stand now."""
+        self._taken = [now - then for now, then in zip(self._read(), self._began, strict=True)]
+
+    def seconds(self, gather: Callable[[Tensor], Tensor]) -> list[float]:
+        """Processor seconds of others between the two, per worker; `gather` is an all-gather of the
+        ranks, which all have to call it."""
+        host = zlib.crc32(BOOT.read_bytes()) if BOOT.exists() else 0
+        rows = gather(tensor([[float(host), *self._taken]], dtype=float64)).reshape(-1, 3).tolist()
+        return [
+            max(0.0, machine - sum(own for other, _, own in rows if other == host))
+            for host, machine, _ in rows
+        ]
+
+    def _read(self) -> tuple[float, float]:
+        return machine_seconds(), family_seconds(psutil.Process())

@@ -1,0 +1,61 @@
+"""Processor time of others."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import psutil
+import torch
+
+from raysuite.measure.processor import OtherPrograms, family_seconds, machine_seconds
+
+SPIN = [
+    sys.executable,
+    "-c",
+    "import time\nend = time.process_time() + 5\nwhile time.process_time() < end: pass",
+]
+
+
+def spin(seconds: float) -> None:
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
+def test_the_machine_takes_at_least_what_a_process_takes() -> None:
+    began = machine_seconds()
+    spin(0.3)
+    assert machine_seconds() - began > 0.25
+
+
+def test_own_time_and_that_of_children_is_not_others() -> None:
+    others = OtherPrograms()
+    with subprocess.Popen(SPIN) as child:
+        others.begin()
+        spin(0.2)
+        while family_seconds(psutil.Process(child.pid)) < 0.1:
+            time.sleep(0.02)
+        others.end()
+        machine, own = others._taken
+        assert own >= 0.25
+        child.kill()
+    [alone] = others.seconds(lambda tensor: tensor)
+    assert alone <= max(0.0, machine - own) + 1e-9
+
+
+def test_ranks_of_one_machine_are_taken_together() -> None:
+    others = OtherPrograms()
+    others._taken = [10.0, 3.0]
+
+    def two_here_and_one_elsewhere(mine: torch.Tensor) -> torch.Tensor:
+        elsewhere = torch.tensor([[1.0, 7.0, 7.5]], dtype=torch.float64)
+        return torch.cat([mine, mine, elsewhere])
+
+    assert others.seconds(two_here_and_one_elsewhere) == [4.0, 4.0, 0.0]
+
+
+def test_a_process_that_is_left_out_does_not_count() -> None:
+    spin(0.1)
+    assert family_seconds(psutil.Process(), itself=False) <= family_seconds(psutil.Process())
