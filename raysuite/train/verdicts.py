@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import socket
 import zlib
+from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -23,8 +25,20 @@ from raysuite.spec.strategies import StrategyOptions
 
 
 def places(comm: Comm, facts: dict[str, Any]) -> list[list[int]]:
-    """[ranks, 2]: host and fingerprint of every rank, as numbers. All ranks must call it."""
-    own = [zlib.crc32(socket.gethostname().encode()), int(fingerprint(facts), 16) >> 1]
+    """[ranks, 3]: host, fingerprint, transport of each rank, as numbers. All ranks must call it.
+
+    The transport: environment variables by which the libraries choose other algorithms.
+    """
+    transport = {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith("NCCL_") or name in _HOROVODS_ALGORITHMS
+    }
+    own = [
+        zlib.crc32(socket.gethostname().encode()),
+        int(fingerprint(facts), 16) >> 1,
+        zlib.crc32(json.dumps(transport, sort_keys=True).encode()),
+    ]
     gathered: list[list[int]] = comm.all_gather(torch.tensor(own)).tolist()
     return gathered
 
@@ -38,7 +52,7 @@ def cache_file(
 ) -> Path:
     """Where a pass is kept: another file for other options, versions, machines or code.
 
-    Which hosts they are does not matter; over how many the ranks are spread does.
+    Which hosts they are does not matter; how many ranks lie on each does.
     """
     ours = [
         *Path(parallel.__file__).parent.glob("*.py"),
@@ -51,8 +65,8 @@ def cache_file(
         world.size,
         world.device.type,
         asdict(replace(settings, micro_batch=1)),
-        len({host for host, _ in places}),
-        sorted({machine for _, machine in places}),
+        sorted(Counter(host for host, *_ in places).values()),
+        sorted({tuple(machine) for _, *machine in places}),
         None if optimizer is None else optimizer.model_dump(mode="json"),
         [hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(ours)],
     ]
@@ -60,6 +74,7 @@ def cache_file(
     return cache_dir() / "gate" / f"{options.name}-w{world.size}-{digest}.json"
 
 
+_HOROVODS_ALGORITHMS = ("HOROVOD_HIERARCHICAL_ALLREDUCE", "HOROVOD_TORUS_ALLREDUCE")
 _JUDGES = ("gate", "examination", "small_network", "verdicts")
 
 

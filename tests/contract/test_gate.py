@@ -13,6 +13,7 @@ import torch
 
 from raysuite.orchestrate import verify as launcher
 from raysuite.parallel.base import StepSettings, World
+from raysuite.parallel.comm import NoComm
 from raysuite.records import EpochFinished, Results, RunFailed, RunFinished
 from raysuite.spec.optimizers import LarsOptions, OptimizerOptions
 from raysuite.spec.strategies import CustomOptions, DdpOptions, HorovodOptions, StrategyOptions
@@ -26,7 +27,7 @@ from tests.strategies.broken import FLAWS
 pytestmark = pytest.mark.integration
 
 SETTINGS = StepSettings(1)
-PLACES = [[1, 1], [1, 1]]
+PLACES = [[1, 1, 1], [1, 1, 1]]
 HANGS_S = 200
 """For a strategy and the start of its processes; not waited for, see `Leaping`."""
 
@@ -100,7 +101,7 @@ def test_the_cache_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     same = [
         file(),
         file(settings=replace(SETTINGS, micro_batch=64)),
-        file(places=[[9, 1], [9, 1]]),
+        file(places=[[9, 1, 1], [9, 1, 1]]),
     ]
     assert len(set(same)) == 1
     others = [
@@ -113,11 +114,28 @@ def test_the_cache_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         file(settings=replace(SETTINGS, label_smoothing=0.1)),
         file(optimizer=LarsOptions()),
         file(optimizer=LarsOptions(momentum=0.5)),
-        file(places=[[1, 1], [2, 1]]),  # two hosts
-        file(places=[[1, 1], [1, 2]]),  # of two kinds
-        file(places=[[1, 2], [1, 2]]),  # of another kind, or with other versions
+        file(places=[[1, 1, 1], [2, 1, 1]]),  # two hosts
+        file(places=[[1, 1, 1], [1, 2, 1]]),  # of two kinds
+        file(places=[[1, 2, 1], [1, 2, 1]]),  # of another kind, or with other versions
+        file(places=[[1, 1, 2], [1, 1, 2]]),  # with other algorithms of NCCL or Horovod
+        file(size=4, places=[[1, 1, 1], [1, 1, 1], [2, 1, 1], [2, 1, 1]]),
+        file(size=4, places=[[1, 1, 1], [2, 1, 1], [2, 1, 1], [2, 1, 1]]),  # unlike on the hosts
     ]
     assert len({*same, *others}) == 1 + len(others)
+
+
+@pytest.mark.parametrize(
+    "name", ["NCCL_ALGO", "HOROVOD_HIERARCHICAL_ALLREDUCE", "HOROVOD_TORUS_ALLREDUCE"]
+)
+def test_variables_that_choose_an_algorithm_are_in_the_key(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(name, raising=False)
+    without = verdicts.places(NoComm(), {})
+    monkeypatch.setenv("HOME", "/elsewhere")
+    assert verdicts.places(NoComm(), {}) == without
+    monkeypatch.setenv(name, "1")
+    assert verdicts.places(NoComm(), {}) != without
 
 
 def test_a_damaged_or_failing_entry_is_unknown(tmp_path: Path) -> None:
