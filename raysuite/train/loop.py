@@ -134,6 +134,7 @@ class TrainingLoop:
         """Whether validation has not got better for `early_stopping.patience` epochs."""
         early = self.plan.spec.training.early_stopping
         return early is not None and self.epoch - self.best_epoch > early.patience
+
     def _diverged_at(self, sums: Sequence[float], first: int, val_loss: float) -> int | None:
         """From an epoch's summed losses, the weights after it and their loss on the validation set,
         which also shows running means and sharded weights."""

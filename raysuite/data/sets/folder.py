@@ -15,7 +15,7 @@ from raysuite.data.formats.folder import listings
 from raysuite.data.formats.listing import Listing
 from raysuite.data.prepared import Prepared, counted
 from raysuite.data.sets import treatment
-from raysuite.layouts import folders
+from raysuite.layouts import folders, root_of
 from raysuite.spec.data import DataOptions
 from raysuite.spec.datasets import SPLITS, DatasetFacts
 
@@ -45,7 +45,7 @@ def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
         facts=facts,
         classes=folders.classes_of(data),
         form="folder",
-        files=folders.root_of(data).resolve(),
+        files=root_of(data).resolve(),
         listing=folder / "listing",
         exact=False,
         **treatment(data, facts.channels),
