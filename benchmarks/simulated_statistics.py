@@ -1,6 +1,6 @@
-"""How often a report's statistics are wrong, and how often they find what is there: 10,000 simulated
-reports for each line, computed by the functions of `raysuite.records.statistics` that the report
-itself calls.
+"""How often a report's statistics are wrong, and how often they find what is there: 10,000
+simulated reports for each line, computed by the functions of `raysuite.records.statistics` that
+the report itself calls.
 
     .venv/bin/python benchmarks/simulated_statistics.py
 
