@@ -126,10 +126,14 @@ def engine_config(
         "stage": options.zero_stage,
         "reduce_bucket_size": bucket,
         "allgather_bucket_size": bucket,
-        "overlap_comm": options.overlap_comm,
         "contiguous_gradients": True,
         "reduce_scatter": True,
     }
+    if options.overlap_comm is not None:
+        zero["overlap_comm"] = options.overlap_comm
+    # DeepSpeed computes the norm in every step, and waits for it, though nobody may want it
+    if options.zero_stage in (1, 2) and settings.clip_norm is None and options.offload == "none":
+        zero["compute_grad_norm"] = False
     if options.offload != "none":
         zero["offload_optimizer"] = {"device": "cpu"}
     if options.offload == "parameters":
@@ -146,6 +150,8 @@ def engine_config(
         "zero_force_ds_cpu_optimizer": False,
         "steps_per_print": 10**9,
         "wall_clock_breakdown": False,
+        # they synchronise the device twice per micro-batch
+        "timers": {"throughput": {"enabled": False}},
     }
 
 
@@ -217,8 +223,17 @@ class DeepSpeedEngine(Engine):
         self.engine.save_checkpoint(str(folder), tag="engine", client_state=self.scale.state())
 
     def load(self, folder: Path) -> None:
+        settings = {
+            name: getattr(self._optimizer, name)
+            for name in ("clip_grad", "compute_grad_norm")
+            if hasattr(self._optimizer, name)
+        }
+        if settings.get("compute_grad_norm") is False:
+            self._optimizer.compute_grad_norm = True  # or a checkpoint with clipping is refused
         with weights_only(_data_classes()), kept_settings(self._optimizer):
             _, state = self.engine.load_checkpoint(str(folder), tag="engine")
+        for name, value in settings.items():
+            setattr(self._optimizer, name, value)
         self.scale.load_state(state)
 
     def close(self) -> None:

@@ -57,8 +57,9 @@ class DeepSpeedOptions(Options):
     """Keep the optimiser state (stages 1 to 3), or also the weights (stage 3), in host memory."""
     bucket_mb: float = Field(default=200.0, gt=0)
     """Gradients are reduced in buckets of this many MiB of fp32 values."""
-    overlap_comm: bool = False
-    """Reduce gradients while the backward pass still runs (stages 1 to 3)."""
+    overlap_comm: bool | None = None
+    """Reduce gradients while the backward pass still runs (stages 1 to 3). Left out: as DeepSpeed
+    does by itself, in stage 3 alone."""
 
 
 class CustomOptions(Options):

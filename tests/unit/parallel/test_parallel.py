@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from raysuite.errors import UserError
 from raysuite.parallel import comm, make_strategy
 from raysuite.parallel.base import Engine, StepSettings, World
 from raysuite.parallel.comm import NoComm, Reduction, average_buffers, shared_store
-from raysuite.parallel.deepspeed import engine_config
+from raysuite.parallel.deepspeed import DeepSpeed, engine_config
 from raysuite.parallel.single import SingleEngine
 from raysuite.spec.strategies import (
     CustomOptions,
@@ -24,6 +25,7 @@ from raysuite.spec.strategies import (
     HorovodOptions,
     SingleOptions,
 )
+from tests.require import require
 
 CPU = torch.device("cpu")
 
@@ -140,6 +142,53 @@ class TestDeepSpeedConfiguration:
     def test_buckets_hold_an_even_number_of_values(self, mb: float, values: int) -> None:
         zero = engine_config(DeepSpeedOptions(bucket_mb=mb), StepSettings(4), 2)
         assert zero["zero_optimization"]["reduce_bucket_size"] == values
+
+    def test_nothing_waits_for_the_device_that_nobody_reads(self) -> None:
+        for stage in (0, 1, 2, 3):
+            config = engine_config(DeepSpeedOptions(zero_stage=stage), StepSettings(4), 2)
+            assert config["timers"]["throughput"]["enabled"] is False
+            norm = config["zero_optimization"].get("compute_grad_norm", True)
+            assert norm == (stage not in (1, 2))
+        for options, clip in (
+            (DeepSpeedOptions(), 1.0),
+            (DeepSpeedOptions(offload="optimizer"), None),
+        ):
+            config = engine_config(options, StepSettings(4, clip_norm=clip), 2)
+            assert "compute_grad_norm" not in config["zero_optimization"]
+
+    @pytest.mark.parametrize("asked", [None, True, False])
+    def test_overlap_is_deepspeeds_default_unless_given(self, asked: bool | None) -> None:
+        options = DeepSpeedOptions(zero_stage=3, overlap_comm=asked)
+        zero = engine_config(options, StepSettings(4), 2)["zero_optimization"]
+        assert zero.get("overlap_comm") is asked
+
+    @pytest.mark.integration
+    @pytest.mark.parametrize(("saved", "now"), [(1.0, None), (None, 1.0)])
+    def test_clipping_is_the_runs_and_not_the_checkpoints(
+        self,
+        saved: float | None,
+        now: float | None,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        require("deepspeed")
+        monkeypatch.setenv("LOCAL_RANK", "0")
+        strategy = DeepSpeed(DeepSpeedOptions(zero_stage=1))
+        strategy.start(World(0, 1, 0, torch.device("cpu")))
+        try:
+            engines = [
+                strategy.prepare(
+                    nn.Linear(2, 2),
+                    lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+                    StepSettings(1, clip_norm=clip),
+                )
+                for clip in (saved, now)
+            ]
+            engines[0].save(tmp_path)
+            engines[1].load(tmp_path)
+            assert vars(engines[1])["_optimizer"].clip_grad == (now or 0.0)
+        finally:
+            strategy.stop()
 
 
 def test_which_options_are_lossy() -> None:
