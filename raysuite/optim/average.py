@@ -1,37 +1,48 @@
-"""The exponential moving average of the weights, by torch's `swa_utils`."""
+"""The exponential moving average of the weights."""
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+_STEPS, _MODEL = "n_averaged", "module."
+"""Keys of a checkpoint, as torch.optim.swa_utils.AveragedModel has them."""
 
 
 class WeightAverage:
     """A copy of a model that follows it slowly.
 
     After step 1 the average is the weights themselves; after step t > 1 it is
-    decay * average + (1 - decay) * weights. Buffers, such as BatchNorm's running statistics, are
-    averaged alike. It is elementwise: ranks with equal weights have equal averages.
+    decay * average + (1 - decay) * weights. Buffers of floating point, such as BatchNorm's running
+    statistics, are averaged alike; others, such as indices and counts, are copied. It is
+    elementwise: ranks with equal weights have equal averages.
+
+    torch's AveragedModel averages integers too, and truncates them; it also waits for the device.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         """`model` is bare: whole on this rank, and not yet in a framework's hands."""
-        self._averaged = AveragedModel(
-            model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True
-        )
-        self._averaged.eval()
-
-    @property
-    def model(self) -> nn.Module:
+        self._decay = decay
+        self._steps = 0
+        self.model = copy.deepcopy(model).requires_grad_(False).eval()
         """The model that holds the average, in evaluation mode."""
-        return self._averaged.module
 
+    @torch.no_grad()
     def update(self, model: nn.Module) -> None:
         """Follow `model` by one step."""
-        self._averaged.update_parameters(model)
+        pairs = list(zip(_tensors(self.model), _tensors(model), strict=True))
+        copied = [pair for pair in pairs if self._steps == 0 or not pair[0].is_floating_point()]
+        for own, other in copied:
+            own.copy_(other)
+        if self._steps > 0:
+            floating = [pair for pair in pairs if pair[0].is_floating_point()]
+            averages, weights = zip(*floating, strict=True)
+            torch._foreach_lerp_(averages, weights, 1 - self._decay)
+        self._steps += 1
 
     def weights(self) -> dict[str, Tensor]:
         """The averaged weights by name, on the CPU."""
@@ -42,8 +53,17 @@ class WeightAverage:
 
     def save(self, file: Path) -> None:
         """Write the average, and how many steps it has seen."""
-        torch.save(self._averaged.state_dict(), file)
+        state = {_MODEL + name: value for name, value in self.model.state_dict().items()}
+        torch.save({_STEPS: torch.tensor(self._steps), **state}, file)
 
     def load(self, file: Path) -> None:
         """Take up what `save` wrote."""
-        self._averaged.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
+        state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+        self._steps = int(state.pop(_STEPS))
+        self.model.load_state_dict(
+            {name.removeprefix(_MODEL): value for name, value in state.items()}
+        )
+
+
+def _tensors(model: nn.Module) -> list[Tensor]:
+    return [*model.parameters(), *model.buffers()]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from raysuite import models
 from raysuite.data import make_loader, permutation, prepare, rank_slices
@@ -105,6 +106,35 @@ class TestAverage:
         found = torch.cat([average.weights()["weight"], average.model.running_mean])
         torch.testing.assert_close(found, expected)
         assert not average.model.training
+
+    def test_indices_and_counts_are_copied(self) -> None:
+        model = torch.nn.BatchNorm1d(2)
+        index = torch.arange(100_000)
+        model.register_buffer("index", index.clone())
+        average = WeightAverage(model, 0.9999)
+        for count in range(1, 6):
+            model.num_batches_tracked.fill_(count)
+            average.update(model)
+        assert torch.equal(average.model.get_buffer("index"), index)
+        assert average.model.get_buffer("num_batches_tracked").item() == 5
+
+    def test_a_checkpoint_of_torchs_averaged_model_is_read(self, tmp_path: Path) -> None:
+        theirs = AveragedModel(
+            torch.nn.BatchNorm1d(2), multi_avg_fn=get_ema_multi_avg_fn(DECAY), use_buffers=True
+        )
+        ours = WeightAverage(torch.nn.BatchNorm1d(2), DECAY)
+        model = torch.nn.BatchNorm1d(2)
+        torch.nn.init.normal_(model.weight)
+        theirs.update_parameters(model)
+        torch.save(theirs.state_dict(), tmp_path / "average.pt")
+        ours.load(tmp_path / "average.pt")
+        torch.nn.init.normal_(model.weight)
+        theirs.update_parameters(model)
+        ours.update(model)
+        assert torch.equal(ours.weights()["weight"], theirs.module.weight)
+        ours.save(tmp_path / "average.pt")
+        theirs.load_state_dict(torch.load(tmp_path / "average.pt", weights_only=True))
+        assert theirs.n_averaged.item() == 2
 
     def test_the_weights_are_trained_as_without_it(self) -> None:
         plain = epochs_of(run(plan_of()))
