@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from raysuite.cli import app
 from raysuite.errors import UserError
 from raysuite.records import Results, RunFailed, RunStarted
+from raysuite.records.statistics import are_blocks
 from raysuite.report import build
 from raysuite.report.check import Mismatch, check
 from raysuite.report.check_recompute import recount
@@ -201,3 +202,11 @@ def test_exit_codes_and_words(results):
     assert "recomputed" in wrong.output
     both = command.invoke(app, ["report", str(results.folder), "--check", "--baseline", "ddp"])
     assert both.exit_code == 2
+
+
+def test_both_ways_compare_round_by_round_and_leave_out_what_diverged(tmp_path):
+    end = RunFailed(run_id="", reason="diverged", message="not finite", step=7)
+    results = write_results(tmp_path, DDP, repeats=5, fails={0: end})
+    report = build(results, pictures=False)
+    assert any(are_blocks([row.throughput] * 2) for row in report.rows)
+    assert check(results).mismatches == []
