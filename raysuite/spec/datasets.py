@@ -72,7 +72,7 @@ NAMED: dict[str, NamedSet] = {
         fit="stretch",
         origin="the four files train-images-idx3-ubyte, train-labels-idx1-ubyte, "
         "t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte, plain or .gz, from "
-        "http://yann.lecun.com/exdb/mnist",
+        "https://ossci-datasets.s3.amazonaws.com/mnist",
     ),
     "cifar10": NamedSet(
         DatasetFacts(50_000, 10_000, 10, channels=3, image_size=32),

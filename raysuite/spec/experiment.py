@@ -198,7 +198,7 @@ class ExperimentSpec(Options):
     """Letters, digits, dots, dashes and underscores: it names folders and MLflow's experiment."""
     description: str = ""
     """One sentence for the report."""
-    seed: int = Field(default=0, ge=0, lt=2**62)
+    seed: int = Field(default=0, ge=0, lt=10**18)
     """Repeat r uses seed + r for weights and for the order of samples."""
     repeats: int = Field(default=1, ge=1)
     """How often each run is made, for mean and spread."""

@@ -94,7 +94,11 @@ def test_a_set_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("name", "form", "words"),
     [
-        ("mnist", "idx", ["no folder ROOT", "train-images-idx3-ubyte", "yann.lecun.com"]),
+        (
+            "mnist",
+            "idx",
+            ["no folder ROOT", "train-images-idx3-ubyte", "ossci-datasets.s3.amazonaws.com"],
+        ),
         ("cifar10", "binary", ["no folder ROOT", "cifar-10-binary.tar.gz", "cs.toronto.edu"]),
         ("cifar10", "pickle", ["no folder ROOT", "cifar-10-python.tar.gz", "cs.toronto.edu"]),
         ("imagenet", "folder", ["no folder ROOT", "ILSVRC2012_img_train.tar", "image-net.org"]),
