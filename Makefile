@@ -119,7 +119,7 @@ cluster-status: ## Its nodes and jobs: NAME=
 
 submit: ## A spec as a job on the cluster: SPEC=experiments/quickstart.yaml SCALE= NAME=
 	@set -e; settings="$$($(CLUSTER) env $(if $(NAME),'$(NAME)'))"; eval "$$settings"; \
-	  $(BIN)/ray job submit -- raysuite run '$(or $(SPEC),experiments/quickstart.yaml)' \
+	  $(BIN)/ray job submit -- raysuite run '$(abspath $(or $(SPEC),experiments/quickstart.yaml))' \
 	  $(if $(SCALE),--scale '$(SCALE)')
 
 cluster-down: ## End it, and nothing else: NAME=

@@ -42,7 +42,7 @@ def set_up(facts: dict[str, object]) -> None:
     extras = [str(name) for name in facts["extras"]]  # type: ignore[attr-defined]
     setup.say(f"installing the locked packages: base {' '.join(extras)}")
     install = (uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", setup.PYTHON)
-    files = [setup.REQUIREMENTS / f"{name}.txt" for name in ("base", *extras)]
+    files = [setup.REQUIREMENTS / f"{name}.txt" for name in ("base", "tools", *extras)]
     if facts["variant"] == "cuda12":
         files[0].write_text(for_cuda12(files[0].read_text()))
         files.append(setup.REQUIREMENTS / "cuda12.txt")

@@ -35,6 +35,9 @@ LOOPBACK_ONLY = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
 }
 
+RAY_CLIENT = "RAYSUITE_RAY_CLIENT"
+"""Names Ray Client's URL to a shell: RAY_ADDRESS is the dashboard's, for `ray job submit`."""
+
 TEMP = "RAY_TMPDIR"
 """Names a node's temporary folder to every process that is started there."""
 
@@ -45,8 +48,10 @@ TRACKING_AUTH = "raysuite"
 def client_environment(folder: ClusterFolder, head: Head) -> dict[str, str]:
     """For a shell: `ray job submit` takes RAY_ADDRESS as the dashboard's URL."""
     gcs_host = head.gcs.rpartition(":")[0]
+    client = {RAY_CLIENT: head.client} if head.client else {}
     return {
         "RAY_ADDRESS": head.dashboard,
+        **client,
         **variables(folder, gcs_host, head.mlflow),
         **past_proxies((head.dashboard, head.mlflow), os.environ),
     }

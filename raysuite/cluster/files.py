@@ -56,6 +56,8 @@ class Head(File):
     """HOST:PORT for `ray.init` and `raysuite run --address`."""
     dashboard: str
     """URL for `ray job submit`."""
+    client: str = ""
+    """URL for Ray Client: `ray.init` from outside of the cluster; older versions wrote none."""
     mlflow: str
     """URL; empty where MLflow's server could not be started."""
     mlflow_answers: bool = False

@@ -64,7 +64,12 @@ def _show(folder: ClusterFolder, found: Status, jobs: list[RayJob]) -> None:
         "jobs start in": cluster.working_folder,
     }
     if head:
-        facts |= {"ray": head.gcs, "dashboard": head.dashboard, "mlflow": mlflow_in_words(head)}
+        facts |= {
+            "ray": head.gcs,
+            "ray client": head.client,
+            "dashboard": head.dashboard,
+            "mlflow": mlflow_in_words(head),
+        }
     seconds = folder.timings()
     if seconds:
         facts["start took"] = ", ".join(f"{what} {value:.1f} s" for what, value in seconds.items())

@@ -85,7 +85,7 @@ def up(
 
         print_text(json.dumps(as_data(status_of(folder)), indent=2))
         return
-    print_text(_how_to_go_on(cluster.name, wait), error=not wait)
+    print_text(_how_to_go_on(cluster, wait), error=not wait)
 
 
 def _asked(site_name: str, nodes: str | None, name: str | None) -> Cluster:
@@ -107,8 +107,18 @@ def _asked(site_name: str, nodes: str | None, name: str | None) -> Cluster:
         nodes=least,
         most_nodes=most if most > least else 0,
         created=time.time(),
-        working_folder=os.getcwd(),
+        working_folder=_working_folder(),
     )
+
+
+def _working_folder() -> str:
+    """This folder, in which jobs start; the home folder where runs could not write into this one,
+    as into a checkout of another user's."""
+    here, home = Path.cwd(), Path.home()
+    if os.access(here, os.W_OK) or not os.access(home, os.W_OK):
+        return str(here)
+    print_text(f"warning: {here} cannot be written; jobs start in {home}", error=True)
+    return str(home)
 
 
 def _command(cluster: Cluster, folder: ClusterFolder) -> tuple[str, ...]:
@@ -200,14 +210,17 @@ def _shown(name: str) -> Iterator[Callable[[Progress], None]]:
     yield tell
 
 
-def _how_to_go_on(name: str, is_up: bool) -> str:
+def _how_to_go_on(cluster: Cluster, is_up: bool) -> str:
+    name, spec = cluster.name, "experiments/quickstart.yaml"
+    if not (Path(cluster.working_folder) / spec).exists():
+        spec = "SPEC.yaml"
     if not is_up:
         return f"{name} is starting; `raysuite cluster status {name}` tells how far it is"
     return "\n".join(
         (
             f"{name} is up. Go on with:",
             f'  eval "$(raysuite cluster env {name})"',
-            "  ray job submit -- raysuite run experiments/quickstart.yaml",
+            f"  ray job submit -- raysuite run {spec}",
             f"  raysuite cluster down {name}",
         )
     )

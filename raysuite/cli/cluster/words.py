@@ -57,6 +57,7 @@ def as_data(status: Status) -> dict[str, Any]:
         "cpus": status.alive.cpus if status.alive else 0.0,
         "gpus": status.alive.gpus if status.alive else 0.0,
         "gcs": head.gcs if head else None,
+        "client": head.client if head else None,
         "dashboard": head.dashboard if head else None,
         "mlflow": head.mlflow if head else None,
         "mlflow_answers": bool(head and head.mlflow_answers),

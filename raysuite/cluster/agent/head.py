@@ -98,6 +98,7 @@ class HeadNode:
             Head(
                 host=node.place.host,
                 gcs=f"{node.address}:{node.ports.gcs}",
+                client=f"ray://{node.address}:{node.ports.client}",
                 dashboard=self._dashboard_url,
                 mlflow="" if mlflow is None or mlflow.error else mlflow.server.url,
                 mlflow_answers=mlflow is not None and mlflow.answers,

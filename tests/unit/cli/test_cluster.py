@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from typer.testing import CliRunner
 
 from raysuite.cli import app
 from raysuite.cli.cluster.env import exports
-from raysuite.cli.cluster.up import _wait
+from raysuite.cli.cluster.up import _how_to_go_on, _wait, _working_folder
 from raysuite.cluster.client import NotStartedError
 from raysuite.cluster.files import Head
 from raysuite.cluster.folder import ClusterFolder, all_folders, prepare
@@ -44,6 +45,38 @@ def test_a_dry_run_leaves_nothing(own_home: Path) -> None:
     done = CLI.invoke(app, ["cluster", "up", "--dry-run"])
     assert done.output.rstrip().endswith(f" -P -m raysuite.cluster.agent {own_home}/clusters/local")
     assert not own_home.exists()
+
+
+def test_ray_clients_address_is_told(own_home: Path) -> None:
+    folder = prepare(living("one"))
+    head = Head(
+        host="a", gcs="1.2.3.4:1", client="ray://1.2.3.4:3", dashboard="http://a:2", mlflow=""
+    )
+    folder.write(head)
+    done = CLI.invoke(app, ["cluster", "env", "--json"])
+    assert json.loads(done.stdout)["RAYSUITE_RAY_CLIENT"] == head.client
+    done = CLI.invoke(app, ["cluster", "status", "--json"])
+    assert json.loads(done.stdout)["client"] == head.client
+    folder.write(head.model_copy(update={"client": ""}))  # of an older version
+    done = CLI.invoke(app, ["cluster", "env", "--json"])
+    assert "RAYSUITE_RAY_CLIENT" not in json.loads(done.stdout)
+
+
+def test_jobs_start_where_runs_can_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert _working_folder() == str(tmp_path)
+    (tmp_path / "home").mkdir()
+    closed = {str(tmp_path)}
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path) not in closed)
+    assert _working_folder() == str(tmp_path / "home")
+
+
+def test_only_a_spec_that_is_there_is_suggested(tmp_path: Path) -> None:
+    cluster = living("one").model_copy(update={"working_folder": str(tmp_path)})
+    assert "run SPEC.yaml" in _how_to_go_on(cluster, True)
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "quickstart.yaml").touch()
+    assert "run experiments/quickstart.yaml" in _how_to_go_on(cluster, True)
 
 
 @pytest.mark.parametrize("modules", ["[]", "[Apptainer]"])
