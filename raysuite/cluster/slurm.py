@@ -480,7 +480,8 @@ def _parsed(line: str) -> JobState:
     if state in _WAITING:
         return JobState("waiting", state, reason)
     if state in _RUNNING:
-        return JobState("running", state, "" if reason == "None" else reason, (names,), int(nodes))
+        number = int(nodes) if nodes.isdecimal() else 0  # 1024 may be written as 1K
+        return JobState("running", state, "" if reason == "None" else reason, (names,), number)
     return JobState("gone", state, reason)
 
 
