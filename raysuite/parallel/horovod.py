@@ -42,10 +42,14 @@ class HorovodComm:
         self.size: int = hvd.size()
 
     def all_reduce(self, value: Tensor, reduction: Reduction) -> Tensor:
-        parts = self.all_gather(value)
-        if reduction == "sum":
-            return parts.sum(0)
-        return parts.amax(0) if reduction == "max" else parts.amin(0)
+        hvd = self._hvd
+        how = {"sum": hvd.Sum, "max": hvd.Max, "min": hvd.Min}[reduction]
+        own = value.detach().contiguous()
+        if own.dtype in (torch.uint8, torch.int8, torch.int16):  # Horovod reduces none of them
+            own = own.int()
+        with communication():
+            reduced: Tensor = hvd.allreduce(own, op=how)
+        return reduced.to(value.dtype)
 
     def all_gather(self, value: Tensor) -> Tensor:
         with communication():
@@ -53,11 +57,11 @@ class HorovodComm:
         return gathered
 
     def begin_max(self, value: Tensor) -> Pending:
-        handle = self._hvd.allgather_async(value.detach().unsqueeze(0).contiguous())
+        handle = self._hvd.allreduce_async(value.detach().contiguous(), op=self._hvd.Max)
 
         def wait() -> Tensor:
-            gathered: Tensor = self._hvd.synchronize(handle)
-            return gathered.amax(0)
+            reduced: Tensor = self._hvd.synchronize(handle)
+            return reduced
 
         return wait
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
 import sys
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +22,7 @@ from raysuite.data.order import permutation, rank_slices
 from raysuite.errors import MissingPartError
 from raysuite.parallel import make_strategy
 from raysuite.parallel.base import Engine, StepSettings, Strategy, World
-from raysuite.parallel.comm import average_buffers
+from raysuite.parallel.comm import Reduction, average_buffers
 from raysuite.parallel.single import Single
 from raysuite.spec.strategies import HorovodOptions, StrategyOptions
 from raysuite.train.world import world_from_environment
@@ -227,6 +229,43 @@ def buffers_averaged(strategy: Strategy, world: World) -> bool:
     return bool((after == after[0]).all()) and torch.allclose(after[0], before.mean(0))
 
 
+def left_behind(strategy: Strategy, world: World) -> list[str]:
+    """What of an engine is still in memory after its end."""
+    engine = engine_of(strategy, replace(BASE, micro_batch=GLOBAL_BATCH // world.size))
+    train(engine, world, [0])
+    optimizer = vars(engine).get("optimizer") or vars(engine)["_optimizer"]
+    parts = {
+        "engine": weakref.ref(engine),
+        "model": weakref.ref(engine.model),
+        "weight": weakref.ref(next(engine.model.parameters())),
+        "optimizer": weakref.ref(optimizer),
+    }
+    engine.close()
+    del engine, optimizer
+    gc.collect()
+    return [name for name, part in parts.items() if part() is not None]
+
+
+def wrong_reductions(strategy: Strategy, world: World) -> list[str]:
+    """Which kinds of tensors the strategy's comm reduces wrongly: ranks + 1 from every rank."""
+    engine = engine_of(strategy, replace(BASE, micro_batch=GLOBAL_BATCH // world.size))
+    ranks = range(1, world.size + 1)
+    answers: dict[Reduction, int] = {"sum": sum(ranks), "max": max(ranks), "min": 1}
+    wrong = []
+    for dtype in (torch.uint8, torch.int32, torch.int64, torch.float32, torch.float64):
+        for shape in ((), (3,), (2, 2)):
+            for how, answer in answers.items():
+                value = torch.full(shape, world.rank + 1, dtype=dtype)
+                found = engine.comm.all_reduce(value, how)
+                if not torch.equal(found, torch.full(shape, answer, dtype=dtype)):
+                    wrong.append(f"{how} of {dtype} {shape}")
+    pending = engine.comm.begin_max(torch.tensor([world.rank, -world.rank]))
+    if pending().tolist() != [world.size - 1, 0]:
+        wrong.append("begin_max")
+    engine.close()
+    return wrong
+
+
 def examine(options: StrategyOptions, world: World, kind: str, folder: Path) -> dict[str, Any]:
     strategy = make_strategy(options)
     strategy.start(world)
@@ -242,6 +281,8 @@ def examine(options: StrategyOptions, world: World, kind: str, folder: Path) -> 
         found["resumed_fp16"] = resumed(strategy, world, False, "fp16", folder / "own")
         found["resumed"] = resumed(strategy, world, True, "fp32", folder / "shared")
         found["changed"] = resumed(strategy, world, True, "fp32", folder / "changed", 0.3)
+    found["comm"] = wrong_reductions(strategy, world)
+    found["left"] = left_behind(strategy, world)
     strategy.stop()
     return found
 
