@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -171,6 +172,11 @@ def execute(
         if loop is not None:
             loop.close()
         strategy.stop()
+        # engines hold cycles: without this, the next run in this process would begin with them
+        loop = None
+        gc.collect()
+        if world.device.type == "cuda":
+            torch.cuda.empty_cache()
 
 
 @contextmanager

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -301,6 +303,25 @@ class TestInterval:
         assert own.losses[1:] != others.losses[1:]
         assert own.learning_rates == pytest.approx([rate / 2 for rate in others.learning_rates])
         assert own.losses[0] < epochs_of(run(poor))[2].losses[0] / 2
+
+
+def test_nothing_of_a_run_is_left_in_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[weakref.ref[Any]] = []
+    close = TrainingLoop.close
+
+    def watched(self: TrainingLoop) -> None:
+        weight = next(self.engine.model.parameters())
+        vars(self.engine)["cycle"] = self.engine  # frameworks' have some
+        left.extend(weakref.ref(each) for each in (self, self.engine, self.engine.model, weight))
+        close(self)
+
+    monkeypatch.setattr(TrainingLoop, "close", watched)
+    gc.disable()
+    try:
+        run(plan_of())
+        assert [each() for each in left] == [None] * 4
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(("smallest", "epochs"), [(1e-4, [6, 6]), (2.0**92, [6])])
