@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import gc
+import math
 import weakref
 from pathlib import Path
 from typing import Any
