@@ -152,7 +152,7 @@ def test_records_that_hold_something_else(tmp_path: Path) -> None:
     assert kinds == [
         ("record", "not a tf.train.Example (Err"),
         ("record", "the Example lacks image/enc"),
-        ("image", "not a readable image (neith"),
+        ("image", "not a readable image (none "),
     ]
     assert report.splits["train"].unreadable == 3
 

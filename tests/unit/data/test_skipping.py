@@ -54,7 +54,7 @@ def test_each_bad_sample_is_named_with_its_reason(small, prepared, threads, tmp_
     assert list(faults) == [3, 7, 8, 9]
     for sample, reason in zip(
         faults,
-        ["cut short: it has no end", "neither JPEG", "neither", "cannot be read"],
+        ["cut short: it has no end", "none of JPEG", "none of", "cannot be read"],
         strict=True,
     ):
         assert faults[sample].startswith(f"{whole[sample]}: ")
