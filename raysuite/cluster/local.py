@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
-import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 
+from raysuite.cluster import private
 from raysuite.cluster.backend import JobState
 from raysuite.cluster.environment import TEMP
-from raysuite.cluster.files import Cluster
+from raysuite.cluster.files import NONCE, Cluster
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.process import birth_of, find_process
 from raysuite.errors import UserError
@@ -104,7 +104,7 @@ def remove_temp(temp: str) -> None:
     if temp and path.name.startswith("rs-") and not path.is_symlink():
         with contextlib.suppress(OSError):
             if path.stat().st_uid == os.getuid():
-                shutil.rmtree(path, ignore_errors=True)
+                private.remove(path, last=NONCE)
 
 
 def _left_behind(temp: str) -> list[psutil.Process]:

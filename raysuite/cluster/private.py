@@ -91,3 +91,16 @@ def replace(path: Path, text: str) -> None:
 def new_token() -> str:
     """A secret that cannot be guessed, as hexadecimal digits."""
     return secrets.token_hex(TOKEN_BYTES)
+
+
+def remove(folder: Path, last: str) -> None:
+    """Remove a folder as far as that can be; its file `last`, by which it is known to be ours, goes
+    when nothing else is left, so that the rest can be removed by another process."""
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name != last:
+                path.unlink(missing_ok=True)
+        if {path.name for path in folder.iterdir()} <= {last}:
+            shutil.rmtree(folder, ignore_errors=True)

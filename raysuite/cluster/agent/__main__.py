@@ -8,11 +8,11 @@ from __future__ import annotations
 import logging
 import os
 import resource
-import shutil
 import sys
 import tempfile
 from pathlib import Path
 
+from raysuite.cluster import private
 from raysuite.cluster.agent.head import HeadNode
 from raysuite.cluster.agent.leftovers import clear_away
 from raysuite.cluster.agent.node import ThisNode
@@ -20,6 +20,7 @@ from raysuite.cluster.agent.place import find_place
 from raysuite.cluster.agent.ray_process import check_temp
 from raysuite.cluster.agent.signals import Signals
 from raysuite.cluster.agent.worker import WorkerNode
+from raysuite.cluster.files import NONCE
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.errors import RaysuiteError, UserError
 from raysuite.spec.site_values import expand
@@ -75,7 +76,7 @@ def main(arguments: list[str]) -> int:
         return FAILED
     finally:
         if temp:
-            shutil.rmtree(temp, ignore_errors=True)
+            private.remove(temp, last=NONCE)
 
 
 def _temp(scratch: Path) -> Path:

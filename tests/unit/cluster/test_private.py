@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -60,3 +61,19 @@ def test_only_what_a_killed_process_left_is_removed(scratch: Path) -> None:
     with private.temporary_folder("rs-") as folder:
         assert set(scratch.iterdir()) == kept | {folder}
     assert set(scratch.iterdir()) == kept
+
+
+def test_a_folder_that_cannot_be_removed_whole_stays_known(tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "rs-x", tmp_path / "elsewhere"
+    for path in (folder / "a" / "b", elsewhere):
+        path.mkdir(parents=True)
+        (path / "file").touch()
+    (folder / "nonce").touch()
+    (folder / "link").symlink_to(elsewhere)
+    with patch("shutil.rmtree"):  # as if its process were killed meanwhile
+        private.remove(folder, last="nonce")
+    assert {path.name for path in folder.iterdir()} == {"nonce", "a"}
+    private.remove(folder, last="nonce")
+    assert not folder.exists()
+    assert (elsewhere / "file").exists()
+    private.remove(folder, last="nonce")
