@@ -140,7 +140,7 @@ def test_a_killed_driver_is_resumed_and_ctrl_c_keeps_what_has_finished(driverles
     command.process.send_signal(signal.SIGINT)
     assert command.wait(120) == 130, command.stderr
     until(lambda: not alive(family), 180)
-    assert "raysuite run stopped.yaml --resume" in command.stderr
+    assert f"--resume-from {before.folder}" in command.stderr
     assert "Traceback" not in command.stderr
     assert list(workplace.temporary.glob("rs-*")) == []
 
