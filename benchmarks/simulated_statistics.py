@@ -25,12 +25,12 @@ from raysuite.records.statistics import (
     FEWEST_REPEATS,
     LEVEL,
     PAIRED_FROM,
-    accuracy_interval,
+    accuracy,
     caveat_level,
     log_ratios,
-    mean_interval,
     outlying,
     slow_start,
+    summarize,
     t_quantile,
     wilson,
 )
@@ -138,26 +138,28 @@ def coverage() -> list[str]:
         covers = percent(((low <= truth) & (truth <= high)).mean())
         lines.append(f"| {name} | {n} | {drift:.0%} | {covers} |")
 
+    def ends(found: Any) -> Any:
+        return np.array([(stat.low, stat.high) for stat in found]).T
+
     for n in (3, 5, 10):
         for drift in (0.0, DRIFT):
             chance = np.random.default_rng([n, drift > 0])
             values = throughputs(chance, 2, n, drift)
             truth = math.exp((NOISE**2 + drift**2) / 2)
-            line("mean", n, drift, *mean_interval(values[:, 0]), truth)
+            line("mean", n, drift, *ends(map(summarize, values[:, 0])), truth)
             ratios, reach = (each[:, 0, 1] for each in log_ratios(values, n >= PAIRED_FROM))
             line("ratio (speed-up, efficiency)", n, drift, ratios - reach, ratios + reach, 0.0)
         chance = np.random.default_rng(n)
         share = chance.beta(30, 70, (REPORTS, n))
-        line("share (data wait, MFU)", n, 0, *mean_interval(share, "share"), 0.3)
+        line("share (data wait, MFU)", n, 0, *ends(summarize(each, "share") for each in share), 0.3)
         for images, p in ((100, 0.7), (1000, 0.9)):
             seeds = chance.normal(0, 0.01, (REPORTS, n))
             found = chance.binomial(images, p, (REPORTS, 1)) / images + seeds
-            half = t_quantile(0.975, n - 1) * found.std(-1, ddof=1) / math.sqrt(n)
             line(
                 f"accuracy, {images} images, 1 point between seeds",
                 n,
                 0,
-                *accuracy_interval(found.mean(-1), half, images),
+                *ends(accuracy(each, images) for each in found),
                 p,
             )
     chance = np.random.default_rng(1)

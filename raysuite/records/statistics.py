@@ -1,7 +1,7 @@
 """Means with their intervals, ratios of means with theirs, and comparisons that hold together.
 
-Functions of arrays take any leading dimensions, so that `benchmarks/statistics.py` simulates what
-the report computes. NaN stands for a value that is missing.
+Functions of arrays take any leading dimensions, so that `benchmarks/simulated_statistics.py`
+simulates what the report computes. NaN stands for a value that is missing.
 """
 
 from __future__ import annotations
@@ -96,7 +96,9 @@ def summarize(
     """Mean and 95 % interval over repeats; None where no repeat has a value.
 
     `half_width` is `t(0.975, n - 1) * s / sqrt(n)` with the sample's standard deviation s (Student
-    1908, Biometrika 6:1, "The probable error of a mean"); for `low` and `high` see `mean_interval`.
+    1908, Biometrika 6:1, "The probable error of a mean"). `low` and `high` are those of the
+    logarithm of the mean, or of the logit of a share, by the delta method (Casella and Berger 2002,
+    Statistical Inference, 5.5.4): no end is impossible.
     `rounds` belong to the values one by one.
     """
     given = list(values)
@@ -126,18 +128,14 @@ def accuracy(values: Iterable[float | None], samples: int) -> Stat | None:
     stat = summarize(values, "share")
     if stat is None:
         return None
-    low, high = accuracy_interval(stat.mean, stat.half_width or 0.0, samples)
-    return Stat(stat.values, stat.mean, stat.half_width, float(low), float(high))
-
-
-def accuracy_interval(mean: Any, half_width: Any, samples: int) -> tuple[Any, Any]:
-    """Ends of `accuracy`, of numbers or arrays: `half_width` is that of the spread over seeds."""
-    import numpy as np
-
-    low, high = wilson(mean, samples)
-    return (
-        np.maximum(0.0, mean - np.hypot(mean - low, half_width)),
-        np.minimum(1.0, mean + np.hypot(high - mean, half_width)),
+    own = stat.half_width or 0.0
+    low, high = (float(end) for end in wilson(stat.mean, samples))
+    return Stat(
+        stat.values,
+        stat.mean,
+        stat.half_width,
+        max(0.0, stat.mean - math.hypot(stat.mean - low, own)),
+        min(1.0, stat.mean + math.hypot(high - stat.mean, own)),
     )
 
 
@@ -166,21 +164,6 @@ def difference_of_shares(
         above - below - np.hypot(above - low_a, high_b - below),
         above - below + np.hypot(high_a - above, below - low_b),
     )
-
-
-def mean_interval(values: Array, scale: Scale = "positive", level: float = LEVEL) -> Any:
-    """Ends of the interval of the mean over the last axis, [2, ...].
-
-    Student's t on the logarithm of the mean, or on the logit of a share, by the delta method
-    (Casella and Berger 2002, Statistical Inference, 5.5.4): no end is impossible.
-    """
-    import numpy as np
-
-    n = values.shape[-1]
-    mean = values.mean(-1)
-    half = t_quantile((1 + level) / 2, n - 1) * values.std(-1, ddof=1) / math.sqrt(n)
-    ends = [_transformed(m, h, scale) for m, h in zip(mean.flat, half.flat, strict=True)]
-    return np.array(ends).T.reshape(2, *mean.shape)
 
 
 def _transformed(mean: float, half_width: float, scale: Scale) -> tuple[float, float]:
