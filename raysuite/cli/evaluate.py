@@ -52,24 +52,15 @@ def evaluate(
     """
     import torch
 
-    from raysuite.cli.register import only_run
+    from raysuite.cli.register import only_run, trained
     from raysuite.records import Results
-    from raysuite.track.register import weights_of
     from raysuite.train.evaluate import evaluate as predict
     from raysuite.train.evaluate import places
 
     opened = Results.open(results)
     run_id = run or only_run(opened)
-    plans = {plan["run_id"]: plan for plan in opened.plans()}
-    if run_id not in plans:
-        raise UserError(f"{opened.folder} has no run {run_id!r}; it has {', '.join(plans)}")
-    weights = weights_of(opened, run_id)
-    if not weights.is_file():
-        raise UserError(
-            f"{run_id} kept no trained weights ({weights} is not there): they are written when a "
-            "run finishes; take one that did"
-        )
-    plan = _plan(plans[run_id], overrides or [])
+    plan, weights = trained(opened, run_id)
+    plan = _with_data(plan, overrides or [])
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     total = plan.dataset.val_samples if split == "val" else plan.dataset.train_samples
     with stderr().status("") as status:
@@ -100,12 +91,11 @@ def evaluate(
             print_text(f"predictions: {out}")
 
 
-def _plan(dumped: dict[str, object], overrides: list[str]) -> RunPlan:
+def _with_data(plan: RunPlan, overrides: list[str]) -> RunPlan:
     """The run's plan, with other data where keys of `data` are given."""
-    from raysuite.plan import RunPlan, make_plans
+    from raysuite.plan import make_plans
     from raysuite.spec import read_document
 
-    plan = RunPlan.model_validate(dumped)
     if not overrides:
         return plan
     wrong = [each for each in overrides if not each.startswith("data.")]

@@ -14,6 +14,7 @@ from raysuite.cli.run_options import Store, StoreExperiment
 from raysuite.errors import UserError
 
 if TYPE_CHECKING:
+    from raysuite.plan import RunPlan
     from raysuite.records import Results
     from raysuite.track.register import Registration
 
@@ -75,21 +76,11 @@ def register_run(
     Raises UserError where there is no such run, where it kept no weights, or where its network
     cannot be exported.
     """
-    from raysuite.plan import RunPlan
     from raysuite.track.exported import Network
-    from raysuite.track.register import register, weights_of
+    from raysuite.track.register import register
     from raysuite.train.served import example, logits, served
 
-    plans = {plan["run_id"]: plan for plan in results.plans()}
-    if run_id not in plans:
-        raise UserError(f"{results.folder} has no run {run_id!r}; it has {', '.join(plans)}")
-    weights = weights_of(results, run_id)
-    if not weights.is_file():
-        raise UserError(
-            f"{run_id} kept no trained weights ({weights} is not there): they are written when a "
-            "run finishes; take one that did"
-        )
-    plan = RunPlan.model_validate(plans[run_id])
+    plan, weights = trained(results, run_id)
     module, images = served(plan, weights), example(plan)
     network = Network(module, images, logits(module, images))
     return register(results, run_id, network, name, tracking_uri, experiment)
@@ -133,6 +124,26 @@ def register_best(
             f"trial {chosen.number} is the best of those that finished"
         )
     return register_run(results, chosen.run_id, name, tracking_uri, experiment), note
+
+
+def trained(results: Results, run_id: str) -> tuple[RunPlan, Path]:
+    """The plan of a run, and the file of the weights that it kept.
+
+    Raises UserError where there is no such run, or it kept none.
+    """
+    from raysuite.plan import RunPlan
+    from raysuite.track.register import weights_of
+
+    plans = {plan["run_id"]: plan for plan in results.plans()}
+    if run_id not in plans:
+        raise UserError(f"{results.folder} has no run {run_id!r}; it has {', '.join(plans)}")
+    weights = weights_of(results, run_id)
+    if not weights.is_file():
+        raise UserError(
+            f"{run_id} kept no trained weights ({weights} is not there): they are written when a "
+            "run finishes; take one that did"
+        )
+    return RunPlan.model_validate(plans[run_id]), weights
 
 
 def only_run(results: Results) -> str:

@@ -59,7 +59,6 @@ def carry_out(request: Request) -> None:
     found: dict[str, BatchFound] = {}
     cluster = current_folder()
     tracking = Tracking(request.tracking_uri) if request.mlflow else None
-    code: int | None = None
     # `kept` until report and MLflow have all: a driver that is killed before is resumed
     try:
         with ExitStack() as kept:
@@ -92,19 +91,16 @@ def carry_out(request: Request) -> None:
                 timings.write(results)
                 if stop is not None:
                     kept.close()
-                    code = say_stopped(request.verb, results, stop, tracking)
-                else:
-                    with timings.phase("report"), ending(joined):
-                        write_report(results, request.silent)
-            if tracking and code is None:
+                    raise typer.Exit(say_stopped(request.verb, results, stop, tracking))
+                with timings.phase("report"), ending(joined):
+                    write_report(results, request.silent)
+            if tracking:
                 with timings.phase("mlflow"):
                     tracking.sync(results)
     except KeyboardInterrupt:
         if results is not None:
             say_how_to_go_on(request.verb, results)
         raise
-    if code is not None:
-        raise typer.Exit(code)
     timings.write(results)
     if request.timings:
         for line in lines(results, timings):

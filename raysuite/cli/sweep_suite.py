@@ -54,7 +54,6 @@ def carry_out(request: Request) -> None:
             suite.forget_failures(suite.planned(results), results)
     cluster = current_folder()
     tracking = Tracking(request.tracking_uri) if request.mlflow else None
-    code: int | None = None
     try:
         with ExitStack() as kept:
             with StopWatch(cluster, request.stop_within_s) as watch:
@@ -68,18 +67,15 @@ def carry_out(request: Request) -> None:
                     stop = _run(request, document, results, capacity, tracking, watch, resume)
                 if stop is not None:
                     kept.close()
-                    code = say_stopped(request.verb, results, stop, tracking)
-            if code is None:
-                write_report(results, request.silent)
-                if tracking:
-                    tracking.sync(results)
-                    tracking.register(results, request.silent)
+                    raise typer.Exit(say_stopped(request.verb, results, stop, tracking))
+            write_report(results, request.silent)
+            if tracking:
+                tracking.sync(results)
+                tracking.register(results, request.silent)
     except KeyboardInterrupt:
         if results is not None:
             say_how_to_go_on(request.verb, results)
         raise
-    if code is not None:
-        raise typer.Exit(code)
     if not any(trial.counts for trial in trials(results)):
         raise typer.Exit(1)
 

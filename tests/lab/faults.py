@@ -105,15 +105,7 @@ def agent(cluster: FaultCluster, seed: int) -> None:
 
 def node(cluster: FaultCluster, seed: int) -> None:
     """A node falls silent: the run goes on on the others, and the cable is mended later."""
-    cluster.held(seed)
-    host = _second(cluster)
-    cluster.lab.link(host, up=False)
-    cluster.release(seed)
-    _taken_up(cluster, seed)
-    cluster.wait(
-        lambda: cluster.lab.node_state(host).startswith(("down", "idle")), f"SLURM gives up {host}"
-    )
-    cluster.lab.link(host, up=True)
+    _without_second(cluster, seed, lambda host, on: cluster.lab.link(host, up=on))
 
 
 def head_host(cluster: FaultCluster, seed: int) -> None:
@@ -159,15 +151,21 @@ def preempt(cluster: FaultCluster, seed: int) -> None:
 
 def host(cluster: FaultCluster, seed: int) -> None:
     """A host without the head loses its power, and comes back later."""
+    _without_second(cluster, seed, lambda host, on: cluster.lab.power(host, on=on))
+
+
+def _without_second(
+    cluster: FaultCluster, seed: int, switch: Callable[[str, bool], object]
+) -> None:
     cluster.held(seed)
     name = _second(cluster)
-    cluster.lab.power(name, on=False)
+    switch(name, False)
     cluster.release(seed)
     _taken_up(cluster, seed)
     cluster.wait(
         lambda: cluster.lab.node_state(name).startswith(("down", "idle")), f"SLURM gives up {name}"
     )
-    cluster.lab.power(name, on=True)
+    switch(name, True)
 
 
 def driver(cluster: FaultCluster, seed: int) -> None:

@@ -151,15 +151,21 @@ def test_a_suite_whose_driver_died_is_resumed_at_most_three_times(
     assert len(list(folder.suites.iterdir())) == (1 if how == "ended" else 0)
 
 
-def test_a_suite_is_resumed_once_its_results_can_be_written(
-    url: str, folder: ClusterFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def bereft(folder: ClusterFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Resuming:
+    """A running head, one of whose suites has just lost its driver."""
     monkeypatch.setattr(resuming, "_LOOK_EACH_S", -1.0)
     driver = holder(tmp_path / "r")
     head = Resuming(folder)
     head.begin()
     driver.kill()
     driver.communicate()
+    return head
+
+
+def test_a_suite_is_resumed_once_its_results_can_be_written(
+    url: str, folder: ClusterFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = bereft(folder, tmp_path, monkeypatch)
     (tmp_path / "r" / ".writable").symlink_to("/dev/full")  # the look removes it
     head.look(url)
     assert Jobs.known == []
@@ -170,12 +176,7 @@ def test_a_suite_is_resumed_once_its_results_can_be_written(
 def test_a_suite_is_not_resumed_while_the_cluster_ends(
     url: str, folder: ClusterFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resuming, "_LOOK_EACH_S", -1.0)
-    driver = holder(tmp_path / "r")
-    head = Resuming(folder)
-    head.begin()
-    driver.kill()
-    driver.communicate()
+    head = bereft(folder, tmp_path, monkeypatch)
     folder.write(Stop(reason="down", deadline=time.time() + 60))
     head.look(url)
     assert Jobs.known == []
