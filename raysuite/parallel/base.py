@@ -53,6 +53,9 @@ class StepSettings:
     """Largest global L2 norm of the gradient."""
     precision: str = "fp32"
     label_smoothing: float = 0.0
+    memory_format: str = "contiguous"
+    """Of the images that the model is given, and, where the framework allows it, of its weights:
+    contiguous or channels_last."""
 
 
 class Strategy(Protocol):
@@ -91,7 +94,7 @@ class Engine(ABC):
         self.world = world
         self.settings = settings
         self.scale = LossScale(model, comm, settings.precision == "fp16", whole_gradients)
-        self.autocast = Autocast(model, settings.precision, world.device)
+        self.autocast = Autocast(model, settings.precision, world.device, settings.memory_format)
         """The model under autocast: what each framework wraps."""
 
     @abstractmethod

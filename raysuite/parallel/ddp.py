@@ -61,6 +61,8 @@ class DdpEngine(TorchEngine):
         options: DdpOptions,
     ) -> None:
         lossless = options.compression == "none"
+        if options.compression == "powersgd":  # its hook takes a view of gradients as matrices
+            model.to(memory_format=torch.contiguous_format)
         super().__init__(model, TorchComm(world.device), world, settings, whole_gradients=lossless)
         with warnings.catch_warnings():
             # newer versions of torch call this option forward_sync_buffers

@@ -176,6 +176,8 @@ class DeepSpeedEngine(Engine):
         options: DeepSpeedOptions,
     ) -> None:
         super().__init__(model, TorchComm(world.device), world, settings)
+        # DeepSpeed broadcasts weights as bytes and shards them flat, which needs them contiguous
+        model.to(memory_format=torch.contiguous_format)
         self._stage = options.zero_stage
         # stage 3 replaces the weights by shards: the names and shapes are noted before
         self._names = [name for name, _ in model.named_parameters()]

@@ -162,6 +162,8 @@ class HorovodEngine(TorchEngine):
         hvd = _horovod()
         lossless = options.compression == "none" and not options.adasum
         super().__init__(model, HorovodComm(hvd), world, settings, whole_gradients=lossless)
+        # Horovod refuses other gradients; those of convolutions are laid out as their weights
+        model.to(memory_format=torch.contiguous_format)
         # all ranks draw the same; Horovod 0.28.1 broadcasts no booleans
         sent = {key: each for key, each in model.state_dict().items() if each.dtype != torch.bool}
         hvd.broadcast_parameters(sent, root_rank=0)

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from raysuite.parallel.comm import Comm
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
 _START = 2.0**8
 """First scale: torch.amp.GradScaler's 2^16 over a mean of 256 samples."""
@@ -159,16 +160,25 @@ class _Scale(torch.autograd.Function):
 
 
 class Autocast(nn.Module):
-    """`model` with forward and backward in `precision`; the logits come out in fp32."""
+    """`model` with forward and backward in `precision`, given images in `memory_format`; the logits
+    come out in fp32."""
 
-    def __init__(self, model: nn.Module, precision: str, device: torch.device) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        precision: str,
+        device: torch.device,
+        memory_format: str = "contiguous",
+    ) -> None:
         super().__init__()
         self.model = model
         self._dtype = _DTYPES[precision]
         self._device = device.type
+        self._memory_format = MEMORY_FORMATS[memory_format]
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits [b, classes] fp32 for images [b, C, H, W] fp32."""
+        """Logits [b, classes] fp32 for images [b, C, H, W] fp32, of whatever strides."""
+        images = images.contiguous(memory_format=self._memory_format)
         if self._dtype is torch.float32:
             logits: Tensor = self.model(images)
             return logits

@@ -227,6 +227,8 @@ def same_search(plan: RunPlan) -> str:
         **spec.model_dump(mode="json", include={"model", "strategy", "resources"}),
         **{key: training[key] for key in ("global_batch", "batch_per_worker", "accumulate")},
         "precision": training["precision"],
+        "memory_format": plan.memory_format,
+        "cudnn_benchmark": spec.training.cudnn_benchmark,
         "clips": training["clip_norm"] is not None,
         "averages": training["ema_decay"] is not None,
         "optimizer": [spec.optimizer.name, getattr(spec.optimizer, "momentum", 0) != 0],

@@ -120,6 +120,10 @@ def resolve(
     each = accumulate if isinstance(share, AutoBatch) else share or 0
     global_batch = training.global_batch or each * workers
     steps = math.ceil(facts.train_samples / global_batch)
+    device, memory_format = device_of(spec, gpus), training.memory_format
+    if memory_format == "auto":
+        short = training.precision != "fp32"
+        memory_format = "channels_last" if short and device == "gpu" else "contiguous"
     return RunPlan(
         run_id=_run_id(spec, repeat, index),
         index=index,
@@ -129,13 +133,14 @@ def resolve(
         spec=spec,
         dataset=facts,
         workers=workers,
-        device=device_of(spec, gpus),
+        device=device,
         global_batch=global_batch,
         micro_batch=global_batch // (workers * accumulate),
         accumulate=accumulate,
         steps_per_epoch=steps,
         total_steps=steps * training.epochs,
         peak_lr=spec.optimizer.peak_lr(global_batch),
+        memory_format=memory_format,
     )
 
 

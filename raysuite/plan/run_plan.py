@@ -42,6 +42,8 @@ class RunPlan(BaseModel):
     total_steps: int
     peak_lr: float
     """Learning rate after warm-up and scaling."""
+    memory_format: Literal["channels_last", "contiguous"] = "contiguous"
+    """Of images and convolutions; what `auto` became. Plans of before had no other."""
 
     @property
     def undecided(self) -> bool:

@@ -99,6 +99,15 @@ class TrainingOptions(Options):
     """Gradients are scaled down to this global L2 norm."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Autocast of forward and backward; the weights stay fp32."""
+    # both left out where they are not set, so that runs keep their ids
+    memory_format: Literal["auto", "channels_last", "contiguous"] = Field(
+        default="auto", exclude_if=lambda name: name == "auto"
+    )
+    """Strides of images and convolutions. `auto`: channels_last, which the tensor cores of GPUs
+    compute in, for 16-bit precision on GPUs, else contiguous."""
+    cudnn_benchmark: bool = Field(default=False, exclude_if=lambda on: not on)
+    """Let cuDNN time its algorithms for each new shape and take the fastest. Two runs may then take
+    different ones and round differently, also a run and its own continuation."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     """Weight of the uniform distribution in the target of the cross-entropy."""
     ema_decay: float | None = Field(default=None, gt=0, lt=1)

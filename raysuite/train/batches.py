@@ -31,7 +31,7 @@ from raysuite.parallel.precision import Autocast
 from raysuite.plan import RunPlan
 from raysuite.plan.batches import decided, search_of
 from raysuite.records.batches import BatchTried, Stage, TriedFile
-from raysuite.train.building import build_engine, build_model
+from raysuite.train.building import build_engine, build_model, set_torch
 from raysuite.train.examination import make_engine
 from raysuite.train.memory import is_out_of_memory
 from raysuite.units import human_bytes
@@ -54,7 +54,7 @@ def search_batch(
     Raises what the model or the strategy raises, and MemoryError where a rank ran out in a true
     step with others beside it: the ranks then have to be started again.
     """
-    torch.set_num_threads(plan.spec.resources.cpus_per_worker)
+    set_torch(plan)
     strategy = make_strategy(plan.spec.strategy)
     strategy.start(world)
     try:
@@ -162,7 +162,8 @@ class _Ranks:
         plan, world = self._plan, self._world
         model = build_model(plan, world)
         model.train()
-        wrapped = Autocast(model, plan.spec.training.precision, world.device)
+        precision = plan.spec.training.precision
+        wrapped = Autocast(model, precision, world.device, plan.memory_format)
         batch = self._batch(size, size)
         functional.cross_entropy(wrapped(batch.images).float(), batch.labels).backward()
         now(world.device)

@@ -12,7 +12,14 @@ from raysuite import models, optim
 from raysuite.models.fine_tuning import load_weights
 from raysuite.optim.average import WeightAverage
 from raysuite.parallel.base import Engine, StepSettings, Strategy, World
+from raysuite.parallel.precision import MEMORY_FORMATS
 from raysuite.plan import RunPlan
+
+
+def set_torch(plan: RunPlan) -> None:
+    """Set what torch keeps for the whole process, in which the run before may have set others."""
+    torch.set_num_threads(plan.spec.resources.cpus_per_worker)
+    torch.backends.cudnn.benchmark = plan.spec.training.cudnn_benchmark
 
 
 def build_model(plan: RunPlan, world: World) -> nn.Module:
@@ -21,6 +28,7 @@ def build_model(plan: RunPlan, world: World) -> nn.Module:
     model = models.build(plan.spec.model, plan.dataset)
     if plan.spec.model.weights is not None:
         load_weights(model, Path(plan.spec.model.weights), plan.dataset.classes)
+    model.to(memory_format=MEMORY_FORMATS[plan.memory_format])
     return model.to(world.device)
 
 
@@ -43,6 +51,7 @@ def build_engine(
             clip_norm=training.clip_norm,
             precision=training.precision,
             label_smoothing=training.label_smoothing,
+            memory_format=plan.memory_format,
         ),
     )
     return engine, average

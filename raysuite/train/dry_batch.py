@@ -28,6 +28,7 @@ from raysuite.data.reading import read, shown
 from raysuite.data.source import open_source
 from raysuite.errors import Mistake, UserError
 from raysuite.models.fine_tuning import load_weights
+from raysuite.parallel.precision import MEMORY_FORMATS
 from raysuite.plan import RunPlan
 from raysuite.spec.data import DataOptions
 from raysuite.spec.datasets import DatasetFacts
@@ -41,6 +42,12 @@ _IMAGES = 2
 """As in the smallest micro-batch: raysuite.data.order pads smaller ones."""
 _PASSES = 2
 """A layer that is used in every second step shows in two."""
+
+
+_STRIDES = (
+    "; the images are channels_last: use flatten or reshape in the place of view, or set "
+    "training.memory_format: contiguous"
+)
 
 
 @dataclass(frozen=True)
@@ -62,7 +69,7 @@ class Network:
 
 def mistakes(plan: RunPlan) -> list[Mistake]:
     """Why this plan's network cannot be trained under its strategy, or its images not be read."""
-    found = _network(plan.spec.model.model_dump_json(), plan.dataset)
+    found = _network(plan.spec.model.model_dump_json(), plan.dataset, plan.memory_format)
     wrong = {"model.name": found} if isinstance(found, str) else _refused(plan.spec.strategy, found)
     if unread := _unread(plan.spec.data.model_dump_json(), plan.dataset):
         wrong = {**wrong, "data.name": unread}
@@ -70,7 +77,7 @@ def mistakes(plan: RunPlan) -> list[Mistake]:
 
 
 @cache
-def _network(model: str, facts: DatasetFacts) -> Network | str:
+def _network(model: str, facts: DatasetFacts, memory_format: str) -> Network | str:
     """What a pass in training and one in evaluation tell; or why there is none.
 
     A large network is passed through on torch's meta device, if it allows it: that takes neither
@@ -82,7 +89,7 @@ def _network(model: str, facts: DatasetFacts) -> Network | str:
             built = models.build(options, facts)
             large = sum(each.numel() for each in built.parameters()) > _LARGE
             if large and options.weights is None:
-                return examine(built, facts)
+                return examine(built, facts, memory_format)
     except (Exception, SystemExit):
         pass  # the one with numbers says why
     try:
@@ -90,7 +97,7 @@ def _network(model: str, facts: DatasetFacts) -> Network | str:
             built = models.build(options, facts)
             if options.weights is not None and Path(options.weights).is_file():
                 load_weights(built, Path(options.weights), facts.classes)
-            return examine(built, facts)
+            return examine(built, facts, memory_format)
     except UserError as error:
         return str(error)
     except (Exception, SystemExit) as error:  # the user's forward may raise anything
@@ -98,11 +105,14 @@ def _network(model: str, facts: DatasetFacts) -> Network | str:
         return (
             f"given images of shape {shape} in fp32, it raised {type(error).__name__}: {error}; "
             "correct the network, or change data.image_size or data.channels"
+            + (_STRIDES if memory_format == "channels_last" else "")
         )
 
 
-def examine(model: nn.Module, facts: DatasetFacts) -> Network:
+def examine(model: nn.Module, facts: DatasetFacts, memory_format: str = "contiguous") -> Network:
     """Pass random images through a model. Raises UserError, and whatever its code raises."""
+    strides = MEMORY_FORMATS[memory_format]
+    model.to(memory_format=strides)
     named = dict(model.named_parameters())
     trained = {name: each for name, each in named.items() if each.requires_grad}
     if not trained:
@@ -125,7 +135,7 @@ def examine(model: nn.Module, facts: DatasetFacts) -> Network:
     model.train()
     for _ in range(_PASSES):
         model.zero_grad()
-        logits = _checked(model(torch.randn(shape, device=device)), facts.classes)
+        logits = _checked(model(_images(shape, device, strides)), facts.classes)
         if not logits.requires_grad:
             raise UserError(
                 "its output does not depend on any parameter that is trained; look for .detach(), "
@@ -136,7 +146,7 @@ def examine(model: nn.Module, facts: DatasetFacts) -> Network:
         sparse |= {name for name in with_gradient[-1] if _gradient(trained[name]).is_sparse}
     model.eval()
     with torch.no_grad():
-        _checked(model(torch.randn(shape, device=device)), facts.classes)
+        _checked(model(_images(shape, device, strides)), facts.classes)
     ever, always = set.union(*with_gradient), set.intersection(*with_gradient)
     return Network(
         unused=tuple(name for name in trained if name not in ever),
@@ -228,6 +238,10 @@ def _unread(data: str, facts: DatasetFacts) -> str:
     except UserError as error:
         return "" if options.bad_samples == "skip" else str(error)
     return ""
+
+
+def _images(shape: tuple[int, ...], device: torch.device, strides: torch.memory_format) -> Tensor:
+    return torch.randn(shape, device=device).contiguous(memory_format=strides)
 
 
 def _listed(names: list[str] | tuple[str, ...]) -> str:

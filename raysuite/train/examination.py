@@ -30,6 +30,7 @@ from raysuite.data.order import permutation, rank_slices
 from raysuite.optim import build_optimizer
 from raysuite.parallel.base import Engine, StepSettings, Strategy, World
 from raysuite.parallel.comm import Comm
+from raysuite.parallel.precision import MEMORY_FORMATS
 from raysuite.parallel.single import Single
 from raysuite.spec.optimizers import OptimizerOptions, SgdOptions
 from raysuite.train.small_network import SEED, SmallNet, batch_of, make_samples
@@ -114,7 +115,7 @@ def compare(
                 return Comparison(fault=fault)
             rates = [rate * _pace(optimizer) for rate in RATES]
             found = _train(engine, data, rates, global_batch, world, settings.accumulate)
-            exact = replace(settings, precision="fp32")
+            exact = replace(settings, precision="fp32", memory_format="contiguous")
             reference = make_engine(
                 single, alone, exact, batch_norm, optimizer, global_batch, passes
             )
@@ -168,6 +169,7 @@ def make_engine(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         net = SmallNet(batch_norm).to(world.device)
+        net.to(memory_format=MEMORY_FORMATS[settings.memory_format])
     return strategy.prepare(
         net,
         lambda parameters: build_optimizer(optimizer, parameters, _RATE_AT_START),
@@ -177,6 +179,7 @@ def make_engine(
             clip_norm=settings.clip_norm,
             precision=settings.precision,
             label_smoothing=settings.label_smoothing,
+            memory_format=settings.memory_format,
         ),
     )
 

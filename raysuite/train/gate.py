@@ -68,6 +68,7 @@ def check(plan: RunPlan, world: World, strategy: Strategy, facts: dict[str, Any]
         training.clip_norm,
         training.precision,
         training.label_smoothing,
+        plan.memory_format,
     )
     own = _own(plan.spec.optimizer)
     if options.name == "custom":

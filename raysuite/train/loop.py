@@ -270,7 +270,7 @@ def whole_state(model: nn.Module, weights: dict[str, Tensor]) -> dict[str, Any]:
 
     def whole(value: Any) -> Any:
         if id(value) in names:
-            return weights[names[id(value)]]
+            return weights[names[id(value)]].contiguous()
         return value.cpu() if isinstance(value, Tensor) else value
 
     return {key: whole(value) for key, value in model.state_dict(keep_vars=True).items()}

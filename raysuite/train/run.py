@@ -18,6 +18,7 @@ from raysuite.parallel.base import World
 from raysuite.plan import RunPlan
 from raysuite.records import Record, RunFailed, RunFinished, RunPruned, RunStarted, RunStopped
 from raysuite.train import gate
+from raysuite.train.building import set_torch
 from raysuite.train.costs import run_costs
 from raysuite.train.examination import same_on_all_ranks
 from raysuite.train.loop import TrainingLoop
@@ -71,7 +72,7 @@ def execute(
         raise ValueError(f"{plan.title}: its batch is still to be found by trial")
     began = time.perf_counter()
     parts: dict[str, float] = defaultdict(float)
-    torch.set_num_threads(plan.spec.resources.cpus_per_worker)
+    set_torch(plan)
     memory = PeakMemory(world.device)
     strategy = make_strategy(plan.spec.strategy, plan.spec.measure.profile == "torch")
     with _timed(parts, "join"):

@@ -50,7 +50,8 @@ def validate(
     forward = engine.forward
     if average is not None:
         average_buffers(average.model, engine.comm)
-        forward = Autocast(average.model, engine.settings.precision, world.device)
+        settings = engine.settings
+        forward = Autocast(average.model, settings.precision, world.device, settings.memory_format)
     order, global_batch = np.arange(plan.dataset.val_samples), plan.micro_batch * plan.workers
     steps = rank_slices(order, global_batch, plan.workers, world.rank, skipped=skipped)
     # on the device: to read it at every batch would have the host wait for each

@@ -34,7 +34,10 @@ def main(request: dict[str, Any], file: Path) -> None:
         strategy.start(world)
         found.append({})
         for defect in request["defects"]:
-            settings = StepSettings(1, 2, 0.5, "bf16" if defect == "bf16" else "fp16")
+            short, strides = "fp16", "contiguous"
+            if defect == "bf16":
+                short, strides = "bf16", "channels_last"
+            settings = StepSettings(1, 2, 0.5, short, memory_format=strides)
             with DEFECTS[defect](world) if defect in DEFECTS else contextlib.nullcontext():
                 verdict = gate.examine(options, world, strategy, settings)
             found[-1][defect] = {
