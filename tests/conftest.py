@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -12,6 +13,13 @@ from hypothesis import settings
 
 settings.register_profile("raysuite", deadline=None)
 settings.load_profile("raysuite")
+
+# whoever tests may do so under nohup or in the background of a script: what is tested must hear
+# these two (a child process begins with the default where its parent has a handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda number, frame: None)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 DURATIONS = "RAYSUITE_TEST_DURATIONS"
 """The variable that names the file; without it nothing is recorded."""

@@ -6,7 +6,6 @@ import fcntl
 import os
 import pty
 import select
-import signal
 import subprocess
 import sys
 import termios
@@ -19,7 +18,6 @@ TIMEOUT_S = 120
 
 
 def _takes_the_terminal() -> None:
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever tests may do so under nohup
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
