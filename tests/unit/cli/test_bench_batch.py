@@ -11,7 +11,7 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from raysuite.cli import app
-from raysuite.cli.bench.batch import told
+from raysuite.cli.bench import told
 from raysuite.plan import make_plans
 from raysuite.plan.batches import opened, outcome
 from raysuite.records import BatchTried

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from raysuite.cli import app
-from raysuite.cli.cluster.env import exports
-from raysuite.cli.cluster.up import _how_to_go_on, _wait, _working_folder
+from raysuite.cli.cluster import _how_to_go_on, _wait, _working_folder, exports
 from raysuite.cluster.client import NotStartedError
 from raysuite.cluster.files import Head
 from raysuite.cluster.folder import ClusterFolder, all_folders, prepare

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from raysuite.cli import app
-from raysuite.cli.cluster.site_questions import ask_all
+from raysuite.cli.cluster import ask_all
 from raysuite.cluster.sites import find_site
 from raysuite.spec.site import SlurmSite
 

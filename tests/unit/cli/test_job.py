@@ -11,9 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from raysuite.cli import app
-from raysuite.cli.job.follow import ending
-from raysuite.cli.job.server import _chosen
-from raysuite.cli.job.telling import as_json, rows
+from raysuite.cli.job import _chosen, as_json, ending, rows
 from raysuite.cluster.files import Cluster, Head
 from raysuite.cluster.folder import ClusterFolder, prepare
 from raysuite.errors import UserError

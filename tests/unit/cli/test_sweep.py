@@ -13,7 +13,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from raysuite.cli import app
-from raysuite.cli.data.of_spec import stand_ins_of
+from raysuite.cli.data import stand_ins_of
 from raysuite.cli.sweep_progress import SweepProgress
 from raysuite.cli.sweep_words import table, titles
 from raysuite.plan import RunPlan

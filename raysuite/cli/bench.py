@@ -1,0 +1,526 @@
+"""`raysuite bench`: measure data loaders and batch sizes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+import yaml
+
+from raysuite.cli.console import print_text, stderr, stdout
+from raysuite.cli.data import cpus
+from raysuite.cli.run_options import gpus_before
+from raysuite.errors import UserError
+from raysuite.spec.datasets import DATASETS
+from raysuite.units import human_bytes, human_seconds
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from raysuite.plan import RunPlan
+    from raysuite.plan.loading import LoadingPlan
+    from raysuite.records import BatchFound
+    from raysuite.records.batch_figures import SizeFigures
+    from raysuite.records.loading import LoadingBench
+    from raysuite.spec.data import DataOptions
+
+# A comparison of loaders on its way: the bar, the table, the files, MLflow.
+
+
+def tell_plan(plan: LoadingPlan, as_json: bool) -> None:
+    """What would be timed."""
+    if as_json:
+        print_text(plan.model_dump_json(indent=2))
+        return
+    for each in plan.candidates:
+        print_text(each.name)
+    timings = plan.repeats * len(plan.candidates)
+    length = f"{plan.images:,} images" if plan.images else f"{plan.seconds:g} s"
+    least = "" if plan.images else f": {human_seconds(timings * plan.seconds)}, and the starts"
+    print_text(f"{timings} timings of {length} each on {plan.title}{least}")
+
+
+def measure_and_tell(
+    plan: LoadingPlan,
+    folder: Path,
+    asked: bool,
+    as_json: bool,
+    mlflow: bool,
+    tracking_uri: str | None,
+) -> LoadingBench:
+    """Measure, report, track; also what was measured before Ctrl-C, which is raised again."""
+    from raysuite.orchestrate.loading import compare
+    from raysuite.records.loading import FILE, LoadingBench
+
+    interrupted = False
+    with _progress(plan, hidden=as_json) as (begun, told):
+        try:
+            measured = compare(plan, folder, cpus(), asked, begun, told)
+        except KeyboardInterrupt:
+            if not (folder / FILE).exists():
+                raise
+            interrupted = True
+            measured = LoadingBench.model_validate_json((folder / FILE).read_bytes())
+    _report(measured, folder, as_json)
+    if interrupted:
+        raise KeyboardInterrupt
+    if mlflow:
+        from raysuite.track.loading import log_loaders
+
+        error = log_loaders(measured, folder, tracking_uri)
+        if error:
+            print_text(f"{error}\nNothing is lost: {folder} holds all figures.", error=True)
+    return measured
+
+
+def _report(measured: LoadingBench, folder: Path, as_json: bool) -> None:
+    from raysuite.records.loading import loading_rows
+    from raysuite.report.data import finite
+    from raysuite.report.loading.build import build
+    from raysuite.report.loading.doctor import diagnose
+    from raysuite.report.loading.tables import described, notes, terminal_table
+
+    rows, diagnosis = loading_rows(measured), diagnose(measured)
+    build(measured, folder)
+    if as_json:
+        figures = {
+            "folder": str(folder),
+            "complete": measured.complete,
+            "rows": [asdict(row) | {"candidate": row.candidate.name} for row in rows],
+            "diagnosis": asdict(diagnosis),
+            "notes": notes(measured, rows),
+        }
+        print_text(json.dumps(finite(figures), indent=2, ensure_ascii=False))
+        return
+    out = stdout()
+    out.print(f"{measured.name}: {described(measured)}")
+    out.print(terminal_table(rows))
+    for note in notes(measured, rows):
+        out.print(f"- {note}")
+    out.print(f"- {diagnosis}")
+    print_text(f"\n{folder / 'loaders.html'}")
+
+
+@contextmanager
+def _progress(
+    plan: LoadingPlan, hidden: bool
+) -> Iterator[tuple[Callable[[str, int], None], Callable[[Any], None]]]:
+    """A bar on stderr: what is being timed, and how much is left."""
+    console = stderr()
+    if hidden or not console.is_terminal:
+        yield lambda name, repeat: None, lambda fact: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
+        total = plan.repeats * len(plan.candidates)
+        task = bar.add_task("looking at the images", total=total)
+
+        def begun(name: str, repeat: int) -> None:
+            bar.update(task, description=f"round {repeat + 1} of {plan.repeats}: {name}")
+
+        yield begun, lambda fact: bar.advance(task)
+
+
+# `raysuite bench loaders`: images per second of every loader, and what bounds the best.
+
+
+def loaders(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATASET|SPEC",
+            help=f"{', '.join(DATASETS)}, module:attribute, or a spec's YAML file.",
+        ),
+    ],
+    loader: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME|BLOCK",
+            help="Only these: native, dali, memory, ray_data, synthetic, or a block such as "
+            "'{name: native, decode: scaled}'. Can be given several times.",
+        ),
+    ] = None,
+    threads: Annotated[
+        str | None,
+        typer.Option(metavar="N,N", help="Threads (Ray tasks); default: up to all CPUs."),
+    ] = None,
+    processes: Annotated[
+        str | None,
+        typer.Option(metavar="N,N", help="native's loading processes; default: all CPUs. 0: none."),
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Images of a batch.")] = 64,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Length of one timing.")] = 3.0,
+    images: Annotated[int | None, typer.Option(min=1, help="Or: images of one timing.")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds over all loaders.")] = 5,
+    split: Annotated[Literal["train", "val"], typer.Option(help="What is loaded.")] = "train",
+    augment: Annotated[
+        str | None, typer.Option(help="none, pad_crop_flip, resized_crop_flip; default: the set's.")
+    ] = None,
+    image_size: Annotated[
+        int | None, typer.Option("--image-size", min=1, help="Pixels that the network sees.")
+    ] = None,
+    path: Annotated[str | None, typer.Option(help="Where the set lies.")] = None,
+    form: Annotated[
+        str | None, typer.Option("--format", help="folder, tfrecord, idx, binary or pickle.")
+    ] = None,
+    device: Annotated[
+        Literal["auto", "cpu", "gpu"], typer.Option(help="Where batches are delivered.")
+    ] = "auto",
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Default: results/loaders-DATASET/DATE-TIME."),
+    ] = None,
+    mlflow: Annotated[bool, typer.Option(help="Send the figures to MLflow.")] = True,
+    tracking_uri: Annotated[
+        str | None,
+        typer.Option(
+            envvar="MLFLOW_TRACKING_URI", help="MLflow's store; default sqlite:///mlflow.db."
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be timed; start nothing.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Time every loader on a data set, beside bare decoding and bare reading.
+
+    Loaders are timed in rounds, each time in fresh processes. What cannot be timed is a row that
+    says why. The last line says what bounds the best loader, and what to try. From a spec come
+    its data set and, unless --loader names others, its loaders beside the usual ones.
+
+    \b
+    Examples:
+      raysuite bench loaders digits
+      raysuite bench loaders imagenet --threads 1,2,4 --repeats 10
+      raysuite bench loaders image_folder --path photos --image-size 224 --augment resized_crop_flip
+      raysuite bench loaders experiments/quickstart.yaml --loader native --loader dali
+      raysuite bench loaders imagenet --loader '{name: native, decode: scaled}' --loader native
+    """
+    from raysuite.plan.loading import LoadingPlan, candidates, default_blocks, facts_of
+    from raysuite.plan.loading import loader_blocks as blocks_of
+    from raysuite.plan.resolve import local_gpus
+
+    given = {"augment": augment, "image_size": image_size, "path": path, "format": form}
+    data, own = _data(what, {key: value for key, value in given.items() if value is not None})
+    gpus = local_gpus()
+    if device == "gpu" and not gpus:
+        raise UserError("--device gpu: there is no GPU here; use cpu, or auto")
+    blocks = blocks_of(_parsed(loader)) if loader else [*own, *default_blocks(gpus)]
+    several = _numbers("--threads", threads, 1) or _spread(cpus())
+    plan = LoadingPlan(
+        data=data,
+        facts=facts_of(data),
+        split=split,
+        batch=batch,
+        seconds=seconds,
+        images=images,
+        repeats=repeats,
+        device="gpu" if gpus and device != "cpu" else "cpu",
+        candidates=tuple(
+            candidates(blocks, several, _numbers("--processes", processes, 0) or _all(processes))
+        ),
+    )
+    if dry_run:
+        tell_plan(plan, as_json)
+        return
+    folder = _loaders_folder(out, data.name)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
+    measured = measure_and_tell(plan, folder, bool(loader), as_json, mlflow, tracking_uri)
+    names = {each.name for each in measured.candidates if each.kind == "loader" and each.width}
+    if names.isdisjoint(timing.candidate for timing in measured.timings):
+        raise typer.Exit(1)
+
+
+def _data(what: str, given: dict[str, Any]) -> tuple[DataOptions, list[dict[str, Any]]]:
+    """The data set, and the loaders of a spec. Raises UserError for what names none."""
+    from raysuite.plan import expand
+    from raysuite.plan.loading import checked_data
+    from raysuite.spec import read_document
+
+    if Path(what).suffix not in (".yaml", ".yml"):
+        return checked_data({"name": what, **given}), []
+    specs = [spec for _, spec in expand(read_document(Path(what)))]
+    sets = {each.data.model_dump_json(): each.data.model_dump() | given for each in specs}
+    checked = {str(block): checked_data(block) for block in sets.values()}
+    if len(checked) > 1:
+        names = ", ".join(f"{each.name} {each.form or ''}".strip() for each in checked.values())
+        raise UserError(
+            f"{what} has {len(checked)} data sets ({names}); name one of them instead of the spec, "
+            "or choose by --format, --path and --image-size"
+        )
+    own = [spec.loader.model_dump(exclude_defaults=True) | {"name": spec.loader.name}
+           for spec in specs]  # fmt: skip
+    return next(iter(checked.values())), own
+
+
+def _parsed(loader: Sequence[str]) -> list[Any]:
+    found: list[Any] = []
+    for each in loader:
+        try:
+            block = yaml.safe_load(each)
+        except yaml.YAMLError as error:
+            raise UserError(f"--loader {each!r} is not YAML: {error}") from error
+        found += block.split(",") if isinstance(block, str) else [block]
+    return found
+
+
+def _numbers(option: str, given: str | None, least: int) -> list[int]:
+    words = given.split(",") if given else []
+    if not all(word.strip().isdecimal() and int(word) >= least for word in words):
+        raise UserError(
+            f"{option}: given was {given!r}; valid are whole numbers from {least} on, such as 1,2,4"
+        )
+    return sorted({int(word) for word in words} - {0})
+
+
+def _spread(most: int) -> list[int]:
+    """A few numbers of threads up to `most`."""
+    return sorted({1, most // 4, most // 2, most} - {0})
+
+
+def _all(processes: str | None) -> list[int]:
+    return [cpus()] if processes is None else []
+
+
+def _loaders_folder(out: Path | None, name: str) -> Path:
+    stem = "".join(letter if letter.isalnum() else "-" for letter in name)
+    folder = out or Path("results", f"loaders-{stem}", time.strftime("%Y%m%d-%H%M%S"))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "messages.log").touch()
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written to: {error.strerror}; give --out") from error
+    return folder
+
+
+# `raysuite bench batch`: which batches fit, and how fast they are, for each strategy of a spec.
+
+
+def batch(
+    spec: Annotated[Path, typer.Argument(metavar="SPEC", help="The experiment's YAML file.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Override keys of the spec."),
+    ] = None,
+    scale: Annotated[
+        str | None, typer.Option(help="A form under the spec's `scales`, such as laptop.")
+    ] = None,
+    at_most: Annotated[
+        int | None, typer.Option(min=1, help="The largest micro-batch that is tried.")
+    ] = None,
+    memory_share: Annotated[
+        float | None,
+        typer.Option(min=0.01, max=1.0, help="What of the free memory may be used; 0.9."),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(envvar="RAY_ADDRESS", help="Join this Ray cluster instead of starting one."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Default: results/batches-NAME/DATE-TIME."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be tried; start nothing.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Try batch sizes on the workers of each variant of a spec: what fits, and how fast it is.
+
+    Random images of the data set's shape are used. A spec with `accumulate: auto` has its batch
+    cut; any other has the samples of each worker doubled. `raysuite run` finds a batch by itself
+    where the spec says auto.
+
+    \b
+    Examples:
+      raysuite bench batch experiments/quickstart.yaml --at-most 256
+      raysuite bench batch experiments/quickstart.yaml 'matrix.strategy=[ddp, deepspeed]' --json
+      raysuite bench batch SPEC training.accumulate=auto     # the batch as it is, cut
+    """
+    from raysuite.cli.run_batches import search_batches
+    from raysuite.orchestrate import suite
+    from raysuite.orchestrate.preflight import dry_batch, unproven
+    from raysuite.orchestrate.stopping import StopWatch
+    from raysuite.plan import make_plans
+    from raysuite.plan.batches import opened
+    from raysuite.spec import read_document
+
+    document = read_document(spec, overrides or [], scale)
+
+    def wishes(gpus: int | None) -> list[RunPlan]:
+        plans = make_plans(document, gpus)
+        return _distinct([opened(plan, at_most, memory_share) for plan in plans])
+
+    first = wishes(gpus_before(address))
+    if dry_run:
+        _tell_plan(first, as_json)
+        return
+    folder = _batch_folder(out, first[0].spec.name)
+    with (
+        dry_batch(unproven(first), document) as check_batch,
+        StopWatch(None, 0.0) as watch,
+        suite.connect(address) as capacity,
+    ):
+        check_batch()
+        plans = wishes(int(capacity.gpus))
+        suite.check(plans, capacity, document)
+        decision = search_batches(plans, folder, capacity.nodes, watch, silent=as_json)
+    if decision.stop is not None:
+        raise typer.Exit(os.EX_TEMPFAIL)
+    found = list(decision.found.values())
+    data = [_batch_data(plan, each) for plan, each in zip(decision.plans, found, strict=True)]
+    (folder / "batches.json").write_text(json.dumps(data, indent=2), "utf-8")
+    if as_json:
+        print_text(json.dumps({"folder": str(folder), "searches": data}, indent=2))
+        return
+    console = stdout()
+    for plan, each in zip(decision.plans, found, strict=True):
+        for part in told(plan, each):
+            console.print(part)
+    print_text(f"\n{folder / 'batches.json'}")
+
+
+def _distinct(plans: Sequence[RunPlan]) -> list[RunPlan]:
+    """One plan for each search: repeats and loaders share one."""
+    from raysuite.plan.batches import same_search
+
+    return list({same_search(plan): plan for plan in reversed(plans)}.values())[::-1]
+
+
+def _batch_folder(out: Path | None, name: str) -> Path:
+    folder = out or Path("results", f"batches-{name}", time.strftime("%Y%m%d-%H%M%S"))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written to: {error.strerror}; give --out") from error
+    return folder
+
+
+def _tell_plan(plans: Sequence[RunPlan], as_json: bool) -> None:
+    from raysuite.plan.batches import sizes_of
+
+    tried = {_name(plan): sizes_of(plan).sizes for plan in plans}
+    if as_json:
+        print_text(json.dumps(tried, indent=2))
+        return
+    for name, sizes in tried.items():
+        print_text(f"{name}: micro-batches of {', '.join(map(str, sizes))}, as far as they fit")
+
+
+def _name(plan: RunPlan) -> str:
+    """The variant without its loader, of which random images have none."""
+    from raysuite.records.names import extras, strategy_name, workers_name
+
+    data = plan.model_dump(mode="json")
+    batch_keys = ("training.global_batch", "training.batch_per_worker")
+    data["label"] = {key: each for key, each in data["label"].items() if key not in batch_keys}
+    parts = (strategy_name(data), workers_name(plan.workers), *extras(data))
+    return " · ".join([plan.spec.model.name, *parts])
+
+
+def _batch_data(plan: RunPlan, found: BatchFound) -> dict[str, Any]:
+    figures = _figures(found)
+    return {
+        "name": _name(plan),
+        "strategy": plan.spec.strategy.model_dump(mode="json"),
+        "workers": plan.workers,
+        "device": plan.device,
+        "largest": max(each.micro_batch for each in figures if each.fits),
+        "fastest": found.micro_batch,
+        "seconds": found.seconds,
+        "sizes": [
+            {
+                "micro_batch": each.micro_batch,
+                "fits": each.fits,
+                "peak_bytes": each.peak_bytes,
+                "limit_bytes": each.limit_bytes,
+                "images_per_second": list(speed.values)
+                if (speed := each.images_per_second)
+                else [],
+                "message": each.message,
+            }
+            for each in figures
+        ],
+    }
+
+
+def _figures(found: BatchFound) -> list[SizeFigures]:
+    from raysuite.records.batch_figures import size_figures
+
+    return size_figures(found.tried)
+
+
+def told(plan: RunPlan, found: BatchFound) -> tuple[Table, str]:
+    """What was found for a plan, as a person reads it."""
+    return _table(plan, found), _summary(found)
+
+
+def _table(plan: RunPlan, found: BatchFound) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from raysuite.report.text import stat
+
+    table = Table(
+        box=box.SIMPLE_HEAD, pad_edge=False, title=Text(_name(plan)), title_justify="left"
+    )
+    for heading in ("micro-batch", "fits", "memory", "of", "images/s", ""):
+        table.add_column(heading, justify="left" if heading in ("fits", "") else "right")
+    for each in _figures(found):
+        note = "fastest" if each.micro_batch == found.micro_batch else each.message
+        table.add_row(
+            str(each.micro_batch),
+            Text("yes", "green") if each.fits else Text("no", "red"),
+            human_bytes(each.peak_bytes) if each.peak_bytes is not None else "–",
+            human_bytes(each.limit_bytes) if each.limit_bytes is not None else "–",
+            stat(each.images_per_second),
+            Text(note),
+        )
+    return table
+
+
+def _summary(found: BatchFound) -> str:
+    largest = max(each.micro_batch for each in _figures(found) if each.fits)
+    why = {
+        "memory": "no larger one fits",
+        "at_most": "no larger one was asked for",
+        "samples": "the training set holds no more",
+        "batch": "it is the whole batch of a worker",
+    }[found.bound]
+    return (
+        f"largest: {largest} samples a worker ({why}); fastest: {found.micro_batch}, the smallest "
+        "whose mean is within 5 % of the highest" + _unclear(found)
+    )
+
+
+def _unclear(found: BatchFound) -> str:
+    others = ", ".join(map(str, found.not_told_apart))
+    return f"; the timings vary so much that {others} may be as fast or faster" if others else ""
+
+
+bench = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Measure a part of training by itself.",
+)
+
+
+@bench.callback()
+def _group() -> None:
+    """A group of verbs."""
+
+
+for _verb in (loaders, batch):
+    bench.command(_verb.__name__)(_verb)

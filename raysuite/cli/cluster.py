@@ -1,0 +1,863 @@
+"""`raysuite cluster`: start, watch and stop Ray clusters; describe the sites that have them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from raysuite.cli.console import print_text, stderr, stdout
+from raysuite.cluster.findings import State
+from raysuite.errors import SpecError, UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from raysuite.cluster.client import Progress
+    from raysuite.cluster.dashboard import RayJob
+    from raysuite.cluster.files import Cluster, Head
+    from raysuite.cluster.folder import ClusterFolder
+    from raysuite.cluster.status import Status
+
+# How clusters are told to people and to programs.
+
+
+def in_words(status: Status) -> str:
+    """The state with its reason."""
+    return f"{status.state} ({status.why})" if status.why else status.state
+
+
+def node_in_words(status: Status, index: int) -> str:
+    """The state of a node: its own word, checked against Ray's count."""
+    node = status.nodes[index]
+    if status.state == "up" and node.state == "joined" and not status.is_alive(node):
+        return "lost"
+    return f"{node.state} ({node.message})" if node.message else node.state
+
+
+def mlflow_in_words(head: Head) -> str:
+    """Where the MLflow server is, and whether it answers yet."""
+    if not head.mlflow:
+        return f"none ({head.mlflow_error})" if head.mlflow_error else "none"
+    return head.mlflow if head.mlflow_answers else f"{head.mlflow} (starting)"
+
+
+def age(since: float) -> str:
+    """How long ago, in the largest unit that fits twice."""
+    seconds = max(0, int(time.time() - since))
+    for unit, name in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * unit:
+            return f"{seconds // unit} {name}"
+    return f"{seconds} s"
+
+
+def as_data(status: Status) -> dict[str, Any]:
+    """For --json; no secret is in it."""
+    cluster, head = status.cluster, status.head
+    return {
+        "name": cluster.name,
+        "state": status.state,
+        "why": status.why,
+        "site": cluster.site.name,
+        "backend": cluster.backend,
+        "job": cluster.job,
+        "slurm_state": status.job.state,
+        "slurm_reason": status.job.reason,
+        "created": cluster.created,
+        "working_folder": cluster.working_folder,
+        "nodes_wanted": status.wanted,
+        "nodes_alive": status.alive_count,
+        "cpus": status.alive.cpus if status.alive else 0.0,
+        "gpus": status.alive.gpus if status.alive else 0.0,
+        "gcs": head.gcs if head else None,
+        "client": head.client if head else None,
+        "dashboard": head.dashboard if head else None,
+        "mlflow": head.mlflow if head else None,
+        "mlflow_answers": bool(head and head.mlflow_answers),
+        "mlflow_error": head.mlflow_error if head else "",
+        "nodes": [
+            {
+                "host": node.host,
+                "address": node.address,
+                "state": node_in_words(status, index),
+                "alive": status.is_alive(node),
+                "seconds": node.seconds,
+            }
+            for index, node in enumerate(status.nodes)
+        ],
+    }
+
+
+# `raysuite cluster env`: the variables by which programs find a cluster.
+
+
+def env(
+    name: Annotated[
+        str | None, typer.Argument(help="The cluster; default: the only one.", show_default=False)
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
+) -> None:
+    """Print `export` lines that let `ray job submit` and MLflow find a cluster.
+
+    They hold paths of secrets, and no secrets.
+
+    \b
+    Examples:
+      eval "$(raysuite cluster env)"
+      eval "$(raysuite cluster env second)"
+    """
+    from raysuite.cluster.environment import client_environment
+    from raysuite.cluster.status import check_here, find_folder, status_of
+
+    folder = find_folder(name)
+    status = status_of(folder)
+    check_here(status)
+    if status.head is None or not status.lives:
+        hint = "wait until it is up" if status.lives else "`raysuite cluster up` starts it"
+        raise UserError(f"the cluster {folder.name!r} is {status.state}; {hint}")
+    variables = client_environment(folder, status.head)
+    print_text(json.dumps(variables, indent=2) if as_json else exports(variables))
+
+
+def exports(variables: Mapping[str, str]) -> str:
+    """Lines for a POSIX shell, in which each value is one word whatever it holds."""
+    return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items())
+
+
+# What `raysuite cluster site new` asks of somebody who sits before it.
+
+QUESTIONS = {
+    "slurm": {
+        "partition": "partition",
+        "account": "account that pays",
+        "time": "time limit (HH:MM:SS or D-HH:MM:SS)",
+        "nodes": "nodes, unless --nodes says otherwise",
+        "cpus_per_node": "CPUs of a node",
+        "gpus_per_node": "GPUs of a node",
+        "memory_per_node": "memory of a node (480G; 0 for all)",
+        "interface": "network interface between nodes (ib0, ...)",
+        "modules": "modules to load, with commas",
+        "scratch": "folder on each node's own disk",
+        "image": "Apptainer image (a path)",
+    },
+    "local": {"scratch": "folder for temporary files", "image": "Apptainer image (a path)"},
+}
+"""Key -> what is asked; an empty answer leaves the key out."""
+
+
+def ask_all(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The answers, each valid by itself; what is given already is offered as the default."""
+    hints = _hints() if kind == "slurm" else {}
+    print_text("An empty answer, or -, leaves a key out.", error=True)
+    answers: dict[str, Any] = {}
+    for key, question in QUESTIONS.get(kind, {}).items():
+        if hints.get(key):
+            print_text(f"  {key}: {hints[key]}", error=True)
+        default = given.get(key, "")
+        shown = ", ".join(default) if isinstance(default, list | tuple) else str(default)
+        while True:
+            text = typer.prompt(question, default=shown, show_default=bool(shown), err=True)
+            value = _value(key, text.strip())
+            mistake = _mistake(kind, key, value)
+            if mistake is None:
+                answers[key] = value
+                break
+            print_text(f"  {mistake}", error=True)
+    return answers
+
+
+def _value(key: str, text: str) -> Any:
+    if text in ("", "-"):
+        return None
+    if key == "modules":
+        return [name.strip() for name in text.split(",") if name.strip()]
+    if key in ("nodes", "cpus_per_node", "gpus_per_node"):
+        import yaml
+
+        from raysuite.spec.document import UNREADABLE, Loader
+
+        try:
+            return yaml.load(text, Loader)
+        except UNREADABLE:
+            return text
+    return text
+
+
+def _mistake(kind: str, key: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    from raysuite.spec.checking import validate_as
+    from raysuite.spec.site import SITES
+
+    try:
+        validate_as(SITES[kind], {key: value}, lambda path: ("", None))
+    except SpecError as error:
+        return error.mistakes[0].message
+    return None
+
+
+def _hints() -> dict[str, str]:
+    """What SLURM offers, where there is one here."""
+    from raysuite.cluster.slurm import SlurmError, accounts, node_groups
+
+    hints = {}
+    try:
+        rows = {
+            f"{group.partition}{' (default)' if group.default else ''}: "
+            f"{group.cpus} CPUs, {group.gpus} GPUs, {group.memory_mb} MB a node": None
+            for group in node_groups()
+        }
+        hints["partition"] = "; ".join(rows)
+    except SlurmError as error:
+        hints["partition"] = f"sinfo cannot say which there are: {error}"
+    try:
+        mine, _ = accounts()
+        hints["account"] = ", ".join(sorted(mine))
+    except SlurmError:
+        pass  # many sites keep no books, or keep them elsewhere
+    return hints
+
+
+# `raysuite cluster site`: the sites that there are, and a new one.
+
+site = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Describe the machines on which clusters are started.",
+)
+
+
+@site.command()
+def new(
+    name: Annotated[str, typer.Argument(help="What the site shall be called.")],
+    start: Annotated[
+        str, typer.Option("--from", metavar="NAME|FILE", help="The site to begin with.")
+    ] = "slurm-generic",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any key of a site; again for others."),
+    ] = None,
+    partition: Annotated[str | None, typer.Option(help="SLURM's partition.")] = None,
+    account: Annotated[str | None, typer.Option(help="The account that pays.")] = None,
+    image: Annotated[str | None, typer.Option(help="An Apptainer image, as a path.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
+    force: Annotated[bool, typer.Option(help="Replace a site of your own.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show it, write nothing.")] = False,
+) -> None:
+    """Write a site of your own to $RAYSUITE_HOME/sites (~/.raysuite/sites), and show it.
+
+    Asks for the keys that differ most; the others are --set, or an editor on the file.
+
+    \b
+    Examples:
+      raysuite cluster site new mysite
+      raysuite cluster site new mysite --yes --partition gpu --account physics \\
+        --set gpus_per_node=4 --set time=12:00:00
+      raysuite cluster site new mybooster --from juwels-booster --account myproject
+    """
+    import yaml
+
+    from raysuite.cluster.sites import own_sites, site_file
+    from raysuite.spec.reading import read_document
+    from raysuite.spec.site_file import site_of
+
+    file = own_sites() / f"{name}.yaml"
+    if file.exists() and not force:
+        raise UserError(f"{file} is there already; edit it, take another name, or give --force")
+    document = read_document(site_file(start), settings or [])
+    document.overrides["name"] = name
+    options = {"partition": partition, "account": account, "image": image}
+    document.overrides.update({key: value for key, value in options.items() if value is not None})
+    keys = {**document.data, "description": f"Begun from {start}.", **document.overrides}
+    if not yes and sys.stdin.isatty():
+        answers = ask_all(str(keys.get("kind")), keys)
+        document.overrides.update(answers)
+        keys.update(answers)
+    document.data = {key: value for key, value in keys.items() if value is not None}
+    site_of(document, name)
+    text = f"# Written by `raysuite cluster site new {name}`; docs/sites.md explains every key.\n"
+    text += yaml.safe_dump(document.data, sort_keys=False, allow_unicode=True, width=100)
+    if not dry_run:
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fresh = file.with_name(f".{file.name}.new")
+        fresh.write_text(text, encoding="utf-8")
+        fresh.replace(file)
+        print_text(f"wrote {file}; next: raysuite cluster doctor --site {name}", error=True)
+    print_text(text.rstrip("\n"))
+
+
+@site.command("list")
+def list_sites(
+    as_json: Annotated[bool, typer.Option("--json", help="Print the sites as JSON.")] = False,
+) -> None:
+    """Every site that `--site` takes by its name: your own, and those that come along.
+
+    \b
+    Examples:
+      raysuite cluster site list
+      raysuite cluster site list --json | jq -r '.[].name'
+    """
+    from raysuite.cluster.sites import find_site, site_files
+
+    rows = []
+    for name, file in site_files().items():
+        try:
+            found = find_site(name)
+            row = {"kind": found.kind, "description": found.description, "ok": True}
+        except SpecError as error:
+            count = len(error.mistakes)
+            words = f"{count} mistake{'s' * (count > 1)}; `raysuite cluster site show {name}`"
+            row = {"kind": "?", "description": words, "ok": False}
+        rows.append({"name": name, **row, "file": str(file)})
+    if as_json:
+        print_text(json.dumps(rows, indent=2))
+        return
+    from rich.table import Table  # here: --help needs none
+    from rich.text import Text
+
+    table = Table()
+    for heading in ("name", "kind", "description", "file"):
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(str(row[key])) for key in ("name", "kind", "description", "file")))
+    stdout().print(table)
+
+
+@site.command()
+def show(
+    name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A site's name, or its file.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+) -> None:
+    """Every key of a site, defaults included.
+
+    \b
+    Examples:
+      raysuite cluster site show juwels-booster
+      raysuite cluster site show ./mysite.yaml --json
+    """
+    import yaml
+
+    from raysuite.cluster.sites import find_site, site_file
+
+    values = find_site(name).model_dump(mode="json")
+    if as_json:
+        print_text(json.dumps(values, indent=2))
+        return
+    print_text(f"# {site_file(name)}")
+    print_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=100).rstrip())
+
+
+# `raysuite cluster doctor`: look at a site from the login node.
+
+_COLOURS = {State.WORKS: "green", State.UNSURE: "yellow", State.WRONG: "red"}
+
+
+def doctor(
+    site: Annotated[
+        str, typer.Option(metavar="NAME|FILE", help="A site's name, or a file that describes it.")
+    ] = "local",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Look at a site from here: SLURM, partition, limits, accounts, image, folders.
+
+    Nothing is queued. Exits with 1 where a cluster cannot start.
+
+    \b
+    Examples:
+      raysuite cluster doctor --site mysite
+      raysuite cluster doctor --site mysite --json | jq '.findings[] | select(.state == "wrong")'
+    """
+    from raysuite.cluster.site_check import check_site
+    from raysuite.cluster.sites import find_site
+
+    found = find_site(site)
+    findings = list(check_site(found, sys.executable))
+    bad = [finding.what for finding in findings if finding.state is State.WRONG]
+    if as_json:
+        rows = [asdict(finding) for finding in findings]
+        print_text(json.dumps({"site": found.name, "ok": not bad, "findings": rows}, indent=2))
+    else:
+        from rich.table import Table  # here: --help needs none
+        from rich.text import Text
+
+        table = Table(title=f"site {found.name}")
+        for heading in ("what", "state", "note", "mend"):
+            table.add_column(heading, overflow="fold")
+        for finding in findings:
+            state = Text(finding.state, style=_COLOURS[finding.state])
+            table.add_row(finding.what, state, Text(finding.note), Text(finding.mend))
+        stdout().print(table)
+        print_text(f"To mend: {', '.join(bad)}." if bad else "Nothing speaks against a start.")
+    if bad:
+        raise typer.Exit(1)
+
+
+# `raysuite cluster up`: start a cluster and wait until all of it is there.
+
+_AGENT = ("-P", "-m", "raysuite.cluster.agent")
+"""-P: not from the working folder, which may be a checkout of another raysuite."""
+
+
+def up(
+    site: Annotated[
+        str, typer.Option(help="A site's name, or the path of its YAML file.")
+    ] = "local",
+    nodes: Annotated[
+        str | None, typer.Option(help="Nodes, as 4 or 2-4; default: what the site says.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="The cluster's name; default: the site's.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option(help="Go on with the suites that the last one of that name left.")
+    ] = False,
+    keep: Annotated[
+        bool, typer.Option(help="Leave it as it is when it does not come up, to look into it.")
+    ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Wait until all nodes have joined.")
+    ] = True,
+    dry_run: Annotated[
+        bool, typer.Option(help="Print the batch script, or the command, and stop.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print its state as JSON.")] = False,
+) -> None:
+    """Start a Ray cluster, and an MLflow server beside it, for you alone.
+
+    Without --site it runs on this machine, on loopback. Jobs start in the folder in which this is
+    called.
+
+    \b
+    Examples:
+      raysuite cluster up
+      raysuite cluster up --site mysite --nodes 4
+      raysuite cluster up --site mysite --nodes 4 --dry-run
+      raysuite cluster up --name second
+    """
+    from raysuite.cluster.client import start
+    from raysuite.cluster.folder import folder_of
+    from raysuite.cluster.site_check import secrets_in
+    from raysuite.cluster.status import status_of
+    from raysuite.spec.site_values import secret_like
+
+    cluster = _asked(site, nodes, name)
+    if names := secret_like(cluster.site.environment):
+        print_text(f"warning: environment: {'; '.join(secrets_in(names))}", error=True)
+    folder = folder_of(cluster.name)
+    command = _command(cluster, folder)
+    if dry_run:
+        print_text(_text(cluster, folder, command))
+        return
+    folder = start(cluster, command, resume, lambda text: print_text(text, error=True))
+    if wait:
+        _wait(folder, keep)
+    if as_json:
+        print_text(json.dumps(as_data(status_of(folder)), indent=2))
+        return
+    print_text(_how_to_go_on(cluster, wait), error=not wait)
+
+
+def _asked(site_name: str, nodes: str | None, name: str | None) -> Cluster:
+    from raysuite.cluster.files import Cluster
+    from raysuite.cluster.sites import find_site
+    from raysuite.spec.site import LocalSite
+    from raysuite.spec.site_values import node_range
+
+    site = find_site(site_name)
+    try:
+        least, most = node_range(nodes or (1 if isinstance(site, LocalSite) else site.nodes))
+    except ValueError as error:
+        raise UserError(f"--nodes: {error}") from error
+    if isinstance(site, LocalSite) and most > 1:
+        raise UserError(f"given were {nodes} nodes; the site {site.name!r} is this machine alone")
+    return Cluster(
+        name=name or site.name,
+        site=site,
+        nodes=least,
+        most_nodes=most if most > least else 0,
+        created=time.time(),
+        working_folder=_working_folder(),
+    )
+
+
+def _working_folder() -> str:
+    """This folder, in which jobs start; the home folder where runs could not write into this one,
+    as into a checkout of another user's."""
+    here, home = Path.cwd(), Path.home()
+    if os.access(here, os.W_OK) or not os.access(home, os.W_OK):
+        return str(here)
+    print_text(f"warning: {here} cannot be written; jobs start in {home}", error=True)
+    return str(home)
+
+
+def _command(cluster: Cluster, folder: ClusterFolder) -> tuple[str, ...]:
+    """What runs on each node."""
+    site = cluster.site
+    if site.image is None:
+        return (site.python or sys.executable, *_AGENT, str(folder.path))
+    from raysuite.images.exec_line import exec_line
+
+    # the home folder is there in every image
+    folders = (str(folder.path), cluster.working_folder)
+    outside = [path for path in folders if not Path(path).is_relative_to(Path.home())]
+    line = exec_line(
+        site.image,
+        binds=[*site.binds, *outside],
+        gpus=site.has_gpus,
+        rocm=site.rocm,
+        scratch=_scratch(cluster),
+    )
+    # a batch script has no login's PATH; a site's modules set one of their own
+    program = None if getattr(site, "modules", ()) else shutil.which(line[0])
+    return (program or line[0], *line[1:], "python", *_AGENT, str(folder.path))
+
+
+def _scratch(cluster: Cluster) -> str | None:
+    """What the command binds; None where each node's own variables name it."""
+    from raysuite.spec.site_values import expand
+
+    scratch = cluster.site.scratch
+    if cluster.backend == "slurm":
+        return None if "$" in scratch else scratch
+    return expand(scratch, os.environ)
+
+
+def _text(cluster: Cluster, folder: ClusterFolder, command: tuple[str, ...]) -> str:
+    import shlex
+
+    from raysuite.cluster.slurm import script
+
+    if cluster.backend == "local":
+        return shlex.join(command)
+    return script(folder, cluster, command).rstrip("\n")
+
+
+def _wait(folder: ClusterFolder, keep: bool) -> None:
+    from raysuite.cluster.client import NotStartedError, wait
+    from raysuite.cluster.teardown import down
+
+    try:
+        with _shown(folder.name) as tell:
+            wait(folder, tell)
+    except NotStartedError:
+        if not keep:
+            for line in down(folder, grace_s=0.0):
+                print_text(line, error=True)
+        raise
+    except KeyboardInterrupt:
+        print_text(
+            f"not waiting any longer; it goes on: `raysuite cluster status {folder.name}` tells "
+            f"how far it is, `raysuite cluster down {folder.name}` ends it",
+            error=True,
+        )
+        raise
+
+
+@contextmanager
+def _shown(name: str) -> Iterator[Callable[[Progress], None]]:
+    """Progress on stderr: one line that changes on a terminal, else a line for each change."""
+    console = stderr()
+    last = ""
+
+    def line(progress: Progress) -> str:
+        job = progress.job
+        if job.phase == "waiting":
+            return f"{name}: {job.state}, {job.reason}"
+        return f"{name}: {progress.joined} of {progress.wanted} nodes joined"
+
+    if console.is_terminal:
+        with console.status(name) as status:
+            yield lambda progress: status.update(f"{line(progress)}, {progress.seconds:.0f} s")
+        return
+
+    def tell(progress: Progress) -> None:
+        nonlocal last
+        if line(progress) != last:
+            last = line(progress)
+            console.print(f"{last}, {progress.seconds:.0f} s")
+
+    yield tell
+
+
+def _how_to_go_on(cluster: Cluster, is_up: bool) -> str:
+    name, spec = cluster.name, "experiments/quickstart.yaml"
+    if not (Path(cluster.working_folder) / spec).exists():
+        spec = "SPEC.yaml"
+    if not is_up:
+        return f"{name} is starting; `raysuite cluster status {name}` tells how far it is"
+    return "\n".join(
+        (
+            f"{name} is up. Go on with:",
+            f'  eval "$(raysuite cluster env {name})"',
+            f"  ray job submit -- raysuite run {spec}",
+            f"  raysuite cluster down {name}",
+        )
+    )
+
+
+# `raysuite cluster status`: one cluster, its nodes and its jobs.
+
+
+def status(
+    name: Annotated[
+        str | None, typer.Argument(help="The cluster; default: the only one.", show_default=False)
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+) -> None:
+    """Show a cluster: its state, nodes, addresses and jobs, and where its start's seconds went."""
+    from raysuite.cluster.status import find_folder, status_of
+
+    folder = find_folder(name)
+    found = status_of(folder)
+    jobs = _jobs(folder, found)
+    if as_json:
+        data = as_data(found) | {
+            "jobs": [{"id": job.id, "status": job.status} for job in jobs],
+            "timings": folder.timings(),
+        }
+        print_text(json.dumps(data, indent=2))
+        return
+    _show(folder, found, jobs)
+
+
+def _jobs(folder: ClusterFolder, found: Status) -> list[RayJob]:
+    from raysuite.cluster.dashboard import Dashboard, NoAnswerError
+
+    if found.head is None or found.state not in ("up", "stopping"):
+        return []
+    try:
+        return Dashboard(found.head.dashboard, folder.token()).jobs()
+    except (NoAnswerError, OSError):
+        return []
+
+
+def _show(folder: ClusterFolder, found: Status, jobs: list[RayJob]) -> None:
+    from rich.table import Table
+
+    cluster, head, out = found.cluster, found.head, stdout()
+    facts = {
+        "state": in_words(found),
+        "site": f"{cluster.site.name} ({cluster.backend}, job {cluster.job or '-'})",
+        "since": age(cluster.created),
+        "nodes": f"{found.alive_count} of {found.wanted} alive",
+        "folder": str(folder.path),
+        "jobs start in": cluster.working_folder,
+    }
+    if head:
+        facts |= {
+            "ray": head.gcs,
+            "ray client": head.client,
+            "dashboard": head.dashboard,
+            "mlflow": mlflow_in_words(head),
+        }
+    seconds = folder.timings()
+    if seconds:
+        facts["start took"] = ", ".join(f"{what} {value:.1f} s" for what, value in seconds.items())
+    out.print(f"{cluster.name}")
+    for what, value in facts.items():
+        out.print(f"  {what:14}{value}", soft_wrap=True)
+    if found.nodes:
+        table = Table("node", "address", "state", box=None)
+        for index, node in enumerate(found.nodes):
+            table.add_row(node.host, node.address, node_in_words(found, index))
+        out.print(table)
+    if jobs:
+        table = Table("job", "status", "command", box=None)
+        for job in jobs:
+            table.add_row(job.id, job.status, job.entrypoint)
+        out.print(table)
+
+
+# `raysuite cluster list`: the clusters that there are.
+
+
+def list_clusters(
+    everything: Annotated[bool, typer.Option("--all", help="Those that have ended too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
+) -> None:
+    """List your clusters, the newest first.
+
+    A cluster that is gone without a word is called stale; `raysuite cluster down NAME` removes
+    what it left on this machine. What a SLURM job left on its nodes is removed by hand.
+    """
+    from raysuite.cluster.status import all_status
+
+    found = [
+        status for status in all_status() if everything or status.lives or status.state == "stale"
+    ]
+    if as_json:
+        print_text(json.dumps([as_data(status) for status in found], indent=2))
+        return
+    if not found:
+        print_text("no cluster is there; `raysuite cluster up` starts one", error=True)
+        return
+    from rich.table import Table
+
+    table = Table("name", "state", "site", "nodes", "job", "age", box=None)
+    for status in found:
+        cluster = status.cluster
+        nodes = f"{status.alive_count} of {status.wanted}"
+        words = (cluster.name, in_words(status), cluster.site.name, nodes, cluster.job)
+        table.add_row(*words, age(cluster.created))
+    stdout().print(table)
+
+
+# `raysuite cluster logs`: what Ray, the agents and MLflow said.
+
+_POLL_S = 0.5
+
+
+def logs(
+    node: Annotated[
+        str | None,
+        typer.Argument(help="A host, or mlflow, slurm or agent; default: all.", show_default=False),
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", help="The cluster; default: the only one.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as they grow.")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Of each, the last.")] = 100,
+) -> None:
+    """Show the logs of a cluster.
+
+    \b
+    Examples:
+      raysuite cluster logs
+      raysuite cluster logs node2 -n 20
+      raysuite cluster logs mlflow -f
+    """
+    from raysuite.cluster.status import find_folder
+
+    files = _files(find_folder(cluster), node)
+    ends = dict.fromkeys(files, 0)
+    for file in files:
+        told = _fresh(file, ends, follow)
+        for line in told[-lines:] if lines else ():
+            print_text(_marked(file, line, len(files)))
+    while follow:
+        time.sleep(_POLL_S)
+        for file in files:
+            for line in _fresh(file, ends, follow):
+                print_text(_marked(file, line, len(files)))
+
+
+def _fresh(file: Path, ends: dict[Path, int], whole: bool) -> list[str]:
+    """The lines behind the file's end so far, which moves on; `whole`: no line that still grows."""
+    with file.open("rb") as stream:
+        stream.seek(ends[file])
+        text = stream.read()
+    if whole:
+        text = text[: text.rfind(b"\n") + 1]
+    ends[file] += len(text)
+    return text.decode("utf-8", "replace").splitlines()
+
+
+def _files(folder: ClusterFolder, node: str | None) -> list[Path]:
+    found = {file.stem: file for file in sorted(folder.logs.glob("*.log"))}
+    if node is None:
+        if not found:
+            raise UserError(f"the cluster {folder.name!r} has no logs yet")
+        return list(found.values())
+    if node not in found:
+        raise UserError(f"no log is called {node!r}; valid are {', '.join(found) or 'none yet'}")
+    return [found[node]]
+
+
+def _marked(file: Path, line: str, files: int) -> str:
+    return f"{file.stem}: {line}" if files > 1 else line
+
+
+# `raysuite cluster down`: end a cluster, and nothing else of the same user.
+
+
+def down(
+    name: Annotated[
+        str | None, typer.Argument(help="The cluster; default: the only one.", show_default=False)
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All clusters that live.")] = False,
+    grace: Annotated[
+        float, typer.Option(min=0, help="Seconds that runs have to write a checkpoint and stop.")
+    ] = 30.0,
+    remove: Annotated[
+        bool, typer.Option(help="Remove its folder too: its logs and its MLflow database.")
+    ] = False,
+) -> None:
+    """End a cluster: its jobs, its processes, its temporary folders.
+
+    Its logs and its MLflow database stay in its folder; the next one of that name goes on with
+    the database.
+
+    \b
+    Examples:
+      raysuite cluster down
+      raysuite cluster down second --grace 120
+      raysuite cluster down --all
+    """
+    from raysuite.cluster.status import all_status, find_folder
+    from raysuite.cluster.teardown import down as take_down
+
+    if everything and name:
+        raise UserError(f"given were {name!r} and --all; give one of them")
+    names = (
+        [each.cluster.name for each in all_status() if each.lives or each.state == "stale"]
+        if everything
+        else [find_folder(name).name]
+    )
+    left = []
+    for each in names:
+        folder = find_folder(each)
+        try:
+            left += take_down(folder, grace, _teller(each))
+        except UserError as error:
+            if not everything:
+                raise
+            left.append(str(error))  # the others end all the same
+            continue
+        if remove:
+            shutil.rmtree(folder.path, ignore_errors=True)
+        print_text(f"{each} is down")
+    if everything and not names:
+        print_text("no cluster is there")
+    if left:
+        print_text("\n".join(left), error=True)
+        raise typer.Exit(1)
+
+
+def _teller(name: str) -> Callable[[str], None]:
+    last = ""
+
+    def tell(text: str) -> None:
+        nonlocal last
+        if text != last:
+            last = text
+            print_text(f"{name}: {text}", error=True)
+
+    return tell
+
+
+cluster = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="A Ray cluster of your own: on this machine, or on the nodes of a SLURM site.",
+)
+
+cluster.command("up")(up)
+cluster.command("env")(env)
+cluster.command("status")(status)
+cluster.command("list")(list_clusters)
+cluster.command("logs")(logs)
+cluster.command("down")(down)
+cluster.command("doctor")(doctor)
+cluster.add_typer(site, name="site")

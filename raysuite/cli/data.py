@@ -1,0 +1,673 @@
+"""`raysuite data`: make, check and convert data sets."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from raysuite.cli.console import print_text, stderr, stdout
+from raysuite.errors import RunError, UserError
+from raysuite.spec.datasets import NAMED, Format, default_path
+from raysuite.units import human_bytes, human_seconds
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from raysuite.data.check import Report, Target
+    from raysuite.data.convert import Conversion, Summary
+    from raysuite.data.synthesis import Made, StandIn
+    from raysuite.orchestrate.stand_ins import NodeEnd
+
+# The bar that the verbs on data show while they work.
+
+
+def cpus() -> int:
+    """CPUs that this process may use: the default of --workers."""
+    return len(os.sched_getaffinity(0))
+
+
+@contextmanager
+def progress(title: str, total: int, unit: str, hidden: bool) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr, fed by what this yields; none if `hidden`, or where nobody looks."""
+    console = stderr()
+    if hidden or not console.is_terminal:
+        yield lambda more: None
+        return
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        Task,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text(f"{task.speed:,.0f} {unit}/s" if task.speed else "")
+
+    counted = (MofNCompleteColumn(), Rate())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        *((DownloadColumn(), TransferSpeedColumn()) if unit == "bytes" else counted),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda more: bar.advance(task, more)
+
+
+# The stand-ins that a spec asks for, and where its runs look for them.
+
+
+def stand_ins_of(file: Path, scale: str | None) -> list[tuple[StandIn, Path]]:
+    """One for each data set and format of the spec's runs or trials that its `stand_ins` names.
+
+    Raises SpecError for mistakes of the spec, UserError for a stand-in that cannot be.
+    """
+    from raysuite.data.synthesis import plan_stand_in
+    from raysuite.layouts import root_of
+    from raysuite.plan import expand
+    from raysuite.plan.trials import specs_of_space
+    from raysuite.spec import read_document
+    from raysuite.spec.search_check import read_search
+
+    document = read_document(file, scale=scale)
+    if document.data.get("search") is not None:
+        specs = specs_of_space(document, read_search(document))
+    else:
+        specs = [spec for _, spec in expand(document)]
+
+    found: dict[Path, StandIn] = {}
+    for spec in specs:
+        data = spec.data
+        wanted = spec.stand_ins.get(data.name)
+        if wanted is None or root_of(data) in found:
+            continue
+        found[root_of(data)] = plan_stand_in(
+            data.name,
+            data.form,
+            fraction=wanted.fraction,
+            images=wanted.images,
+            classes=wanted.classes,
+            size=None if wanted.size is None else parse_size(str(wanted.size)),
+            content=wanted.content,
+            seed=wanted.seed,
+        )
+    return [(stand_in, folder) for folder, stand_in in found.items()]
+
+
+def parse_size(given: str) -> tuple[int, int]:
+    """`64` or `500x375` -> width and height in pixels. Raises UserError."""
+    found = re.fullmatch(r"(\d{1,6})(?:x(\d{1,6}))?", given)
+    if found is None:
+        raise UserError(f"size {given!r}; valid are pixels, such as 64, or 500x375 (width, height)")
+    return int(found[1]), int(found[2] or found[1])
+
+
+# `raysuite data make`: a synthetic stand-in of a named data set.
+
+SPEC_SUFFIXES = (".yaml", ".yml")
+
+
+def make(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|SPEC", help=f"{', '.join(NAMED)}; or a spec: its `stand_ins`."
+        ),
+    ],
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            help="folder, tfrecord, idx (MNIST), binary or pickle (CIFAR-10); default: the "
+            "set's own.",
+        ),
+    ] = None,
+    fraction: Annotated[
+        float | None, typer.Option(help="Of the paper's images; classes are kept if possible.")
+    ] = None,
+    images: Annotated[
+        int | None, typer.Option(help="Or: training images; validation keeps its proportion.")
+    ] = None,
+    classes: Annotated[int | None, typer.Option(help="Default: the paper's, or fewer.")] = None,
+    size: Annotated[
+        str | None, typer.Option(metavar="PX|WxH", help="Pixels; default: the paper's.")
+    ] = None,
+    content: Annotated[
+        str, typer.Option(help="natural (1/f spectrum, classes learnable) or noise (DDLBench's).")
+    ] = "natural",
+    seed: Annotated[int, typer.Option(help="Equal seeds make equal bytes.")] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Default: $RAYSUITE_DATA/NAME-FORMAT, where a spec looks for it."),
+    ] = None,
+    scale: Annotated[str | None, typer.Option(help="With a spec: a form of it.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes (on each node); default: all CPUs.")
+    ] = None,
+    shards: Annotated[
+        int | None, typer.Option(help="Training files of TFRecords; default: 1,251 images each.")
+    ] = None,
+    quality: Annotated[int | None, typer.Option(help="Of JPEGs, 1 to 95.")] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            envvar="RAY_ADDRESS", help="Make it on every node of this Ray cluster, on its own disk."
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be made; write nothing.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace a stand-in that was made or begun before.")
+    ] = False,
+) -> None:
+    """Make a synthetic stand-in of a named data set, with its counts, sizes and layout.
+
+    Nothing is downloaded. Labels can be learned. A command that was killed is gone on with by
+    the same command; a set that is complete is left as it is.
+
+    \b
+    Examples:
+      raysuite data make mnist
+      raysuite data make cifar10 --format pickle --fraction 0.1
+      raysuite data make imagenet --images 20000 --out /scratch/imagenet
+      raysuite data make imagenet --format tfrecord --address 10.0.0.1:6379
+      raysuite data make highres --fraction 0.01 --content noise --dry-run
+      raysuite data make experiments/ddlbench.yaml --scale laptop
+    """
+    from raysuite.data.synthesis import plan_stand_in
+
+    wanted: list[tuple[StandIn, Path | None]]
+    if Path(name).suffix in SPEC_SUFFIXES:
+        of_spec = (form, fraction, images, classes, size, out, shards, quality)
+        if any(each is not None for each in of_spec):
+            raise UserError(
+                f"{name} says what its stand-ins are; with a spec, give --scale, --workers, "
+                "--address, --dry-run, --json and --force alone"
+            )
+        wanted = [*stand_ins_of(Path(name), scale)]
+        if not wanted and not as_json:
+            print_text(f"{name} asks for no stand-ins; nothing was made")
+    elif scale is not None:
+        raise UserError(f"--scale {scale} is for a spec, and {name!r} is none; leave it out")
+    else:
+        stand_in = plan_stand_in(
+            name,
+            form,
+            fraction=fraction,
+            images=images,
+            classes=classes,
+            size=None if size is None else parse_size(size),
+            content=content,
+            seed=seed,
+            quality=quality,
+            shards=shards,
+        )
+        wanted = [(stand_in, out)]
+    for stand_in, folder in wanted:
+        if dry_run:
+            _print_synthetic_plan(stand_in, folder or default_path(name, stand_in.form), as_json)
+        elif address is None:
+            _here(stand_in, folder, workers or cpus(), force, as_json)
+        else:
+            _on_nodes(stand_in, folder, workers, force, as_json, address)
+
+
+def _print_synthetic_plan(stand_in: StandIn, folder: Path, as_json: bool) -> None:
+    from raysuite.data.synthesis.making import expected_bytes
+
+    size = expected_bytes(stand_in, stand_in.train + stand_in.val)
+    if as_json:
+        plan = {"path": str(folder), "bytes": size, **stand_in.parameters}
+        print_text(json.dumps(plan, indent=2))
+    else:
+        print_text(
+            f"{folder}: {stand_in.told()}, as {stand_in.form}, about {human_bytes(size)}"
+            f"{_fewer(stand_in)}"
+        )
+
+
+def _fewer(stand_in: StandIn) -> str:
+    """A line that tells of classes that are left out."""
+    official = NAMED[stand_in.name].facts.classes
+    if stand_in.classes == official:
+        return ""
+    return (
+        f"\n{stand_in.classes:,} of {stand_in.name}'s {official:,} classes; --classes N makes "
+        "another number"
+    )
+
+
+def _here(stand_in: StandIn, out: Path | None, workers: int, force: bool, as_json: bool) -> None:
+    from raysuite.data.synthesis import make
+
+    folder = out or default_path(stand_in.name, stand_in.form)
+
+    def waiting() -> None:
+        print_text(f"{folder} is being written by another process; waiting for it", error=True)
+
+    total = stand_in.train + stand_in.val
+    with progress(f"making {stand_in.name}", total, "images", hidden=as_json) as count:
+        made = make(stand_in, folder, workers, force, count, waiting)
+    if as_json:
+        print_text(json.dumps(_as_data(stand_in, made), indent=2))
+    else:
+        print_text(f"{made.path}: {_told(stand_in, made)}{_fewer(stand_in)}")
+
+
+def _told(stand_in: StandIn, made: Made) -> str:
+    what = f"{stand_in.told()}, as {stand_in.form}, {human_bytes(made.bytes)}"
+    if not made.written:
+        return f"{what}; complete already, nothing was written"
+    old = made.images - made.drawn
+    again = f"{old:,} of them were there already; " if old else ""
+    rate = f"{made.drawn / made.seconds:,.0f} images/s"
+    return f"{what}; {again}made in {human_seconds(made.seconds)}, {rate}"
+
+
+def _as_data(stand_in: StandIn, made: Made) -> dict[str, Any]:
+    rate = made.drawn / made.seconds if made.drawn else None
+    return {"stand_in": stand_in.parameters, **asdict(made), "images_per_s": rate}
+
+
+def _on_nodes(
+    stand_in: StandIn,
+    out: Path | None,
+    workers: int | None,
+    force: bool,
+    as_json: bool,
+    address: str,
+) -> None:
+    from raysuite.orchestrate.cluster import connect
+    from raysuite.orchestrate.stand_ins import make_on_nodes
+
+    total = stand_in.train + stand_in.val
+    folder = None if out is None else out.expanduser().absolute()
+    with (
+        connect(address) as capacity,
+        progress(
+            f"making {stand_in.name} on {capacity.nodes} nodes",
+            total * capacity.nodes,
+            "images",
+            hidden=as_json,
+        ) as count,
+    ):
+        ends = make_on_nodes(stand_in, folder, workers, force, count)
+    _tell_nodes(stand_in, ends, as_json)
+    failed = [end for end in ends if end.made is None]
+    if failed:
+        raise RunError(
+            f"{len(failed)} of {len(ends)} nodes hold no complete set; mend what they say, and "
+            "run the same command again"
+        )
+    digests = {end.made.digest for end in ends if end.made is not None}
+    if len(digests) > 1:
+        raise RunError(
+            "the nodes' sets differ, though all parameters are equal: compare the versions of "
+            "NumPy and Pillow on them, and make the set again with --force"
+        )
+
+
+def _tell_nodes(stand_in: StandIn, ends: list[NodeEnd], as_json: bool) -> None:
+    if as_json:
+        nodes = [
+            {
+                "node": end.node,
+                "error": end.error,
+                **({} if end.made is None else _as_data(stand_in, end.made)),
+            }
+            for end in ends
+        ]
+        print_text(json.dumps({"stand_in": stand_in.parameters, "nodes": nodes}, indent=2))
+        return
+    for end in ends:
+        told = end.error if end.made is None else f"{end.made.path}: {_told(stand_in, end.made)}"
+        print_text(f"{end.node}  {told}")
+    if _fewer(stand_in):
+        print_text(_fewer(stand_in).lstrip())
+
+
+# `raysuite data check`: what lies in a data set, and what is wrong with it, and where.
+
+_SPEC_SUFFIXES = (".yaml", ".yml")
+
+
+def check(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="PATH|SPEC|NAME",
+            help="A folder, a spec's YAML file, or a named set where `make` writes it.",
+        ),
+    ],
+    name: Annotated[
+        str | None,
+        typer.Option(
+            help=f"What lies in PATH, where its files do not show it: {', '.join(NAMED)}, "
+            "image_folder or tfrecord."
+        ),
+    ] = None,
+    form: Annotated[
+        Literal["folder", "tfrecord", "idx", "binary", "pickle"] | None,
+        typer.Option("--format", help="And in what form."),
+    ] = None,
+    decode: Annotated[
+        bool, typer.Option(help="Decode every pixel, or only look at headers and checksums.")
+    ] = True,
+    write_index: Annotated[
+        bool,
+        typer.Option("--write-index", help="Write missing and wrong indices of whole TFRecords."),
+    ] = False,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes; default: the CPUs of this machine.")
+    ] = None,
+    limit_shown: Annotated[
+        int, typer.Option(min=0, help="Things that are wrong, and notes, to print of each.")
+    ] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Look through a data set: counts, classes, unreadable images, checksums, indices, labels.
+
+    Says what is wrong and where: file and byte offset. Exits with 1 where anything is. Images of
+    an odd kind (CMYK, 16 bits, grey among colour) are notes: every loader converts them.
+
+    \b
+    Examples:
+      raysuite data check /data/imagenet
+      raysuite data check experiments/quickstart.yaml
+      raysuite data check mnist --format idx
+      raysuite data check /scratch/shards --write-index --no-decode
+    """
+    from raysuite.data.check import check as look
+
+    targets = _targets(what, name, form)
+    reports = []
+    for target in targets:
+        with ExitStack() as stack:
+
+            def begin(total: int, unit: str, stack: ExitStack = stack) -> Callable[[int], None]:
+                bar = progress("checking", total, unit, hidden=as_json)
+                return stack.enter_context(bar)
+
+            reports.append(look(target, decode, write_index, workers or cpus(), begin))
+    if as_json:
+        told = [_report_as_data(report) for report in reports]
+        print_text(json.dumps(told[0] if len(told) == 1 else told, indent=2))
+    else:
+        for report in reports:
+            _print_report(report, limit_shown)
+    if not all(report.ok for report in reports):
+        raise typer.Exit(1)
+
+
+def _targets(what: str, name: str | None, form: Format | None) -> list[Target]:
+    """The data sets that the command line names. Raises UserError where there is none."""
+    from raysuite.data.check import Target, detect, stated
+    from raysuite.plan import expand
+    from raysuite.spec import read_document
+
+    path = Path(what)
+    if path.suffix in _SPEC_SUFFIXES:
+        if name or form:
+            raise UserError(f"--name and --format are for folders; {what} names its data set")
+        blocks = [spec.data for _, spec in expand(read_document(path))]
+        unique = {block.model_dump_json(): block for block in blocks}
+        return [Target.of(block) for block in unique.values()]
+    try:
+        if what in NAMED and name is None:
+            return [Target.of(stated(None, what, form))]
+        if name or form:
+            target = Target.of(stated(path.expanduser().resolve(), name, form))
+            if not target.root.is_dir():
+                raise UserError(f"no folder {target.root}")
+            return [target]
+    except ValueError as error:
+        raise UserError(f"--name {name}, --format {form}: {_reason(error)}") from error
+    return [detect(path.expanduser().resolve())]
+
+
+def _reason(error: ValueError) -> str:
+    found: Any = getattr(error, "errors", list)()
+    return "; ".join(str(each["msg"]) for each in found) or str(error)
+
+
+def _print_report(report: Report, limit: int) -> None:
+    out = stdout()
+    print_text(f"{report.path}: {report.form}")
+    if report.splits:
+        out.print(_table(report))
+    wrong = [finding for finding in report.findings if not finding.note]
+    notes = [finding for finding in report.findings if finding.note]
+    for title, found, count in (("note", notes, len(notes)), ("wrong", wrong, report.errors)):
+        if count:
+            print_text(f"{count} {title}{'s' if title == 'note' and count > 1 else ''}:")
+        for finding in found[:limit]:
+            print_text(f"  {finding}")
+        if count > limit:
+            print_text(f"  and {count - limit} more; --limit-shown or --json shows them")
+    if report.ok:
+        print_text("nothing is wrong")
+
+
+def _table(report: Report) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    for heading in ("split", "images", "unreadable", "classes", "images per class"):
+        table.add_column(heading, justify="left" if heading == "split" else "right")
+    for heading in ("pixels", "kinds"):
+        table.add_column(heading)
+    for split, found in report.splits.items():
+        table.add_row(
+            split,
+            f"{found.images:,}",
+            f"{found.unreadable:,}",
+            f"{len(found.classes):,}",
+            _span(found.classes.values()),
+            _sizes(found.sizes),
+            ", ".join(f"{count:,} {name}" for name, count in found.looks.items()),
+        )
+    return table
+
+
+def _span(counts: Any) -> str:
+    low, high = min(counts, default=0), max(counts, default=0)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _sizes(sizes: Mapping[tuple[int, int], int]) -> str:
+    """`32 x 32`, or the smallest and the largest sides and the most common size."""
+    if len(sizes) < 2:
+        return "".join(f"{width} x {height}" for width, height in sizes)
+    widths, heights = ([size[i] for size in sizes] for i in (0, 1))
+    width, height = max(sizes, key=lambda size: (sizes[size], size))
+    return f"{_span(widths)} x {_span(heights)}, most often {width} x {height}"
+
+
+def _report_as_data(report: Report) -> dict[str, Any]:
+    splits = {
+        split: {
+            **asdict(found),
+            "sizes": [[*size, count] for size, count in sorted(found.sizes.items())],
+        }
+        for split, found in report.splits.items()
+    }
+    return {
+        "path": str(report.path),
+        "form": report.form,
+        "ok": report.ok,
+        "splits": splits,
+        "errors": report.errors,
+        "findings": [
+            {**asdict(each), "offset": None if each.offset < 0 else each.offset}
+            for each in report.findings
+        ],
+    }
+
+
+# `raysuite data convert`: an image folder as TFRecord shards.
+
+
+def convert(
+    source: Annotated[
+        Path, typer.Argument(metavar="SRC", help="A folder with train/CLASS/* and val/CLASS/*.")
+    ],
+    target: Annotated[Path, typer.Argument(metavar="DST", help="A new or an empty folder.")],
+    shards: Annotated[
+        int | None,
+        typer.Option(min=1, max=99_999, help="Training shards; validation gets its share."),
+    ] = None,
+    shard_mb: Annotated[
+        float, typer.Option(min=0.001, help="Or: images of a shard, in MB (10^6 bytes).")
+    ] = 150,
+    shorter_side: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="PX", help="Shrink larger images to this; all others keep their bytes."
+        ),
+    ] = None,
+    quality: Annotated[
+        int, typer.Option(min=1, max=100, help="Of the JPEGs that are shrunk.")
+    ] = 95,
+    order: Annotated[
+        Literal["shuffled", "sorted"], typer.Option(help="Of the images over the shards.")
+    ] = "shuffled",
+    seed: Annotated[int, typer.Option(min=0, help="Of the shuffled order.")] = 0,
+    first_label: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=1, help="Number of the first class; default: 1 for synsets, else 0."
+        ),
+    ] = None,
+    bad: Annotated[
+        Literal["error", "skip"], typer.Option(help="What to do about unreadable images.")
+    ] = "error",
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes; default: the CPUs of this machine.")
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Begin anew where a conversion was begun.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be written; write nothing.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """Convert an image folder to TFRecord shards, with an index for DALI beside each.
+
+    JPEGs and PNGs keep their bytes unless --shorter-side shrinks them. A conversion that was
+    killed is gone on with by the same command.
+
+    \b
+    Examples:
+      raysuite data convert /data/imagenet /scratch/imagenet-tfrecord
+      raysuite data convert photos shards --shards 16 --shorter-side 256 --bad skip
+      raysuite data convert photos shards --dry-run
+    """
+    from raysuite.data.convert import Options, plan_conversion
+    from raysuite.data.convert import convert as run
+
+    options = Options(shards, shard_mb, order, seed, shorter_side, quality, first_label)
+    conversion = plan_conversion(source, target, options, force)
+    if dry_run:
+        _print_conversion_plan(conversion, as_json)
+        return
+    total = conversion.images("train") + conversion.images("val")
+    with progress("converting", total, "images", hidden=as_json) as count:
+        summary = run(conversion, workers or cpus(), bad, force, count)
+    if as_json:
+        print_text(json.dumps({"target": str(conversion.target), **asdict(summary)}, indent=2))
+    else:
+        _print_conversion(conversion, summary)
+
+
+def _print_conversion_plan(conversion: Conversion, as_json: bool) -> None:
+    if as_json:
+        told = {**conversion.document, "first_label": conversion.first_label}
+        told["passed_over"] = conversion.passed_over
+        print_text(json.dumps({**told, "bytes": conversion.bytes}, indent=2))
+        return
+    counts = conversion.document["shards"]
+    for split in ("train", "val"):
+        images = conversion.images(split)
+        print_text(f"{split}: {images:,} images into {counts[split]} shards")
+    print_text(
+        f"{conversion.bytes / 1e6:,.1f} MB of images, {len(conversion.classes)} classes from label "
+        f"{conversion.first_label}; nothing was written"
+    )
+    _tell_passed_over(conversion)
+
+
+def _tell_passed_over(conversion: Conversion) -> None:
+    if conversion.passed_over:
+        print_text(
+            f"passed over, as they are no images: {conversion.passed_over} files or folders; "
+            f"`raysuite data check {shlex.quote(str(conversion.source))}` names them"
+        )
+
+
+def _print_conversion(conversion: Conversion, summary: Summary, shown: int = 20) -> None:
+    target = conversion.target
+    done = f"{summary.written} of {summary.shards} shards were written, the others were complete"
+    if summary.written == summary.shards:
+        done = f"{summary.shards} shards"
+    if not summary.written:
+        done = f"nothing to do: all {summary.shards} shards are complete"
+    print_text(
+        f"{target}: {done}\n{summary.train:,} training and {summary.val:,} validation images of "
+        f"{summary.classes} classes, labels from {summary.first_label}, "
+        f"{summary.bytes / 1e6:,.1f} MB"
+    )
+    if conversion.options.shorter_side is not None:
+        print_text(f"{summary.shrunk:,} images were shrunk; the others kept their bytes")
+    if summary.skipped:
+        print_text(f"left out, as they cannot be read: {len(summary.skipped)}")
+        for one in summary.skipped[:shown]:
+            print_text(f"  {one.path}: {one.reason}")
+        if len(summary.skipped) > shown:
+            print_text(f"  and {len(summary.skipped) - shown} more, in {target / 'manifest.json'}")
+    _tell_passed_over(conversion)
+    print_text(f"in a spec: data: {_spec(conversion)}")
+
+
+def _spec(conversion: Conversion) -> str:
+    """The block that reads what was written."""
+    path = json.dumps(str(conversion.target))
+    if conversion.synsets and conversion.first_label == 1:
+        return f"{{name: imagenet, format: tfrecord, path: {path}}}"
+    first = f", features: {{first_label: {conversion.first_label}}}"
+    return (
+        f"{{name: tfrecord, path: {path}, classes: {len(conversion.classes)}, "
+        f"image_size: {conversion.options.shorter_side or 224}"
+        f"{first if conversion.first_label else ''}}}"
+    )
+
+
+data = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Make, convert and check data sets.",
+)
+
+for _verb in (make, convert, check):
+    data.command(_verb.__name__)(_verb)

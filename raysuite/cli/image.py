@@ -1,0 +1,297 @@
+"""`raysuite image`: build, examine and enter Apptainer images."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from raysuite.cli.console import print_text, stderr
+from raysuite.errors import UserError
+from raysuite.images.layers import EXTRAS, Bootstrap, Choice, Variant
+from raysuite.units import GIB, human_bytes
+
+# `raysuite image recipe`: the definition files of containers/.
+
+
+def recipe(
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Default: containers/ of the checkout.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; exit with 1 where a file differs.")
+    ] = False,
+) -> None:
+    """Write the definition files of all variants, as spython makes them from one recipe.
+
+    \b
+    Examples:
+      raysuite image recipe
+      raysuite image recipe --check
+    """
+    from raysuite.images.build import checkout
+    from raysuite.images.layers import Choice, Variant
+    from raysuite.images.recipe import definitions, file_names
+
+    folder = out or checkout() / "containers"
+    differs = False
+    for variant in Variant:
+        choice = Choice(variant)
+        for layer, text in definitions(choice).items():
+            path = folder / file_names(choice)[layer]
+            same = path.is_file() and path.read_text("utf-8") == text
+            differs |= not same
+            if not check:
+                path.write_text(text, "utf-8")
+            print_text(f"{path}: {'as it was' if same else 'differs' if check else 'written'}")
+    if check and differs:
+        raise typer.Exit(1)
+
+
+# `raysuite image build`: both layers of an image, from the checkout's locked requirements.
+
+
+def chosen(variant: Variant, bootstrap: Bootstrap | None, extras: str | None) -> Choice:
+    """The choice that the options name; `extras` are separated by commas, or `none`."""
+    names = EXTRAS if extras is None else tuple(name.strip() for name in extras.split(","))
+    return Choice(variant, bootstrap, () if names == ("none",) else names)
+
+
+VARIANT = typer.Option(
+    help="cuda and cuda12 compile Horovod with NCCL; cuda12 is for NVIDIA drivers before 580."
+)
+BOOTSTRAP = typer.Option(help="Where the base comes from; default: cpu debootstrap, cuda docker.")
+EXTRAS_OPTION = typer.Option(help=f"Of {','.join(EXTRAS)}; `none` for none; default: all.")
+
+
+def build(
+    out: Annotated[Path, typer.Argument(metavar="OUT.sif", help="The image to write.")],
+    variant: Annotated[Variant, VARIANT] = Variant.CPU,
+    bootstrap: Annotated[Bootstrap | None, BOOTSTRAP] = None,
+    extras: Annotated[str | None, EXTRAS_OPTION] = None,
+    mirror: Annotated[
+        str | None, typer.Option(metavar="URL", help="Debian's mirror; default: this machine's.")
+    ] = None,
+    scratch: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Room for 20 GB; default: /tmp.")
+    ] = None,
+    compression: Annotated[str, typer.Option(help="zstd, or gzip for old systems.")] = "zstd",
+    sign: Annotated[
+        Path | None, typer.Option(metavar="KEY.pem", help="Sign it with this private key.")
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Build the base layer anew too.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace OUT.sif.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print definition files and commands, build nothing.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+) -> None:
+    """Build an image from this checkout: what is locked, Horovod compiled inside, and raysuite.
+
+    \b
+    Examples:
+      raysuite image build raysuite.sif
+      raysuite image build raysuite.sif --variant cuda --scratch /local/me
+      raysuite image build small.sif --extras horovod,deepspeed
+      raysuite image build raysuite.sif --dry-run
+    """
+    from raysuite.images.build import Order, build, check, checkout, commands
+
+    order = Order(
+        choice=chosen(variant, bootstrap, extras),
+        out=out.absolute(),
+        root=checkout(),
+        shelf=shelf(),
+        scratch=None if scratch is None else scratch.absolute(),
+        mirror=mirror,
+        compression=compression,
+        fresh=fresh,
+    )
+    check(order)
+    if dry_run:
+        for layer, text in order.texts.items():
+            print(f"### {layer}.def\n{text}")
+        for command in commands(order, Path("/tmp/raysuite-image-XXXX")).values():
+            print(shlex.join(command))
+        return
+    if out.exists() and not force:
+        raise UserError(f"{out} exists; name another file, or replace it with --force")
+    if sign is not None and not sign.is_file():
+        raise UserError(f"the key {sign} is not there")
+    with stderr().status("starting") as status:
+
+        def say(line: str) -> None:
+            status.update(line[:100] or "…")
+            if not sys.stderr.isatty():
+                print(line, file=sys.stderr, flush=True)
+
+        built = build(order, say)
+        if sign is not None:
+            from raysuite.images.verify import sign_image
+
+            sign_image(built.path, sign)
+    if as_json:
+        print(json.dumps(asdict(built), indent=2, default=str))
+    else:
+        steps = ", ".join(f"{name} {took:.0f} s" for name, took in built.seconds.items())
+        print(f"{built.path}: {built.size_bytes / GIB:.2f} GiB ({steps})")
+        print(f"digest {built.digest}; log {built.log}")
+
+
+def shelf() -> Path:
+    """Where base layers and downloads are kept: images/ below $RAYSUITE_CACHE."""
+    cache = os.environ.get("RAYSUITE_CACHE", "~/.cache/raysuite")
+    return Path(cache).expanduser().absolute() / "images"
+
+
+# `raysuite image inspect` and `raysuite image verify`.
+
+_IMAGE = typer.Argument(metavar="IMAGE.sif", help="An image built by `raysuite image build`.")
+_JSON = typer.Option("--json", help="Print it as JSON.")
+
+
+def inspect(
+    image: Annotated[Path, _IMAGE],
+    as_json: Annotated[bool, _JSON] = False,
+) -> None:
+    """Print what an image holds: versions, digest of its recipe, commit, labels.
+
+    \b
+    Examples:
+      raysuite image inspect raysuite.sif
+      raysuite image inspect raysuite.sif --json | jq -r .facts.digest
+    """
+    from raysuite.images.inspect import describe
+
+    found = describe(image)
+    if as_json:
+        print_text(json.dumps(asdict(found), indent=2))
+        return
+    facts: dict[str, Any] = dict(found.facts)
+    versions = facts.pop("versions", {})
+    rows = {"image": found.path, "size": human_bytes(found.size_bytes), **facts, **versions}
+    width = max(len(name) for name in rows)
+    for name, value in rows.items():
+        shown = " ".join(value) if isinstance(value, list) else value
+        print_text(f"{name:{width}}  {shown}")
+
+
+def verify(
+    image: Annotated[Path, _IMAGE],
+    key: Annotated[
+        Path | None,
+        typer.Option(metavar="KEY.pem", help="The public key that it must be signed by."),
+    ] = None,
+    signature: Annotated[
+        bool, typer.Option("--signature", help="Ask for a signature by a key of the keyring.")
+    ] = False,
+    test: Annotated[bool, typer.Option(help="Run the image's own test too.")] = True,
+    as_json: Annotated[bool, _JSON] = False,
+) -> None:
+    """Check that an image is of this checkout's recipe, that it works, and who signed it.
+
+    Exits with 1 where one of them fails.
+
+    \b
+    Examples:
+      raysuite image verify raysuite.sif
+      raysuite image verify raysuite.sif --key site-public.pem --no-test
+    """
+    from raysuite.images import verify as checks
+    from raysuite.images.build import checkout
+
+    with stderr().status("reading the image"):
+        found = [checks.recipe(image, checkout())]
+        if key is not None or signature:
+            found.append(checks.signature(image, key))
+        if test:
+            found.append(checks.test(image))
+    if as_json:
+        print_text(json.dumps([asdict(check) for check in found], indent=2))
+    else:
+        for check in found:
+            print_text(f"{'ok    ' if check.passed else 'FAILED'}  {check.name}: {check.note}")
+    if not all(check.passed for check in found):
+        raise typer.Exit(1)
+
+
+# `raysuite image shell` and `raysuite image run`: a person's way into an image.
+
+_BIND = typer.Option("--bind", metavar="SRC[:DST[:ro]]", help="A folder to show; repeatable.")
+_GPUS = typer.Option("--gpus/--no-gpus", help="Show NVIDIA's driver; default: where there is one.")
+_DRY_RUN = typer.Option("--dry-run", help="Print the command, run nothing.")
+
+
+def shell(
+    image: Annotated[Path, _IMAGE],
+    bind: Annotated[list[str] | None, _BIND] = None,
+    gpus: Annotated[bool | None, _GPUS] = None,
+    dry_run: Annotated[bool, _DRY_RUN] = False,
+) -> None:
+    """Open a shell inside an image.
+
+    \b
+    Examples:
+      raysuite image shell raysuite.sif
+      raysuite image shell raysuite.sif --bind /data:/data:ro
+    """
+    _enter("shell", image, bind, gpus, [], dry_run)
+
+
+def run(
+    image: Annotated[Path, _IMAGE],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="ARGS", help="Arguments of raysuite inside.")
+    ] = None,
+    bind: Annotated[list[str] | None, _BIND] = None,
+    gpus: Annotated[bool | None, _GPUS] = None,
+    dry_run: Annotated[bool, _DRY_RUN] = False,
+) -> None:
+    """Run the raysuite of an image, with the arguments after `--`.
+
+    \b
+    Examples:
+      raysuite image run raysuite.sif -- doctor
+      raysuite image run raysuite.sif --bind /data -- run experiments/quickstart.yaml
+    """
+    _enter("run", image, bind, gpus, arguments or [], dry_run)
+
+
+def _enter(
+    verb: str,
+    image: Path,
+    binds: Sequence[str] | None,
+    gpus: bool | None,
+    arguments: Sequence[str],
+    dry_run: bool,
+) -> None:
+    from raysuite.images.engine import engine
+    from raysuite.images.exec_line import exec_line
+    from raysuite.images.inspect import image_path
+
+    wanted = Path("/dev/nvidiactl").exists() if gpus is None else gpus
+    here = os.getcwd()
+    line = exec_line(image_path(image), binds=[*(binds or []), here], gpus=wanted, verb=verb)
+    line += arguments
+    if dry_run:
+        print_text(shlex.join(line))
+        return
+    os.execv(engine(), line)
+
+
+image = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Build, examine and enter Apptainer images.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for _verb in (build, verify, inspect, shell, recipe):
+    image.command(_verb.__name__)(_verb)
+image.command("run", context_settings={"ignore_unknown_options": True})(run)

@@ -1,0 +1,313 @@
+"""`raysuite job`: submit, follow and cancel jobs of a cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from raysuite.cli import console
+from raysuite.cli.cluster import exports
+from raysuite.cli.console import print_text
+from raysuite.errors import RunError, UserError
+
+if TYPE_CHECKING:
+    from raysuite.cluster.folder import ClusterFolder
+    from raysuite.orchestrate.jobs import Job, JobServer
+
+# The cluster that a verb of `raysuite job` speaks with: ours, or one behind a login node.
+
+ClusterOption = Annotated[
+    str | None,
+    typer.Option("--cluster", "-c", metavar="NAME", help="The cluster; needed where several are."),
+]
+ViaOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LOGIN",
+        help="The cluster is of another machine: reach it by `ssh LOGIN`, as in me@login.site.org.",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@contextmanager
+def job_server(cluster: str | None, via: str | None) -> Iterator[JobServer]:
+    """The job server of the cluster that is meant. Raises UserError where that is not clear."""
+    from raysuite.cluster.forward import forwarded
+    from raysuite.orchestrate.jobs import JobServer
+
+    with forwarded(via, cluster) if via else nullcontext(_chosen(cluster)) as folder:
+        head = folder.head()
+        if head is None:
+            raise UserError(
+                f"cluster {folder.name!r} is not up: its head has not answered yet; "
+                f"`raysuite cluster status {folder.name}` tells more"
+            )
+        yield JobServer(head.dashboard, folder.token_file)
+
+
+def _chosen(name: str | None) -> ClusterFolder:
+    """The cluster `name`, else the one that this process runs in, else the only one that lives."""
+    from raysuite.cluster.folder import current_folder
+    from raysuite.cluster.status import find_folder
+
+    current = current_folder()
+    return current if name is None and current is not None else find_folder(name)
+
+
+# Jobs as JSON and as lines of a table.
+
+
+def as_json(job: Job | Sequence[Job]) -> str:
+    """One job as an object, several as an array."""
+    found = [asdict(each) for each in job] if isinstance(job, Sequence) else asdict(job)
+    return json.dumps(found, indent=2)
+
+
+def rows(jobs: Sequence[Job]) -> list[tuple[str, ...]]:
+    """What a table shows of each job."""
+    return [
+        (job.id, job.status.lower(), _clock(job.started), _lasted(job), job.entrypoint)
+        for job in jobs
+    ]
+
+
+def _clock(seconds: float | None) -> str:
+    return "" if seconds is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def _lasted(job: Job) -> str:
+    if job.started is None:
+        return ""
+    minutes, seconds = divmod(int((job.ended or time.time()) - job.started), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}"
+
+
+# A job followed to its end, and left alone by Ctrl-C.
+
+
+def follow_to_end(server: JobServer, name: str, silent: bool = False) -> Job:
+    """Print what the job prints, unless `silent`, until it has ended; then say how.
+
+    Raises KeyboardInterrupt at Ctrl-C, after having told how to come back to the job.
+    """
+    try:
+        for text in server.follow(name):
+            if not silent:
+                sys.stdout.write(text)
+                sys.stdout.flush()
+    except KeyboardInterrupt:
+        print_text(
+            f"job {name} goes on; follow it by `raysuite job logs -f {name}`, "
+            f"cancel it by `raysuite job cancel {name}`",
+            error=True,
+        )
+        raise
+    job = server.job(name)
+    print_text(ending(job), error=True)
+    return job
+
+
+def ending(job: Job) -> str:
+    """One line on how a job ended."""
+    if job.status == "SUCCEEDED":
+        return f"job {job.id} succeeded"
+    if job.status == "STOPPED":
+        return f"job {job.id} was cancelled"
+    if job.status != "FAILED":
+        return f"job {job.id} is {job.status.lower()}"
+    if job.code == os.EX_TEMPFAIL:  # of `raysuite run`
+        return f"job {job.id} was stopped and can go on later: exit code {job.code}"
+    said = f"exit code {job.exit_code}" if job.exit_code is not None else job.message
+    return f"job {job.id} failed: {said}"
+
+
+# `raysuite job submit`: a command on the cluster's head, followed to its end.
+
+
+def submit(
+    words: Annotated[
+        list[str],
+        typer.Argument(metavar="-- COMMAND...", help="What to run.", show_default=False),
+    ],
+    cluster: ClusterOption = None,
+    via: ViaOption = None,
+    follow: Annotated[
+        bool, typer.Option(help="Print what the job prints, and end as it does.")
+    ] = True,
+    json_: JsonOption = False,
+) -> None:
+    """Run a command on a cluster: on its head node, in the folder where it was started.
+
+    The words reach the command as they are; no shell takes them apart. The exit code is the
+    job's: 0, 75 where it was stopped and can go on later, another where it failed. Ctrl-C leaves
+    the job alone.
+
+    \b
+    Examples:
+      raysuite job submit -- raysuite run experiments/aach2023-throughput.yaml
+      raysuite job submit --no-follow -- raysuite run experiments/quickstart.yaml repeats=5
+      raysuite job submit --via me@login.site.org -- raysuite run experiments/quickstart.yaml
+    """
+    with job_server(cluster, via) as server:
+        name = server.submit(shlex.join(words))
+        print_text(f"job {name} is submitted", error=True)
+        if not follow:
+            print_text(as_json(server.job(name)) if json_ else name)
+            return
+        ended = follow_to_end(server, name, silent=json_)
+        if json_:
+            print_text(as_json(ended))
+    raise typer.Exit(ended.code)
+
+
+# `raysuite job logs`: what a job printed.
+
+
+def logs(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[JOB]", help="The job; default: the newest.")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the job ends, and end as it does.")
+    ] = False,
+    cluster: ClusterOption = None,
+    via: ViaOption = None,
+) -> None:
+    """Print what a job printed.
+
+    \b
+    Examples:
+      raysuite job logs
+      raysuite job logs -f job-1122-093000-a1b2c3
+    """
+    with job_server(cluster, via) as server:
+        wanted = server.job(name) if name else server.newest()
+        if not follow:
+            sys.stdout.write(server.logs(wanted.id))
+            return
+        ended = follow_to_end(server, wanted.id)
+    raise typer.Exit(ended.code)
+
+
+# `raysuite job status`: how a job stands.
+
+
+def status(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[JOB]", help="The job; default: the newest.")
+    ] = None,
+    cluster: ClusterOption = None,
+    via: ViaOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Say how a job stands.
+
+    \b
+    Examples:
+      raysuite job status
+      raysuite job status job-1122-093000-a1b2c3 --json
+    """
+    with job_server(cluster, via) as server:
+        wanted = server.job(name) if name else server.newest()
+    print_text(as_json(wanted) if json_ else ending(wanted))
+
+
+# `raysuite job list`: the jobs of a cluster.
+
+
+def list_(cluster: ClusterOption = None, via: ViaOption = None, json_: JsonOption = False) -> None:
+    """List the jobs of a cluster, the oldest first.
+
+    \b
+    Examples:
+      raysuite job list
+      raysuite job list --cluster mine --json
+    """
+    with job_server(cluster, via) as server:
+        jobs = server.jobs()
+    if json_:
+        console.print_text(as_json(jobs))
+        return
+    from rich.table import Table
+
+    table = Table("job", "state", "started", "h:mm:ss", "command", box=None, pad_edge=False)
+    for row in rows(jobs):
+        table.add_row(*row)
+    console.stdout().print(table, markup=False)
+
+
+# `raysuite job cancel`: a job asked to end.
+
+
+def cancel(
+    name: Annotated[str, typer.Argument(metavar="JOB", help="The job.", show_default=False)],
+    cluster: ClusterOption = None,
+    via: ViaOption = None,
+    patience_s: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", help="How long to wait for its end.")
+    ] = 90.0,
+) -> None:
+    """Ask a job to end, and wait until it has.
+
+    `raysuite run` keeps what has finished: `raysuite run --resume` goes on.
+
+    \b
+    Example:
+      raysuite job cancel job-1122-093000-a1b2c3
+    """
+    with job_server(cluster, via) as server:
+        job = server.cancel(name, patience_s)
+    if not job.ended_already:
+        raise RunError(f"job {name} has not ended within {patience_s:g} s; it was asked to")
+    print_text(ending(job))
+
+
+# `raysuite job forward`: a tunnel that stays open, for `ray job submit`, browsers and MLflow.
+
+
+def forward(
+    login: Annotated[
+        str, typer.Argument(metavar="LOGIN", help="For `ssh LOGIN`.", show_default=False)
+    ],
+    cluster: ClusterOption = None,
+) -> None:
+    """Carry a cluster's dashboard and MLflow to this machine's loopback, until Ctrl-C.
+
+    What it prints goes into another terminal there: `ray job submit`, `raysuite sync` and MLflow
+    then speak with the cluster. ssh asks for passwords in this terminal.
+
+    \b
+    Example:
+      raysuite job forward me@login.site.org
+    """
+    from raysuite.cluster.environment import client_environment
+    from raysuite.cluster.forward import forwarded
+
+    with forwarded(login, cluster) as folder:
+        head = folder.head()
+        assert head is not None  # else there is nothing to forward
+        print_text(exports(client_environment(folder, head)))
+        print_text("the tunnel is open until Ctrl-C", error=True)
+        folder.wait()
+
+
+job = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Submit jobs to a cluster, follow and cancel them; from a laptop too, through SSH.",
+)
+
+for _verb in (submit, logs, status, list_, cancel, forward):
+    job.command(_verb.__name__.rstrip("_"))(_verb)
