@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import get_args
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self, get_args
 
+from pydantic import TypeAdapter, ValidationError
 from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from raysuite.cli.live import LiveView
-from raysuite.cli.run_state import RunState, Status, TimeLeft
-from raysuite.cli.tail import Tail
+from raysuite.cli.console import stderr
 from raysuite.plan import RunPlan
 from raysuite.records import (
     FAILED,
@@ -26,6 +29,7 @@ from raysuite.records import (
     Results,
     RunCosts,
     RunFailed,
+    RunFigures,
     RunFinished,
     RunJudged,
     RunPruned,
@@ -33,8 +37,184 @@ from raysuite.records import (
     RunStopped,
     SamplesSkipped,
     TimeShares,
+    run_figures,
 )
 from raysuite.units import human_seconds
+
+# Journals read as they grow: each byte once.
+
+_RECORD: TypeAdapter[Record] = TypeAdapter(Record)
+
+
+class Tail:
+    """The Records that were added to one journal since the last look."""
+
+    def __init__(self) -> None:
+        self._read_bytes = 0
+
+    def new(self, journal: Path) -> list[Record]:
+        """Whole lines only: one that is still being written is left for the next look."""
+        try:
+            if journal.stat().st_size <= self._read_bytes:
+                return []
+            with journal.open("rb") as stream:
+                stream.seek(self._read_bytes)
+                grown = stream.read()
+        except FileNotFoundError:
+            return []
+        whole = grown[: grown.rfind(b"\n") + 1]
+        self._read_bytes += len(whole)
+        records = []
+        for line in whole.splitlines():
+            try:
+                records.append(_RECORD.validate_json(line))
+            except ValidationError:
+                continue  # cut off by a crash
+        return records
+
+
+# Where runs and trials are shown: a terminal, a log, a pipe that takes JSON.
+
+
+class LiveView(ABC):
+    """A live display on a terminal, lines elsewhere, JSON lines, or failures only.
+
+    Enter it to show the live part.
+    """
+
+    def __init__(self, quiet: bool, json: bool, console: Console, per_second: float) -> None:
+        self._quiet, self._json, self._console = quiet, json, console
+        self._is_live = console.is_terminal and not quiet and not json
+        self._per_second = per_second
+        self._live: Live | None = None
+
+    @abstractmethod
+    def view(self) -> RenderableType:
+        """The live part."""
+
+    @abstractmethod
+    def add(self, plan: RunPlan) -> None:
+        """One run or trial more, behind the others."""
+
+    @abstractmethod
+    def poll(self, results: Results) -> None:
+        """About twice a second: take in what the journals gained, and show it."""
+
+    def __enter__(self) -> Self:
+        if self._is_live:
+            self._live = Live(
+                get_renderable=self.view,
+                console=self._console,
+                refresh_per_second=self._per_second,
+                transient=True,
+            )
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def _write_json(self, record: Record) -> None:
+        """A Record as a line; not through rich, which would wrap it."""
+        self._console.file.write(record.model_dump_json() + "\n")
+        self._console.file.flush()
+
+    def _write(self, line: Text) -> None:
+        """A line above the live part; what is told where all else is silent is no result."""
+        (stderr() if self._quiet else self._console).print(line, soft_wrap=True)
+
+
+# Where an experiment stands, from its Records: what the progress display shows.
+
+Status = Literal["waiting", "running", "paused", "stopped", "finished", "failed", "pruned"]
+"""paused: waits at an interval of its sweep for the others. stopped: to be taken up again. pruned:
+ended early by a sweep's scheduler."""
+
+
+class RunState:
+    """One run, as far as its Records tell."""
+
+    def __init__(self, plan: RunPlan) -> None:
+        self.plan = plan
+        self.status: Status = "waiting"
+        self.epochs_done = 0
+        self.verdict: GateVerdict | None = None
+        self.last_epoch: EpochFinished | None = None
+        self._records: list[Record] = []
+
+    def take(self, record: Record) -> None:
+        """Move on by one Record."""
+        self._records.append(record)
+        match record:
+            case RunStarted():
+                self.status, self.epochs_done = "running", record.first_epoch
+            case GateVerdict():
+                self.verdict = record
+            case EpochFinished():
+                self.epochs_done, self.last_epoch = record.epoch + 1, record
+            case RunFinished():
+                self.status = "finished"
+            case RunFailed():
+                self.status = "failed"
+            case RunPruned():
+                self.status = "pruned"
+            case RunStopped():
+                self.status = "paused" if record.reason == "interval" else "stopped"
+
+    def figures(self) -> RunFigures:
+        """The run's figures, as the report will tell them."""
+        return run_figures(self.plan.model_dump(mode="json"), self._records)
+
+    @property
+    def images_done(self) -> int:
+        """Training images behind it."""
+        return self.epochs_done * self.plan.dataset.train_samples
+
+    @property
+    def images_to_go(self) -> int:
+        """Training images before it; none once it has ended."""
+        if self.status in ("finished", "failed", "pruned"):
+            return 0
+        epochs = self.plan.spec.training.epochs - self.epochs_done
+        return max(0, epochs) * self.plan.dataset.train_samples
+
+
+class TimeLeft:
+    """Estimate from the work behind us: seconds per image so far, times the images to go.
+
+    Starts of workers, gates and validations are in the seconds, and so in the estimate. Runs on
+    more workers are faster than it says, runs of larger networks slower.
+    """
+
+    def __init__(self, runs: Sequence[RunState], now: float) -> None:
+        self._runs = runs
+        self._start = now
+        self._images_at_start = self._images()
+        self._estimate: tuple[float, float] | None = None
+
+    def _images(self) -> int:
+        return sum(run.images_done for run in self._runs)
+
+    def update(self, now: float) -> None:
+        """Call when an epoch or a run has ended, with the present second of any one clock."""
+        done = self._images() - self._images_at_start
+        if done > 0:
+            rate = (now - self._start) / done
+            self._estimate = (now, rate * sum(run.images_to_go for run in self._runs))
+
+    def seconds(self, now: float) -> float | None:
+        """Seconds until the last run has ended; None before an epoch has ended."""
+        if self._estimate is None:
+            return None
+        when, left = self._estimate
+        return max(0.0, left - (now - when))
+
 
 LONG_EPOCH_SECONDS = 30.0
 """Without a terminal, epochs are worth a line each only from this length on."""

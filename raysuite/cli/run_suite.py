@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import psutil
 import typer
 
 from raysuite.cli import console
+from raysuite.cli.console import print_text
 from raysuite.cli.progress import Progress
-from raysuite.cli.run_batches import find_batches
 from raysuite.cli.run_options import gpus_before
 from raysuite.cli.run_request import (
     Request,
+    Tracking,
     listener,
     registered,
     say_how_to_go_on,
@@ -22,18 +26,132 @@ from raysuite.cli.run_request import (
     say_what_changed,
     write_report,
 )
-from raysuite.cli.run_timings import Timings, lines
-from raysuite.cli.run_tracking import Tracking
 from raysuite.cluster.folder import current_folder
 from raysuite.cluster.suites import sole_driver
-from raysuite.records import BatchFound, Journal, Results, RunFailed
+from raysuite.records import STOPPED, BatchFound, Journal, Results, RunFailed, RunFinished
 from raysuite.spec import Document, read_document
 
 if TYPE_CHECKING:
+    from raysuite.orchestrate.batches import Decision
     from raysuite.orchestrate.cluster import Capacity
     from raysuite.orchestrate.stopping import StopWatch
     from raysuite.plan import RunPlan
     from raysuite.train.stopping import Stop
+
+# Before a suite: the batches that its spec leaves to be found by trial.
+
+
+def find_batches(
+    plans: Sequence[RunPlan], root: Path, capacity: Capacity, watch: StopWatch, silent: bool
+) -> Decision:
+    """The plans of a suite with all their numbers.
+
+    Raises RunError as `orchestrate.batches.decide`, and Exit where it was asked to stop.
+    """
+    decision = search_batches(plans, root / plans[0].spec.name, capacity.nodes, watch, silent)
+    if decision.stop is not None:
+        raise typer.Exit(os.EX_TEMPFAIL)
+    return decision
+
+
+def search_batches(
+    plans: Sequence[RunPlan], folder: Path, nodes: int, watch: StopWatch, silent: bool
+) -> Decision:
+    """What `orchestrate.batches.decide` finds; what is tried is told on stderr."""
+    from raysuite.orchestrate.batches import decide
+    from raysuite.orchestrate.suite import Listener
+
+    def say(line: str) -> None:
+        if not silent:
+            print_text(line, error=True)
+
+    if any(plan.undecided for plan in plans):
+        say("finding by trial what the spec leaves to auto")
+    hear = Listener(
+        poll=lambda: None,
+        between=None,
+        say=say,
+        added=lambda plan: None,
+        asked_to_stop=watch.asked,
+    )
+    decision = decide(plans, folder, nodes, hear)
+    if decision.stop is not None:
+        why = STOPPED[decision.stop.reason]
+        print_text(f"stopped ({why}) before the batch was found: nothing is kept", error=True)
+    return decision
+
+
+# Where the wall time of `raysuite run` went: measured as it goes, kept in timings.json, shown.
+
+PHASES = {
+    "driver": "start of the command, imports, spec and plans",
+    "ray": "start of Ray, or joining its cluster",
+    "dry batch": "what is left of one batch through each network of your own, when Ray has started",
+    "batches": "search for batches that the spec leaves open",
+    "workers": "start of the worker processes, until the first run begins in them",
+    "runs": "from the first run's beginning to the last one's end, with what lies between",
+    "report": "the report, while Ray ends",
+    "mlflow": "MLflow, after the report",
+}
+
+
+class Timings:
+    """The phases of this command, in seconds of wall time."""
+
+    def __init__(self) -> None:
+        self.began = psutil.Process().create_time()
+        self.seconds: dict[str, float] = {"driver": time.time() - self.began}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add the time of this context to a phase, also where it raises."""
+        began = time.time()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.time() - began
+
+    def split_runs(self, results: Results, began: float) -> None:
+        """Take the start of the workers out of the runs' phase, which began then."""
+        firsts = [
+            end.first_step_time - end.first_step_seconds
+            for plan in results.plans()
+            if isinstance(end := results.end_of(plan["run_id"]), RunFinished)
+            and end.first_step_time is not None
+        ]
+        here = [first for first in firsts if first > began]
+        if here:
+            self.seconds["workers"] = min(here) - began
+            self.seconds["runs"] -= self.seconds["workers"]
+
+    def write(self, results: Results) -> None:
+        """Keep them beside those of earlier commands on these results."""
+        own = {"began": self.began, "seconds": {n: round(s, 3) for n, s in self.seconds.items()}}
+        earlier = [each for each in results.timings() if each["began"] != self.began]
+        results.write_timings([*earlier, own])
+
+
+def lines(results: Results, timings: Timings) -> Iterator[str]:
+    """A table for a person: each phase, and the parts of each run."""
+    total = time.time() - timings.began
+    yield f"{'phase':<10}{'seconds':>9}{'share':>8}"
+    for name, what in PHASES.items():
+        if name in timings.seconds:
+            seconds = timings.seconds[name]
+            yield f"{name:<10}{seconds:9.2f}{seconds / total:8.0%}  {what}"
+    yield f"{'all':<10}{total:9.2f}"
+    runs: list[tuple[dict[str, Any], RunFinished]] = [
+        (plan, end)
+        for plan in results.plans()
+        if isinstance(end := results.end_of(plan["run_id"]), RunFinished) and end.parts_seconds
+    ]
+    names = list(dict.fromkeys(name for _, end in runs for name in end.parts_seconds))
+    if names:
+        yield ""
+        yield "run   seconds" + "".join(f"{name:>12}" for name in names)
+    for plan, end in runs:
+        parts = "".join(f"{end.parts_seconds.get(name, 0.0):12.2f}" for name in names)
+        yield f"{plan['index'] + 1:<4}{end.seconds:9.2f}{parts}"
 
 
 def carry_out(request: Request) -> None:

@@ -58,7 +58,7 @@ def sweep(
       raysuite sweep experiments/sweep-quickstart.yaml --address 10.0.0.1:6379
     """
     if dry_run:
-        from raysuite.cli.sweep_dry import dry_run as foretell
+        from raysuite.cli.sweep_suite import dry_run as foretell
         from raysuite.spec import read_document
 
         if spec is None:

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from rich import box
 from rich.console import Console, Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
-from raysuite.cli.live import LiveView
-from raysuite.cli.sweep_state import SweepState, TrialState
-from raysuite.cli.sweep_words import (
-    STYLES,
-    best_words,
-    end_words,
-    table,
-    titles,
-    totals,
-    values_words,
-)
+from raysuite.cli.progress import LiveView, RunState, Status, Tail
 from raysuite.plan import RunPlan
 from raysuite.records import (
+    FAILED,
     Record,
     Results,
     RunFailed,
@@ -28,7 +22,275 @@ from raysuite.records import (
     RunStopped,
     SamplesSkipped,
 )
-from raysuite.records.sweep import Goal
+from raysuite.records.names import key_name
+from raysuite.records.sweep import Goal, TrialFigures, best, pareto, trial_figures
+from raysuite.report.sweep.study import TOLD, goal_text, value_text
+from raysuite.units import human_seconds
+
+# Where a sweep stands, from its trials' Records: what the live table and the log show.
+
+ENDED: tuple[Status, ...] = ("finished", "pruned", "failed")
+
+
+class TrialState:
+    """One trial, as far as its Records tell."""
+
+    def __init__(self, plan: RunPlan) -> None:
+        self.plan = plan
+        self.run = RunState(plan)
+        self.tail = Tail()
+        self._data = plan.model_dump(mode="json")
+        self._records: list[Record] = []
+        self._figures: TrialFigures | None = None
+
+    def take(self, record: Record) -> None:
+        """Move on by one Record."""
+        self.run.take(record)
+        self._records.append(record)
+        self._figures = None
+
+    @property
+    def figures(self) -> TrialFigures:
+        """What it reached so far."""
+        if self._figures is None:
+            self._figures = trial_figures(self._data, self._records)
+        return self._figures
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more will come."""
+        return self.run.status in ENDED
+
+
+class SweepState:
+    """All trials that were decided so far, of `total`."""
+
+    def __init__(self, goals: Sequence[Goal], total: int) -> None:
+        self.goals = tuple(goals)
+        self.total = total
+        self.trials: list[TrialState] = []
+        self._began: tuple[float, int] | None = None
+
+    def add(self, plan: RunPlan) -> None:
+        """One trial more, unless it is known; one whose batch was found takes its own place."""
+        known = {trial.plan.index: place for place, trial in enumerate(self.trials)}
+        if plan.index not in known:
+            self.trials.append(TrialState(plan))
+        elif self.trials[known[plan.index]].plan.run_id != plan.run_id:
+            self.trials[known[plan.index]] = TrialState(plan)
+
+    def begin(self, now: float) -> None:
+        """From here on time is counted, in seconds of any one clock."""
+        self._began = (now, self.ended)
+
+    @property
+    def ended(self) -> int:
+        """How many trials have ended."""
+        return sum(trial.has_ended for trial in self.trials)
+
+    def counts(self) -> Counter[Status]:
+        """How many trials are in each state."""
+        return Counter(trial.run.status for trial in self.trials)
+
+    def best(self) -> TrialFigures | None:
+        """The best by the first goal of those that have ended."""
+        return best(self._well(), self.goals[0])
+
+    def front(self) -> list[TrialFigures]:
+        """Of several goals, the trials that no other beats so far; else none."""
+        return pareto(self._well(), self.goals) if len(self.goals) > 1 else []
+
+    def _well(self) -> list[TrialFigures]:
+        return [trial.figures for trial in self.trials if trial.has_ended]
+
+    def seconds_left(self, now: float) -> float | None:
+        """An estimate: as if the trials to come took as long as those that ended since `begin`;
+        None before one has."""
+        if self._began is None:
+            return None
+        since, before = self._began
+        ended = self.ended - before
+        if not ended:
+            return None
+        return max(0.0, (now - since) / ended * (self.total - self.ended))
+
+
+# A sweep on a terminal: its table of trials, and a line a trial for logs.
+
+STYLES: dict[Status, str] = {
+    "finished": "green",
+    "pruned": "cyan",
+    "failed": "red",
+    "stopped": "yellow",
+    "paused": "dim",
+    "waiting": "dim",
+}
+_WORDS: dict[Status, str] = {"pruned": "stopped early", "waiting": "starting"}
+_ORDER: tuple[Status, ...] = (
+    "finished",
+    "pruned",
+    "failed",
+    "stopped",
+    "running",
+    "paused",
+    "waiting",
+)
+
+
+def titles(keys: Iterable[str]) -> dict[str, str]:
+    """Searched keys by their last part, or by all of it where that tells no two apart."""
+    known = tuple(keys)
+    short = [*map(key_name, known)]
+    return {
+        key: name if short.count(name) == 1 else key for key, name in zip(known, short, strict=True)
+    }
+
+
+def values_words(trial: TrialFigures, keys: Mapping[str, str]) -> str:
+    """`lr 0.12 · strategy ddp`."""
+    return " · ".join(
+        f"{title} {value_text(trial.values_now[key])}"
+        for key, title in keys.items()
+        if key in trial.values_now
+    )
+
+
+def goal_words(trial: TrialFigures, goals: Sequence[Goal]) -> str:
+    """`validation accuracy 95.3 %, throughput 812 images/s`: what it reached of the goals."""
+    told = {goal: trial.goals[goal] for goal in goals}
+    return ", ".join(
+        f"{TOLD[goal].words} {goal_text(goal, value)}"
+        for goal, value in told.items()
+        if value is not None
+    )
+
+
+def end_words(trial: TrialState, goals: Sequence[Goal]) -> str:
+    """How a trial ended, in one line."""
+    figures = trial.figures
+    end = figures.figures.end
+    if isinstance(end, RunFailed):
+        why = FAILED[end.reason]
+        return f"failed{f' ({why})' if why else ''}: {one_line(end.message)}"
+    stopped = figures.figures.stopped
+    if isinstance(stopped, RunStopped):
+        return f"stopped {stopped.words}"
+    epochs = f"{figures.epochs} epoch{'' if figures.epochs == 1 else 's'}"
+    cost = f"{human_seconds(figures.worker_seconds)} of workers"
+    state = _WORDS.get(trial.run.status, trial.run.status)
+    return f"{state}: {', '.join(filter(None, [goal_words(figures, goals), epochs, cost]))}"
+
+
+def table(state: SweepState, keys: Mapping[str, str], rows: int, width: int) -> Table:
+    """The trials, at most so many: the last ones, and the best.
+
+    A column for each key, where they fit into so many columns of the screen; else one for all.
+    """
+    winners = {trial.number for trial in [*state.front(), *filter(None, [state.best()])]}
+    trials = _shown(state, winners, rows)
+    goals: tuple[Goal, ...] = tuple(dict.fromkeys(("accuracy", *state.goals)))
+    cells = [[_cell(trial.figures, key) for key in keys] for trial in trials]
+    heads, cells = _fitted([*keys.values()], cells, width - _FIXED - _GOAL * len(goals))
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    shown.add_column("Trial", justify="right", no_wrap=True, min_width=5)
+    for head in heads:
+        shown.add_column(head, no_wrap=True)
+    shown.add_column("Epoch", justify="right", no_wrap=True, min_width=5)
+    for goal in goals:
+        shown.add_column(_HEADS[goal], justify="right", no_wrap=True, min_width=8)
+    shown.add_column("State", no_wrap=True, min_width=len("stopped early"))
+    for trial, values in zip(trials, cells, strict=True):
+        figures = trial.figures
+        best = figures.number in winners
+        shown.add_row(
+            f"{'*' if best else ''}{figures.number}",
+            *values,
+            f"{trial.run.epochs_done}/{trial.plan.spec.training.epochs}",
+            *(goal_text(goal, figures.goals[goal]) for goal in goals),
+            _WORDS.get(trial.run.status, trial.run.status),
+            style="bold" if best else STYLES.get(trial.run.status, ""),
+        )
+    return shown
+
+
+_LEAST, _GAP = 6, 3
+_GOAL = 8 + _GAP
+_FIXED = sum(len(word) + _GAP for word in ("Trial", "Epoch", "stopped early"))
+"""Columns of the screen: a key at least, the gap between two, a goal, what every table has."""
+
+
+def _cell(trial: TrialFigures, key: str) -> str:
+    """A value as a table has room for it."""
+    if key not in trial.values_now:
+        return "–"
+    value = trial.values_now[key]
+    return f"{value:.3g}" if isinstance(value, float) else value_text(value)
+
+
+def _fitted(
+    heads: list[str], cells: list[list[str]], width: int
+) -> tuple[list[str], list[list[str]]]:
+    """Columns in so many columns of the screen: as they are, with heads that are cut, or as one."""
+    widths = [max([_LEAST, *map(len, column)]) for column in zip(*cells, strict=True)]
+    cut = [_cut(head, wide) for head, wide in zip(heads, widths, strict=True)]
+    for tried in (heads, cut):
+        wanted = zip(tried, widths, strict=True)
+        if sum(max(len(head), wide) + _GAP for head, wide in wanted) <= width:
+            return tried, cells
+    most = max(width - _GAP, _LEAST)
+    return [_cut(" · ".join(heads), most)], [[_cut(" · ".join(values), most)] for values in cells]
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+_HEADS: dict[Goal, str] = {
+    "accuracy": "Accuracy",
+    "time_to_accuracy": "To target",
+    "throughput": "Images/s",
+}
+
+
+def _shown(state: SweepState, winners: set[int], rows: int) -> list[TrialState]:
+    """Trials under way go before those that ended, late ones before early ones."""
+    by_weight = sorted(
+        state.trials,
+        key=lambda t: (t.plan.index in winners, not t.has_ended, t.plan.index),
+        reverse=True,
+    )
+    return sorted(by_weight[: max(1, rows)], key=lambda trial: trial.plan.index)
+
+
+def best_words(state: SweepState, keys: Mapping[str, str]) -> str:
+    """The best so far, or the Pareto front; empty before there is one."""
+    front = state.front()
+    if len(front) > 1:
+        numbers = ", ".join(str(trial.number) for trial in front)
+        return f"Pareto front so far (*): trials {numbers}"
+    best = front[0] if front else state.best()
+    if best is None:
+        return ""
+    reached = goal_words(best, state.goals)
+    return f"best so far (*): trial {best.number}, {reached}, with {values_words(best, keys)}"
+
+
+def totals(state: SweepState, left: float | None) -> str:
+    """How many trials are in which state, and an estimate of the time left."""
+    count = state.counts()
+    parts = [f"{count[s]} {_WORDS.get(s, s)}" for s in _ORDER if count[s]]
+    to_go = state.total - len(state.trials)
+    parts += [f"{to_go} to go"] if to_go > 0 else []
+    if left is not None and state.ended < state.total:
+        time = f"{left:.0f} s" if left < 60 else human_seconds(left)
+        parts.append(f"about {time} left (an estimate)")
+    return " · ".join(parts)
+
+
+def one_line(text: str) -> str:
+    """The first line that says anything."""
+    return next((line for line in text.splitlines() if line.strip()), "")
+
 
 _AROUND = 8
 """Lines of the screen that the table leaves to its head and to what stands below it."""

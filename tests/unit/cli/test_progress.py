@@ -11,9 +11,7 @@ import pytest
 from pydantic import TypeAdapter
 from rich.console import Console
 
-from raysuite.cli.progress import Progress
-from raysuite.cli.run_state import RunState, TimeLeft
-from raysuite.cli.tail import Tail
+from raysuite.cli.progress import Progress, RunState, Tail, TimeLeft
 from raysuite.plan import RunPlan, make_plans
 from raysuite.records import (
     EpochFinished,

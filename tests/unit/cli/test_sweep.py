@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 
 from raysuite.cli import app
 from raysuite.cli.data import stand_ins_of
-from raysuite.cli.sweep_progress import SweepProgress
-from raysuite.cli.sweep_words import table, titles
+from raysuite.cli.sweep_progress import SweepProgress, table, titles
 from raysuite.plan import RunPlan
 from raysuite.plan.space import count, drawn
 from raysuite.plan.sweep import create_sweep, latest_sweep

@@ -8,8 +8,7 @@ from typing import get_args
 
 import pytest
 
-from raysuite.cli.progress import event
-from raysuite.cli.run_state import RunState
+from raysuite.cli.progress import RunState, event
 from raysuite.plan import make_plans
 from raysuite.records import (
     FAILED,

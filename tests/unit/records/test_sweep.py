@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysuite.cli.progress import event
-from raysuite.cli.run_state import RunState
+from raysuite.cli.progress import RunState, event
 from raysuite.orchestrate.suite import forget_failures
 from raysuite.orchestrate.sweep.trial import spent
 from raysuite.plan import RunPlan, make_plans
