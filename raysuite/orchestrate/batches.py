@@ -20,7 +20,7 @@ from raysuite.records import Results, RunFailed
 from raysuite.records.batches import BatchFound, TriedFile
 from raysuite.train.stopping import Stop
 
-_SEARCH = "raysuite.orchestrate.batch_worker:search_group"
+_SEARCH = "raysuite.orchestrate.worker:search_group"
 
 
 @dataclass(frozen=True)

@@ -168,7 +168,7 @@ def _together(rest: SearchOptions, space: Mapping[str, Dimension]) -> Iterator[F
                 yield ("search", "space", key), message
     elif rest.trials is None:
         yield ("search", "trials"), f"the searcher {searcher} needs to know how many; give trials"
-    if searcher in ("optuna", "bohb"):
+    if searcher == "optuna":
         for key, dimension in space.items():
             if dimension.kind == "grid":
                 message = f"{searcher} decides each trial by itself; write `choice` for `grid`"
@@ -177,8 +177,6 @@ def _together(rest: SearchOptions, space: Mapping[str, Dimension]) -> Iterator[F
     if several and scheduler != "none":
         message = f"{scheduler} compares trials by one figure; give one goal, or scheduler: none"
         yield ("search", "scheduler"), message
-    if several and searcher == "bohb":
-        yield ("search", "searcher"), "bohb knows one goal; give one, or searcher: optuna"
 
 
 def _target(document: Document, rest: SearchOptions, space: Mapping[str, Any]) -> Iterator[Finding]:

@@ -34,12 +34,6 @@ class OptunaSearch(Options):
     """Trials that are drawn at random before the sampler learns from them."""
 
 
-class BohbSearch(Options):
-    """BOHB (Falkner et al. 2018), where `hpbandster` and `ConfigSpace` are installed."""
-
-    name: Literal["bohb"] = "bohb"
-
-
 class NoScheduler(Options):
     """Every trial makes all of its epochs."""
 
@@ -88,7 +82,7 @@ class PbtScheduler(Options):
 
 
 SearcherOptions = Annotated[
-    RandomSearch | GridSearch | OptunaSearch | BohbSearch,
+    RandomSearch | GridSearch | OptunaSearch,
     Field(discriminator="name"),
     BeforeValidator(expand_shorthand),
 ]

@@ -45,9 +45,8 @@ def run(
     search = SearchOptions.model_validate(found["search"])
     for name, value in _TUNE.items():
         os.environ.setdefault(name, value)
-    from raysuite.orchestrate.sweep.leaving import Leaving
     from raysuite.orchestrate.sweep.rules import JournaledRule, settle_pruned
-    from raysuite.orchestrate.sweep.source import TrialSource
+    from raysuite.orchestrate.sweep.source import Leaving, TrialSource
 
     if not (results.folder / "plan.json").exists():
         results.write_plans([])

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any, Literal
 
+import numpy as np
 import optuna
 from optuna.distributions import (
     BaseDistribution,
@@ -22,13 +25,121 @@ from optuna.distributions import (
 from optuna.samplers import BaseSampler, NSGAIISampler, RandomSampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from raysuite.orchestrate.sweep.draws import seed_of
-from raysuite.orchestrate.sweep.parameters import found_in, ordered, parameter_of, value_of
-from raysuite.orchestrate.sweep.reached import goes_on, longest_s, reached
 from raysuite.plan.space import active
-from raysuite.records.sweep import LOWER_IS_BETTER, TrialFigures
+from raysuite.records.sweep import LOWER_IS_BETTER, Goal, TrialFigures
 from raysuite.spec.search import Dimension, SearchOptions, holds
 from raysuite.spec.searchers import OptunaSearch
+
+# A space's dimensions as a searcher that learns knows them: plain numbers between bounds.
+
+_TAIL = 1e-6
+"""Of a normal distribution: what lies farther out is not drawn."""
+_DIGITS = 6
+"""Significant digits of a number that is drawn: it can be read, and written again as it was."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """What is asked for in the place of a dimension's value."""
+
+    kind: Literal["float", "log", "int", "choice"]
+    """choice: the place of a listed value, which may be a whole block."""
+    low: float
+    high: float
+    """Both can be drawn."""
+
+
+def parameter_of(dimension: Dimension) -> Parameter:
+    """A normal distribution is asked for by its quantile, a quniform by its step's number."""
+    arguments = dimension.arguments
+    match dimension.kind:
+        case "uniform":
+            return Parameter("float", arguments[0], arguments[1])
+        case "loguniform":
+            return Parameter("log", arguments[0], arguments[1])
+        case "normal":
+            return Parameter("float", _TAIL, 1 - _TAIL)
+        case "randint":
+            return Parameter("int", arguments[0], arguments[1] - 1)
+        case "quniform":
+            return Parameter("int", 0, len(dimension.steps()) - 1)
+        case "choice" | "grid":
+            return Parameter("choice", 0, len(arguments) - 1)
+
+
+def value_of(dimension: Dimension, found: Any) -> Any:
+    """What stands in the spec for what a searcher found."""
+    arguments = dimension.arguments
+    match dimension.kind:
+        case "uniform" | "loguniform":
+            return min(max(_short(found), arguments[0]), arguments[1])
+        case "normal":
+            return _short(NormalDist(*arguments).inv_cdf(found))
+        case "randint":
+            return int(found)
+        case "quniform":
+            return dimension.steps()[int(found)]
+        case "choice" | "grid":
+            return arguments[int(found)]
+
+
+def found_in(dimension: Dimension, value: Any) -> Any:
+    """What a searcher had found for what stands in the spec."""
+    match dimension.kind:
+        case "normal":
+            return min(max(NormalDist(*dimension.arguments).cdf(value), _TAIL), 1 - _TAIL)
+        case "quniform":
+            steps = dimension.steps()
+            return min(range(len(steps)), key=lambda place: abs(steps[place] - value))
+        case "choice" | "grid":
+            return dimension.arguments.index(value)
+        case _:
+            return value
+
+
+def ordered(space: Mapping[str, Dimension]) -> Iterator[tuple[str, Dimension]]:
+    """Each key after those that its conditions are on."""
+    told: set[str] = set()
+    while len(told) < len(space):
+        for key, dimension in space.items():
+            if key not in told and told.issuperset(dimension.when):
+                told.add(key)
+                yield key, dimension
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")
+
+
+# What a searcher learns of a trial: whether it has ended, and what it counts with.
+
+
+def goes_on(trial: TrialFigures) -> bool:
+    """Whether a trial is under way, or waits to be taken up again: it has no end on record."""
+    return trial.status in ("missing", "stopped")
+
+
+def longest_s(trials: Iterable[TrialFigures]) -> float:
+    """Seconds that the longest of the trials that count has trained; no time to accuracy is above
+    it."""
+    curves = [trial.curve for trial in trials if trial.counts and trial.curve]
+    return max((curve[-1][1] for curve in curves), default=0.0)
+
+
+def reached(trial: TrialFigures, goal: Goal, longest: float) -> float | None:
+    """What a trial counts with towards a goal; None where nothing can be learnt from it.
+
+    `longest` is what `longest_s` says of all trials.
+
+    One that missed its target accuracy has no time to it. It counts as slower than all that met
+    it, and the slower, the less accurate it became: what is near the target is worth a search, and
+    where nobody has met it yet, that is all there is to go by.
+    """
+    value, accuracy = trial.goals[goal], trial.goals["accuracy"]
+    if goal != "time_to_accuracy" or value is not None or accuracy is None or not trial.counts:
+        return value
+    return longest * (2.0 - accuracy)
+
 
 Values = dict[str, Any]
 
@@ -62,7 +173,7 @@ class OptunaDecider:
         return self._suggested(study.ask())
 
     def _sampler(self, number: int) -> BaseSampler:
-        seed = seed_of(self._search.seed, number)
+        seed = int(np.random.SeedSequence([self._search.seed, number]).generate_state(1)[0])
         startup = self._options.startup_trials
         if self._options.sampler == "random":
             return RandomSampler(seed=seed)

@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from ray.tune.schedulers import (
     AsyncHyperBandScheduler,
     FIFOScheduler,
@@ -22,7 +24,6 @@ from ray.tune.schedulers import (
 )
 
 from raysuite.orchestrate import stopping
-from raysuite.orchestrate.sweep.draws import numpys_draws, seed_of
 from raysuite.orchestrate.sweep.trial import epochs_of
 from raysuite.plan import RunPlan
 from raysuite.records import EpochFinished, Journal, Results, RunPruned
@@ -86,7 +87,7 @@ class JournaledRule(FIFOScheduler):
         self._plans[plan.run_id] = plan
         if self._rule is not None:
             # brackets are dealt by numpy's own draws: a trial's is the same at each resumption
-            with numpys_draws(seed_of(self._search.seed, plan.index)):
+            with _numpy_seeded(self._search.seed, plan.index):
                 self._rule.on_trial_add(None, Rival(plan.run_id))  # type: ignore[arg-type]
 
     def replay(self, plans: Iterable[RunPlan]) -> None:
@@ -188,3 +189,14 @@ def settle_pruned(plans: Iterable[RunPlan], results: Results) -> None:
             settled=True,
         )
         Journal(results.journal_file(plan.run_id)).write(record)
+
+
+@contextmanager
+def _numpy_seeded(*seed: int) -> Iterator[None]:
+    """For Ray Tune's schedulers, which draw from numpy's own state: it is as before afterwards."""
+    before = np.random.get_state()
+    np.random.seed(int(np.random.SeedSequence(seed).generate_state(1)[0]))
+    try:
+        yield
+    finally:
+        np.random.set_state(before)

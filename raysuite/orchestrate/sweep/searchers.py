@@ -24,16 +24,11 @@ class Decider(Protocol):
 
 
 def decider_of(search: SearchOptions) -> Decider:
-    """The searcher that a sweep asks for. Raises MissingPartError where it cannot be had."""
-    name = search.searcher.name
-    if name == "optuna":
+    """The search algorithm of a sweep."""
+    if search.searcher.name == "optuna":
         from raysuite.orchestrate.sweep.optuna import OptunaDecider
 
         return OptunaDecider(search)
-    if name == "bohb":
-        from raysuite.orchestrate.sweep.bohb import BohbDecider
-
-        return BohbDecider(search)
     return Drawn(search)
 
 

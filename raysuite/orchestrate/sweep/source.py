@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from ray.tune import Callback
 from ray.tune.search import Searcher
 
 from raysuite.errors import SpecError
 from raysuite.orchestrate import stopping
 from raysuite.orchestrate.cluster import Capacity, Node
-from raysuite.orchestrate.losses import record_failure, record_loss
+from raysuite.orchestrate.groups import record_failure, record_loss
 from raysuite.orchestrate.nodes import Need
 from raysuite.orchestrate.preflight import lacking, too_large, unknown_model
-from raysuite.orchestrate.sweep import room
 from raysuite.orchestrate.sweep.population import Population
 from raysuite.orchestrate.sweep.rules import JournaledRule, settle_pruned
 from raysuite.orchestrate.sweep.searchers import Values, decider_of, draws_others
@@ -30,6 +30,52 @@ from raysuite.records.judged import held_after, turns_of
 from raysuite.records.sweep import trials
 from raysuite.spec import Document
 from raysuite.spec.search import SearchOptions
+
+# Which trials fit beside each other: no worker and no GPU is counted twice.
+
+
+def fits(nodes: Sequence[Node], running: Iterable[Need], wanted: Need) -> bool:
+    """Whether the nodes hold the workers of all running trials and those that are wanted.
+
+    Workers are laid onto nodes the largest first, each onto the first that has room. Ray may lay
+    them otherwise, and a trial's workers then wait until there is room: it never gives more than
+    there is.
+    """
+    left = [[node.cpus, node.gpus] for node in nodes]
+    each = [(need.cpus, int(need.gpu)) for need in (*running, wanted) for _ in range(need.workers)]
+    for cpus, gpus in sorted(each, key=lambda worker: (worker[1], worker[0]), reverse=True):
+        # a worker without a GPU leaves the nodes with GPUs to those that need one
+        room = [node for node in left if node[0] >= cpus and node[1] >= gpus]
+        if not room:
+            return False
+        chosen = min(room, key=lambda node: node[1])
+        chosen[0] -= cpus
+        chosen[1] -= gpus
+    return True
+
+
+def nodes_now() -> list[Node]:
+    """What each node that is alive has."""
+    return [*Capacity.now().each]
+
+
+# How Ray Tune's loop is left at once, when the process is about to end its Ray.
+
+
+class Leaving(Callback):
+    """Ends the thread in which Ray Tune runs, at its next step, without waiting for trials.
+
+    Left alone, it would go on to ask a Ray that has ended.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """Ray Tune's call, several times a second. Raises SystemExit."""
+        if self.asked:
+            raise SystemExit
+
 
 _LOOK_S = 2.0
 _MOST_LEFT_OUT = 100
@@ -97,7 +143,7 @@ class TrialSource(Searcher):
         if not self._pending:
             return None if self._running else Searcher.FINISHED
         needs = [Need.of(plan) for plan in self._running.values()]
-        if needs and not room.fits(self._nodes(), needs, Need.of(self._pending[0])):
+        if needs and not fits(self._nodes(), needs, Need.of(self._pending[0])):
             return None
         plan = self._pending.popleft()
         self._begin(plan)
@@ -163,7 +209,7 @@ class TrialSource(Searcher):
     def _nodes(self) -> list[Node]:
         """What each node has; Ray Tune asks several times a second, and Ray now and then."""
         if time.monotonic() > self._looked_at + _LOOK_S:
-            self._looked_at, self._known_nodes = time.monotonic(), room.nodes_now()
+            self._looked_at, self._known_nodes = time.monotonic(), nodes_now()
         return self._known_nodes
 
     def _is_full(self) -> bool:
@@ -173,7 +219,7 @@ class TrialSource(Searcher):
         if len(self._running) >= (self._search.side_by_side or len(self._running) + 1):
             return True
         needs = [Need.of(plan) for plan in self._running.values()]
-        return not room.fits(self._nodes(), needs, Need(1, 1, False))
+        return not fits(self._nodes(), needs, Need(1, 1, False))
 
     def _begin(self, plan: RunPlan) -> None:
         stopping.prune(self._results, plan.run_id, None)

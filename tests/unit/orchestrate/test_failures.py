@@ -12,7 +12,7 @@ from ray.train.v2.api.exceptions import ControllerError
 
 from raysuite.errors import StorageError, is_full
 from raysuite.orchestrate.failures import BrokenRunError, FailureRecorder
-from raysuite.orchestrate.losses import unwritten
+from raysuite.orchestrate.groups import unwritten
 from raysuite.plan import RunPlan
 from raysuite.records import Journal, Results, RunFailed, RunFinished
 from raysuite.train.peers import is_peer_loss

@@ -9,7 +9,7 @@ import pytest
 
 from raysuite.cluster.ports import free_port
 from raysuite.errors import HeadLostError
-from raysuite.orchestrate.head import knock
+from raysuite.orchestrate.suite import knock
 
 
 def test_a_head_that_answers_is_there() -> None:

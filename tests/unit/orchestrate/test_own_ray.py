@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from raysuite.orchestrate.own_ray import own_loopback, own_token
+from raysuite.orchestrate.cluster import own_loopback, own_token
 from tests.require import require
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import raysuite
-from raysuite.orchestrate.search_path import job_config
+from raysuite.orchestrate.cluster import job_config
 
 
 def paths() -> list[str]:

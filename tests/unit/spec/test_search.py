@@ -145,7 +145,6 @@ def test_conditions_in_a_circle() -> None:
         ("  goal: time_to_accuracy\n", "search.goal", "needs training.target_accuracy"),
         ("  goals: [time_to_accuracy]\n", "search.goals", "needs training.target_accuracy"),
         ("  goals: [accuracy, throughput]\n  scheduler: asha\n", "search.scheduler", "one goal"),
-        ("  goals: [accuracy, throughput]\n  searcher: bohb\n", "search.searcher", "one goal"),
         ("  goal: accuracy\n  goals: [accuracy]\n", "search", "give one of them"),
         ("  goals: [accuracy, accuracy]\n", "search", "each counts once"),
         ("  scheduler: bop\n", "search.scheduler", "valid are none, asha, median, pbt"),

@@ -14,7 +14,7 @@ from raysuite.errors import RunError
 from raysuite.orchestrate import stopping
 from raysuite.orchestrate.cluster import Capacity, Node
 from raysuite.orchestrate.groups import CHECKPOINTS, checkpoint_folder
-from raysuite.orchestrate.sweep import population, room
+from raysuite.orchestrate.sweep import population, source
 from raysuite.orchestrate.sweep.population import leg_of
 from raysuite.orchestrate.sweep.rules import JournaledRule
 from raysuite.orchestrate.sweep.source import TrialSource
@@ -53,7 +53,7 @@ TWO = Capacity((Node(2, 0),))
 
 @pytest.fixture(autouse=True)
 def _two_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "nodes_now", lambda: [Node(2.0, 0.0)])
+    monkeypatch.setattr(source, "nodes_now", lambda: [Node(2.0, 0.0)])
 
 
 class Sweep:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from raysuite.orchestrate.sweep.reached import goes_on, longest_s, reached
+from raysuite.orchestrate.sweep.optuna import goes_on, longest_s, reached
 from raysuite.records.derive import Status
 from raysuite.records.sweep import TrialFigures
 from tests.unit.orchestrate.sweep.test_optuna import trial

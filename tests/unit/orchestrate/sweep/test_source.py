@@ -10,7 +10,7 @@ from ray.tune.search import Searcher
 
 from raysuite.orchestrate import stopping
 from raysuite.orchestrate.cluster import Capacity, Node
-from raysuite.orchestrate.sweep import room
+from raysuite.orchestrate.sweep import source
 from raysuite.orchestrate.sweep.rules import JournaledRule
 from raysuite.orchestrate.sweep.source import TrialSource
 from raysuite.plan import RunPlan
@@ -24,7 +24,7 @@ TWO = Capacity((Node(2, 0),))
 
 @pytest.fixture(autouse=True)
 def _two_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "nodes_now", lambda: [Node(2.0, 0.0)])
+    monkeypatch.setattr(source, "nodes_now", lambda: [Node(2.0, 0.0)])
 
 
 class Sweep:

@@ -13,7 +13,7 @@ import pytest
 from torch.distributed import TCPStore
 
 from raysuite.orchestrate.meeting import verified
-from raysuite.orchestrate.sweep import warm
+from raysuite.orchestrate.sweep import trial
 from raysuite.plan import RunPlan, make_plans
 from raysuite.spec import parse_document
 
@@ -66,7 +66,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Trainer]:
         found.append(Trainer(began, secret))
         return found[-1]
 
-    monkeypatch.setattr(warm, "make_trainer", make)
+    monkeypatch.setattr(trial, "make_trainer", make)
     return found
 
 
@@ -82,7 +82,7 @@ def test_trials_alike_follow_each_other_and_others_are_refused(
 ) -> None:
     first, second = plans("matrix: {seed: [0, 1]}\n")
     (other,) = plans("strategy: ddp\nresources: {workers: 2}\n")
-    workers = warm.WarmWorkers(first, tmp_path)
+    workers = trial.WarmWorkers(first, tmp_path)
     assert workers.start(first, None, 5.0)
     assert workers.busy()
     made[0].let.set()
@@ -103,7 +103,7 @@ def test_workers_that_are_started_again_get_the_same_job(
     made: list[Trainer], tmp_path: Path
 ) -> None:
     (plan,) = plans("")
-    workers = warm.WarmWorkers(plan, tmp_path)
+    workers = trial.WarmWorkers(plan, tmp_path)
     workers.start(plan, None, None)
     made[0].dies = True
     made[0].let.set()
@@ -116,9 +116,9 @@ def test_workers_that_are_started_again_get_the_same_job(
 def test_workers_without_a_trial_make_room(
     made: list[Trainer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warm, "_IDLE_S", 0.1)
+    monkeypatch.setattr(trial, "_IDLE_S", 0.1)
     (plan,) = plans("")
-    workers = warm.WarmWorkers(plan, tmp_path)
+    workers = trial.WarmWorkers(plan, tmp_path)
     workers.start(plan, None, None)
     made[0].let.set()
     until(lambda: not workers.busy())
