@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from raysuite.cluster.agent.environment import node_variables
 from raysuite.cluster.agent.mlflow import ANSWERED
+from raysuite.cluster.agent.node import node_variables
 from raysuite.cluster.files import Node
 from raysuite.cluster.folder import ClusterFolder
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from raysuite.measure.trial_protocol import MARK, MISSING
+from raysuite.measure.trials import MARK, MISSING
 
 _AT_ONCE = 2
 """Trials run side by side: each starts up to three processes, and a laptop should stay usable."""

@@ -13,15 +13,29 @@ from raysuite.spec.batches import AUTO, AutoBatch, NumberOrAuto
 from raysuite.spec.data import DataOptions
 from raysuite.spec.loaders import LoaderOptions, NativeOptions
 from raysuite.spec.names import MODELS
-from raysuite.spec.optimizers import (
-    ConstantOptions,
-    OptimizerOptions,
-    ScheduleOptions,
-    SgdOptions,
-)
+from raysuite.spec.optimizers import ConstantOptions, OptimizerOptions, ScheduleOptions, SgdOptions
 from raysuite.spec.search import SearchOptions
-from raysuite.spec.stand_ins import StandInOptions
 from raysuite.spec.strategies import SingleOptions, StrategyOptions
+
+# What of a named data set is made up, where a spec asks for a synthetic stand-in.
+
+
+class StandInOptions(Options):
+    """A synthetic stand-in, as `raysuite data make` takes it; what is left out is the paper's."""
+
+    fraction: float | None = Field(default=None, gt=0, le=1)
+    """Part of the paper's images."""
+    images: int | None = Field(default=None, ge=2)
+    """Or: training images; validation images keep their proportion."""
+    classes: int | None = Field(default=None, ge=1)
+    """Number of classes."""
+    size: int | str | None = None
+    """Pixels, such as 64, or 500x375 (width, height)."""
+    content: Literal["natural", "noise"] = "natural"
+    """`natural`: pictures with a 1/f spectrum whose classes can be learned; `noise`: DDLBench's."""
+    seed: int = Field(default=0, ge=0)
+    """Equal seeds make equal bytes."""
+
 
 NOT_IN_A_MATRIX = (
     "matrix",

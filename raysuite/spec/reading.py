@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -16,7 +18,55 @@ from raysuite.spec.document import (
     parse_document,
     set_key,
 )
-from raysuite.spec.scales import choose_scale
+from raysuite.spec.space import SPACE
+
+# `scales` of a spec: other forms of the same experiment, such as one for a laptop.
+
+
+def choose_scale(document: Document, scale: str) -> None:
+    """Set the keys of `scales.SCALE` in the document, as if each were given on the command line.
+
+    `matrix` replaces the whole matrix, and comes last. The experiment is then called NAME-SCALE,
+    so that its results stand apart. Raises SpecError for a scale that is not there.
+    """
+    scales = document.data.get("scales")
+    names = [str(name) for name in scales] if isinstance(scales, dict) else []
+    chosen = scales.get(scale) if isinstance(scales, dict) else None
+    if not isinstance(chosen, dict):
+        file, line = document.place(("scales", scale))
+        if scale in names:
+            message = f"given was {chosen!r}; it should map dotted keys to values"
+        else:
+            valid = f"valid are {', '.join(names)}" if names else "this spec has none"
+            message = f"no scale is called {scale!r}; {valid}; without --scale it is the full form"
+        raise SpecError([Mistake(message, key="scales", file=file, line=line)])
+    settings: dict[str, Any] = {str(key): value for key, value in chosen.items()}
+    for key in sorted(settings, key=lambda key: (key == "matrix", key.startswith("matrix."))):
+        set_key(document, key, copy.deepcopy(settings[key]))
+        document.scaled[key] = settings[key]
+        _move_lines(document, ("scales", scale, key), _path(key))
+    document.data["scale"] = scale
+    if "name" not in settings and isinstance(document.data.get("name"), str):
+        document.data["name"] += f"-{scale}"
+
+
+def _path(key: str) -> tuple[str, ...]:
+    """Where a dotted key stands in the document; those of the matrix, and of the space of a sweep,
+    are not divided."""
+    if key.startswith(SPACE):
+        return ("search", "space", key.removeprefix(SPACE))
+    head, separator, swept = key.partition(".")
+    return (head, swept) if head == "matrix" and separator else tuple(key.split("."))
+
+
+def _move_lines(document: Document, source: tuple[str, ...], target: tuple[str, ...]) -> None:
+    """Lines that are told of `target` are from now on those at `source`."""
+    ended = [path for path in document.lines if path[: len(target)] == target]
+    for path in ended:
+        del document.lines[path]
+    for path, line in list(document.lines.items()):
+        if path[: len(source)] == source:
+            document.lines[(*target, *path[len(source) :])] = line
 
 
 def read_document(file: Path, overrides: Sequence[str] = (), scale: str | None = None) -> Document:

@@ -18,10 +18,17 @@ from torch.profiler import record_function
 
 from raysuite.data.base import Batch, Slice
 from raysuite.measure.clock import now
-from raysuite.measure.shares.classify import DATA, KERNELS, STEP, WINDOW, Parts, parts_of
-from raysuite.measure.shares.intervals import Intervals
-from raysuite.measure.shares.profiler import Profiler
-from raysuite.measure.shares.timeline import horovod_collectives
+from raysuite.measure.shares import (
+    DATA,
+    KERNELS,
+    STEP,
+    WINDOW,
+    Intervals,
+    Parts,
+    Profiler,
+    horovod_collectives,
+    parts_of,
+)
 from raysuite.parallel.comm import Comm
 from raysuite.parallel.marks import COMMUNICATION
 from raysuite.records import TimeShares

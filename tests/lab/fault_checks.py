@@ -16,7 +16,7 @@ from raysuite.cluster.ports import ephemeral_range
 from raysuite.records import EpochFinished, Results, RunFinished, run_figures
 from raysuite.records.attempts import current
 from raysuite.track.entries import run_points
-from raysuite.track.system import system_points
+from raysuite.track.upload import system_points
 from tests.lab.fault_cluster import FaultCluster
 from tests.lab.listening import listening
 

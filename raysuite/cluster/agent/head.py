@@ -4,15 +4,220 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
+import secrets
+import shlex
+import sqlite3
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from raysuite.cluster.agent.addresses import find_address
+from raysuite.cluster.agent.children import Children
 from raysuite.cluster.agent.mlflow import MlflowServer
-from raysuite.cluster.agent.mlflow_keeper import MlflowKeeper
 from raysuite.cluster.agent.node import NodeFailedError, ThisNode
-from raysuite.cluster.agent.resuming import Resuming
-from raysuite.cluster.dashboard import Dashboard, NoAnswerError
+from raysuite.cluster.dashboard import RUNNING, Dashboard, NoAnswerError
 from raysuite.cluster.files import Alive, Head, Stop
+from raysuite.cluster.folder import ClusterFolder
+from raysuite.cluster.suites import RESUMED, Resume, resume_commands, taken_up
+from raysuite.errors import RaysuiteError
+
+# On the head: starts MLflow's server, starts it again where it ends, brings its database home.
+
+_RESTARTS = 5
+_STARTS_S = 240.0
+"""From its start to its first answer, on a busy node."""
+_SAVE_EACH_S = 180.0
+_TAIL = 10_000
+"""Characters of the server's output in which its last error is looked for."""
+log = logging.getLogger("raysuite.cluster")
+
+
+class MlflowKeeper:
+    """One server, as long as the head lives. Whatever becomes of it, the cluster goes on."""
+
+    def __init__(self, server: MlflowServer, children: Children, output: Path) -> None:
+        """`output` is the file that the server writes to."""
+        self.server = server
+        self.answers = False
+        """Whether it has answered, and was not given up since."""
+        self.error = ""
+        """Why it was given up."""
+        self.began = self._saved = time.monotonic()
+        self._children, self._output = children, output
+        self._environment: Mapping[str, str] = {}
+        self._restarts = 0
+        self._answered = False
+        """Whether it ever has: until then the database may be half made, or half moved to a newer
+        MLflow."""
+        self._seen = (self.answers, self.error)
+
+    def start(self, environment: Mapping[str, str]) -> None:
+        """Start the server. Raises UserError where the site's options for it do not hold."""
+        self._environment = environment
+        self.began = time.monotonic()
+        try:
+            ready = self.server.prepare(environment)
+        except (OSError, sqlite3.Error) as error:
+            self._give_up(str(error))
+            return
+        self._children.start(self.server.NAME, self.server.words(), ready, self._output)
+
+    def look(self) -> bool:
+        """Do what is due; whether `answers` or `error` changed."""
+        if not self.error:
+            self._do(time.monotonic())
+        before, self._seen = self._seen, (self.answers, self.error)
+        return self._seen != before
+
+    def save(self) -> None:
+        """Bring the database home; a disk that is full there is no reason to end anything."""
+        if not self._answered:
+            return
+        try:
+            self.server.save()
+        except (OSError, sqlite3.Error) as error:
+            log.error("MLflow's database could not be copied home: %s", error)
+
+    def _do(self, now: float) -> None:
+        ended = self._children.status(self.server.NAME) is not None
+        if not self.answers:
+            self._await(ended, now)
+        elif ended:
+            self._start_again()
+        elif now - self._saved > _SAVE_EACH_S:
+            self._saved = now
+            self.save()
+
+    def _await(self, ended: bool, now: float) -> None:
+        if not ended and self.server.answers():
+            self.answers = self._answered = True
+            self._mark()
+        elif ended or now - self.began > _STARTS_S:
+            self._end()
+            self._give_up(f"its server did not start: {self._last_error()}")
+
+    def _mark(self) -> None:
+        try:
+            self.server.mark_answered()
+        except OSError as error:
+            log.warning("should the head be killed, MLflow's database stays away: %s", error)
+
+    def _start_again(self) -> None:
+        self._end()  # its own child may live on, and hold the port
+        self._restarts += 1
+        if self._restarts > _RESTARTS:
+            self._give_up(f"its server ended again and again: {self._last_error()}")
+            return
+        log.warning("MLflow's server ended; starting it again")
+        try:
+            self.start(self._environment)
+        except RaysuiteError as error:
+            self._give_up(str(error))
+
+    def _give_up(self, why: str) -> None:
+        self.answers, self.error = False, why
+        log.error("no MLflow server: %s; `raysuite sync RESULTS` writes runs later", why)
+
+    def _last_error(self) -> str:
+        """The last line of the server's output that names an error, or the last one."""
+        try:
+            text = self._output.read_text("utf-8", "replace")[-_TAIL:]
+        except OSError as error:
+            return str(error)
+        lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no output"]
+        named = [line for line in lines if "Error" in line and not line.startswith("(Background")]
+        return (named or lines)[-1]
+
+    def _end(self) -> None:
+        self._children.end(self.server.NAME, 5.0)
+
+
+# Suites that the head goes on with: handed in as jobs, as soon as Ray takes any.
+#
+# A head that starts goes on with all that nobody is at work on; while it runs, with those whose
+# driver was killed, or failed, on this host.
+
+_PATIENCE_S = 180.0
+"""From the head's first answer: on a busy node its job server comes up much later."""
+_LOOK_EACH_S = 5.0
+_SUBMIT_S = 15.0
+"""Ray's job server itself waits up to 10 s for its agent on the head."""
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    resume: Resume
+    job: str
+    """The id of the job that it becomes."""
+    until: float
+
+
+class Resuming:
+    """What is still to be handed in. Each suite is a job of its own, and never two."""
+
+    def __init__(self, folder: ClusterFolder) -> None:
+        self._folder = folder
+        self._left: dict[Path, _Waiting] = {}
+        self._handed_in: dict[Path, str] = {}
+        """By results folder: the last job that was handed in for it."""
+        self._next = math.inf
+
+    def begin(self) -> None:
+        """Look what is to be gone on with, now that Ray answers."""
+        self._add(resume_commands(self._folder))
+
+    def look(self, url: str) -> None:
+        """Hand in what is left at Ray's dashboard there.
+
+        What it does not take is tried again at the next look; the head has more to watch.
+        """
+        dashboard = Dashboard(url, self._folder.token(), _SUBMIT_S)
+        if time.monotonic() > self._next and self._folder.stop() is None:
+            try:
+                self._add(self._without_driver(dashboard))
+            except NoAnswerError:
+                return
+        for results, waiting in list(self._left.items()):
+            words = shlex.join(waiting.resume.words)
+            try:
+                self._hand_in(dashboard, waiting)
+            except NoAnswerError as error:
+                if time.monotonic() <= waiting.until:
+                    return
+                log.error("%s could not be resumed: %s", words, error)
+            else:
+                log.info("resumed as job %s: %s", waiting.job, words)
+                taken_up(self._folder, results)
+                self._handed_in[results] = waiting.job
+            del self._left[results]
+
+    def _add(self, resumes: Sequence[Resume]) -> None:
+        self._next = time.monotonic() + _LOOK_EACH_S
+        until = time.monotonic() + _PATIENCE_S
+        for resume in resumes:
+            job = resume.job or f"{RESUMED}{secrets.token_hex(6)}"
+            self._left.setdefault(resume.results, _Waiting(resume, job, until))
+
+    def _without_driver(self, dashboard: Dashboard) -> list[Resume]:
+        """Suites whose driver died, but for those whose next one is about to begin."""
+        found = resume_commands(self._folder, head_is_new=False)
+        if not found:
+            return []
+        running = {job.id for job in dashboard.jobs() if job.status in RUNNING}
+        return [
+            replace(each, job="")  # this head knows the job under that id as one that ended
+            for each in found
+            if self._handed_in.get(each.results) not in running
+        ]
+
+    def _hand_in(self, dashboard: Dashboard, waiting: _Waiting) -> None:
+        # an answer that came too late left a job behind that is known by its name
+        if all(each.id != waiting.job for each in dashboard.jobs()):
+            place, command = str(waiting.resume.folder), shlex.join(waiting.resume.words)
+            dashboard.submit(f"cd {shlex.quote(place)} && exec {command}", waiting.job)
+
 
 _TRIES = 3
 """Starts of Ray, each with other ports, before the head gives up."""
@@ -20,7 +225,6 @@ _COUNT_EACH_S = 2.0
 """Once all nodes were counted; at each look before that."""
 _WARNING_S = 60.0
 """Between the warning and the end, where the site says nothing of it."""
-log = logging.getLogger("raysuite.cluster")
 
 
 class HeadNode:

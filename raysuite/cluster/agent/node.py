@@ -3,24 +3,102 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
+import sys
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
 
-from raysuite.cluster import ports, private
+from raysuite.cluster import binding, ports, private
+from raysuite.cluster.agent.addresses import interface_of
 from raysuite.cluster.agent.children import Children
-from raysuite.cluster.agent.environment import node_variables
 from raysuite.cluster.agent.place import Place
 from raysuite.cluster.agent.ray_process import start_words
 from raysuite.cluster.agent.signals import Signals
-from raysuite.cluster.agent.step import Step
+from raysuite.cluster.environment import RAY_SETTINGS, TEMP, variables
 from raysuite.cluster.files import NONCE, Cluster, Node, NodeState
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.process import birth_of
+from raysuite.cluster.proxies import past_proxies
 from raysuite.errors import RaysuiteError
+
+# What a node's processes find in their environment: paths of secrets, never secrets.
+
+_NEVER_INHERITED = (
+    "RAY_ADDRESS",
+    "RAY_AUTH_TOKEN",
+    "MLFLOW_TRACKING_USERNAME",
+    "MLFLOW_TRACKING_PASSWORD",
+    "MLFLOW_TRACKING_TOKEN",
+)
+_RAY = {
+    **RAY_SETTINGS,
+    "PYTHONUNBUFFERED": "1",
+    "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "300",  # its modules are read from a busy file system
+    "RAY_agent_register_timeout_ms": "240000",  # so are its agents': patient_ray waits as long
+    "RAY_JOB_STOP_WAIT_TIME_S": "70",  # a job that is stopped has a minute for a checkpoint
+    "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "5",  # SLURM kills half a minute after its signal
+}
+
+
+def node_variables(
+    folder: ClusterFolder,
+    address: str,
+    mlflow: str,
+    temp: Path,
+    site_environment: Mapping[str, str],
+) -> dict[str, str]:
+    """The environment of Ray's processes on this node, and so of the jobs that they start."""
+    inherited = {name: value for name, value in os.environ.items() if name not in _NEVER_INHERITED}
+    path = [str(Path(sys.executable).parent), inherited.get("PATH", os.defpath)]
+    base = {**inherited, **_RAY, **site_environment}
+    head = folder.head()
+    urls = (f"http://{address}", mlflow, head.dashboard if head else "")
+    return {
+        **base,
+        **past_proxies(urls, base),
+        **variables(folder, address, mlflow),
+        **binding.variables(address, folder.path),
+        "RAYSUITE_INTERFACE": interface_of(address),
+        TEMP: str(temp),
+        "TMPDIR": str(temp),
+        "PATH": os.pathsep.join(path),
+    }
+
+
+# The process by which slurmd holds this node's part of a step: its task's parent.
+#
+# Where it dies, as by a memory limit or an administrator's hand, its tasks live on and SLURM knows
+# nothing of them: it neither ends them with the job nor tells srun.
+
+
+class Step:
+    """Watches that process; outside of SLURM there is none, and nothing is ever lost."""
+
+    def __init__(self, variables: Mapping[str, str] = os.environ) -> None:
+        # in an image the agent is a descendant of the task, not the task itself
+        task = variables.get("SLURM_TASK_PID", "")
+        self._task: psutil.Process | None = None
+        if "SLURM_STEP_ID" in variables and task.isdecimal():
+            try:
+                self._task = psutil.Process(int(task))
+                self._holder = self._task.ppid()
+            except psutil.Error:  # a container with process ids of its own
+                self._task = None
+
+    def is_lost(self) -> bool:
+        """Whether the task is no longer held by the process that started it."""
+        if self._task is None:
+            return False
+        try:
+            return self._task.ppid() != self._holder
+        except psutil.NoSuchProcess:
+            return True
+
 
 RAY = "ray"
 _RAY_END_S = 15.0

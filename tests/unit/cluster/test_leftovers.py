@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from raysuite.cluster import local
-from raysuite.cluster.agent.environment import node_variables
 from raysuite.cluster.agent.leftovers import clear_away
 from raysuite.cluster.agent.mlflow import ANSWERED
+from raysuite.cluster.agent.node import node_variables
 from raysuite.cluster.agent.place import Place
 from raysuite.cluster.files import Cluster
 from raysuite.cluster.folder import ClusterFolder, prepare

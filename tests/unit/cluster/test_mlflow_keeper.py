@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from raysuite.cluster.agent.children import Children
+from raysuite.cluster.agent.head import MlflowKeeper
 from raysuite.cluster.agent.mlflow import ANSWERED, MlflowServer
-from raysuite.cluster.agent.mlflow_keeper import MlflowKeeper
 from raysuite.cluster.files import Cluster
 from raysuite.cluster.folder import ClusterFolder, prepare
 from raysuite.spec.site import LocalSite, MlflowOptions

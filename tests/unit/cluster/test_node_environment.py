@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from raysuite.cluster import binding
-from raysuite.cluster.agent.environment import node_variables
+from raysuite.cluster.agent.node import node_variables
 from raysuite.cluster.environment import RUN_SETTINGS
 from raysuite.cluster.folder import ClusterFolder
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from raysuite.cluster.agent import resuming
-from raysuite.cluster.agent.resuming import Resuming
+from raysuite.cluster.agent import head
+from raysuite.cluster.agent.head import Resuming
 from raysuite.cluster.files import Cluster, Stop
 from raysuite.cluster.folder import ClusterFolder, prepare
 from raysuite.cluster.suites import Suite, job_id, register
@@ -92,7 +92,7 @@ def test_it_is_given_up_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(resuming, "_PATIENCE_S", -1.0)
+    monkeypatch.setattr(head, "_PATIENCE_S", -1.0)
     Jobs.deaf = 100
     late = Resuming(folder)
     late.begin()
@@ -111,18 +111,18 @@ def test_a_job_keeps_its_id_when_the_head_is_started_again(
     suite = Suite(results=tmp_path / "r", folder=Path("/a b"), job=job_id())
     for job in ("raysubmit_1", "resumed-2", "resumed-3"):  # as each of its drivers does
         register(folder, suite.model_copy(update={"job": job}))
-    head = Resuming(folder)
-    head.begin()
-    head.look(url)
-    head.look(url)
+    resuming = Resuming(folder)
+    resuming.begin()
+    resuming.look(url)
+    resuming.look(url)
     assert [job["submission_id"] for job in Jobs.known] == ["raysubmit_1"]
     Jobs.known[0]["status"] = "FAILED"
-    monkeypatch.setattr(resuming, "_LOOK_EACH_S", -1.0)
+    monkeypatch.setattr(head, "_LOOK_EACH_S", -1.0)
     driver = holder(tmp_path / "r")
     driver.kill()
     driver.communicate()
-    head._add([])
-    head.look(url)
+    resuming._add([])
+    resuming.look(url)
     assert len(Jobs.known) == 2
     assert Jobs.known[1]["submission_id"].startswith("resumed-")
 
@@ -131,19 +131,19 @@ def test_a_job_keeps_its_id_when_the_head_is_started_again(
 def test_a_suite_whose_driver_died_is_resumed_at_most_three_times(
     url: str, folder: ClusterFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr(resuming, "_LOOK_EACH_S", -1.0)
+    monkeypatch.setattr(head, "_LOOK_EACH_S", -1.0)
     driver = holder(tmp_path / "r", fails=how == "failed")
-    head = Resuming(folder)
-    head.begin()
-    head.look(url)
+    resuming = Resuming(folder)
+    resuming.begin()
+    resuming.look(url)
     assert Jobs.known == [], "its driver lives"
     if how == "killed":
         driver.kill()
     driver.communicate()
     counts = []
     for _ in range(5):
-        head.look(url)
-        head.look(url)  # the job runs, and does not hold the results folder yet
+        resuming.look(url)
+        resuming.look(url)  # the job runs, and does not hold the results folder yet
         counts.append(len(Jobs.known))
         for job in Jobs.known:
             job["status"] = "FAILED"
@@ -153,30 +153,30 @@ def test_a_suite_whose_driver_died_is_resumed_at_most_three_times(
 
 def bereft(folder: ClusterFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Resuming:
     """A running head, one of whose suites has just lost its driver."""
-    monkeypatch.setattr(resuming, "_LOOK_EACH_S", -1.0)
+    monkeypatch.setattr(head, "_LOOK_EACH_S", -1.0)
     driver = holder(tmp_path / "r")
-    head = Resuming(folder)
-    head.begin()
+    resuming = Resuming(folder)
+    resuming.begin()
     driver.kill()
     driver.communicate()
-    return head
+    return resuming
 
 
 def test_a_suite_is_resumed_once_its_results_can_be_written(
     url: str, folder: ClusterFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    head = bereft(folder, tmp_path, monkeypatch)
+    resuming = bereft(folder, tmp_path, monkeypatch)
     (tmp_path / "r" / ".writable").symlink_to("/dev/full")  # the look removes it
-    head.look(url)
+    resuming.look(url)
     assert Jobs.known == []
-    head.look(url)
+    resuming.look(url)
     assert len(Jobs.known) == 1
 
 
 def test_a_suite_is_not_resumed_while_the_cluster_ends(
     url: str, folder: ClusterFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    head = bereft(folder, tmp_path, monkeypatch)
+    resuming = bereft(folder, tmp_path, monkeypatch)
     folder.write(Stop(reason="down", deadline=time.time() + 60))
-    head.look(url)
+    resuming.look(url)
     assert Jobs.known == []

@@ -13,8 +13,7 @@ from raysuite.cluster import backend as backend_module
 from raysuite.cluster import client as client_module
 from raysuite.cluster import status as status_module
 from raysuite.cluster.backend import JobState, Watch
-from raysuite.cluster.client import Patience, Progress, wait
-from raysuite.cluster.explain import last_lines, missing_nodes, why_not
+from raysuite.cluster.client import Patience, Progress, last_lines, missing_nodes, wait, why_not
 from raysuite.cluster.files import Alive, Cluster, Head, Node, Stop
 from raysuite.cluster.folder import ClusterFolder, folder_of, prepare
 from raysuite.cluster.local import LocalBackend

@@ -5,11 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from raysuite.cluster.agent.step import Step
+from raysuite.cluster.agent.node import Step
 
 CHILD = """
 import sys, time
-from raysuite.cluster.agent.step import Step
+from raysuite.cluster.agent.node import Step
 step = Step()
 assert not step.is_lost()
 print("held", flush=True)

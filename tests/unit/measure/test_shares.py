@@ -10,9 +10,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from raysuite.measure.shares.classify import DATA, STEP, WINDOW, Event, parts_of
-from raysuite.measure.shares.intervals import Interval, Intervals, minus, seconds, union, within
-from raysuite.measure.shares.timeline import horovod_collectives
+from raysuite.measure.shares import (
+    DATA,
+    STEP,
+    WINDOW,
+    Event,
+    Interval,
+    Intervals,
+    horovod_collectives,
+    minus,
+    parts_of,
+    seconds,
+    union,
+    within,
+)
 
 whenever = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """A busy machine fails nothing."""

@@ -9,7 +9,7 @@ from raysuite.records.attempts import current
 from raysuite.records.judged import Member, Stretch, held_after, lineage, turns_of
 from raysuite.records.sweep import trial_figures, wall_seconds
 from raysuite.track.entries import mlflow_status
-from raysuite.track.sweep import trial_tags
+from raysuite.track.upload import trial_tags
 from tests.fake_sweeps import START, write_sweep
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from raysuite.cluster.files import Head
-from raysuite.track import starting
-from raysuite.track.starting import wait_while_starting
+from raysuite.track.sync import wait_while_starting
 
 URL = "http://10.0.0.1:30000"
 
@@ -58,5 +57,5 @@ def test_there_is_nothing_to_wait_for(
     def no_sleep(_: float) -> None:
         raise AssertionError("it waited")
 
-    monkeypatch.setattr(starting.time, "sleep", no_sleep)
+    monkeypatch.setattr("raysuite.track.sync.time.sleep", no_sleep)
     wait_while_starting(URL)

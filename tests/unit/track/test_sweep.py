@@ -11,7 +11,7 @@ import pytest
 from raysuite.records import RunFailed
 from raysuite.records.sweep import trials
 from raysuite.track.entries import run_params
-from raysuite.track.sweep import (
+from raysuite.track.upload import (
     best_runs,
     sweep_params,
     sweep_points,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from raysuite.records.system import GpuSample, SystemSample, system_file
-from raysuite.track.system import system_points
+from raysuite.track.upload import system_points
 
 GPU = GpuSample(
     index=1, busy=0.5, memory_bytes=2 * 10**9, memory_total_bytes=8 * 10**9, watts=300.0

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from raysuite.measure.shares.classify import Parts
+from raysuite.measure.shares import Parts
 from raysuite.parallel.comm import NoComm
 from raysuite.records import EpochFinished, Record, RunFinished, TimeShares, run_figures
 from raysuite.train.profiling import lacks_kernels

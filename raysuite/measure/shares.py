@@ -1,0 +1,269 @@
+"""Where the time of some training steps goes: from a profiler's events, by interval arithmetic."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+# Sets of time as sorted, disjoint intervals [begin, end) of whole nanoseconds.
+
+Interval = tuple[int, int]
+Intervals = list[Interval]
+"""Sorted and disjoint, none of them empty, no two of them touching."""
+
+
+def union(*sets: Iterable[Interval]) -> Intervals:
+    """What any of the intervals covers; they may come in any order and overlap."""
+    merged: Intervals = []
+    for begin, end in sorted(chain.from_iterable(sets)):
+        if end <= begin:
+            continue
+        if merged and begin <= merged[-1][1]:
+            if end > merged[-1][1]:
+                merged[-1] = (merged[-1][0], end)
+        else:
+            merged.append((begin, end))
+    return merged
+
+
+def minus(whole: Intervals, *others: Intervals) -> Intervals:
+    """What `whole` covers and none of the others does."""
+    taken = union(*others)
+    left: Intervals = []
+    place = 0
+    for begin, end in whole:
+        while place < len(taken) and taken[place][1] <= begin:
+            place += 1
+        at = place
+        while at < len(taken) and taken[at][0] < end:
+            if taken[at][0] > begin:
+                left.append((begin, taken[at][0]))
+            begin = max(begin, taken[at][1])
+            at += 1
+        if begin < end:
+            left.append((begin, end))
+    return left
+
+
+def within(whole: Intervals, window: Interval) -> Intervals:
+    """The part that lies in the window."""
+    first, last = window
+    cut = [(max(begin, first), min(end, last)) for begin, end in whole]
+    return [(begin, end) for begin, end in cut if begin < end]
+
+
+def seconds(whole: Intervals) -> float:
+    """How much time the intervals cover."""
+    return sum(end - begin for begin, end in whole) / 1e9
+
+
+# A profiler's events -> when one rank computes, communicates and waits for its loader.
+
+WINDOW = "raysuite::window"
+DATA = "raysuite::data"
+STEP = "raysuite::step"
+"""Marks that the profiled loop sets: the whole window, each wait for the loader, each step."""
+
+CALL = re.compile(r"^_?c10d\w*::")
+IN_FLIGHT = re.compile(r"^gloo:")
+"""Of torch.distributed on the host: the call of a collective, and its life in Gloo's threads."""
+
+OPERATOR = re.compile(r"^(?!_?c10d|autograd::|torch::|raysuite::)\w+::|_cpp_fused_")
+"""Operators that compute on a CPU: aten::mm, torchvision::nms, and kernels that Inductor wrote.
+
+Autograd's own events hold whatever a hook does, communication included: not they count, but the
+operators within them. `torch::` are autograd's accumulation and DDP's reducer, whose operators
+count as well.
+"""
+
+KERNELS = {
+    "communication": re.compile(r"nccl|AllReduce|ReduceScatter|AllGather", re.IGNORECASE),
+    "loading": re.compile(r"dali|nvjpeg|Memcpy (HtoD|DtoH)", re.IGNORECASE),
+    "convolution_gemm": re.compile(
+        r"gemm|conv(?!ert)|cudnn|cublas|cutlass|winograd|wgrad|dgrad|xmma|_mma_|implicit_",
+        re.IGNORECASE,
+    ),
+    "other": re.compile(""),
+}
+"""Class of a GPU's kernels and copies -> what their names hold; the first that fits counts.
+Copies between host and device are loading, copies within the device are other."""
+
+
+class Event(NamedTuple):
+    """What a profiler saw; times in ns since 1970."""
+
+    name: str
+    begin: int
+    end: int
+    thread: int
+    on_device: bool = False
+    """A kernel, copy or fill that ran on a GPU."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """How much of the window went where, in seconds."""
+
+    window: float
+    computation: float
+    communication: float
+    communication_exposed: float
+    data: float
+    data_exposed: float
+    kernels: dict[str, float] = field(default_factory=dict)
+    sources: tuple[str, ...] = ()
+
+
+def parts_of(events: Iterable[Event], mark: str, timeline: Intervals | None = None) -> Parts:
+    """The parts of the one WINDOW among the events.
+
+    `mark` is what an engine calls its own communication. `timeline` is when collectives were
+    under way by a framework's own record, in the clock of the events. A GPU's kernels are
+    believed before their callers on the host, so that nothing counts twice.
+    """
+    events = list(events)
+    frame = next(event for event in events if event.name == WINDOW and not event.on_device)
+    window = (frame.begin, frame.end)
+    events = [event for event in events if event.begin < frame.end and event.end > frame.begin]
+    host = [event for event in events if not event.on_device]
+    kernels = _kernels([event for event in events if event.on_device])
+    waits = _spans(host, lambda event: event.name == DATA)
+    collectives = _spans(
+        host, lambda event: bool(CALL.match(event.name) or IN_FLIGHT.match(event.name))
+    )
+    marked = _spans(host, lambda event: event.name == mark)
+    sources = {"torch.distributed": collectives, "timeline": timeline or [], "waits": marked}
+    if kernels:
+        # the host runs ahead of the device: its calls are believed where no kernel tells
+        computes = union(kernels["convolution_gemm"], kernels["other"])
+        loads = union(waits, kernels["loading"])
+        if kernels["communication"]:
+            sources = {"kernels": kernels["communication"]}
+    else:
+        own = [event for event in host if event.thread == frame.thread]
+        calls = _spans(own, lambda event: CALL.match(event.name) is not None)
+        operators = _spans(own, lambda event: OPERATOR.search(event.name) is not None)
+        # what runs while the loop waits for its loader is loading; within a collective, its own
+        computes, loads = minus(operators, waits, calls), waits
+    computes, loads = within(computes, window), within(loads, window)
+    communicates = within(union(*sources.values()), window)
+    return Parts(
+        window=seconds([window]),
+        computation=seconds(computes),
+        communication=seconds(communicates),
+        communication_exposed=seconds(minus(communicates, computes)),
+        data=seconds(loads),
+        data_exposed=seconds(minus(loads, computes, communicates)),
+        kernels={name: seconds(within(each, window)) for name, each in kernels.items()},
+        sources=tuple(name for name, each in sources.items() if each),
+    )
+
+
+def _spans(events: Sequence[Event], wanted: Callable[[Event], bool]) -> Intervals:
+    return union((event.begin, event.end) for event in events if wanted(event))
+
+
+def _kernels(events: Sequence[Event]) -> dict[str, Intervals]:
+    """By class; empty where nothing ran on a GPU."""
+    found: dict[str, list[Event]] = {name: [] for name in KERNELS}
+    for event in events:
+        kind = next(name for name, pattern in KERNELS.items() if pattern.search(event.name))
+        found[kind].append(event)
+    if not events:
+        return {}
+    return {kind: _spans(each, lambda _: True) for kind, each in found.items()}
+
+
+# torch.profiler (Kineto) over a window of steps: its events, and a trace for Perfetto.
+
+
+class Profiler:
+    """Profiles this thread, autograd's, the process groups' and the device."""
+
+    def __init__(self, device: torch.device) -> None:
+        # Kineto writes on stderr when it starts and stops, and that there is no GPU
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+        activities = [ProfilerActivity.CPU]
+        if device.type == "cuda":
+            activities.append(ProfilerActivity.CUDA)
+        # neither shapes nor stacks: they take more time than what they are recorded of
+        self._profile = profile(activities=activities)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Profile; to start and to end it takes seconds on a GPU."""
+        with self._profile:
+            yield
+
+    def events(self) -> list[Event]:
+        """All that was seen, in ns since 1970."""
+        # the public list makes a tree of them, which takes minutes where there are many
+        results: Any = self._profile.profiler.kineto_results  # type: ignore[union-attr]
+        events = []
+        for event in results.events():
+            on_device = event.device_type().name != "CPU"
+            if on_device and event.is_user_annotation():
+                continue  # the host's marks, drawn beside the kernels: not one of them
+            begin = event.start_ns()
+            end = begin + event.duration_ns()
+            events.append(Event(event.name(), begin, end, event.start_thread_id(), on_device))
+        return events
+
+    def write_trace(self, file: Path) -> None:
+        """Chrome's trace format, gzipped (`.json.gz`), which ui.perfetto.dev opens."""
+        file.parent.mkdir(parents=True, exist_ok=True)
+        self._profile.export_chrome_trace(str(file))
+
+
+# Horovod's timeline: when its collectives were under way (horovod.readthedocs.io, Timeline).
+
+_TRANSFERS = ("ALLREDUCE", "ALLGATHER", "BROADCAST", "REDUCESCATTER", "ALLTOALL")
+"""From when all ranks are ready to when the result is there; what is nested in them says how."""
+
+
+def horovod_collectives(file: Path) -> Intervals:
+    """When the collectives of a timeline were under way, in ns since 1970.
+
+    Each tensor is a process of the timeline, with a stack of phases: `B` begins one, `E` ends the
+    innermost. A timeline that breaks off is read as far as it goes; that of one process is empty.
+    """
+    events = _events(file.read_text())
+    start = next(
+        (
+            1000 * int(event["args"]["start_time_since_epoch_in_micros"])
+            for event in events
+            if "start_time_since_epoch_in_micros" in event.get("args", {})
+        ),
+        0,
+    )
+    return union((start + 1000 * begin, start + 1000 * end) for begin, end in _transfers(events))
+
+
+def _transfers(events: Iterable[dict[str, Any]]) -> Iterable[tuple[int, int]]:
+    open_phases: dict[int, list[tuple[str, int]]] = {}
+    for event in events:
+        stack = open_phases.setdefault(event.get("pid", 0), [])
+        if event.get("ph") == "B":
+            stack.append((event["name"], event["ts"]))
+        elif event.get("ph") == "E" and stack:
+            name, begin = stack.pop()
+            if name in _TRANSFERS:
+                yield begin, event["ts"]
+
+
+def _events(text: str) -> list[dict[str, Any]]:
+    try:
+        return list(json.loads(text))
+    except ValueError:
+        whole, brace, _ = text.rpartition("}")
+        return list(json.loads(whole + brace + "]")) if brace else []
