@@ -57,5 +57,5 @@ def test_there_is_nothing_to_wait_for(
     def no_sleep(_: float) -> None:
         raise AssertionError("it waited")
 
-    monkeypatch.setattr("raysuite.track.sync.time.sleep", no_sleep)
+    monkeypatch.setattr("time.sleep", no_sleep)
     wait_while_starting(URL)
