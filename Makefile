@@ -60,7 +60,7 @@ test: ## What CI checks: lint, types, and all tests but the thorough ones; minut
 	done
 
 test-units: setup
-	$(IN_STREAMS) tests/unit tests/test_floors.py -m 'not thorough'
+	$(IN_STREAMS) tests/unit tests/test_layers.py -m 'not thorough'
 
 test-contracts: setup
 	$(IN_STREAMS) tests/contract tests/gpu -m 'not thorough'

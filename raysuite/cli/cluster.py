@@ -420,7 +420,7 @@ def up(
         str | None, typer.Option(help="The cluster's name; default: the site's.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option(help="Go on with the suites that the last one of that name left.")
+        bool, typer.Option(help="Resume the suites that the last one of that name left.")
     ] = False,
     keep: Annotated[
         bool, typer.Option(help="Leave it as it is when it does not come up, to look into it.")
@@ -557,7 +557,7 @@ def _wait(folder: ClusterFolder, keep: bool) -> None:
         raise
     except KeyboardInterrupt:
         print_text(
-            f"not waiting any longer; it goes on: `raysuite cluster status {folder.name}` tells "
+            f"not waiting any longer; it continues: `raysuite cluster status {folder.name}` tells "
             f"how far it is, `raysuite cluster down {folder.name}` ends it",
             error=True,
         )
@@ -598,7 +598,7 @@ def _how_to_go_on(cluster: Cluster, is_up: bool) -> str:
         return f"{name} is starting; `raysuite cluster status {name}` tells how far it is"
     return "\n".join(
         (
-            f"{name} is up. Go on with:",
+            f"{name} is up. Continue with:",
             f'  eval "$(raysuite cluster env {name})"',
             f"  ray job submit -- raysuite run {spec}",
             f"  raysuite cluster down {name}",
@@ -726,7 +726,7 @@ def logs(
     cluster: Annotated[
         str | None, typer.Option("--cluster", help="The cluster; default: the only one.")
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as they grow.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue as they grow.")] = False,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Of each, the last.")] = 100,
 ) -> None:
     """Show the logs of a cluster.
@@ -795,7 +795,7 @@ def down(
 ) -> None:
     """End a cluster: its jobs, its processes, its temporary folders.
 
-    Its logs and its MLflow database stay in its folder; the next one of that name goes on with
+    Its logs and its MLflow database stay in its folder; the next one of that name continues with
     the database.
 
     \b

@@ -71,13 +71,13 @@ def progress(title: str, total: int, unit: str, hidden: bool) -> Iterator[Callab
         yield lambda more: bar.advance(task, more)
 
 
-# The stand-ins that a spec asks for, and where its runs look for them.
+# The synthetic data sets that a spec asks for, and where its runs look for them.
 
 
 def stand_ins_of(file: Path, scale: str | None) -> list[tuple[StandIn, Path]]:
     """One for each data set and format of the spec's runs or trials that its `stand_ins` names.
 
-    Raises SpecError for mistakes of the spec, UserError for a stand-in that cannot be.
+    Raises SpecError for mistakes of the spec, UserError for a synthetic data set that cannot be.
     """
     from raysuite.data.synthesis import plan_stand_in
     from raysuite.layouts import root_of
@@ -119,7 +119,7 @@ def parse_size(given: str) -> tuple[int, int]:
     return int(found[1]), int(found[2] or found[1])
 
 
-# `raysuite data make`: a synthetic stand-in of a named data set.
+# `raysuite data make`: a synthetic data set of a named data set.
 
 SPEC_SUFFIXES = (".yaml", ".yml")
 
@@ -176,12 +176,12 @@ def make(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace a stand-in that was made or begun before.")
+        bool, typer.Option("--force", help="Replace a data set that was made or begun before.")
     ] = False,
 ) -> None:
-    """Make a synthetic stand-in of a named data set, with its counts, sizes and layout.
+    """Make a synthetic data set of a named data set, with its counts, sizes and layout.
 
-    Nothing is downloaded. Labels can be learned. A command that was killed is gone on with by
+    Nothing is downloaded. Labels can be learned. A command that was killed is resumed by
     the same command; a set that is complete is left as it is.
 
     \b
@@ -200,12 +200,12 @@ def make(
         of_spec = (form, fraction, images, classes, size, out, shards, quality)
         if any(each is not None for each in of_spec):
             raise UserError(
-                f"{name} says what its stand-ins are; with a spec, give --scale, --workers, "
+                f"{name} describes its synthetic data sets; with a spec, give --scale, --workers, "
                 "--address, --dry-run, --json and --force alone"
             )
         wanted = [*stand_ins_of(Path(name), scale)]
         if not wanted and not as_json:
-            print_text(f"{name} asks for no stand-ins; nothing was made")
+            print_text(f"{name} asks for no synthetic data sets; nothing was made")
     elif scale is not None:
         raise UserError(f"--scale {scale} is for a spec, and {name!r} is none; leave it out")
     else:
@@ -575,7 +575,7 @@ def convert(
     """Convert an image folder to TFRecord shards, with an index for DALI beside each.
 
     JPEGs and PNGs keep their bytes unless --shorter-side shrinks them. A conversion that was
-    killed is gone on with by the same command.
+    killed is resumed by the same command.
 
     \b
     Examples:

@@ -108,7 +108,7 @@ def follow_to_end(server: JobServer, name: str, silent: bool = False) -> Job:
                 sys.stdout.flush()
     except KeyboardInterrupt:
         print_text(
-            f"job {name} goes on; follow it by `raysuite job logs -f {name}`, "
+            f"job {name} continues; follow it by `raysuite job logs -f {name}`, "
             f"cancel it by `raysuite job cancel {name}`",
             error=True,
         )
@@ -127,7 +127,7 @@ def ending(job: Job) -> str:
     if job.status != "FAILED":
         return f"job {job.id} is {job.status.lower()}"
     if job.code == os.EX_TEMPFAIL:  # of `raysuite run`
-        return f"job {job.id} was stopped and can go on later: exit code {job.code}"
+        return f"job {job.id} was stopped and can continue later: exit code {job.code}"
     said = f"exit code {job.exit_code}" if job.exit_code is not None else job.message
     return f"job {job.id} failed: {said}"
 
@@ -150,7 +150,7 @@ def submit(
     """Run a command on a cluster: on its head node, in the folder where it was started.
 
     The words reach the command as they are; no shell takes them apart. The exit code is the
-    job's: 0, 75 where it was stopped and can go on later, another where it failed. Ctrl-C leaves
+    job's: 0, 75 where it was stopped and can continue later, another where it failed. Ctrl-C leaves
     the job alone.
 
     \b
@@ -179,7 +179,7 @@ def logs(
         str | None, typer.Argument(metavar="[JOB]", help="The job; default: the newest.")
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the job ends, and end as it does.")
+        bool, typer.Option("--follow", "-f", help="Print until the job ends; exit with its code.")
     ] = False,
     cluster: ClusterOption = None,
     via: ViaOption = None,
@@ -260,7 +260,7 @@ def cancel(
 ) -> None:
     """Ask a job to end, and wait until it has.
 
-    `raysuite run` keeps what has finished: `raysuite run --resume` goes on.
+    `raysuite run` keeps what has finished: `raysuite run --resume` continues.
 
     \b
     Example:

@@ -133,7 +133,7 @@ class LiveView(ABC):
 # Where an experiment stands, from its Records: what the progress display shows.
 
 Status = Literal["waiting", "running", "paused", "stopped", "finished", "failed", "pruned"]
-"""paused: waits at an interval of its sweep for the others. stopped: to be taken up again. pruned:
+"""paused: waits at an interval of its sweep for the others. stopped: to be resumed. pruned:
 ended early by a sweep's scheduler."""
 
 
@@ -226,7 +226,7 @@ class Progress(LiveView):
     """A live display on a terminal, a line an event elsewhere, JSON lines, or errors only.
 
     `poll` is called about twice a second. Records that lay in the results folder before this
-    object was made (a run taken up again) are counted and not announced.
+    object was made (a run resumed) are counted and not announced.
     """
 
     def __init__(
@@ -354,7 +354,7 @@ def event(run: RunState, record: Record) -> str | None:
                 return "started"
             midway = record.first_step % run.plan.steps_per_epoch
             place = f", after {midway} of its steps" if midway else ""
-            return f"taken up again at epoch {record.first_epoch + 1}{place}"
+            return f"resumed at epoch {record.first_epoch + 1}{place}"
         case GateVerdict():
             return gate_words(record)
         case SamplesSkipped():

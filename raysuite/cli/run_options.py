@@ -21,13 +21,13 @@ Address = Annotated[
     typer.Option(envvar="RAY_ADDRESS", help="Join this Ray cluster instead of starting one."),
 ]
 Root = Annotated[Path, typer.Option("--results", help="Folder under which NAME/DATE-TIME is made.")]
-Resume = Annotated[bool, typer.Option(help="Go on with the newest results of this experiment.")]
+Resume = Annotated[bool, typer.Option(help="Resume the newest results of this experiment.")]
 ResumeFrom = Annotated[
     Path | None,
-    typer.Option(metavar="RESULTS", help="Go on with the results in this folder."),
+    typer.Option(metavar="RESULTS", help="Resume the results in this folder."),
 ]
 RetryFailed = Annotated[
-    bool, typer.Option("--retry-failed", help="When going on: make what failed again.")
+    bool, typer.Option("--retry-failed", help="When resuming: make what failed again.")
 ]
 DryRun = Annotated[bool, typer.Option(help="Print what would be made, and stop.")]
 Mlflow = Annotated[bool, typer.Option(help="Send the records to MLflow.")]

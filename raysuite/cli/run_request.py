@@ -1,4 +1,4 @@
-"""What `raysuite run` and `raysuite sweep` have in common: what was asked for, and how to go on."""
+"""What `raysuite run` and `raysuite sweep` share: the request, MLflow, and how to resume."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 _LEAST_REST_S = 5.0
 _REST = 20.0
-"""What goes on beside runs rests so many times as long as it took: 5 % of the time at most."""
+"""Work beside runs rests so many times as long as it took: 5 % of the time at most."""
 _NICENESS = 10
-"""Of what goes on beside runs: they have the processors first."""
+"""Of work beside runs: they have the processors first."""
 
 
 class Tracking:
@@ -165,16 +165,14 @@ class Request:
             raise UserError("--resume and --resume-from were both given; give one of them")
         if self.resume_from is not None and self.spec is not None:
             raise UserError(
-                "--resume-from goes on with the runs of that folder; leave SPEC and KEY=VALUE out"
+                "--resume-from resumes the runs of that folder; leave SPEC and KEY=VALUE out"
             )
         if self.resume_from is None and self.spec is None:
             raise UserError(
                 "no SPEC was given; give an experiment's YAML file, or --resume-from RESULTS"
             )
         if again and self.overrides:
-            raise UserError(
-                "--resume goes on with the runs as they were planned; leave KEY=VALUE out"
-            )
+            raise UserError("--resume resumes the runs as they were planned; leave KEY=VALUE out")
         if self.retry_failed and not again:
             raise UserError("--retry-failed goes with --resume or --resume-from")
         if self.address and self.address.startswith(("http://", "https://")):
@@ -217,7 +215,7 @@ def hint(verb: Verb, results: Results) -> str:
 
 def say_how_to_go_on(verb: Verb, results: Results) -> None:
     """After Ctrl-C."""
-    console.print_text(f"what has finished is kept; go on with: {hint(verb, results)}", error=True)
+    console.print_text(f"what has finished is kept; resume with: {hint(verb, results)}", error=True)
 
 
 def say_what_changed(results: Results, document: Document) -> None:
@@ -275,9 +273,9 @@ def write_report(results: Results, silent: bool) -> None:
 def registered(
     cluster: ClusterFolder | None, results: Results, request: Request, watch: StopWatch
 ) -> Iterator[None]:
-    """Let the cluster go on with this suite where its head or this driver dies before the end.
+    """Let the cluster resume this suite where its head or this driver dies before the end.
 
-    A suite that ended, or that a person ended, is not gone on with.
+    A suite that ended, or that a person ended, is not resumed.
     """
     if cluster is None:
         yield
@@ -305,9 +303,9 @@ def registered(
 
 
 def say_stopped(verb: Verb, results: Results, stop: Stop, tracking: Tracking | None) -> int:
-    """Say how to go on; the exit code."""
+    """Say how to resume; the exit code."""
     if tracking and (stop.deadline is None or time.time() + _SYNC_S < stop.deadline):
         tracking.sync(results, "KILLED")
-    words = f"stopped ({STOPPED[stop.reason]}); go on with: {hint(verb, results)}"
+    words = f"stopped ({STOPPED[stop.reason]}); resume with: {hint(verb, results)}"
     console.print_text(words, error=True)
     return os.EX_TEMPFAIL

@@ -1,4 +1,4 @@
-"""A suite from the command line: planned or taken up again, shown, stopped, reported."""
+"""A suite from the command line: planned or resumed, shown, stopped, reported."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def carry_out(request: Request) -> None:
 
 
 def _taken_up(request: Request) -> tuple[Results | None, Document | None]:
-    """The results to go on with, if any, and the spec as it stands now, where one was named."""
+    """The results to resume, if any, and the spec as it stands now, where one was named."""
     from raysuite.orchestrate import suite
 
     if request.resume_from is not None:

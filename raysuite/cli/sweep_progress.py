@@ -300,7 +300,7 @@ class SweepProgress(LiveView):
     """A live table on a terminal, a line a trial elsewhere, JSON lines, or failures only.
 
     `poll` is called about twice a second. Records that lay in the results folder before this
-    object was made (a sweep taken up again) are counted and not announced.
+    object was made (a sweep resumed) are counted and not announced.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A sweep from the command line: begun or taken up again, shown, stopped, reported."""
+"""A sweep from the command line: begun or resumed, shown, stopped, reported."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def carry_out(request: Request) -> None:
 
 
 def _taken_up(request: Request) -> tuple[Results | None, Document]:
-    """The results to go on with, if any, and the sweep's document: of those, as it began."""
+    """The results to resume, if any, and the sweep's document: of those, as it began."""
     if request.resume_from is not None:
         results = Results.open(request.resume_from.absolute())
         return results, sweep_document(results)
@@ -221,10 +221,10 @@ def _taken_up(request: Request) -> tuple[Results | None, Document]:
 
 def _check(document: Document, gpus: int | None) -> None:
     """Raise SpecError for what can be told before Ray is asked."""
-    from raysuite.orchestrate.sweep.searchers import decider_of
+    from raysuite.orchestrate.sweep.search_algorithms import search_algorithm_of
 
     search = read_search(document)
-    decider_of(search)
+    search_algorithm_of(search)
     check_space(document, search)
     foresee(document, search, gpus)
 

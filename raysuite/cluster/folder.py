@@ -214,7 +214,7 @@ def prepare(cluster: Cluster, resume: bool = False) -> ClusterFolder:
     """Make the folder of a cluster that is about to start, with a new token and MLflow password.
 
     What an earlier cluster of that name left is removed, but for its MLflow database and its logs;
-    with `resume` its suites stay too, and the head goes on with them.
+    with `resume` its suites stay too, and the head resumes them.
     """
     folder = folder_of(cluster.name)
     private.make_folder(folder.path)

@@ -44,7 +44,7 @@ Verb = Literal["run", "sweep"]
 
 
 class Suite(File):
-    """suites/ID.json: what must be known to go on with a suite."""
+    """suites/ID.json: what must be known to resume a suite."""
 
     results: Path
     """Its results folder."""
@@ -64,7 +64,7 @@ class Suite(File):
 
 @dataclass(frozen=True)
 class Resume:
-    """A command that goes on with a suite, and the folder to give it in."""
+    """A command that resumes a suite, and the folder to give it in."""
 
     words: tuple[str, ...]
     folder: Path
@@ -86,7 +86,7 @@ def job_id() -> str:
 
 
 def register(cluster: ClusterFolder, suite: Suite) -> None:
-    """Have `suite` gone on with whenever the cluster's head is started again."""
+    """Have `suite` resumed whenever the cluster's head is started again."""
     private.make_folder(cluster.suites)
     known = _read(_file(cluster, suite.results))
     reached = known.reached if known else _reached(suite.results)
@@ -102,10 +102,10 @@ def unregister(cluster: ClusterFolder, results: Path) -> None:
 
 
 def resume_commands(cluster: ClusterFolder, head_is_new: bool = True) -> list[Resume]:
-    """How to go on with each suite that nobody is at work on, the oldest first.
+    """How to resume each suite without a driver, the oldest first.
 
     Suites whose results are not there are left out, and so are files that cannot be read. Those
-    that were taken up again and again in vain are forgotten. Unless the head is new, only suites
+    that were resumed again and again in vain are forgotten. Unless the head is new, only suites
     whose driver was killed, or failed, on this host, and whose results can be written.
     """
     found = [suite for file in cluster.suites.glob("*.json") if (suite := _read(file))]
@@ -126,7 +126,7 @@ def resume_commands(cluster: ClusterFolder, head_is_new: bool = True) -> list[Re
 
 
 def taken_up(cluster: ClusterFolder, results: Path) -> None:
-    """Count that a suite was gone on with."""
+    """Count that a suite was resumed."""
     # it takes long, and its driver may hand the suite in anew meanwhile, or end it
     reached = _reached(results)
     suite = _read(_file(cluster, results))
@@ -196,7 +196,7 @@ def sole_driver(results: Path) -> Iterator[None]:
                 stream.truncate(0)
             elif isinstance(error, StorageError) or is_full(error):
                 raise StorageError(
-                    f"{results} cannot be written: {error}; make room, then go on with "
+                    f"{results} cannot be written: {error}; make room, then continue with "
                     f"`raysuite run --resume-from {shlex.quote(str(results))}`"
                 ) from error
             raise

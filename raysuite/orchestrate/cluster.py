@@ -231,7 +231,7 @@ def ending(joined: ExitStack) -> Iterator[None]:
     """Leave the cluster that `joined` holds, in a thread beside what is done in this context.
 
     Whoever lets go of one of Ray's references while Ray shuts down has the process ended: what
-    the runs left is collected before, and nothing while it goes on.
+    the runs left is collected before, and nothing while it continues.
     """
     gc.collect()
     gc.disable()

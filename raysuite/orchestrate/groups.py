@@ -66,7 +66,7 @@ class Leg:
     name: str
     """Of its checkpoint; one of another name is none of it."""
     until: int | None
-    """The epochs behind it when it stops; None: it goes on to its end."""
+    """The epochs behind it when it stops; None: it continues to its end."""
     taken: str | None
     """The folder of the checkpoint that it begins from where it has none of its own."""
 

@@ -95,7 +95,7 @@ class NodeKeeper(ControllerCallback, WorkerGroupCallback):
         self._hosts = {each.node_id: each.hostname or each.node_ip for each in placed}
 
     def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
-        """End workers that were asked to stop and did not, or that may not go on.
+        """End workers that were asked to stop and did not, or that may not continue.
 
         Raises LateError then, or DeadlineError.
         """

@@ -1,4 +1,4 @@
-"""Stand-ins on the nodes' own disks: one task a node makes the set there."""
+"""Synthetic data sets on the nodes' own disks: one task a node makes the set there."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class StopWatch:
         return self._stop
 
     def is_last_word(self) -> bool:
-        """Whether a person ended the suite: it is not to be gone on with by itself. One that ended
+        """Whether a person ended the suite: it is not to be resumed by itself. One that ended
         with its cluster is, by `raysuite cluster up --resume`."""
         stop = self._of_cluster() or self._stop
         return stop is not None and stop.reason == "interrupted"

@@ -54,8 +54,8 @@ def knock(address: str, patience_s: float) -> None:
             socket.create_connection((host.strip("[]"), int(port)), _KNOCK_S).close()
         except OSError as error:
             raise HeadLostError(
-                f"Ray's head at {address} is gone ({error}); the suite goes on when the cluster's "
-                "head is started again, or with `raysuite run --resume-from RESULTS`"
+                f"Ray's head at {address} is gone ({error}); the suite resumes when the "
+                "cluster's head is started again, or by `raysuite run --resume-from RESULTS`"
             ) from error
         if time.monotonic() > end:
             return
@@ -139,10 +139,10 @@ def forget_failures(plans: Sequence[RunPlan], results: Results) -> None:
 
 @dataclass(frozen=True)
 class Listener:
-    """Who hears of a suite while it goes on."""
+    """Who hears of a suite while it continues."""
 
     poll: Callable[[], None]
-    """About twice a second while runs are going on."""
+    """About twice a second while runs are under way."""
     between: Callable[[], None] | None
     """When no run is being measured: now and then between two runs, and behind a group."""
     say: Callable[[str], None]
@@ -157,7 +157,7 @@ def run(plans: Sequence[RunPlan], results: Results, nodes: int, hear: Listener) 
     """Run what has not finished yet; the request that stopped it, if one did before the end.
 
     A group whose workers cannot be kept alive has its unfinished runs recorded as lost, and the
-    next group goes on. `nodes`: how many the cluster had at the beginning.
+    next group continues. `nodes`: how many the cluster had at the beginning.
     """
     stopping.tell(results.folder, None)
     count = len(plans)

@@ -55,13 +55,13 @@ class _Backend(Backend):
 
 
 def _open_store() -> tuple[str, int]:
-    from raysuite.orchestrate.meeting import open_store
+    from raysuite.orchestrate.rendezvous import open_store
 
     return open_store()
 
 
 def _join_store(host: str, port: int) -> None:
-    from raysuite.orchestrate.meeting import join_store
+    from raysuite.orchestrate.rendezvous import join_store
 
     join_store(host, port)
 

@@ -1,7 +1,7 @@
 """Ask the gate about strategies on this machine's processes, without Ray.
 
 One launch of torchrun examines them in turn. Where one crashes or hangs, the launch is ended,
-that strategy has failed, and the next launch goes on behind it.
+that strategy has failed, and the next launch continues behind it.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from raysuite.measure.system import sampling
 from raysuite.orchestrate.batches import tried_file
 from raysuite.orchestrate.failures import BrokenRunError
 from raysuite.orchestrate.groups import checkpoint_folder
-from raysuite.orchestrate.meeting import awaited, decided, tell, verified
+from raysuite.orchestrate.rendezvous import awaited, decided, tell, verified
 from raysuite.orchestrate.stopping import FILE, asked_to_prune, told, wait_for_driver
 from raysuite.parallel.base import World
 from raysuite.plan import RunPlan
@@ -47,7 +47,7 @@ from raysuite.train.world import torch_device
 def search_group(config: dict[str, Any]) -> None:
     """Find the batch of every plan of `config["plans"]`, in order, until told to stop.
 
-    Called anew on fresh workers where some ran out of memory: it goes on behind what was tried.
+    Called anew on fresh workers where some ran out of memory: it continues behind what was tried.
     """
     settle(config)
     rank = ray.train.get_context().get_world_rank()
@@ -193,7 +193,7 @@ def _run(
         out_of_memory = is_out_of_memory(error)
         if out_of_memory:
             text = f"{text.splitlines()[0]}; {figures(plan, world)}"
-        # the other ranks may wait for this one: Ray Train ends them and goes on with the rest
+        # the other ranks may wait for this one: Ray Train ends them and continues with the rest
         trace = traceback.format_exc()
         raise BrokenRunError(
             text, trace, is_peer_loss(error), out_of_memory, is_full(error)

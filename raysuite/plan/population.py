@@ -46,7 +46,7 @@ class Turn:
     source: Standing | None
     """Whose weights it takes; None: it keeps its own."""
     values: Values
-    """What it goes on with."""
+    """What it continues with."""
 
 
 def judge(

@@ -44,7 +44,7 @@ def sweep_document(results: Results) -> Document:
     if found is None:
         raise UserError(
             f"{results.folder} holds no sweep (it has no search.json); "
-            f"go on with it by: raysuite run --resume-from {results.folder}"
+            f"resume it by: raysuite run --resume-from {results.folder}"
         )
     data: dict[str, Any] = {**found["spec"], "search": found["search"]}
     file = str(results.folder / "search.json")
@@ -52,10 +52,10 @@ def sweep_document(results: Results) -> Document:
 
 
 def check_retry(document: Document) -> None:
-    """Raise UserError where failed trials cannot be made again: a population has gone on without
+    """Raise UserError where failed trials cannot be made again: a population has continued without
     them."""
     if read_search(document).scheduler.name == "pbt":
         raise UserError(
             "--retry-failed was given, and these trials are a population (scheduler: pbt), which "
-            "has gone on without those that failed; leave it out: --resume goes on with the others"
+            "has continued without those that failed; leave it out: --resume takes the others"
         )

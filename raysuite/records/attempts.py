@@ -27,7 +27,7 @@ _OF_AN_ATTEMPT = (
 
 
 def current(records: Iterable[Record]) -> list[Record]:
-    """The Records that count, in order, where a run was taken up again.
+    """The Records that count, in order, where a run was resumed.
 
     A RunStarted from epoch k sets aside the epochs from k on, the end, the profile, and what was
     left out, of the attempt before it; of an epoch that was recorded twice the latest counts.

@@ -47,7 +47,7 @@ class RunFigures:
 
     plan: Plan
     status: Status
-    """pruned: a sweep's scheduler ended it early. stopped: it can be taken up again. missing: no
+    """pruned: a sweep's scheduler ended it early. stopped: it can be resumed. missing: no
     Record tells how it ended; it was not started, still runs, or was killed."""
     reason: str
     """Why there is no result; empty for a run that finished."""
@@ -92,7 +92,7 @@ class RunFigures:
     stopped: RunStopped | None = None
     """How its last attempt ended, where that was asked to stop."""
     attempts: int = 1
-    """How often it was started or taken up again."""
+    """How often it was started or resumed."""
     batch: BatchFound | None = None
     """How its batch was found by trial; None where the spec gives it."""
 

@@ -92,7 +92,7 @@ class RunFailed(RecordBase):
 
 
 class RunStopped(RecordBase):
-    """An attempt ended because it was asked to, with a checkpoint; the run can be taken up again.
+    """An attempt ended because it was asked to, with a checkpoint; the run can be resumed.
 
     It is no end of the run: `Results.end_of` is None after it.
     """
@@ -109,7 +109,7 @@ class RunStopped(RecordBase):
         """Where it stopped, in one line."""
         if self.reason == "interval":
             return f"after epoch {self.epoch}, to be compared with the others"
-        return f"in epoch {self.epoch + 1}, after step {self.step}; it can be taken up again"
+        return f"in epoch {self.epoch + 1}, after step {self.step}; it can be resumed"
 
 
 class RunPruned(RecordBase):

@@ -17,7 +17,7 @@ from raysuite.records.power import PowerUse
 
 
 class RunStarted(RecordBase):
-    """A run begins, or is taken up again."""
+    """A run begins, or is resumed."""
 
     kind: Literal["run_started"] = "run_started"
     plan: dict[str, Any]

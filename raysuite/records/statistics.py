@@ -11,6 +11,7 @@ import math
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:  # numpy and scipy take a moment to load, and a plan needs none
@@ -142,9 +143,8 @@ def accuracy(values: Iterable[float | None], samples: int) -> Stat | None:
 def wilson(share: Any, n: int, level: float = LEVEL) -> tuple[Any, Any]:
     """Interval of a share of n samples, of a number or an array (Wilson 1927, JASA 22:209)."""
     import numpy as np
-    from scipy.special import ndtri
 
-    z = ndtri((1 + level) / 2)
+    z = NormalDist().inv_cdf((1 + level) / 2)
     middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     reach = (
         z / (1 + z**2 / n) * np.sqrt(np.maximum(0.0, share * (1 - share)) / n + z**2 / (4 * n**2))

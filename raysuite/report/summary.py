@@ -274,7 +274,7 @@ def _problems(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]
         said.append(f"{text.count(len(failed) - MOST_FAILURES, 'more run')} failed.")
     if stopped:
         each = text.listed(sorted({run.name for run in stopped}))
-        said.append(f"{each} stopped when asked to, and can be taken up again.")
+        said.append(f"{each} stopped when asked to, and can be resumed.")
     if missing:
         said.append(f"{text.count(missing, 'run')} of {len(runs)} without a result so far.")
     return [Sentence("problem", sentence) for sentence in said]

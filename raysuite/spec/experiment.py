@@ -17,11 +17,11 @@ from raysuite.spec.optimizers import ConstantOptions, OptimizerOptions, Schedule
 from raysuite.spec.search import SearchOptions
 from raysuite.spec.strategies import SingleOptions, StrategyOptions
 
-# What of a named data set is made up, where a spec asks for a synthetic stand-in.
+# What of a named data set is made up, where a spec asks for a synthetic data set.
 
 
 class StandInOptions(Options):
-    """A synthetic stand-in, as `raysuite data make` takes it; what is left out is the paper's."""
+    """A synthetic data set, as `raysuite data make` takes it; what is left out is the paper's."""
 
     fraction: float | None = Field(default=None, gt=0, le=1)
     """Part of the paper's images."""
@@ -178,7 +178,7 @@ class ResourceOptions(Options):
     cpus_per_worker: int = Field(default=1, ge=1)
     """CPUs, and so threads of torch, of each worker."""
     retries: int = Field(default=2, ge=0)
-    """How often a run whose worker died is taken up again from its last checkpoint."""
+    """How often a run whose worker died is resumed from its last checkpoint."""
     fresh_workers: bool = False
     """Start new worker processes for every run instead of sharing them between runs alike."""
     placement: Literal["pack", "spread"] = "pack"
@@ -255,4 +255,4 @@ class ExperimentSpec(Options):
     scale: str = ""
     """The form that was chosen; `--scale` sets it."""
     stand_ins: dict[str, StandInOptions] = Field(default_factory=dict)
-    """Data set -> the synthetic stand-in that `raysuite data make SPEC` writes for it."""
+    """Data set -> the synthetic data set that `raysuite data make SPEC` writes for it."""

@@ -41,13 +41,13 @@ class NoScheduler(Options):
 
 
 class AshaScheduler(Options):
-    """ASHA (Li et al. 2020): at each rung the best of the trials go on, the others end."""
+    """ASHA (Li et al. 2020): at each rung the best of the trials continue, the others end."""
 
     name: Literal["asha"] = "asha"
     grace_epochs: int = Field(default=1, ge=1)
     """The first rung: no trial ends before so many epochs."""
     reduction_factor: float = Field(default=3, gt=1)
-    """One of so many trials goes on from a rung; the next rung lies so many times farther."""
+    """One of so many trials continues from a rung; the next rung lies so many times farther."""
     brackets: int = Field(default=1, ge=1)
     """Trials are dealt to so many brackets, whose first rungs lie one farther each."""
 
@@ -65,7 +65,7 @@ class MedianScheduler(Options):
 
 class PbtScheduler(Options):
     """Population-based training (Jaderberg et al. 2017, arXiv:1711.09846): trials are compared
-    after each interval; the worst go on from the weights of the best, with other values."""
+    after each interval; the worst continue from the weights of the best, with other values."""
 
     name: Literal["pbt"] = "pbt"
     interval_epochs: int = Field(ge=1)

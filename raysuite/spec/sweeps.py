@@ -16,7 +16,7 @@ def swept_keys(written: str) -> tuple[str, ...]:
 def end_sweeps(matrix: Matrix, keys: Iterable[str]) -> Matrix:
     """The matrix without sweeps of `keys`.
 
-    Keys that were swept together with one of them go on without it; equal values that come of
+    Keys that were swept together with one of them continue without it; equal values that come of
     that count once.
     """
     ended = set(keys)

@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 class MlflowSink:
     """Writes Records into MLflow as they come, into the same runs that `sync` writes.
 
-    The first failure is logged as a warning and ends it: training goes on, the journal has
+    The first failure is logged as a warning and ends it: training continues, the journal has
     everything, and `raysuite sync` writes it later.
     """
 
@@ -40,7 +40,7 @@ class MlflowSink:
         except Exception as error:  # whatever a store throws, no training may fail by it
             self.broken = True
             _log.warning(
-                "MLflow at %s could not be written (%s); the run goes on, and `raysuite sync %s` "
+                "MLflow at %s could not be written (%s); the run continues, and `raysuite sync %s` "
                 "writes it later",
                 without_password(self.uri),
                 one_line(error),

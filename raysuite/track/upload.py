@@ -217,7 +217,7 @@ MARK = "raysuite.synced"
 """Tag set after everything else of a run: digest of what was written. A crash leaves it unset."""
 
 ParentStatus = Literal["RUNNING", "KILLED"]
-"""Of a folder whose runs go on, or were stopped, whether or not those that are known ended."""
+"""Of a folder whose runs continue, or were stopped, whether or not those that are known ended."""
 
 
 class Upload:
@@ -243,7 +243,7 @@ class Upload:
         mark = digest(self.results.journal_file(run_id))
         known, found = self._read.get(run_id, ("", None))
         if found is None or known != mark:
-            if run_id not in self._plans:  # plans are added while a sweep goes on
+            if run_id not in self._plans:  # plans are added while a sweep continues
                 self._plans = {plan["run_id"]: plan for plan in self.results.plans()}
             found = trial_figures(self._plans[run_id], self.results.records(run_id))
             self._read[run_id] = (mark, found)

@@ -62,7 +62,7 @@ def execute(
     ends the run with RunFailed before a single step is timed; so does a run at whose end the
     ranks hold different weights, and no figure of it is told; and so does an epoch after which
     losses or weights are not finite. Where rank 0 is `asked_to_stop`,
-    `checkpoint` is called and the last Record is RunStopped: the run can be taken up again. Asked
+    `checkpoint` is called and the last Record is RunStopped: the run can be resumed. Asked
     to prune it, there is none, and the last Record is RunPruned. With `until`, it stops like that
     after so many of its epochs, if it has more of them.
 

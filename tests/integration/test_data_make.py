@@ -1,4 +1,4 @@
-"""`raysuite data make` in several processes: killed and taken up again, and on a cluster."""
+"""`raysuite data make` in several processes: killed and resumed, and on a cluster."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_words_arrive_as_they_are_and_the_code_comes_back(
     (line,) = [line for line in said.splitlines() if line.startswith("[")]
     assert json.loads(line) == [str(workplace.folder), *WORDS]
     status = workplace.run("raysuite", "job", "status", **variables).stdout
-    assert "was stopped and can go on later: exit code 75" in status
+    assert "was stopped and can continue later: exit code 75" in status
 
 
 def test_a_job_that_is_left_alone_goes_on_until_it_is_cancelled(

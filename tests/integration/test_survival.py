@@ -160,7 +160,7 @@ def test_it_says_how_to_go_on(attempts: list[str], workplace: Workplace) -> None
     reasons = ("time limit", "interrupted")
     for said, reason in zip(attempts, reasons, strict=False):
         folder = slow_results(workplace).folder
-        hint = f"stopped ({reason}); go on with: raysuite run --resume-from {folder}"
+        hint = f"stopped ({reason}); resume with: raysuite run --resume-from {folder}"
         assert hint in said
         assert "Traceback" not in said
     assert attempts[2] == ""

@@ -28,7 +28,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 LEFT_OUT = ("tests/mutants/", "tests/unit/test_mutants.py")
 """Not copied: that a patch does not apply where it is applied already would catch every mutant."""
-ALL = "-m|not thorough|tests/unit|tests/test_floors.py|tests/contract|tests/integration|tests/lab"
+ALL = "-m|not thorough|tests/unit|tests/test_layers.py|tests/contract|tests/integration|tests/lab"
 State = Literal["caught", "SURVIVED", "skipped", "passed", "BROKEN"]
 """skipped: no test ran, as where a part is not installed. passed: without a defect. BROKEN: tests
 fail without a defect, or gave no answer."""

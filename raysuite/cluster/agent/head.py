@@ -35,7 +35,7 @@ log = logging.getLogger("raysuite.cluster")
 
 
 class MlflowKeeper:
-    """One server, as long as the head lives. Whatever becomes of it, the cluster goes on."""
+    """One server, as long as the head lives. Whatever becomes of it, the cluster continues."""
 
     def __init__(self, server: MlflowServer, children: Children, output: Path) -> None:
         """`output` is the file that the server writes to."""
@@ -134,9 +134,9 @@ class MlflowKeeper:
         self._children.end(self.server.NAME, 5.0)
 
 
-# Suites that the head goes on with: handed in as jobs, as soon as Ray takes any.
+# Suites that the head continues with: handed in as jobs, as soon as Ray takes any.
 #
-# A head that starts goes on with all that nobody is at work on; while it runs, with those whose
+# A head that starts continues with all that nobody is at work on; while it runs, with those whose
 # driver was killed, or failed, on this host.
 
 _PATIENCE_S = 180.0
@@ -165,7 +165,7 @@ class Resuming:
         self._next = math.inf
 
     def begin(self) -> None:
-        """Look what is to be gone on with, now that Ray answers."""
+        """Look what is to be resumed, now that Ray answers."""
         self._add(resume_commands(self._folder))
 
     def look(self, url: str) -> None:

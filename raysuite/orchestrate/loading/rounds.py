@@ -162,7 +162,7 @@ def _serve(work: Work, trial: Trial, pipe: Connection, messages: Path) -> None:
         answer = work(trial)
     except RaysuiteError as error:
         answer = str(error)
-    except Exception as error:  # whatever a loader's library raises, the others go on
+    except Exception as error:  # whatever a loader's library raises, the others continue
         answer = f"{type(error).__name__}: {error}"
     pipe.send(answer)
 

@@ -45,14 +45,14 @@ def run(
     search = SearchOptions.model_validate(found["search"])
     for name, value in _TUNE.items():
         os.environ.setdefault(name, value)
-    from raysuite.orchestrate.sweep.rules import JournaledRule, settle_pruned
-    from raysuite.orchestrate.sweep.source import Leaving, TrialSource
+    from raysuite.orchestrate.sweep.schedulers import JournaledScheduler, settle_pruned
+    from raysuite.orchestrate.sweep.trial_source import Leaving, TrialSource
 
     if not (results.folder / "plan.json").exists():
         results.write_plans([])
     stopping.tell(results.folder, None)
     plans = [RunPlan.model_validate(plan) for plan in results.plans()]
-    rule = JournaledRule(search, results, most_epochs(document, search))
+    rule = JournaledScheduler(search, results, most_epochs(document, search))
     if resume:
         rule.replay(plans)
         settle_pruned(plans, results)

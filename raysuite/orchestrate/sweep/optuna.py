@@ -1,7 +1,7 @@
 """Optuna, by its own ask and tell.
 
 The study is made anew for each question, from what the trials reached, and its draws depend on
-the sweep's seed and the trial's number alone: a sweep that is taken up again goes on as it would
+the sweep's seed and the trial's number alone: a sweep that is resumed continues as it would
 have.
 """
 
@@ -115,7 +115,7 @@ def _short(value: float) -> float:
 
 
 def goes_on(trial: TrialFigures) -> bool:
-    """Whether a trial is under way, or waits to be taken up again: it has no end on record."""
+    """Whether a trial is under way, or waits to be resumed: it has no end on record."""
     return trial.status in ("missing", "stopped")
 
 
@@ -146,7 +146,7 @@ Values = dict[str, Any]
 _GENERATION = "NSGAIISampler:generation"
 
 
-class OptunaDecider:
+class OptunaAlgorithm:
     """The next values, by one of Optuna's samplers."""
 
     def __init__(self, search: SearchOptions) -> None:

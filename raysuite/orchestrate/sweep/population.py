@@ -1,7 +1,7 @@
 """A population whose trials wait for each other: compared when all stand at an interval, then gone
 on with, from their own checkpoints or from those of better ones.
 
-The journals tell all of it. Nobody goes on before every turn is written and every checkpoint that
+The journals tell all of it. Nobody continues before every turn is written and every checkpoint that
 is taken is copied, so that a driver that was killed decides the rest as it would have.
 """
 
@@ -57,7 +57,7 @@ class Population:
         self._document, self._search, self._results = document, search, results
 
     def ready(self, plans: Sequence[RunPlan], left: Set[str]) -> set[str]:
-        """Which trials that waited at an interval go on, once none that is to be compared with
+        """Which trials that waited at an interval continue, once none that is to be compared with
         them is behind; what becomes of each stands in its journal then.
 
         `plans` are all of the population, `left` the trials that their workers and their driver

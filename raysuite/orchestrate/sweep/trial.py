@@ -124,7 +124,7 @@ class WarmWorkers:
         return True
 
     def busy(self) -> bool:
-        """Whether the run that was begun still goes on."""
+        """Whether the run that was begun still continues."""
         with self._lock:
             if self._job is not None and (self._is_done() or not self._thread.is_alive()):
                 self._job, self._idle_since = None, time.monotonic()
@@ -158,7 +158,7 @@ class WarmWorkers:
             self._tell(self._job)
 
     def _tell(self, job: dict[str, Any] | None) -> None:
-        from raysuite.orchestrate.meeting import signed
+        from raysuite.orchestrate.rendezvous import signed
 
         if self._store is None:
             return

@@ -180,7 +180,7 @@ def _problems(study: Study) -> Iterator[str]:
     stopped, missing = study.of("stopped"), study.of("missing")
     if stopped or missing:
         rest = text.listed([trial_name(trial) for trial in (*stopped, *missing)])
-        yield f"Without a result so far, and can be taken up again: {rest}."
+        yield f"Without a result so far, and can be resumed: {rest}."
     asked = study.search.get("trials")
     if isinstance(asked, int) and len(study.trials) < asked:
         yield f"{len(study.trials)} of {asked} trials were decided so far."

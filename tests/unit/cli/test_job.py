@@ -95,7 +95,7 @@ def test_a_token_that_is_missing_is_told() -> None:
     [
         ("SUCCEEDED", 0, "succeeded", 0),
         ("FAILED", 2, "failed: exit code 2", 2),
-        ("FAILED", 75, "was stopped and can go on later: exit code 75", 75),
+        ("FAILED", 75, "was stopped and can continue later: exit code 75", 75),
         ("FAILED", -9, "failed: exit code -9", 1),
         ("FAILED", None, "failed: no node took it", 1),
         ("STOPPED", None, "was cancelled", 1),

@@ -139,9 +139,7 @@ def test_what_lay_there_before_is_counted_and_not_announced(tmp_path: Path) -> N
     assert "1 finished · 1 failed · 0 to go" in stage.view()
     again = run_records(second)[0].model_copy(update={"first_epoch": 1})
     stage.write(second, again)
-    assert stage.poll().splitlines() == [
-        "run 2 of 2  ddp · dali · 1 worker  taken up again at epoch 2"
-    ]
+    assert stage.poll().splitlines() == ["run 2 of 2  ddp · dali · 1 worker  resumed at epoch 2"]
     assert "1 finished · 0 failed · 0 to go" in stage.view()
 
 

@@ -254,7 +254,7 @@ def test_what_was_there_before_is_counted_and_not_told_again(tmp_path: Path) -> 
     stage.make(1, *run_records(stage.plans[1])[:3], stop)
     (told, stopped) = stage.poll()
     assert "finished" in told
-    assert "stopped in epoch 2, after step 30; it can be taken up again" in stopped
+    assert "stopped in epoch 2, after step 30; it can be resumed" in stopped
     time.sleep(0.01)
     stage.show()
     stage.progress.add(stage.plans[0])

@@ -50,7 +50,7 @@ def test_a_stopped_run_is_neither_finished_nor_failed(tmp_path: Path, reason: St
     end = STOP.model_copy(update={"reason": reason})
     found = run_figures(DATA, [*WHOLE[:5], end])
     assert (found.status, found.end, found.stopped) == ("stopped", None, end)
-    where = "in epoch 4, after step 70; it can be taken up again"
+    where = "in epoch 4, after step 70; it can be resumed"
     assert found.reason == f"{STOPPED[reason]}: {where}"
     assert mlflow_status(found) == "KILLED"
     assert run_tags(found, "x")["raysuite.status"] == "stopped"
@@ -98,13 +98,13 @@ def test_progress_tells_it() -> None:
     assert state.status == "stopped"
     assert state.images_to_go == 3 * PLAN.dataset.train_samples
     assert event(state, STOP) == (
-        "stopped (preempted) in epoch 4, after step 70; it can be taken up again"
+        "stopped (preempted) in epoch 4, after step 70; it can be resumed"
     )
     midway = taken_up(3, 3 * PLAN.steps_per_epoch + 7)
-    assert event(state, midway) == "taken up again at epoch 4, after 7 of its steps"
-    assert event(state, taken_up(3, 3 * PLAN.steps_per_epoch)) == "taken up again at epoch 4"
+    assert event(state, midway) == "resumed at epoch 4, after 7 of its steps"
+    assert event(state, taken_up(3, 3 * PLAN.steps_per_epoch)) == "resumed at epoch 4"
     assert event(state, taken_up(0)) == "started"
-    assert event(state, taken_up(0, 4)) == "taken up again at epoch 1, after 4 of its steps"
+    assert event(state, taken_up(0, 4)) == "resumed at epoch 1, after 4 of its steps"
 
 
 def test_the_report_tells_it_and_its_check_agrees(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_the_report_tells_it_and_its_check_agrees(tmp_path: Path) -> None:
     assert rows[2].epoch_seconds.mean < 100
     build(results, pictures=False)
     said = (tmp_path / "report.html").read_text("utf-8")
-    assert "stopped when asked to, and can be taken up again" in said
+    assert "stopped when asked to, and can be resumed" in said
     assert check(results).mismatches == []
 
 

@@ -190,7 +190,7 @@ def test_the_front_is_told_and_drawn(front):
 def test_trials_without_a_result_are_told(front):
     problems = said(front, "problem")
     assert "Failed (out of memory): trial 3." in problems
-    assert "Without a result so far, and can be taken up again: trial 11." in problems
+    assert "Without a result so far, and can be resumed: trial 11." in problems
     page = (front.folder / "report.html").read_text("utf-8")
     assert "&lt;b&gt;2 GiB&lt;/b&gt; too much" in page
     assert "Traceback: boom" in page

@@ -71,7 +71,7 @@ def test_a_signal_stops_it_and_it_goes_on(
         process.send_signal(signal.Signals[sent])
         said = process.stdout.read()
         assert process.wait(timeout=120) == 75
-    assert "it can be taken up again with --resume" in said
+    assert "it can be resumed with --resume" in said
     results = Results.open(folder)
     (plan,) = results.plans()
     stopped = results.records(plan["run_id"])[-1]

@@ -1,4 +1,4 @@
-"""Runs that stop in mid-epoch and are taken up again are the runs that were left alone."""
+"""Runs that stop in mid-epoch and are resumed are the runs that were left alone."""
 
 from __future__ import annotations
 

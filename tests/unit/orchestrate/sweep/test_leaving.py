@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from raysuite.orchestrate.sweep.source import Leaving
+from raysuite.orchestrate.sweep.trial_source import Leaving
 
 
 def test_it_is_left_at_its_next_step_and_not_before():

@@ -1,4 +1,4 @@
-"""Optuna decides trials by what the journals tell, before a sweep is taken up again and after."""
+"""Optuna decides trials by what the journals tell, before a sweep is resumed and after."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from raysuite.orchestrate.sweep.optuna import OptunaDecider
+from raysuite.orchestrate.sweep.optuna import OptunaAlgorithm
 from raysuite.records.derive import Status
 from raysuite.records.sweep import TrialFigures
 from raysuite.spec.search import SearchOptions
@@ -55,7 +55,7 @@ def accuracy(values: dict[str, Any]) -> float:
 
 
 def made(options: SearchOptions, count: int) -> list[TrialFigures]:
-    decider = OptunaDecider(options)
+    decider = OptunaAlgorithm(options)
     trials: list[TrialFigures] = []
     for number in range(count):
         values = decider.next(trials, [])
@@ -85,7 +85,7 @@ def test_a_sweep_that_is_taken_up_again_goes_on_as_it_would_have(sampler):
     whole = made(options, 12)
     assert len({str(each.values) for each in whole}) == 12
     for number in (1, 5, 11):
-        assert OptunaDecider(options).next(whole[:number], []) == whole[number].values
+        assert OptunaAlgorithm(options).next(whole[:number], []) == whole[number].values
 
 
 def test_tpe_learns_where_the_best_are():
@@ -112,22 +112,22 @@ def test_trials_that_failed_were_pruned_or_go_on_are_known_and_count_as_trials()
         trial(1, values[1], "pruned", accuracy=0.3),
         trial(2, values[2], "missing"),
     ]
-    following = OptunaDecider(options).next(known, [])
+    following = OptunaAlgorithm(options).next(known, [])
     assert following is not None
     assert following not in values[:3]
-    assert OptunaDecider(options).next([*known, trial(3, following)], []) is None
+    assert OptunaAlgorithm(options).next([*known, trial(3, following)], []) is None
 
 
 @pytest.mark.parametrize("status", ["missing", "stopped"])
 def test_a_trial_that_goes_on_is_kept_away_from(status):
     options = search()
     known = made(options, 12)
-    following = OptunaDecider(options).next(known, [])
+    following = OptunaAlgorithm(options).next(known, [])
     assert following is not None
 
     def after(status: Status) -> dict[str, Any]:
         beside = [trial(12 + number, following, status) for number in range(8)]
-        found = OptunaDecider(options).next([*known, *beside], [])
+        found = OptunaAlgorithm(options).next([*known, *beside], [])
         assert found is not None
         return found
 
@@ -138,7 +138,7 @@ def test_trials_that_missed_their_target_teach_by_their_accuracy():
     options = search(goal="time_to_accuracy")
     trials: list[TrialFigures] = []
     for number in range(24):
-        values = OptunaDecider(options).next(trials, [])
+        values = OptunaAlgorithm(options).next(trials, [])
         assert values is not None
         made = trial(number, values, accuracy=accuracy(values))
         trials.append(replace(made, curve=((0, 9.0, accuracy(values)),)))
@@ -149,6 +149,6 @@ def test_trials_that_missed_their_target_teach_by_their_accuracy():
 
 def test_what_cannot_be_is_not_suggested_again():
     options = search()
-    first = OptunaDecider(options).next([], [])
+    first = OptunaAlgorithm(options).next([], [])
     assert first is not None
-    assert OptunaDecider(options).next([], [first]) != first
+    assert OptunaAlgorithm(options).next([], [first]) != first

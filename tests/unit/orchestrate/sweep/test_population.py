@@ -14,10 +14,10 @@ from raysuite.errors import RunError
 from raysuite.orchestrate import stopping
 from raysuite.orchestrate.cluster import Capacity, Node
 from raysuite.orchestrate.groups import CHECKPOINTS, checkpoint_folder
-from raysuite.orchestrate.sweep import population, source
+from raysuite.orchestrate.sweep import population, trial_source
 from raysuite.orchestrate.sweep.population import leg_of
-from raysuite.orchestrate.sweep.rules import JournaledRule
-from raysuite.orchestrate.sweep.source import TrialSource
+from raysuite.orchestrate.sweep.schedulers import JournaledScheduler
+from raysuite.orchestrate.sweep.trial_source import TrialSource
 from raysuite.plan import RunPlan
 from raysuite.plan.sweep import write_sweep
 from raysuite.records import (
@@ -53,7 +53,7 @@ TWO = Capacity((Node(2, 0),))
 
 @pytest.fixture(autouse=True)
 def _two_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "nodes_now", lambda: [Node(2.0, 0.0)])
+    monkeypatch.setattr(trial_source, "nodes_now", lambda: [Node(2.0, 0.0)])
 
 
 class Sweep:
@@ -69,7 +69,7 @@ class Sweep:
         if not (folder / "plan.json").exists():
             write_sweep(self.document, self.results)
         stopping.tell(folder, None)
-        rule = JournaledRule(self.search, self.results, EPOCHS)
+        rule = JournaledScheduler(self.search, self.results, EPOCHS)
         self.source = TrialSource(
             self.document,
             self.search,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raysuite.orchestrate.nodes import Need
-from raysuite.orchestrate.sweep.source import Node, fits
+from raysuite.orchestrate.sweep.trial_source import Node, fits
 
 LAPTOP = [Node(2, 0)]
 GPU_NODES = [Node(8, 4), Node(8, 4)]

@@ -10,9 +10,9 @@ from ray.tune.search import Searcher
 
 from raysuite.orchestrate import stopping
 from raysuite.orchestrate.cluster import Capacity, Node
-from raysuite.orchestrate.sweep import source
-from raysuite.orchestrate.sweep.rules import JournaledRule
-from raysuite.orchestrate.sweep.source import TrialSource
+from raysuite.orchestrate.sweep import trial_source
+from raysuite.orchestrate.sweep.schedulers import JournaledScheduler
+from raysuite.orchestrate.sweep.trial_source import TrialSource
 from raysuite.plan import RunPlan
 from raysuite.records import Journal, Results, RunFailed, RunPruned, RunStopped
 from raysuite.spec import Document
@@ -24,7 +24,7 @@ TWO = Capacity((Node(2, 0),))
 
 @pytest.fixture(autouse=True)
 def _two_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "nodes_now", lambda: [Node(2.0, 0.0)])
+    monkeypatch.setattr(trial_source, "nodes_now", lambda: [Node(2.0, 0.0)])
 
 
 class Sweep:
@@ -47,7 +47,7 @@ class Sweep:
             self.results.write_plans([])
         stopping.tell(folder, None)
         self.told: list[RunPlan | str] = []
-        rule = JournaledRule(self.search, self.results, 2)
+        rule = JournaledScheduler(self.search, self.results, 2)
         self.source = TrialSource(
             self.document,
             self.search,
@@ -129,14 +129,14 @@ def test_values_that_make_no_spec_are_told_and_left_out(tmp_path):
 
 
 def test_a_grid_goes_on_behind_many_that_cannot_be(tmp_path, monkeypatch):
-    monkeypatch.setattr("raysuite.orchestrate.sweep.source._MOST_LEFT_OUT", 2)
+    monkeypatch.setattr("raysuite.orchestrate.sweep.trial_source._MOST_LEFT_OUT", 2)
     batches = {"training.global_batch": {"grid": [33, 35, 37, 32]}}
     sweep = Sweep(tmp_path, {**batches, "resources.workers": {"grid": [2]}})
     assert sweep.begin("a") == {"training.global_batch": 32, "resources.workers": 2}
 
 
 def test_what_cannot_be_ends_a_sweep_that_draws_others_and_it_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr("raysuite.orchestrate.sweep.source._MOST_LEFT_OUT", 2)
+    monkeypatch.setattr("raysuite.orchestrate.sweep.trial_source._MOST_LEFT_OUT", 2)
     space = {"training.global_batch": {"choice": [33, 35]}, "resources.workers": {"choice": [2]}}
     sweep = Sweep(tmp_path, space, searcher="random", trials=4)
     assert sweep.source.suggest("a") == Searcher.FINISHED
@@ -147,7 +147,7 @@ def test_what_cannot_be_ends_a_sweep_that_draws_others_and_it_says_so(tmp_path, 
 
 
 def test_what_was_left_out_is_known_when_it_is_taken_up_again(tmp_path, monkeypatch):
-    monkeypatch.setattr("raysuite.orchestrate.sweep.source._MOST_LEFT_OUT", 8)
+    monkeypatch.setattr("raysuite.orchestrate.sweep.trial_source._MOST_LEFT_OUT", 8)
     space = {
         "training.global_batch": {"randint": [32, 36]},
         "resources.workers": {"choice": [2]},
@@ -170,7 +170,7 @@ def test_what_was_left_out_is_known_when_it_is_taken_up_again(tmp_path, monkeypa
 
 
 def test_a_sweep_that_came_to_its_end_stays_there(tmp_path, monkeypatch):
-    monkeypatch.setattr("raysuite.orchestrate.sweep.source._MOST_LEFT_OUT", 2)
+    monkeypatch.setattr("raysuite.orchestrate.sweep.trial_source._MOST_LEFT_OUT", 2)
     space = {"training.global_batch": {"choice": [33, 35]}, "resources.workers": {"choice": [2]}}
     assert Sweep(tmp_path, space, searcher="random", trials=4).begin("a") is None
     again = Sweep(tmp_path, space, searcher="random", trials=4)
@@ -180,7 +180,7 @@ def test_a_sweep_that_came_to_its_end_stays_there(tmp_path, monkeypatch):
 
 
 def test_trials_that_the_cluster_cannot_hold_are_all_recorded(tmp_path, monkeypatch):
-    monkeypatch.setattr("raysuite.orchestrate.sweep.source._MOST_LEFT_OUT", 2)
+    monkeypatch.setattr("raysuite.orchestrate.sweep.trial_source._MOST_LEFT_OUT", 2)
     space = {"resources.workers": {"choice": [4]}}
     sweep = Sweep(tmp_path, space, searcher="random", trials=3)
     assert sweep.source.suggest("a") == Searcher.FINISHED

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from torch.distributed import TCPStore
 
-from raysuite.orchestrate.meeting import verified
+from raysuite.orchestrate.rendezvous import verified
 from raysuite.orchestrate.sweep import trial
 from raysuite.plan import RunPlan, make_plans
 from raysuite.spec import parse_document

@@ -2,7 +2,7 @@
 
 A scheduler's word is no kill: it is written into the run's folder, the workers end between two
 steps, and rank 0 records it. What a scheduler knows is what the journals hold, in the order in
-which it heard of it, so that a sweep that is taken up again has its rungs as they were.
+which it heard of it, so that a sweep that is resumed has its rungs as they were.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _Heard = tuple[str, int, float]
 
 @dataclass(frozen=True)
 class Rival:
-    """What a scheduler of Ray Tune's needs of a trial: the same one when it is taken up again."""
+    """What a scheduler of Ray Tune's needs of a trial: the same one when it is resumed."""
 
     trial_id: str
 
@@ -67,7 +67,7 @@ def rule_of(search: SearchOptions, most_epochs: int) -> TrialScheduler | None:
     return None
 
 
-class JournaledRule(FIFOScheduler):
+class JournaledScheduler(FIFOScheduler):
     """Hears each epoch of each run once, and has the workers of those that are to end told so."""
 
     def __init__(self, search: SearchOptions, results: Results, most_epochs: int) -> None:
@@ -81,7 +81,7 @@ class JournaledRule(FIFOScheduler):
         self._stopped: set[str] = set()
 
     def add(self, plan: RunPlan) -> None:
-        """A run that is about to begin, or that is taken up again."""
+        """A run that is about to begin, or that is resumed."""
         if plan.run_id in self._plans:
             return
         self._plans[plan.run_id] = plan

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from raysuite.orchestrate.stopping import asked_to_prune
-from raysuite.orchestrate.sweep.rules import HEARD, JournaledRule, settle_pruned
+from raysuite.orchestrate.sweep.schedulers import HEARD, JournaledScheduler, settle_pruned
 from raysuite.plan import RunPlan
 from raysuite.plan.trials import most_epochs, trial_plan
 from raysuite.records import EpochFinished, Journal, Results, RunPruned
@@ -46,8 +46,10 @@ class Sweep:
         self.clock = 1_700_000_000.0
         self.rule = self.new_rule()
 
-    def new_rule(self) -> JournaledRule:
-        return JournaledRule(self.search, self.results, most_epochs(self.document, self.search))
+    def new_rule(self) -> JournaledScheduler:
+        return JournaledScheduler(
+            self.search, self.results, most_epochs(self.document, self.search)
+        )
 
     def begin(self) -> RunPlan:
         number = len(self.plans)

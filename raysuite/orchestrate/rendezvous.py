@@ -41,7 +41,7 @@ def join_store(host: str, port: int) -> None:
 def decided(key: str, rank: int, decide: Any) -> Any:
     """What `decide`, called on rank 0 alone, returned there, as plain data: on all ranks.
 
-    The others wait, also for hours while runs go on that need fewer ranks.
+    The others wait, also for hours while runs continue that need fewer ranks.
     """
     if rank == 0:
         found = decide()

@@ -10,14 +10,14 @@ import pytest
 from torch.distributed import TCPStore
 
 from raysuite.errors import RunError
-from raysuite.orchestrate import meeting
+from raysuite.orchestrate import rendezvous
 
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> TCPStore:
     made = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     made.set_timeout(timedelta(seconds=1))
-    monkeypatch.setattr(meeting, "_store", made)
+    monkeypatch.setattr(rendezvous, "_store", made)
     return made
 
 
@@ -28,17 +28,17 @@ def test_all_ranks_get_what_rank_0_decided(store: TCPStore) -> None:
         asked.append(0)
         return {"resume": None}
 
-    assert meeting.decided("run/a", 0, decide) == {"resume": None}
+    assert rendezvous.decided("run/a", 0, decide) == {"resume": None}
     other = TCPStore("127.0.0.1", store.port, timeout=timedelta(seconds=5))
     assert json.loads(other.get("run/a")) == {"resume": None}
-    assert meeting.decided("run/a", 1, decide) == {"resume": None}
+    assert rendezvous.decided("run/a", 1, decide) == {"resume": None}
     assert asked == [0]
 
 
 def test_a_rank_waits_longer_than_the_store_does(store: TCPStore) -> None:
     """A run that needs fewer ranks may take hours."""
     with ThreadPoolExecutor() as pool:
-        waiting = pool.submit(meeting.awaited, "job/0")
+        waiting = pool.submit(rendezvous.awaited, "job/0")
         with pytest.raises(TimeoutError):
             waiting.result(2.5)
         TCPStore("127.0.0.1", store.port).set("job/0", "null")
@@ -47,14 +47,14 @@ def test_a_rank_waits_longer_than_the_store_does(store: TCPStore) -> None:
 
 def test_a_job_that_another_put_into_the_store_is_refused() -> None:
     job = {"path": "/home/me", "plans": []}
-    sent = json.loads(meeting.signed(3, job, "secret"))
-    assert meeting.verified(3, sent, "secret") == job
+    sent = json.loads(rendezvous.signed(3, job, "secret"))
+    assert rendezvous.verified(3, sent, "secret") == job
     forged = [
         (3, {**sent, "job": {**job, "path": "/tmp/theirs"}}),
         (4, sent),
-        (3, json.loads(meeting.signed(3, job, "guessed"))),
+        (3, json.loads(rendezvous.signed(3, job, "guessed"))),
         (3, {**sent, "job": None}),
     ]
     for number, text in forged:
         with pytest.raises(RunError):
-            meeting.verified(number, text, "secret")
+            rendezvous.verified(number, text, "secret")

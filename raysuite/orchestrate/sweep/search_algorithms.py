@@ -12,7 +12,7 @@ from raysuite.spec.search import SearchOptions
 Values = dict[str, Any]
 
 
-class Decider(Protocol):
+class SearchAlgorithm(Protocol):
     """Whatever decides trials. It knows nothing but what it is told at each call."""
 
     def next(self, trials: Sequence[TrialFigures], left_out: Sequence[Values]) -> Values | None:
@@ -23,12 +23,12 @@ class Decider(Protocol):
         """
 
 
-def decider_of(search: SearchOptions) -> Decider:
+def search_algorithm_of(search: SearchOptions) -> SearchAlgorithm:
     """The search algorithm of a sweep."""
     if search.searcher.name == "optuna":
-        from raysuite.orchestrate.sweep.optuna import OptunaDecider
+        from raysuite.orchestrate.sweep.optuna import OptunaAlgorithm
 
-        return OptunaDecider(search)
+        return OptunaAlgorithm(search)
     return Drawn(search)
 
 

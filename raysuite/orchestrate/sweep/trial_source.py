@@ -18,8 +18,8 @@ from raysuite.orchestrate.groups import record_failure, record_loss
 from raysuite.orchestrate.nodes import Need
 from raysuite.orchestrate.preflight import lacking, too_large, unknown_model
 from raysuite.orchestrate.sweep.population import Population
-from raysuite.orchestrate.sweep.rules import JournaledRule, settle_pruned
-from raysuite.orchestrate.sweep.searchers import Values, decider_of, draws_others
+from raysuite.orchestrate.sweep.schedulers import JournaledScheduler, settle_pruned
+from raysuite.orchestrate.sweep.search_algorithms import Values, draws_others, search_algorithm_of
 from raysuite.orchestrate.sweep.trial import record_deadline, spent
 from raysuite.plan import RunPlan
 from raysuite.plan.dataset import Datasets
@@ -65,7 +65,7 @@ def nodes_now() -> list[Node]:
 class Leaving(Callback):
     """Ends the thread in which Ray Tune runs, at its next step, without waiting for trials.
 
-    Left alone, it would go on to ask a Ray that has ended.
+    Left alone, it would continue to ask a Ray that has ended.
     """
 
     def __init__(self) -> None:
@@ -92,13 +92,13 @@ class TrialSource(Searcher):
         search: SearchOptions,
         results: Results,
         capacity: Capacity,
-        rule: JournaledRule,
+        rule: JournaledScheduler,
         tell: Callable[[RunPlan | str], None],
     ) -> None:
         super().__init__()
         self._document, self._search, self._results = document, search, results
         self._capacity, self._rule, self._tell = capacity, rule, tell
-        self._decider = decider_of(search)
+        self._decider = search_algorithm_of(search)
         self._seen = Datasets()
         plans = [RunPlan.model_validate(plan) for plan in results.plans()]
         self._count = len(plans)
@@ -196,7 +196,7 @@ class TrialSource(Searcher):
         return held_after(self._results.records(plan.run_id)) is not None
 
     def _release(self) -> None:
-        """Let those go on for whom nobody is missing any more."""
+        """Let those continue for whom nobody is missing any more."""
         self._is_whole |= self._all_decided
         if not (self._held and self._is_whole and self._has_changed):
             return

@@ -6,7 +6,7 @@
     1  plan models data optim parallel measure perf cluster images track report
     0  spec layouts records errors units lazy
 
-Packages of one floor never import each other, floor 0 but for itself.
+Packages of one layer never import each other, layer 0 but for itself.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1] / "raysuite"
-ROOMS = {
+PACKAGES = {
     4: "cli",
     3: "orchestrate",
     2: "train",
     1: "plan models data optim parallel measure perf cluster images track report",
     0: "spec layouts records errors units lazy __init__",
 }
-FLOORS = {room: floor for floor, rooms in ROOMS.items() for room in rooms.split()}
+LAYERS = {package: layer for layer, packages in PACKAGES.items() for package in packages.split()}
 ENTRY = "__main__"
 HEAVY = {"torch", "torchvision", "ray", "mlflow", "horovod", "deepspeed", "nvidia", "timm"}
-LIGHT_ROOMS = {*ROOMS[0].split(), "plan", "cluster", "cli"}
+LIGHT_PACKAGES = {*PACKAGES[0].split(), "plan", "cluster", "cli"}
 """What `raysuite --help` and `raysuite plan` load: on a login node, in well under a second."""
-FLOOR_0_PACKAGES = {"pydantic", "yaml"}
+LAYER_0_NEEDS = {"pydantic", "yaml"}
 
 FILES = sorted(path for path in ROOT.rglob("*.py") if path.stem != ENTRY)
 
 
-def room_of(path: Path) -> str:
+def package_of(path: Path) -> str:
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
@@ -58,7 +58,7 @@ def imports(path: Path, module_level: bool) -> Iterator[tuple[str, int]]:
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: relative import"
-            # `from raysuite import lazy` names a room in its second half
+            # `from raysuite import lazy` names a package in its second half
             tails = (
                 [f".{alias.name}" for alias in node.names] if node.module == "raysuite" else [""]
             )
@@ -67,41 +67,41 @@ def imports(path: Path, module_level: bool) -> Iterator[tuple[str, int]]:
 
 
 def too_high(path: Path) -> list[str]:
-    room = room_of(path)
+    package = package_of(path)
     wrong = []
     for name, line in imports(path, module_level=False):
         other = top(name.removeprefix("raysuite."))
-        if top(name) != "raysuite" or other not in FLOORS or other == room:
+        if top(name) != "raysuite" or other not in LAYERS or other == package:
             continue
-        allowed = FLOORS[other] < FLOORS[room] or FLOORS[other] == FLOORS[room] == 0
+        allowed = LAYERS[other] < LAYERS[package] or LAYERS[other] == LAYERS[package] == 0
         if not allowed:
-            wrong.append(f"line {line}: {room} imports {name}")
+            wrong.append(f"line {line}: {package} imports {name}")
     return wrong
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_imports_go_down(path: Path) -> None:
-    assert room_of(path) in FLOORS, f"{room_of(path)} has no floor"
+    assert package_of(path) in LAYERS, f"{package_of(path)} has no layer"
     assert too_high(path) == []
 
 
 @pytest.mark.parametrize(
     "path",
-    [path for path in FILES if room_of(path) in LIGHT_ROOMS],
+    [path for path in FILES if package_of(path) in LIGHT_PACKAGES],
     ids=lambda path: str(path.relative_to(ROOT)),
 )
-def test_light_rooms_load_nothing_heavy(path: Path) -> None:
+def test_light_packages_load_nothing_heavy(path: Path) -> None:
     found = [(name, line) for name, line in imports(path, True) if top(name) in HEAVY]
     assert found == []
 
 
 @pytest.mark.parametrize(
     "path",
-    [path for path in FILES if FLOORS.get(room_of(path)) == 0],
+    [path for path in FILES if LAYERS.get(package_of(path)) == 0],
     ids=lambda path: str(path.relative_to(ROOT)),
 )
-def test_floor_0_needs_little(path: Path) -> None:
-    allowed = FLOOR_0_PACKAGES | {"raysuite"} | sys.stdlib_module_names
+def test_layer_0_needs_little(path: Path) -> None:
+    allowed = LAYER_0_NEEDS | {"raysuite"} | sys.stdlib_module_names
     found = [(name, line) for name, line in imports(path, True) if top(name) not in allowed]
     assert found == []
 
