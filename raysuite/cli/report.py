@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from raysuite.cli.console import print_text, stdout
-from raysuite.errors import UserError
 
 if TYPE_CHECKING:
-    from raysuite.records import Results
     from raysuite.report import Report
     from raysuite.report.against import Comparison
     from raysuite.report.sweep.build import SweepReport
@@ -45,14 +43,6 @@ def report(
             "published:ddlbench2020.",
         ),
     ] = None,
-    check: Annotated[
-        bool,
-        typer.Option(
-            "--check",
-            help="Write nothing: recompute every figure of a report from the journals, and end "
-            "with 1 where its files say something else.",
-        ),
-    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Where to write the files; default: RESULTS."),
@@ -77,7 +67,6 @@ def report(
       raysuite report results/quickstart --against results/yesterday
       raysuite report results/asha --against results/without-early-stopping
       raysuite report results/aach2023-throughput --against published:aach2023
-      raysuite report results/quickstart --check
       raysuite report results/quickstart --json | jq '.rows[].name'
     """
     from raysuite.records import Results
@@ -85,14 +74,6 @@ def report(
     from raysuite.report.data import finite
 
     opened = Results.open(results)
-    if check:
-        if baseline is not None or against is not None:
-            raise UserError(
-                "--check takes --baseline and --against from the report that it checks; "
-                "leave them out"
-            )
-        _check(opened, out, as_json)
-        return
     made = build(opened, out, baseline, against=against)
     if as_json:
         compared = {"against": made.comparison.data()} if made.comparison else {}
@@ -150,21 +131,3 @@ def _show_comparison(comparison: Comparison) -> None:
         console.print("\nWithout a counterpart (each by name in tables/against-unmatched.md)")
     for reason, count in reasons.most_common():
         console.print(f"- {count} of {reason}")
-
-
-def _check(results: Results, out: Path | None, as_json: bool) -> None:
-    """Print what does not agree; exit code 1 if anything does not."""
-    from raysuite.report.check import check
-    from raysuite.report.data import finite
-
-    done = check(results, out)
-    if as_json:
-        print_text(json.dumps(finite(done.data()), indent=2, ensure_ascii=False))
-    else:
-        for mismatch in done.mismatches:
-            print_text(str(mismatch))
-        for note in done.notes:
-            print_text(f"note: {note}")
-        print_text(done.summary)
-    if done.mismatches:
-        raise typer.Exit(1)

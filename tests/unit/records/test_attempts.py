@@ -27,10 +27,10 @@ from raysuite.records import (
 )
 from raysuite.records.power import PowerUse, joined
 from raysuite.report import build
-from raysuite.report.check import check
 from raysuite.spec import parse_document
 from raysuite.track.entries import mlflow_status, run_tags
 from tests.fake_results import ENVIRONMENT, TWELVE_ROWS, run_records, write_results
+from tests.oracle import differences
 
 PLAN = make_plans(parse_document(TWELVE_ROWS.replace("REPEATS", "1"), "spec.yaml"), gpus=0)[0]
 DATA = PLAN.model_dump(mode="json")
@@ -107,7 +107,7 @@ def test_progress_tells_it() -> None:
     assert event(state, taken_up(0, 4)) == "resumed at epoch 1, after 4 of its steps"
 
 
-def test_the_report_tells_it_and_its_check_agrees(tmp_path: Path) -> None:
+def test_the_report_tells_it_and_equals_the_oracle(tmp_path: Path) -> None:
     results = write_results(tmp_path)
     first, second, third = results.plans()[:3]
     for plan in (first, second):
@@ -128,7 +128,7 @@ def test_the_report_tells_it_and_its_check_agrees(tmp_path: Path) -> None:
     build(results, pictures=False)
     said = (tmp_path / "report.html").read_text("utf-8")
     assert "stopped when asked to, and can be resumed" in said
-    assert check(results).mismatches == []
+    assert differences(results) == []
 
 
 class TestEnergy:

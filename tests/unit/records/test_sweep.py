@@ -36,13 +36,13 @@ from raysuite.records.sweep import (
     wanted_goals,
 )
 from raysuite.report import build
-from raysuite.report.check import check
 from raysuite.report.sweep.study import study
 from raysuite.spec import parse_document
 from raysuite.track.entries import mlflow_status, run_tags
 from tests.fake_batches import batch_found
 from tests.fake_results import epoch, run_records, verdict, write_results
 from tests.fake_sweeps import write_sweep
+from tests.oracle import differences
 
 SPEC = """\
 name: made-up
@@ -96,7 +96,7 @@ def test_progress_says_stopped_early() -> None:
     assert event(state, bare) == "stopped early by asha after epoch 2: worst of 4"
 
 
-def test_the_report_says_stopped_early_and_its_check_agrees(tmp_path: Path) -> None:
+def test_the_report_says_stopped_early_and_equals_the_oracle(tmp_path: Path) -> None:
     results = write_results(tmp_path, spec=SPEC)
     file = results.journal_file(PLAN.run_id)
     file.unlink()
@@ -109,7 +109,7 @@ def test_the_report_says_stopped_early_and_its_check_agrees(tmp_path: Path) -> N
     build(results, pictures=False)
     said = (tmp_path / "report.html").read_text("utf-8")
     assert "1 run of 4 stopped early by the sweep" in said
-    assert check(results).mismatches == []
+    assert differences(results) == []
 
 
 def test_trials_of_a_folder(tmp_path: Path) -> None:

@@ -1,13 +1,16 @@
-"""The figures of rows.json by another route: plain JSON, pandas and scipy, none of `records`.
+"""The figures of a report computed independently: plain JSON, pandas and scipy, not `records`.
 
-docs/method.md defines every figure; this file and `raysuite.records` follow it separately, so
-that a slip in one shows against the other.
+docs/method.md defines every figure; this file and `raysuite.records` implement it separately, so
+an error in one shows as a difference from the other.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,17 +19,21 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from raysuite.records import Results
+from raysuite.report import Report, collect
+from raysuite.report.build import contents
+
 LEVEL = 0.95
-RUN_COLUMNS = {
-    "throughput_images_per_s": "throughput_images_per_s",
-    "epoch_s": "epoch_s",
-    "final_accuracy": "final_accuracy",
-    "time_to_accuracy_s": "time_to_accuracy_s",
-    "peak_process_bytes": "peak_process_bytes",
-    "peak_device_bytes": "peak_device_bytes",
-    "status": "status",
-    "gate": "gate",
-}
+RUN_COLUMNS = (
+    "throughput_images_per_s",
+    "epoch_s",
+    "final_accuracy",
+    "time_to_accuracy_s",
+    "peak_process_bytes",
+    "peak_device_bytes",
+    "status",
+    "gate",
+)
 MEANS = (
     "throughput_images_per_s",
     "epoch_s",
@@ -42,6 +49,8 @@ MEANS = (
     "skipped_samples",
 )
 Values = dict[str, Any]
+Difference = tuple[str, str, Any, Any]
+"""Row, column, the report's value, the oracle's value."""
 
 
 @dataclass
@@ -50,9 +59,70 @@ class Recount:
 
     runs: list[Values] = field(default_factory=list)
     rows: list[Values] = field(default_factory=list)
-    journals: int = 0
-    unreadable: dict[str, int] = field(default_factory=dict)
-    """Journal -> lines that are no JSON: cut off by a crash, and passed over."""
+
+
+def differences(results: Results, report: Report | None = None) -> list[Difference]:
+    """Every figure of rows.json and rows.csv that differs from the oracle's by more than 1e-9.
+
+    `report` is the report of `results`, by default the one without options.
+    """
+    report = report or collect(results)
+    files = contents(report)
+    written = json.loads(files["rows.json"])
+    names = [row["name"] for row in written["rows"]]
+    bases = [names.index(b) if (b := row["baseline"]) in names else None for row in written["rows"]]
+    found = recount(results.folder, bases if "baseline" in report.options else None)
+    lines = list(csv.DictReader(io.StringIO(files["rows.csv"])))
+    wanted_runs = [{column: run[column] for column in RUN_COLUMNS} for run in found.runs]
+    return [
+        *_differing("rows.json runs", written["runs"], wanted_runs),
+        *_differing("rows.json rows", written["rows"], found.rows),
+        *_differing("rows.csv", lines, found.rows),
+    ]
+
+
+def _differing(
+    place: str, written: Sequence[Values], wanted: Sequence[Values]
+) -> Iterator[Difference]:
+    compared = 0
+    for row, (line, again) in enumerate(zip(written, wanted, strict=True)):
+        for column, value in again.items():
+            if place == "rows.csv":
+                if (key := column.replace(".", "_")) not in line:
+                    continue  # the list of the repeats' values
+                said, expected = _number(line[key]), _number("" if value is None else str(value))
+            else:
+                said, expected = _at(line, column), value
+            compared += 1
+            if not _equal(said, expected):
+                yield f"{place}[{row}]", column, said, expected
+    assert compared or not wanted, f"nothing of {place} was compared"
+
+
+def _at(data: Any, path: str) -> Any:
+    for key in path.split("."):
+        data = data[key]
+    return data
+
+
+def _number(cell: str) -> float | str | None:
+    try:
+        return float(cell)
+    except ValueError:
+        return cell or None
+
+
+def _equal(written: Any, wanted: Any) -> bool:
+    """Whether two values agree; infinities and NaN are null in JSON."""
+    if isinstance(written, list) and isinstance(wanted, list):
+        return len(written) == len(wanted) and all(map(_equal, written, wanted))
+    if isinstance(wanted, float) and not math.isfinite(wanted) and written is None:
+        return True
+    if isinstance(written, bool) or isinstance(wanted, bool):
+        return written is wanted
+    if isinstance(written, int | float) and isinstance(wanted, int | float):
+        return math.isclose(written, wanted, rel_tol=1e-9, abs_tol=1e-15)
+    return bool(written == wanted)
 
 
 def recount(folder: Path, baselines: Sequence[int | None] | None = None) -> Recount:
@@ -67,10 +137,7 @@ def recount(folder: Path, baselines: Sequence[int | None] | None = None) -> Reco
     plans = json.loads((folder / "plan.json").read_text("utf-8"))
     for plan in plans:
         file = folder / "runs" / plan["run_id"] / "journal.jsonl"
-        lines, broken = _lines(file)
-        found.journals += file.is_file()
-        if broken:
-            found.unreadable[file.relative_to(folder).as_posix()] = broken
+        lines = _lines(file)
         found.runs.append(_run(plan, lines))
         by_trial.append(next((r["key"] for r in lines if r["kind"] == "batch_found"), None))
     groups: dict[str, list[int]] = {}
@@ -92,11 +159,10 @@ def recount(folder: Path, baselines: Sequence[int | None] | None = None) -> Reco
     return found
 
 
-def _lines(file: Path) -> tuple[list[Values], int]:
+def _lines(file: Path) -> list[Values]:
     lines: list[Values] = []
-    broken = 0
     if not file.is_file():
-        return lines, broken
+        return lines
     for line in file.read_text("utf-8", errors="replace").split("\n"):
         if not line.strip():
             continue
@@ -104,8 +170,8 @@ def _lines(file: Path) -> tuple[list[Values], int]:
             read = json.loads(line)
             lines.append({**read, "kind": read["kind"]})
         except (ValueError, TypeError, KeyError):
-            broken += 1
-    return lines, broken
+            continue  # cut off by a crash
+    return lines
 
 
 def _variant(plan: Values) -> str:
