@@ -85,8 +85,7 @@ def _report(measured: LoadingBench, folder: Path, as_json: bool) -> None:
     from raysuite.records.loading import loading_rows
     from raysuite.report.data import finite
     from raysuite.report.loading.build import build
-    from raysuite.report.loading.doctor import diagnose
-    from raysuite.report.loading.tables import described, notes, terminal_table
+    from raysuite.report.loading.tables import described, diagnose, notes, terminal_table
 
     rows, diagnosis = loading_rows(measured), diagnose(measured)
     build(measured, folder)

@@ -9,9 +9,8 @@ from markupsafe import Markup
 
 from raysuite import __version__
 from raysuite.records.loading import LoadingBench, loading_rows
-from raysuite.report.loading.doctor import diagnose
 from raysuite.report.loading.plot import speeds
-from raysuite.report.loading.tables import columns, described, markdown, notes
+from raysuite.report.loading.tables import columns, described, diagnose, markdown, notes
 from raysuite.report.page import readable, script_json, templates
 from raysuite.report.pictures import pictures
 from raysuite.report.tables import markdown_text

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from rich import box
 from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-from raysuite.records.loading import LoadingBench, LoadingRow
+from raysuite.records import Stat, ratio_of_means
+from raysuite.records.loading import LoadingBench, LoadingRow, loading_rows, stage_shares
+from raysuite.records.statistics import compared
 from raysuite.report import text
 from raysuite.report.tables import Column, markdown_table, mean
 
@@ -101,3 +105,79 @@ def notes(bench: LoadingBench, rows: Sequence[LoadingRow]) -> list[str]:
     elif material:
         said.append("All files were read once before: speeds are those from the page cache.")
     return said
+
+
+NEAR = 0.8
+"""A loader that reaches this share of `synthetic`, which loads nothing, is not bound by loading."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The fastest loader, and whether loading bounds it."""
+
+    best: str
+    """The candidate's name; empty where no loader delivered anything."""
+    rivals: tuple[str, ...]
+    """Loaders that are not shown to be slower than the best."""
+    bound: Literal["loading", "hand-over"] | None
+    """`hand-over`: `synthetic` is as fast, within NEAR; None where it was not measured."""
+    because: str
+    """The figures: images/s, shares of the limits, cores busy; or why nothing was delivered."""
+
+    def __str__(self) -> str:
+        if not self.best:
+            why = f": {self.because}" if self.because else ""
+            return f"No loader delivered anything{why}."
+        bound = f", bound by {self.bound}" if self.bound else ""
+        line = f"Fastest: {self.best}{bound}: {self.because}."
+        if self.rivals:
+            line += f" Not shown to be slower: {text.listed(list(self.rivals))}."
+        return line
+
+
+def diagnose(bench: LoadingBench) -> Diagnosis:
+    """The fastest loader by its mean throughput, and what bounds it."""
+    rows = loading_rows(bench)
+    loaders = [
+        (row, row.throughput)
+        for row in rows
+        if row.candidate.kind == "loader" and row.candidate.width > 0 and row.throughput
+    ]
+    if not loaders:
+        reasons = text.listed([f"{r.candidate.name}: {r.failure}" for r in rows if r.failure])
+        return Diagnosis("", (), None, reasons)
+    loaders.sort(key=lambda each: each[1].mean, reverse=True)
+    best, rate = loaders[0]
+    ceiling = next((row.throughput for row in rows if row.candidate.series == "synthetic"), None)
+    share = ratio_of_means(rate, ceiling) if ceiling else None
+    figures = [f"{text.stat(rate)} images/s"]
+    limits = {
+        "synthetic": share,
+        "decoding alone": best.of_decoding,
+        "reading alone": best.of_reading,
+    }
+    figures += [f"{text.ratio(ratio)} of {name}" for name, ratio in limits.items() if ratio]
+    cpus = (bench.environment.get("cpu") or {}).get("usable_cores")
+    if best.cores:
+        figures.append(f"{best.cores.mean:.1f}{f' of {cpus}' if cpus else ''} cores busy")
+    stages = stage_shares(bench) if best.candidate.options.get("name") == "native" else {}
+    if total := sum(stages.values()):
+        parts = (f"{stage} {text.percent(each / total)}" for stage, each in stages.items())
+        figures.append(f"time of one thread by stage: {', '.join(parts)}")
+    bound: Literal["loading", "hand-over"] | None = None
+    if share is not None:
+        bound = "hand-over" if share.value >= NEAR else "loading"
+    rivals = _rivals(rate, [(row.candidate.name, stat) for row, stat in loaders[1:]])
+    return Diagnosis(best.candidate.name, rivals, bound, "; ".join(figures))
+
+
+def _rivals(best: Stat, others: Sequence[tuple[str, Stat]]) -> tuple[str, ...]:
+    """Loaders that the intervals do not separate from the best, which was picked after the fact:
+    all pairs hold together."""
+    stats = [stat for stat in (best, *(stat for _, stat in others)) if stat.n > 1]
+    slower: set[Stat] = set()
+    if best in stats and len(stats) > 1:
+        ratios, reaches = compared(stats)
+        lows = (ratios - reaches)[0]
+        slower = {stat for stat, low in zip(stats, lows, strict=True) if low > 0}
+    return tuple(name for name, stat in others if stat not in slower)
