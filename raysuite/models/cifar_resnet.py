@@ -8,6 +8,8 @@ have any side and one channel.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -63,11 +65,21 @@ class CifarResNet(nn.Module):
         nn.init.zeros_(self.fc.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.relu(self.bn1(self.conv1(x)))
-        x = self.stage3(self.stage2(self.stage1(x)))
-        x = torch.flatten(F.adaptive_avg_pool2d(x, 1), 1)
-        logits: Tensor = self.fc(x)
-        return logits
+        for layer in self.layers():
+            for part in layer:
+                x = part(x)
+        return x
+
+    def layers(self) -> list[list[Callable[[Tensor], Tensor]]]:
+        """What is called one after the other; pipelines are cut between two of them."""
+        stages = (self.stage1, self.stage2, self.stage3)
+        bodies: list[list[Callable[[Tensor], Tensor]]]
+        bodies = [[block] for stage in stages for block in stage]
+        return [[self.conv1, self.bn1, F.relu], *bodies, [_mean, self.fc]]
+
+
+def _mean(x: Tensor) -> Tensor:
+    return torch.flatten(F.adaptive_avg_pool2d(x, 1), 1)
 
 
 def _stage(in_channels: int, out_channels: int, blocks: int, stride: int) -> nn.Sequential:

@@ -15,6 +15,7 @@ STRATEGIES = {
     "ddp": "raysuite.parallel.ddp:Ddp",
     "horovod": "raysuite.parallel.horovod:Horovod",
     "deepspeed": "raysuite.parallel.deepspeed:DeepSpeed",
+    "pipeline": "raysuite.parallel.pipeline.engine:Pipeline",
 }
 
 

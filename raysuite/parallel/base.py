@@ -5,8 +5,9 @@
     Engine.step(micro_batches, lr)   one optimiser step: forward, backward, synchronise, update
 
 The loss of a step is the mean over the samples of the *global* batch. A rank's share of it is
-sum(loss of its samples) * world size / samples of the global batch, so that averaging over ranks
-gives the mean exactly, however unevenly the last batch of an epoch falls.
+sum(loss of its samples) * replicas / samples of the global batch, so that averaging over replicas
+gives the mean exactly, however unevenly the last batch of an epoch falls. A replica is a whole copy
+of the model: one rank, or the ranks that hold its stages.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from raysuite.parallel.comm import Comm
+from raysuite.parallel.comm import Comm, average_buffers
 from raysuite.parallel.precision import Autocast, LossScale
 from raysuite.spec.optimizers import SETTINGS
 
@@ -93,6 +94,12 @@ class Engine(ABC):
         self.comm = comm
         self.world = world
         self.settings = settings
+        self.replicas = world.size
+        """Copies of the model, which share the global batch."""
+        self.replica = world.rank
+        """The copy to which this rank belongs; its ranks load the same samples."""
+        self.counts = True
+        """Of the ranks of a replica, exactly one counts what the model answers to its samples."""
         self.scale = LossScale(model, comm, settings.precision == "fp16", whole_gradients)
         self.autocast = Autocast(model, settings.precision, world.device, settings.memory_format)
         """The model under autocast: what each framework wraps."""
@@ -111,6 +118,16 @@ class Engine(ABC):
     @abstractmethod
     def weights(self) -> dict[str, Tensor]:
         """The whole trained weights by name, on the CPU in fp32. All ranks must call it."""
+
+    def whole_state(self, weights: dict[str, Tensor]) -> dict[str, Any]:
+        """The `state_dict` of the whole model on the CPU, with whole `weights`, by the names of
+        `named_parameters`, in the place of parameters that may be sharded. All ranks must call it.
+        """
+        return whole_state(self.model, weights)
+
+    def average_buffers(self) -> None:
+        """See `raysuite.parallel.comm.average_buffers`. All ranks must call it."""
+        average_buffers(self.model, self.comm)
 
     @abstractmethod
     def save(self, folder: Path) -> None:
@@ -140,7 +157,7 @@ class Engine(ABC):
             reduction="sum",
             label_smoothing=self.settings.label_smoothing,
         )
-        return total * (self.world.size / batch.of_global), total.detach()
+        return total * (self.replicas / batch.of_global), total.detach()
 
 
 class TorchEngine(Engine):
@@ -190,6 +207,19 @@ class TorchEngine(Engine):
         """Scale the synchronised gradients down to `clip_norm`."""
         if self.settings.clip_norm is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
+
+
+def whole_state(model: nn.Module, weights: dict[str, Tensor]) -> dict[str, Any]:
+    """`model.state_dict()` on the CPU, with `weights`, by the names of `named_parameters`, in the
+    place of parameters that may be sharded. Tied weights stand under each of their names."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+
+    def whole(value: Any) -> Any:
+        if id(value) in names:
+            return weights[names[id(value)]].contiguous()
+        return value.cpu() if isinstance(value, Tensor) else value
+
+    return {key: whole(value) for key, value in model.state_dict(keep_vars=True).items()}
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Literal
 
 from raysuite.errors import Mistake
@@ -15,12 +16,12 @@ _Wrong = Callable[[str, str], None]
 
 
 def accumulation(spec: ExperimentSpec) -> int:
-    """Micro-batches per optimiser step; Horovod's own name for it counts too.
+    """Micro-batches per optimiser step; a strategy's own name for it counts too.
 
     1 where they are found by trial: whatever is found divides the same batch.
     """
-    if spec.strategy.name == "horovod" and spec.strategy.backward_passes_per_step is not None:
-        return spec.strategy.backward_passes_per_step
+    if spec.strategy.own_accumulation is not None:
+        return spec.strategy.own_accumulation
     given = spec.training.accumulate
     return 1 if isinstance(given, AutoBatch) else given
 
@@ -57,13 +58,32 @@ def _check_strategy(spec: ExperimentSpec, wrong: _Wrong) -> None:
             f"strategy 'single' is one process; given were {workers} workers; "
             "set strategy to ddp, or workers to 1",
         )
-    if strategy.name == "horovod":
-        passes = strategy.backward_passes_per_step
-        if passes is not None and training.accumulate not in (1, passes):
+    passes = strategy.own_accumulation
+    if passes is not None and training.accumulate not in (1, passes):
+        wrong(
+            strategy.own_accumulation_key,
+            f"given was {passes}, and training.accumulate is {accumulate}: "
+            "they are one thing; give one of them",
+        )
+    if workers % strategy.model_workers:
+        wrong(
+            "resources.workers",
+            f"strategy {strategy.name!r} has {strategy.model_workers} stages, one on each worker; "
+            f"given were {workers} workers; set workers to strategy.stages or a multiple of it",
+        )
+    if strategy.model_workers > 1 and training.auto is not None:
+        wrong(
+            "training.batch_per_worker",
+            f"strategy {strategy.name!r} does not support batches found by trial yet; give numbers",
+        )
+    for key, allowed in strategy.only.items():
+        given = attrgetter(key)(spec)
+        if given not in allowed:
+            valid = " or ".join(map(str, allowed))
             wrong(
-                "strategy.backward_passes_per_step",
-                f"given was {passes}, and training.accumulate is {accumulate}: "
-                "they are one thing; give one of them",
+                key,
+                f"strategy {strategy.name!r} does not support it yet; given was {given}, valid "
+                f"there is {valid}",
             )
     if strategy.name == "ddp" and strategy.static_graph and training.accumulate != 1:
         wrong(
@@ -100,16 +120,19 @@ def _check_recipe(spec: ExperimentSpec, wrong: _Wrong) -> None:
 
 def _check_batch(spec: ExperimentSpec, wrong: _Wrong) -> None:
     training, workers, accumulate = spec.training, spec.resources.workers, accumulation(spec)
-    slices = workers * accumulate
+    together = spec.strategy.model_workers
+    copies = max(1, workers // together)
+    slices = copies * accumulate
+    shares = f"{copies} {'workers' if together == 1 else 'copies of the pipeline'}"
     if training.global_batch is not None and training.global_batch % slices:
         near = max(1, round(training.global_batch / slices)) * slices
         wrong(
             "training.global_batch",
-            f"given was {training.global_batch}, which {workers} workers x {accumulate} "
+            f"given was {training.global_batch}, which {shares} x {accumulate} "
             f"micro-batches do not divide; {near} would do",
         )
     share = training.batch_per_worker
-    if isinstance(share, int) and share % accumulate:
+    if isinstance(share, int) and share * together % accumulate:
         near = max(1, round(share / accumulate)) * accumulate
         wrong(
             "training.batch_per_worker",

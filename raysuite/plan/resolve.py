@@ -135,7 +135,7 @@ def resolve(
         workers=workers,
         device=device,
         global_batch=global_batch,
-        micro_batch=global_batch // (workers * accumulate),
+        micro_batch=global_batch // (workers // spec.strategy.model_workers * accumulate),
         accumulate=accumulate,
         steps_per_epoch=steps,
         total_steps=steps * training.epochs,

@@ -10,6 +10,7 @@ from raysuite.records.names import block_name, key_name, workers_name
 from raysuite.spec import ExperimentSpec
 from raysuite.spec.batches import AutoBatch
 from raysuite.spec.datasets import DatasetFacts
+from raysuite.spec.schedules import Operation
 
 
 class RunPlan(BaseModel):
@@ -35,7 +36,7 @@ class RunPlan(BaseModel):
     global_batch: int
     """Samples of one optimiser step over all workers."""
     micro_batch: int
-    """Samples of one forward pass on one worker: global_batch / (workers * accumulate)."""
+    """Samples of one forward pass on one worker: global_batch / (replicas * accumulate)."""
     accumulate: int
     steps_per_epoch: int
     """Optimiser steps, the last one with the samples that are left."""
@@ -54,6 +55,16 @@ class RunPlan(BaseModel):
     def batch_is_given(self) -> bool:
         """Whether at most its cut into micro-batches is found by trial: the work is known."""
         return not isinstance(self.spec.training.batch_per_worker, AutoBatch)
+
+    @property
+    def replicas(self) -> int:
+        """Copies of the network, which share the global batch."""
+        return self.workers // self.spec.strategy.model_workers
+
+    @property
+    def schedule(self) -> tuple[tuple[Operation, ...], ...]:
+        """[stages][...]: what each stage of a pipeline does in a step; empty without stages."""
+        return self.spec.strategy.operations(self.accumulate)
 
     @property
     def strategy_name(self) -> str:

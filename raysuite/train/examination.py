@@ -93,35 +93,36 @@ def compare(
     settings: StepSettings,
     batch_norm: bool = False,
     optimizer: OptimizerOptions = PLAIN,
+    layers: int = 3,
 ) -> Comparison:
     """Train by `strategy` on all ranks and in fp32 by one process on each, and compare.
 
     `settings.micro_batch` and the optimiser's rates are replaced by the small network's own. All
-    ranks must call it.
+    ranks must call it. `layers`: of the small network, one for each stage of a pipeline at least.
     """
-    slices = world.size * settings.accumulate
-    global_batch = slices * _MICRO_BATCH
-    data = make_samples((len(RATES) - 1) * global_batch + 1, world.device)
-    # without BatchNorm the whole global batch in one pass; with it, slice after slice
-    passes = slices if batch_norm else 1
     alone = World(0, 1, 0, world.device)
     single = Single()
     single.start(alone)
     with _without_tf32():
-        engine = make_engine(strategy, world, settings, batch_norm, optimizer)
+        engine = make_engine(strategy, world, settings, batch_norm, optimizer, layers=layers)
+        slices = engine.replicas * settings.accumulate
+        global_batch = slices * _MICRO_BATCH
+        data = make_samples((len(RATES) - 1) * global_batch + 1, world.device)
+        # without BatchNorm the whole global batch in one pass; with it, slice after slice
+        passes = slices if batch_norm else 1
         try:
             fault = comm_fault(engine.comm, world)
             if fault:
                 return Comparison(fault=fault)
             rates = [rate * _pace(optimizer) for rate in RATES]
-            found = _train(engine, data, rates, global_batch, world, settings.accumulate)
+            found = _train(engine, data, rates, global_batch, settings.accumulate)
             exact = replace(settings, precision="fp32", memory_format="contiguous")
             reference = make_engine(
-                single, alone, exact, batch_norm, optimizer, global_batch, passes
+                single, alone, exact, batch_norm, optimizer, global_batch, passes, layers
             )
             before = reference.weights()
-            expected = _train(reference, data, rates, global_batch, alone, passes)
-            if batch_norm:  # the running statistics are each rank's own
+            expected = _train(reference, data, rates, global_batch, passes)
+            if batch_norm and engine.replicas > 1:  # the running statistics are each rank's own
                 found.logits = expected.logits
             return _judge(engine.comm, found, expected, before)
         finally:
@@ -164,11 +165,12 @@ def make_engine(
     optimizer: OptimizerOptions = PLAIN,
     micro_batch: int = _MICRO_BATCH,
     accumulate: int | None = None,
+    layers: int = 3,
 ) -> Engine:
     """An engine for the small network, whose first weights are the same everywhere."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
-        net = SmallNet(batch_norm).to(world.device)
+        net = SmallNet(batch_norm, layers).to(world.device)
         net.to(memory_format=MEMORY_FORMATS[settings.memory_format])
     return strategy.prepare(
         net,
@@ -204,18 +206,17 @@ def _train(
     data: tuple[Tensor, Tensor],
     rates: Sequence[float],
     global_batch: int,
-    world: World,
     accumulate: int,
 ) -> _Outcome:
     images, _ = data
     order = permutation(len(images), SEED, 0)
-    steps = rank_slices(order, global_batch, world.size, world.rank, accumulate)
+    steps = rank_slices(order, global_batch, engine.replicas, engine.replica, accumulate)
     engine.model.train()
     losses = []
     for index, (step, rate) in enumerate(zip(steps, rates, strict=True)):
         batches = [batch_of(data, part) for part in step]
         if index == _OVERFLOW_BEFORE and engine.settings.precision == "fp16":
-            engine.step([_overflowing(batch, world) for batch in batches], rate)
+            engine.step([_overflowing(batch, engine.world) for batch in batches], rate)
         losses.append(engine.step(batches, rate))
     engine.model.eval()
     with torch.no_grad():

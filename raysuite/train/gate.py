@@ -25,6 +25,7 @@ import math
 import os
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -36,7 +37,8 @@ from raysuite.plan import RunPlan
 from raysuite.records import GateVerdict
 from raysuite.spec.optimizers import OptimizerOptions
 from raysuite.spec.strategies import StrategyOptions
-from raysuite.train.examination import RATES, Comparison, comm_fault, compare, make_engine
+from raysuite.train import examination
+from raysuite.train.examination import RATES, Comparison, comm_fault, make_engine
 from raysuite.train.verdicts import cache_file, known_pass, places
 
 TOLERANCE = 1e-5
@@ -73,7 +75,8 @@ def check(plan: RunPlan, world: World, strategy: Strategy, facts: dict[str, Any]
     own = _own(plan.spec.optimizer)
     if options.name == "custom":
         return examine(options, world, strategy, settings, plan.run_id, own)
-    engine = make_engine(strategy, world, settings)
+    strategy = _examined(options, world, strategy)
+    engine = make_engine(strategy, world, settings, layers=_layers(options))
     comm = engine.comm
     reachable = not comm_fault(comm, world)
     file = cache_file(options, world, settings, places(comm, facts) if reachable else [], own)
@@ -107,7 +110,9 @@ def examine(
     Of `settings`, the size of the micro-batch has no influence. With `optimizer`, the strategy is
     examined by that one too.
     """
-    settings = settings or StepSettings(1)
+    settings = settings or StepSettings(1, options.own_accumulation or 1)
+    compare = partial(examination.compare, layers=_layers(options))
+    strategy = _examined(options, world, strategy)
     exact, judged = strategy, True
     if strategy.lossy:
         plain_options = without_loss(options)
@@ -161,6 +166,21 @@ def examine(
         rule=rule,
         message="; ".join([*faults, *remarks]),
     )
+
+
+def _layers(options: StrategyOptions) -> int:
+    """Of the small network: no stage of a pipeline is empty."""
+    return max(3, options.model_workers)
+
+
+def _examined(options: StrategyOptions, world: World, strategy: Strategy) -> Strategy:
+    """`strategy`, or one like it where the run's options are for the run's network alone."""
+    examined = options.examined()
+    if examined == options:
+        return strategy
+    found = make_strategy(examined)
+    found.start(world)
+    return found
 
 
 def _own(optimizer: OptimizerOptions) -> OptimizerOptions | None:

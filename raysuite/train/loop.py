@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from raysuite.data.base import Batch, Slice
 from raysuite.data.order import permutation, rank_slices, step_sizes
 from raysuite.measure.clock import now
 from raysuite.optim.schedule import factor
-from raysuite.parallel.base import Strategy, World
+from raysuite.parallel.base import Strategy, World, whole_state
 from raysuite.plan import RunPlan
 from raysuite.records import EpochFinished
 from raysuite.train.building import build_engine
@@ -168,9 +167,11 @@ class TrainingLoop:
         """This rank's micro-batches of each step of an epoch, and each step's samples in all."""
         plan, skipped = self.plan, self.skipped.get("train")
         draw = (plan.seed, epoch)
-        batch, ranks, rank = plan.global_batch, plan.workers, self.world.rank
+        batch, engine = plan.global_batch, self.engine
         order = self._order_of(epoch)
-        steps = rank_slices(order, batch, ranks, rank, plan.accumulate, draw, skipped)
+        steps = rank_slices(
+            order, batch, engine.replicas, engine.replica, plan.accumulate, draw, skipped
+        )
         return list(steps), self.step_sizes(epoch)
 
     def step_sizes(self, epoch: int) -> list[int]:
@@ -249,11 +250,14 @@ class TrainingLoop:
         return [self.engine.model, *([self.average.model] if self.average else [])]
 
     def save_model(self, file: Path, weights: dict[str, Tensor]) -> None:
-        """Write the `state_dict` of the model that was validated, with whole `weights`."""
-        model = self.engine.model
+        """Rank 0 writes the `state_dict` of the model that was validated, with whole `weights`.
+        All ranks must call it."""
         if self.average is not None:
-            model, weights = self.average.model, self.average.weights()
-        torch.save(whole_state(model, weights), file)
+            state = whole_state(self.average.model, self.average.weights())
+        else:
+            state = self.engine.whole_state(weights)
+        if self.world.rank == 0:
+            torch.save(state, file)
 
     def close(self) -> None:
         """Free the loaders and the engine."""
@@ -261,16 +265,3 @@ class TrainingLoop:
         self.train_loader.close()
         self._val.close()
         self.engine.close()
-
-
-def whole_state(model: nn.Module, weights: dict[str, Tensor]) -> dict[str, Any]:
-    """`model.state_dict()` on the CPU, with `weights`, by the names of `named_parameters`, in the
-    place of parameters that may be sharded. Tied weights stand under each of their names."""
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-
-    def whole(value: Any) -> Any:
-        if id(value) in names:
-            return weights[names[id(value)]].contiguous()
-        return value.cpu() if isinstance(value, Tensor) else value
-
-    return {key: whole(value) for key, value in model.state_dict(keep_vars=True).items()}

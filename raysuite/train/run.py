@@ -163,7 +163,7 @@ def execute(
         if not all(same_on_all_ranks(loop.engine.comm, each) for each in held):
             yield RunFailed(run_id=plan.run_id, reason="gate", message=_DRIFTED)
             return
-        if model_file is not None and world.rank == 0:
+        if model_file is not None:
             loop.save_model(model_file, weights)
         yield run_costs(plan, world, loop.engine.comm)
         if plan.spec.measure.profile != "off" and (shares := profile(loop, trace_file)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -13,22 +15,40 @@ _CHANNELS, _SIZE, _CLASSES = 8, 8, 10
 
 
 class SmallNet(nn.Module):
-    """Convolution, optional BatchNorm, and a classifier: enough for every kind of gradient."""
+    """Convolution, optional BatchNorm, and a classifier: enough for every kind of gradient.
 
-    def __init__(self, batch_norm: bool) -> None:
+    `layers`: how many there are; beyond three, there are more convolutions.
+    """
+
+    def __init__(self, batch_norm: bool, layers: int = 3) -> None:
         super().__init__()
         self.first = nn.Conv2d(1, _CHANNELS, 3, padding=1, bias=not batch_norm)
         self.norm = nn.BatchNorm2d(_CHANNELS) if batch_norm else nn.Identity()
         self.second = nn.Conv2d(_CHANNELS, _CHANNELS, 3, stride=2, padding=1)
+        self.more = nn.ModuleList(
+            nn.Conv2d(_CHANNELS, _CHANNELS, 3, padding=1) for _ in range(layers - 3)
+        )
         self.classify = nn.Linear(_CHANNELS * (_SIZE // 2) ** 2, _CLASSES)
         if batch_norm:  # a bias of zero has no relative error
             nn.init.uniform_(self.norm.bias, 0.1, 0.5)  # type: ignore[arg-type]
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits [b, 10] for images [b, 1, 8, 8]."""
-        hidden = torch.relu(self.norm(self.first(images)))
-        logits: Tensor = self.classify(torch.relu(self.second(hidden)).flatten(1))
-        return logits
+        x = images
+        for layer in self.layers():
+            for part in layer:
+                x = part(x)
+        return x
+
+    def layers(self) -> list[list[Callable[[Tensor], Tensor]]]:
+        """What is called one after the other; pipelines are cut between two of them."""
+        more: list[list[Callable[[Tensor], Tensor]]] = [[each, torch.relu] for each in self.more]
+        return [
+            [self.first, self.norm, torch.relu],
+            [self.second, torch.relu],
+            *more,
+            [nn.Flatten(), self.classify],
+        ]
 
 
 def make_samples(count: int, device: torch.device) -> tuple[Tensor, Tensor]:

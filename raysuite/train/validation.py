@@ -45,15 +45,16 @@ def validate(
 
     Of the averaged weights where there is an `average`. All ranks must call it.
     """
-    average_buffers(engine.model, engine.comm)
+    engine.average_buffers()
     engine.model.eval()
     forward = engine.forward
     if average is not None:
         average_buffers(average.model, engine.comm)
         settings = engine.settings
         forward = Autocast(average.model, settings.precision, world.device, settings.memory_format)
-    order, global_batch = np.arange(plan.dataset.val_samples), plan.micro_batch * plan.workers
-    steps = rank_slices(order, global_batch, plan.workers, world.rank, skipped=skipped)
+    replicas, replica = engine.replicas, engine.replica
+    order, global_batch = np.arange(plan.dataset.val_samples), plan.micro_batch * replicas
+    steps = rank_slices(order, global_batch, replicas, replica, skipped=skipped)
     # on the device: to read it at every batch would have the host wait for each
     sums = torch.zeros(3, dtype=torch.float64, device=world.device)
     few = plan.dataset.classes <= _FIVE
@@ -69,6 +70,8 @@ def validate(
             sums += torch.stack([loss.double(), correct.double(), among.double()])
             if stop := watch.step():
                 return stop
+    if not engine.counts:
+        sums.zero_()
     samples = sum(step_sizes(order, global_batch, skipped))
     loss, top1, top5 = (engine.comm.all_reduce(sums.cpu(), "sum") / samples).tolist()
     return Validated(loss, top1, None if few else top5)

@@ -20,6 +20,7 @@ from raysuite.measure.environment import fingerprint
 from raysuite.parallel.base import StepSettings, World
 from raysuite.parallel.comm import Comm
 from raysuite.records import GateVerdict
+from raysuite.spec import schedules
 from raysuite.spec.optimizers import OptimizerOptions
 from raysuite.spec.strategies import StrategyOptions
 
@@ -55,10 +56,11 @@ def cache_file(
     Which hosts they are does not matter; how many ranks lie on each does.
     """
     ours = [
-        *Path(parallel.__file__).parent.glob("*.py"),
+        *Path(parallel.__file__).parent.rglob("*.py"),
         *Path(optim.__file__).parent.glob("*.py"),
         *(Path(__file__).with_name(f"{name}.py") for name in _JUDGES),
         Path(str(order.__file__)),
+        Path(str(schedules.__file__)),
     ]
     content = [
         options.model_dump(mode="json"),

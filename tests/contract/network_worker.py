@@ -16,11 +16,10 @@ from torch.nn import functional
 from raysuite.data.base import Batch
 from raysuite.models import build
 from raysuite.parallel import make_strategy
-from raysuite.parallel.base import StepSettings, Strategy, World
+from raysuite.parallel.base import StepSettings, Strategy, World, whole_state
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.experiment import ModelOptions
 from raysuite.spec.strategies import StrategyOptions
-from raysuite.train.loop import whole_state
 from raysuite.train.world import world_from_environment
 from tests.contract.launches import write
 from tests.networks import CHANNELS, CLASSES, SIZE

@@ -14,11 +14,10 @@ from torch.nn import functional
 from raysuite.data.base import Batch
 from raysuite.models import build
 from raysuite.optim.average import WeightAverage
-from raysuite.parallel.base import StepSettings, World
+from raysuite.parallel.base import StepSettings, World, whole_state
 from raysuite.parallel.single import Single
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.experiment import ModelOptions
-from raysuite.train.loop import whole_state
 
 pytestmark = [pytest.mark.integration, pytest.mark.thorough]
 

@@ -50,6 +50,30 @@ def mistakes(
             "8 would do",
         ),
         (
+            "strategy: pipeline\nresources: {workers: 3}",
+            "",
+            "resources.workers",
+            "2 stages",
+        ),
+        (
+            "strategy: pipeline\nresources: {workers: 2}",
+            "{epochs: 1, global_batch: 8, precision: bf16}",
+            "training.precision",
+            "fp32",
+        ),
+        (
+            "strategy: pipeline\nresources: {workers: 2}",
+            "{epochs: 1, batch_per_worker: auto}",
+            "training.batch_per_worker",
+            "give numbers",
+        ),
+        (
+            "strategy: {name: pipeline, micro_batches: 4}\nresources: {workers: 2}",
+            "{epochs: 1, global_batch: 6}",
+            "training.global_batch",
+            "8 would do",
+        ),
+        (
             "strategy: {name: horovod, backward_passes_per_step: 4}",
             "{epochs: 1, global_batch: 8, accumulate: 2}",
             "strategy.backward_passes_per_step",

@@ -1,0 +1,153 @@
+"""A network as a flat list of blocks, between any two of which it can be cut."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torchvision.models import VGG, MobileNetV2, ResNet
+
+from raysuite.errors import UserError
+
+Part = Callable[[Tensor], Tensor]
+"""A module of the network, or a function without weights."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Parts that are called one after the other; what passes between blocks is one tensor."""
+
+    parts: tuple[Part, ...]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        for part in self.parts:
+            x = part(x)
+        return x
+
+    @property
+    def modules(self) -> Iterator[nn.Module]:
+        """Every module in it, the outer ones included."""
+        for part in self.parts:
+            if isinstance(part, nn.Module):
+                yield from part.modules()
+
+    @property
+    def parameters(self) -> dict[nn.Parameter, None]:
+        """Those in it, each once."""
+        return {each: None for module in self.modules for each in module.parameters(recurse=False)}
+
+
+def blocks_of(model: nn.Module) -> list[Block]:
+    """`model` as blocks, each of which has parameters: what has none belongs to the block before.
+
+    Known are raysuite's CIFAR ResNets, torchvision's ResNets, VGGs and MobileNetV2, nn.Sequential,
+    and any module with a method `layers()` that gives its parts in the order in which it calls
+    them: each a module, a function without weights, or a sequence of both that is not cut.
+
+    Raises UserError for another model, and where a parameter lies in no part or in two.
+    """
+    merged: list[list[Part]] = [[]]
+    for parts in _layers(model):
+        own = Block(tuple(parts))
+        if own.parameters and Block(tuple(merged[-1])).parameters:
+            merged.append([])
+        merged[-1] += parts
+    found = [Block(tuple(parts)) for parts in merged]
+    seen = Counter(id(each) for block in found for each in block.parameters)
+    named = dict(model.named_parameters())
+    lost = [name for name, each in named.items() if not seen[id(each)]]
+    twice = [name for name, each in named.items() if seen[id(each)] > 1]
+    if lost or twice:
+        raise UserError(
+            f"strategy.name: pipeline cannot cut {type(model).__name__}: "
+            + (f"its layers() do not hold {', '.join(lost[:5])}" if lost else "")
+            + (f"several blocks hold {', '.join(twice[:5])}" if twice else "")
+        )
+    return found
+
+
+def _layers(model: Any) -> list[list[Part]]:
+    flat = partial(torch.flatten, start_dim=1)
+    if callable(getattr(model, "layers", None)):
+        return [[each] if callable(each) else list(each) for each in model.layers()]
+    if isinstance(model, ResNet):
+        stem: list[Part] = [model.conv1, model.bn1, model.relu, model.maxpool]
+        stages = [model.layer1, model.layer2, model.layer3, model.layer4]
+        bodies: list[list[Part]] = [[block] for stage in stages for block in stage]
+        return [stem, *bodies, [model.avgpool, flat, model.fc]]
+    if isinstance(model, VGG):
+        head = model.classifier
+        last = _in_a_row(head) if isinstance(head, nn.Sequential) else [[head]]
+        return [*_in_a_row(model.features), [model.avgpool, flat], *last]
+    if isinstance(model, MobileNetV2):
+        pool = nn.AdaptiveAvgPool2d(1)
+        return [*([each] for each in model.features), [pool, flat], *_in_a_row(model.classifier)]
+    if isinstance(model, nn.Sequential):
+        return _in_a_row(model)
+    raise UserError(
+        "strategy.name: pipeline needs the network as a list of layers, and "
+        f"{type(model).__name__} is none; known are raysuite's CIFAR ResNets, torchvision's "
+        "ResNets, VGGs and mobilenet_v2, nn.Sequential, and any module with a method layers() "
+        "that returns them in order"
+    )
+
+
+def _in_a_row(sequence: nn.Sequential) -> list[list[Part]]:
+    """A block for each layer; one that changes its input in place belongs to the layer before."""
+    found: list[list[Part]] = []
+    for layer in sequence:
+        if found and getattr(next(layer.modules()), "inplace", False):
+            found[-1].append(layer)
+        else:
+            found.append([layer])
+    return found
+
+
+def partition(costs: Sequence[float], stages: int) -> list[int]:
+    """Blocks per stage: contiguous, none empty, the largest sum of a stage's costs the smallest.
+
+    Exact, by a dynamic programme over (stages, first blocks), in O(stages * blocks^2). Among equal
+    ones the earlier stages are the shorter. Raises UserError with fewer costs than stages.
+    """
+    count = len(costs)
+    if count < stages:
+        raise UserError(
+            f"strategy.stages: given were {stages}, and the network has {count} blocks; at most "
+            f"{count} stages have a block each"
+        )
+    sums = [0.0, *accumulate(costs)]
+    # best[n]: (largest sum, sizes) of the first n blocks in as many stages as were added
+    best: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
+    for _ in range(stages):
+        best = {
+            end: min(
+                (max(worst, sums[end] - sums[start]), (*sizes, end - start))
+                for start, (worst, sizes) in best.items()
+                if start < end
+            )
+            for end in range(1, count + 1)
+            if any(start < end for start in best)
+        }
+    return list(best[count][1])
+
+
+def prune(model: nn.Module, kept: Sequence[Block]) -> None:
+    """Take every module out of `model` that holds none of the `kept` blocks' modules.
+
+    What is left keeps its name. `model` itself can no longer be called.
+    """
+    own = {module for block in kept for module in block.modules}
+
+    def holds(module: nn.Module) -> bool:
+        return any(each in own for each in module.modules())
+
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if not holds(child):
+                module._modules[name] = None

@@ -1,0 +1,53 @@
+"""Pipeline schedules as data: what each stage does in one optimiser step, in which order.
+
+The order of sends and receives follows from it: a stage receives what an operation needs right
+before it, and sends what the operation gives right after it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+ScheduleName = Literal["model_parallel", "gpipe", "1f1b"]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One pass of one micro-batch through one stage."""
+
+    kind: Literal["forward", "backward"]
+    micro_batch: int
+    """From 0, in the order of the optimiser step."""
+
+
+def operations(
+    schedule: ScheduleName, stages: int, micro_batches: int
+) -> tuple[tuple[Operation, ...], ...]:
+    """[stages][2 * micro_batches] operations. The passes of each kind are in the order of
+    micro-batches in every stage, so that gradients are summed in the same order everywhere.
+
+    gpipe: Huang et al. 2019, "GPipe", figure 2c. 1f1b: Narayanan et al. 2019, "PipeDream", figure
+    8, with a flush (Narayanan et al. 2021, "Memory-Efficient Pipeline-Parallel DNN Training",
+    PipeDream-Flush). Both are those of torch.distributed.pipelining.
+    """
+    return tuple(
+        _interleaved(_warm_up(schedule, stages - stage, micro_batches), micro_batches)
+        for stage in range(stages)
+    )
+
+
+def _warm_up(schedule: ScheduleName, from_the_end: int, micro_batches: int) -> int:
+    """Forward passes before the first backward pass of a stage, 1 for the last."""
+    wanted = {"model_parallel": 1, "gpipe": micro_batches, "1f1b": from_the_end}[schedule]
+    return min(wanted, micro_batches)
+
+
+def _interleaved(warm_up: int, micro_batches: int) -> tuple[Operation, ...]:
+    """`warm_up` forward passes, then a backward and a forward pass in turn."""
+    found = [Operation("forward", index) for index in range(warm_up)]
+    for index in range(micro_batches):
+        found.append(Operation("backward", index))
+        if index + warm_up < micro_batches:
+            found.append(Operation("forward", index + warm_up))
+    return tuple(found)

@@ -1,0 +1,226 @@
+"""What test_pipelines.py asks of the ranks of one pipeline: every parameter and buffer beside those
+of one process that accumulates over the same micro-batches; and the gate's answer to defects."""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from raysuite import models
+from raysuite.data.base import Batch
+from raysuite.data.order import permutation, rank_slices
+from raysuite.parallel.base import Engine, StepSettings, World
+from raysuite.parallel.pipeline.engine import Pipeline, PipelineEngine
+from raysuite.parallel.single import Single
+from raysuite.spec.datasets import DatasetFacts
+from raysuite.spec.experiment import ModelOptions
+from raysuite.spec.strategies import PipelineOptions
+from raysuite.train import gate
+from raysuite.train.world import world_from_environment
+from tests.contract.launches import write
+
+BATCH, SAMPLES, MICRO_BATCHES = 16, 37, 4
+"""The last batch holds 5 samples: micro-batches of 2, and of 1 with 1 of padding."""
+FACTS = DatasetFacts(train_samples=SAMPLES, val_samples=1, classes=10, channels=3, image_size=16)
+STEPS = StepSettings(BATCH // MICRO_BATCHES, MICRO_BATCHES, label_smoothing=0.1)
+ALONE = World(0, 1, 0, torch.device("cpu"))
+
+
+def engine_of(strategy: Any, network: str, settings: StepSettings, seed: int = 3) -> Engine:
+    torch.manual_seed(seed)
+    options = ModelOptions(name=network, options={"dropout": 0.0} if "mobile" in network else {})
+    engine: Engine = strategy.prepare(
+        models.build(options, FACTS),
+        lambda parameters: torch.optim.SGD(parameters, 9.0, 0.9, weight_decay=1e-4),
+        settings,
+    )
+    return engine
+
+
+def train(engine: Engine, passes: int, epochs: Sequence[int] = (0, 1)) -> list[float]:
+    """The loss of each step, over all ranks. `passes`: micro-batches of a rank's step."""
+    generator = torch.Generator().manual_seed(1)
+    images = torch.randn(SAMPLES, 3, 16, 16, generator=generator)
+    labels = torch.randint(0, 10, (SAMPLES,), generator=generator)
+    engine.model.train()
+    losses = []
+    for epoch in epochs:
+        order = permutation(SAMPLES, 7, epoch)
+        for step in rank_slices(order, BATCH, engine.replicas, engine.replica, passes):
+            batches = [Batch(images[s.ids], labels[s.ids], s.real, s.of_global) for s in step]
+            losses.append(engine.step(batches, 0.02 / (1 + len(losses))))
+    found: list[float] = engine.comm.all_reduce(torch.stack(losses), "sum").tolist()
+    return found
+
+
+def distance(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
+    assert list(found) == list(expected)
+    return max(
+        float((found[key] - each).double().norm() / each.double().norm().clamp(min=1e-30))
+        for key, each in expected.items()
+    )
+
+
+def compared(options: PipelineOptions, network: str, world: World, folder: Path) -> dict[str, Any]:
+    """Beside one process in fp32; a checkpoint resumed by the pipeline and by one process."""
+    strategy = Pipeline(options)
+    strategy.start(world)
+    replicas = world.size // options.stages
+    # MobileNetV2's BatchNorm on micro-batches of two alike samples enlarges a rounding of the norm
+    clip_norm = None if network == "mobilenet_v2" else 0.5
+    settings = replace(STEPS, clip_norm=clip_norm, accumulate=MICRO_BATCHES // replicas)
+    engine = engine_of(strategy, network, settings)
+    single = Single()
+    single.start(ALONE)
+    reference = engine_of(single, network, replace(settings, accumulate=MICRO_BATCHES))
+    losses = train(engine, settings.accumulate)
+    expected = train(reference, MICRO_BATCHES)
+    state = engine.whole_state(engine.weights())
+    right = {key: each.clone() for key, each in reference.model.state_dict().items()}
+    if replicas > 1:  # the running statistics are each copy's own
+        names = dict(reference.model.named_parameters())
+        state, right = ({key: each[key] for key in names} for each in (state, right))
+    engine.model.eval()
+    reference.model.eval()
+    images = torch.randn(3, 3, 16, 16, generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        logits = {"logits": engine.forward(images)}
+        right_logits = {"logits": reference.forward(images)}
+    folder.mkdir(parents=True, exist_ok=True)
+    engine.save(folder)
+    engine.comm.all_reduce(torch.zeros(1), "max")
+    again, alone = (
+        engine_of(strategy, network, settings, seed=9),
+        engine_of(single, network, replace(settings, accumulate=MICRO_BATCHES), seed=9),
+    )
+    again.load(folder)
+    alone.load(folder)
+    train(engine, settings.accumulate, [1])
+    train(again, settings.accumulate, [1])
+    train(alone, MICRO_BATCHES, [1])
+    through = engine.weights()
+    found = {
+        "state": distance(state, right),
+        "logits": distance(logits, right_logits) if replicas == 1 else 0.0,
+        "losses": max(abs(a / b - 1) for a, b in zip(losses, expected, strict=True)),
+        "resumed": distance(again.weights(), through),
+        "resumed alone": distance(alone.weights(), through) if replicas == 1 else 0.0,
+        "own parameters": sum(each.numel() for each in engine.model.parameters()),
+        "parameters": sum(each.numel() for each in reference.model.parameters()),
+    }
+    strategy.stop()
+    return found
+
+
+class Defect(Pipeline):
+    """A pipeline with one flaw, which the gate must refuse."""
+
+    def __init__(self, options: PipelineOptions, flaw: str) -> None:
+        super().__init__(options)
+        self.flaw = flaw
+
+    def prepare(self, *arguments: Any) -> Engine:
+        engine: Any = super().prepare(*arguments)
+        assert isinstance(engine, PipelineEngine)
+        FLAWS[self.flaw](engine)
+        return engine
+
+
+def _divided_twice(engine: Any) -> None:
+    right = engine.loss
+
+    def loss(batch: Batch, logits: Tensor) -> tuple[Tensor, Tensor]:
+        mean, total = right(batch, logits)
+        return mean / engine.settings.accumulate, total
+
+    engine.loss = loss
+
+
+def _last_micro_batch_only(engine: Any) -> None:
+    right = engine.loss
+    calls = [0]
+
+    def loss(batch: Batch, logits: Tensor) -> tuple[Tensor, Tensor]:
+        mean, total = right(batch, logits)
+        calls[0] += 1
+        return mean * float(calls[0] % engine.settings.accumulate == 0), total
+
+    engine.loss = loss
+
+
+def _stage_not_updated(engine: Any) -> None:
+    if engine.stage == 0:
+        engine.take_step = lambda: None
+
+
+def _padding_counted(engine: Any) -> None:
+    right = engine.loss
+    engine.loss = lambda batch, logits: right(replace(batch, real=len(batch.labels)), logits)
+
+
+def _batch_norm_frozen(engine: Any) -> None:
+    right = engine._through
+
+    def through(x: Tensor) -> Tensor:
+        kept = copy.deepcopy(dict(engine.model.named_buffers()))
+        result: Tensor = right(x)
+        for name, buffer in engine.model.named_buffers():
+            buffer.data.copy_(kept[name])  # as saved for the backward pass, it keeps its version
+        return result
+
+    if engine.stage == 0:
+        engine._through = through
+
+
+def _copies_not_averaged(engine: Any) -> None:
+    engine._average = lambda tensors: None
+
+
+FLAWS = {
+    "none": lambda engine: None,
+    "divided twice": _divided_twice,
+    "last micro-batch only": _last_micro_batch_only,
+    "stage not updated": _stage_not_updated,
+    "padding counted": _padding_counted,
+    "BatchNorm frozen": _batch_norm_frozen,
+}
+FLAWS_OF_COPIES = {"copies not averaged": _copies_not_averaged}
+
+
+def refused(options: PipelineOptions, world: World) -> dict[str, bool]:
+    """Flaw -> whether the gate lets it pass."""
+    if world.size > options.stages:
+        FLAWS.update(FLAWS_OF_COPIES)
+    found = {}
+    for flaw in FLAWS:
+        strategy = Defect(options, flaw)
+        strategy.start(world)
+        found[flaw] = gate.examine(options, world, strategy).passed
+        strategy.stop()
+    return found
+
+
+def main(request: dict[str, Any], file: Path) -> None:
+    world = world_from_environment("cpu")
+    found: dict[str, Any] = {}
+    for schedule in request["schedules"]:
+        options = PipelineOptions(
+            schedule=schedule, stages=request["stages"], micro_batches=MICRO_BATCHES
+        )
+        for network in request["networks"]:
+            folder = file.parent / f"{file.name}-{schedule}-{network}"
+            found[f"{schedule} {network}"] = compared(options, network, world, folder)
+        found[f"{schedule} gate"] = refused(options, world)
+    write(found, file, world.rank)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]), Path(sys.argv[2]))
