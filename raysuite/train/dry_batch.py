@@ -71,15 +71,15 @@ def mistakes(plan: RunPlan) -> list[Mistake]:
     """Why this plan's network cannot be trained under its strategy, or its images not be read."""
     found = _network(plan.spec.model.model_dump_json(), plan.dataset, plan.memory_format)
     wrong = {"model.name": found} if isinstance(found, str) else _refused(plan.spec.strategy, found)
-    if isinstance(plan.spec.strategy, PipelineOptions) and (uncut := _uncut(plan)):
-        wrong = {**wrong, "strategy.name": uncut}
+    if isinstance(plan.spec.strategy, PipelineOptions) and not isinstance(found, str):
+        wrong = {**wrong, **_uncut(plan)}
     if unread := _unread(plan.spec.data.model_dump_json(), plan.dataset):
         wrong = {**wrong, "data.name": unread}
     return [Mistake(message, key=key) for key, message in wrong.items()]
 
 
-def _uncut(plan: RunPlan) -> str:
-    """Why this plan's network cannot be cut into its stages; empty where it can be."""
+def _uncut(plan: RunPlan) -> dict[str, str]:
+    """Why this plan's network cannot be cut into its stages, by key; empty where it can be."""
     from raysuite.parallel.pipeline.blocks import blocks_of
     from raysuite.parallel.pipeline.engine import stage_sizes
 
@@ -88,8 +88,9 @@ def _uncut(plan: RunPlan) -> str:
         with torch.random.fork_rng(devices=[]):
             stage_sizes(plan.spec.strategy, blocks_of(models.build(plan.spec.model, plan.dataset)))
     except UserError as error:
-        return str(error)
-    return ""
+        key, _, message = str(error).partition(": ")
+        return {key: message}
+    return {}
 
 
 @cache

@@ -60,6 +60,34 @@ def plan_of(which: str, variant: str) -> RunPlan:
     return make_plans(Document(data, "test"), gpus=0)[0]
 
 
+@pytest.mark.parametrize(
+    ("model", "stages", "keys"),
+    [
+        ({"name": "resnet20"}, 2, []),
+        (
+            {"name": "tests.networks:made", "options": {"which": "frozen_norm"}},
+            2,
+            ["strategy.name"],
+        ),
+        ({"name": "tests.networks:made", "options": {"which": "dropout"}}, 2, ["strategy.name"]),
+        ({"name": "resnet20"}, 64, ["strategy.stages"]),
+    ],
+)
+def test_one_batch_says_what_cannot_be_cut_into_stages(
+    model: dict[str, Any], stages: int, keys: list[str]
+) -> None:
+    data = {
+        "name": "networks",
+        "model": model,
+        "data": {"name": "digits"},
+        "strategy": {"name": "pipeline", "stages": stages, "micro_batches": 2},
+        "training": {"epochs": 1, "global_batch": 64},
+        "resources": {"workers": stages, "device": "cpu"},
+    }
+    (plan,) = make_plans(Document(data, "test"), gpus=0)
+    assert [mistake.key for mistake in mistakes(plan)] == keys
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_one_batch_says_what_cannot_be_trained(variant: str) -> None:
     found = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -74,7 +75,7 @@ def blocks_of(model: nn.Module) -> list[Block]:
 
 def _layers(model: Any) -> list[list[Part]]:
     flat = partial(torch.flatten, start_dim=1)
-    if callable(getattr(model, "layers", None)):
+    if inspect.ismethod(getattr(model, "layers", None)):  # not a module of that name
         return [[each] if callable(each) else list(each) for each in model.layers()]
     if isinstance(model, ResNet):
         stem: list[Part] = [model.conv1, model.bn1, model.relu, model.maxpool]
