@@ -40,6 +40,9 @@ def plan(
             help="Also pass one batch through each network, and read an image of each split."
         ),
     ] = False,
+    schedule: Annotated[
+        bool, typer.Option("--schedule", help="Draw each pipeline's schedule, and its bubble.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plans as JSON.")] = False,
 ) -> None:
     """Print every run of a spec with its resolved numbers. Nothing is started.
@@ -51,6 +54,7 @@ def plan(
       raysuite plan experiments/quickstart.yaml 'matrix.resources.workers=[1, 2, 4]' --gpus 4
       raysuite plan experiments/aach2023-throughput.yaml --gpus 1024
       raysuite plan my_experiment.yaml --deep
+      raysuite plan my_experiment.yaml strategy=pipeline strategy.schedule=gpipe --schedule
       raysuite plan experiments/quickstart.yaml --json
     """
     from raysuite.plan import make_plans, official, passed_over
@@ -74,11 +78,42 @@ def plan(
         shared = " · ".join(f"{key} {rows[0][key]}" for key in same)
         out.print(f"{'each run' if len(rows) > 1 else 'the run'}: {shared}")
     out.print(summary(plans))
+    if schedule:
+        for line in _schedules(plans):
+            print_text(line)
     for line in passed_over(plans):
         out.print(line)
     absent = official(plans) if gpus is not None else []
     if absent:
         out.print(f"not on this machine, so with official counts: {', '.join(absent)}")
+
+
+def _schedules(plans: Sequence[RunPlan]) -> Iterator[str]:
+    """Each schedule once, drawn as if a backward pass took twice as long as a forward pass."""
+    from raysuite.spec.schedules import bubble, timeline
+
+    drawn: dict[Any, list[int]] = {}
+    for number, each in enumerate(plans, 1):
+        if each.schedule:
+            drawn.setdefault(each.schedule, []).append(number)
+    if not drawn:
+        yield "no run is a pipeline"
+    for operations, runs in drawn.items():
+        slots = timeline(operations)
+        width = len(str(max(each.micro_batch for each in operations[0]))) + 1
+        which = ", ".join(map(str, runs))
+        yield f"step of run{'s' if len(runs) > 1 else ''} {which}: f forward, b backward, . idle"
+        for stage, own in enumerate(slots):
+            line = ""
+            for slot in own:
+                line += "." * (round(slot.begin) * width - len(line))
+                text = f"{slot.operation.kind[0]}{slot.operation.micro_batch}"
+                line += text.ljust(round(slot.end - slot.begin) * width, "-")
+            yield f"  stage {stage}  {line}"
+        yield (
+            f"  bubble {bubble(slots):.1%} of the stages' time, if they are equally fast and "
+            "transfers cost nothing"
+        )
 
 
 _OWN = ("#", "run")

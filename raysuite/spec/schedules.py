@@ -6,8 +6,9 @@ before it, and sends what the operation gives right after it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 ScheduleName = Literal["model_parallel", "gpipe", "1f1b"]
 
@@ -51,3 +52,51 @@ def _interleaved(warm_up: int, micro_batches: int) -> tuple[Operation, ...]:
         if index + warm_up < micro_batches:
             found.append(Operation("forward", index + warm_up))
     return tuple(found)
+
+
+class Slot(NamedTuple):
+    """An operation of a stage and when it begins and ends, in units of one forward pass."""
+
+    operation: Operation
+    begin: float
+    end: float
+
+
+def timeline(
+    schedule: Sequence[Sequence[Operation]], forward: float = 1.0, backward: float = 2.0
+) -> list[list[Slot]]:
+    """[stages][operations] of a step whose stages are equally fast, and whose transfers cost
+    nothing: each operation begins as soon as its stage is free and its input is there.
+
+    Raises ValueError where every stage waits for another.
+    """
+    found: list[list[Slot]] = [[] for _ in schedule]
+    ends: dict[tuple[int, Operation], float] = {}
+    while any(len(slots) < len(own) for slots, own in zip(found, schedule, strict=True)):
+        before = len(ends)
+        for stage, own in enumerate(schedule):
+            while len(found[stage]) < len(own):
+                operation = own[len(found[stage])]
+                source = stage + (-1 if operation.kind == "forward" else 1)
+                if 0 <= source < len(schedule) and (source, operation) not in ends:
+                    break
+                begin = max(
+                    ends.get((source, operation), 0.0), found[stage][-1].end if found[stage] else 0
+                )
+                end = begin + (forward if operation.kind == "forward" else backward)
+                ends[stage, operation] = end
+                found[stage].append(Slot(operation, begin, end))
+        if len(ends) == before:
+            raise ValueError("every stage waits for another")
+    return found
+
+
+def bubble(slots: Sequence[Sequence[Slot]]) -> float:
+    """The share of the stages' time in which they idle, of a step from `timeline`.
+
+    (W - 1) / (W - 1 + m) for gpipe and 1f1b with W stages and m micro-batches (Huang et al. 2019,
+    "GPipe", section 2.3), 1 - 1 / W for model parallelism.
+    """
+    step = max(slot.end for own in slots for slot in own)
+    busy = sum(slot.end - slot.begin for own in slots for slot in own)
+    return 1 - busy / (step * len(slots))

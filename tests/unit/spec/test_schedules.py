@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
 
-from raysuite.spec.schedules import Operation, ScheduleName, operations
+from raysuite.spec.schedules import Operation, ScheduleName, bubble, operations, timeline
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [("gpipe", "GPipe"), ("1f1b", "1F1B")])
@@ -24,6 +26,26 @@ def test_as_torch(ours: ScheduleName, theirs: str, stages: int, micro_batches: i
     # forward; what it executes is this
     in_turn = [(kind, index) for index in range(micro_batches) for kind in "FB"]
     assert found[-1] == (in_turn if ours == "1f1b" else expected[-1])
+
+
+@pytest.mark.parametrize("schedule", ["model_parallel", "gpipe", "1f1b"])
+@pytest.mark.parametrize("stages", [1, 2, 5])
+@pytest.mark.parametrize("micro_batches", [1, 2, 7])
+@pytest.mark.parametrize("backward", [1.0, 2.0])
+def test_bubble(schedule: ScheduleName, stages: int, micro_batches: int, backward: float) -> None:
+    slots = timeline(operations(schedule, stages, micro_batches), 1.0, backward)
+    expected = (stages - 1) / (stages - 1 + micro_batches)
+    if schedule == "model_parallel":
+        expected = 1 - 1 / stages
+    assert bubble(slots) == pytest.approx(expected, abs=1e-12)
+    for own in slots:
+        assert all(one.end <= other.begin for one, other in pairwise(own))
+
+
+def test_a_schedule_that_cannot_be_executed() -> None:
+    first, second = operations("gpipe", 2, 2)
+    with pytest.raises(ValueError, match="waits"):
+        timeline([first[::-1], second])
 
 
 @pytest.mark.parametrize("schedule", ["model_parallel", "gpipe", "1f1b"])
