@@ -8,6 +8,7 @@ our loss is a share of the global batch already, so that is switched off.
 from __future__ import annotations
 
 import logging
+import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -240,3 +241,21 @@ class DeepSpeedEngine(Engine):
 
     def close(self) -> None:
         self.engine.destroy()
+        if "deepspeed.runtime.zero.parameter_offload" in sys.modules:
+            _forget(self.engine.module)
+
+
+def _forget(model: nn.Module) -> None:
+    """Let go of what ZeRO-3 keeps for ever (DeepSpeed 0.19): modules on its stack, whose entry for
+    the whole model nothing takes off, and the keys of a cached method, which are never dropped."""
+    from deepspeed.runtime.zero import parameter_offload
+    from deepspeed.runtime.zero.partitioned_param_coordinator import (
+        PartitionedParameterCoordinator as Coordinator,
+    )
+
+    stack = parameter_offload.FWD_MODULE_STACK
+    stack[:] = [each for each in stack if each is not model]
+    released = Coordinator._PartitionedParameterCoordinator__params_to_release
+    for cell in getattr(released, "__closure__", None) or ():
+        if hasattr(cell.cell_contents, "cache_clear"):
+            cell.cell_contents.cache_clear()

@@ -187,8 +187,6 @@ def _stands_apart(plan: RunPlan) -> bool:
         plan.spec.resources.fresh_workers
         # a profiler slows down what comes after it; nsys watches a process, not a run
         or plan.spec.measure.profile != "off"
-        # DeepSpeed 0.19.8 keeps the model, engine and optimiser of ZeRO-3 for ever
-        or (strategy.name == "deepspeed" and strategy.zero_stage == 3)
         # Horovod 0.28.1 crashes (SIGSEGV) where it starts again after a start with both
         or (
             strategy.name == "horovod"

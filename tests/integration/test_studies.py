@@ -87,7 +87,7 @@ def test_the_paper_s_rates_and_batches() -> None:
 
 def test_what_data_make_says_of_a_spec(workplace: Workplace) -> None:
     none = workplace.run("raysuite", "data", "make", str(spec_file("quickstart")))
-    assert "asks for no stand-ins" in none.stdout
+    assert "asks for no synthetic data sets" in none.stdout
     words = ["raysuite", "data", "make", str(spec_file("ddlbench"))]
     wrong = workplace.run(*words, "--images", "9", code=2)
     assert "says what its stand-ins are" in wrong.stderr

@@ -181,7 +181,7 @@ def test_runs_that_can_share_workers_stand_together() -> None:
             "strategy: {name: horovod, cycle_time_ms: 2, fusion_threshold_mb: 1}\nrepeats: 2\n",
             [1, 1],
         ),
-        ("strategy: {name: deepspeed, zero_stage: 3}\nrepeats: 2\n", [1, 1]),
+        ("strategy: {name: deepspeed, zero_stage: 3}\nrepeats: 2\n", [2]),
         ("strategy: {name: deepspeed, zero_stage: 2}\nrepeats: 2\n", [2]),
     ],
 )
