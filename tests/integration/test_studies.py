@@ -90,7 +90,7 @@ def test_what_data_make_says_of_a_spec(workplace: Workplace) -> None:
     assert "asks for no synthetic data sets" in none.stdout
     words = ["raysuite", "data", "make", str(spec_file("ddlbench"))]
     wrong = workplace.run(*words, "--images", "9", code=2)
-    assert "says what its stand-ins are" in wrong.stderr
+    assert "describes its synthetic data sets" in wrong.stderr
     wrong = workplace.run(*words, "--scale", "huge", code=2)
     assert "no scale is called 'huge'; valid are laptop" in wrong.stderr
     wrong = workplace.run("raysuite", "data", "make", "mnist", "--scale", "laptop", code=2)
