@@ -94,17 +94,21 @@ def compare(
     batch_norm: bool = False,
     optimizer: OptimizerOptions = PLAIN,
     layers: int = 3,
+    pause_s: float = 0.0,
 ) -> Comparison:
     """Train by `strategy` on all ranks and in fp32 by one process on each, and compare.
 
     `settings.micro_batch` and the optimiser's rates are replaced by the small network's own. All
-    ranks must call it. `layers`: of the small network, one for each stage of a pipeline at least.
+    ranks must call it. `layers`: of the small network, one for each stage of a pipeline at
+    least. The strategy's backward passes pause for `pause_s` between two of them.
     """
     alone = World(0, 1, 0, world.device)
     single = Single()
     single.start(alone)
     with _without_tf32():
-        engine = make_engine(strategy, world, settings, batch_norm, optimizer, layers=layers)
+        engine = make_engine(
+            strategy, world, settings, batch_norm, optimizer, layers=layers, pause_s=pause_s
+        )
         slices = engine.replicas * settings.accumulate
         global_batch = slices * _MICRO_BATCH
         data = make_samples((len(RATES) - 1) * global_batch + 1, world.device)
@@ -166,11 +170,12 @@ def make_engine(
     micro_batch: int = _MICRO_BATCH,
     accumulate: int | None = None,
     layers: int = 3,
+    pause_s: float = 0.0,
 ) -> Engine:
     """An engine for the small network, whose first weights are the same everywhere."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
-        net = SmallNet(batch_norm, layers).to(world.device)
+        net = SmallNet(batch_norm, layers, pause_s).to(world.device)
         net.to(memory_format=MEMORY_FORMATS[settings.memory_format])
     return strategy.prepare(
         net,

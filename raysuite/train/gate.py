@@ -9,7 +9,8 @@ accumulation and label smoothing, in fp32 and without clipping. Afterwards
 
 That is done with SGD, and where the run has another optimiser, or spares some parameters its weight
 decay, once more with the run's own. Where the run clips, it is done once more with a norm that
-clips every step.
+clips every step. It is done once more with several reductions a step: the small network fills a
+part of one bucket otherwise.
 
 Where the run uses 16 bits, it is done in them too, with and without that norm, against one process
 in fp32, to a loose bound: a wrong loss scale is wrong by a factor, and rounding by some 1 %.
@@ -36,7 +37,12 @@ from raysuite.parallel.comm import Comm
 from raysuite.plan import RunPlan
 from raysuite.records import GateVerdict
 from raysuite.spec.optimizers import OptimizerOptions
-from raysuite.spec.strategies import StrategyOptions
+from raysuite.spec.strategies import (
+    DdpOptions,
+    DeepSpeedOptions,
+    HorovodOptions,
+    StrategyOptions,
+)
 from raysuite.train import examination
 from raysuite.train.examination import RATES, Comparison, comm_fault, make_engine
 from raysuite.train.verdicts import cache_file, known_pass, places
@@ -51,6 +57,11 @@ _TENSOR_16_BITS = 0.5
 """Largest relative error of one tensor's update; right ones showed at most 0.3."""
 _LEAST_MOVE = 0.01
 """Of lossy options: the least way of a weight, beside one process's."""
+
+_SMALL_BUCKET_MB = 2 / 1024
+"""512 values of fp32, of the small network's 1,954: three buckets."""
+_CYCLES = 3
+"""Horovod's cycles that pass between two layers, so that it does not fuse their gradients."""
 
 _BITING_CLIP = 0.05
 """A gradient norm that the small network exceeds in every step."""
@@ -113,13 +124,10 @@ def examine(
     settings = settings or StepSettings(1, options.own_accumulation or 1)
     compare = partial(examination.compare, layers=_layers(options))
     strategy = _examined(options, world, strategy)
-    exact, judged = strategy, True
-    if strategy.lossy:
-        plain_options = without_loss(options)
-        judged = plain_options is not None
-        if plain_options is not None:
-            exact = make_strategy(plain_options)
-            exact.start(world)
+    exact, plain_options = strategy, without_loss(options) if strategy.lossy else options
+    judged = plain_options is not None
+    if strategy.lossy and plain_options is not None:
+        exact = _started(plain_options, world)
     pure = replace(settings, precision="fp32", clip_norm=None)
     clips = [None] if settings.clip_norm is None else [None, _BITING_CLIP]
     plain = []
@@ -127,11 +135,16 @@ def examine(
         plain.append(compare(exact, world, replace(pure, clip_norm=clip)))
         if plain[0].fault:
             return _verdict(options, world, run_id, message=plain[0].fault)
+    rule = "ranks bit-equal; equal to one process on the same global batch"
+    several = _several_reductions(exact, plain_options, world, pure)
+    if several is not None:
+        plain.append(several)
+        paused = isinstance(plain_options, HorovodOptions)
+        rule += f", {'with pauses between layers' if paused else 'with several buckets'} too"
     if optimizer is not None:
         plain.append(compare(exact, world, pure, optimizer=optimizer))
     batch_norm = compare(exact, world, pure, batch_norm=True)
     short, lossy = [], []
-    rule = "ranks bit-equal; equal to one process on the same global batch"
     if optimizer is not None:
         rule += f", by {optimizer.name} too"
     remarks = []
@@ -178,9 +191,31 @@ def _examined(options: StrategyOptions, world: World, strategy: Strategy) -> Str
     examined = options.examined()
     if examined == options:
         return strategy
-    found = make_strategy(examined)
-    found.start(world)
-    return found
+    return _started(examined, world)
+
+
+def _several_reductions(
+    exact: Strategy, options: StrategyOptions | None, world: World, settings: StepSettings
+) -> Comparison | None:
+    """The comparison in which the gradients of a step are reduced in several parts; None of a
+    strategy with which raysuite cannot bring that about."""
+    if isinstance(options, HorovodOptions):  # its threshold of fusion is read at a process's start
+        pause_s = _CYCLES * options.cycle_time_ms / 1e3
+        return examination.compare(exact, world, settings, pause_s=pause_s)
+    if not isinstance(options, DdpOptions | DeepSpeedOptions):
+        return None
+    if isinstance(options, DeepSpeedOptions) and options.zero_stage == 0:
+        return None  # DeepSpeed reduces in a buffer of a size of its own then
+    size = min(options.bucket_mb, _SMALL_BUCKET_MB)
+    small = _started(options.model_copy(update={"bucket_mb": size}), world)
+    return examination.compare(small, world, settings)
+
+
+def _started(options: StrategyOptions, world: World) -> Strategy:
+    """Another instance of a strategy whose group this process has joined."""
+    strategy = make_strategy(options)
+    strategy.start(world)
+    return strategy
 
 
 def _own(optimizer: OptimizerOptions) -> OptimizerOptions | None:

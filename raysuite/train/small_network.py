@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -17,11 +18,13 @@ _CHANNELS, _SIZE, _CLASSES = 8, 8, 10
 class SmallNet(nn.Module):
     """Convolution, optional BatchNorm, and a classifier: enough for every kind of gradient.
 
-    `layers`: how many there are; beyond three, there are more convolutions.
+    `layers`: how many there are; beyond three, there are more convolutions. `pause_s`: how long a
+    backward pass pauses between two layers.
     """
 
-    def __init__(self, batch_norm: bool, layers: int = 3) -> None:
+    def __init__(self, batch_norm: bool, layers: int = 3, pause_s: float = 0.0) -> None:
         super().__init__()
+        self._pause_s = pause_s
         self.first = nn.Conv2d(1, _CHANNELS, 3, padding=1, bias=not batch_norm)
         self.norm = nn.BatchNorm2d(_CHANNELS) if batch_norm else nn.Identity()
         self.second = nn.Conv2d(_CHANNELS, _CHANNELS, 3, stride=2, padding=1)
@@ -36,6 +39,8 @@ class SmallNet(nn.Module):
         """Logits [b, 10] for images [b, 1, 8, 8]."""
         x = images
         for layer in self.layers():
+            if self._pause_s and x.requires_grad:
+                x.register_hook(lambda _: time.sleep(self._pause_s))
             for part in layer:
                 x = part(x)
         return x

@@ -6,13 +6,21 @@ import json
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import torch
+from torch import Tensor
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+
+from raysuite.parallel import ddp, make_strategy
 from raysuite.parallel.base import StepSettings, World
 from raysuite.plan import make_plans
 from raysuite.records import GateVerdict
 from raysuite.spec import Document
-from raysuite.spec.strategies import CustomOptions
+from raysuite.spec.strategies import CustomOptions, DdpOptions
 from raysuite.train import gate
+from raysuite.train.examination import compare
 from raysuite.train.world import world_from_environment
 from tests.strategies.broken import FLAWS, Broken
 
@@ -32,6 +40,7 @@ def main(file: Path) -> None:
     )
     found["lossy"] = told(verdict("sum", world, lossy=True), world)
     found["lossy nan"] = told(verdict("nan", world, lossy=True), world)
+    found["buckets"] = first_bucket_alone(world)
     found["cache"] = cache(world)
     strategy.stop()
     (file.parent / f"{file.name}.{world.rank}").write_text(json.dumps(found))
@@ -44,6 +53,37 @@ def verdict(
     strategy.start(world)
     options = CustomOptions(target=TARGET, options={"flaw": flaw})
     return gate.examine(options, world, strategy, settings or StepSettings(1, 2, 0.5))
+
+
+def first_bucket_alone(world: World) -> dict[str, Any]:
+    """The verdicts on DDP that reduces a step's first bucket alone, and how many it was given."""
+    options = DdpOptions()
+    strategy = make_strategy(options)
+    strategy.start(world)
+    indices: set[int] = set()
+
+    def hook(_: object, bucket: Any) -> torch.futures.Future[Tensor]:
+        indices.add(bucket.index())
+        if bucket.index() == 0:
+            return default_hooks.allreduce_hook(None, bucket)  # type: ignore[arg-type]
+        result: torch.futures.Future[Tensor] = torch.futures.Future()
+        result.set_result(bucket.buffer())
+        return result
+
+    def register(model: DistributedDataParallel, _: DdpOptions) -> None:
+        hook.__annotations__ = {}  # torch compares them with classes
+        model.register_comm_hook(None, hook)
+
+    with mock.patch.object(ddp, "_register_compression", register):
+        one = compare(strategy, world, StepSettings(1, 2))
+        buckets = len(indices)
+        refused = gate.examine(options, world, strategy, StepSettings(1, 2))
+    return {
+        "error of one": one.error,
+        "buckets of one": buckets,
+        "buckets": len(indices),
+        **told(refused, world),
+    }
 
 
 def told(verdict: GateVerdict, world: World) -> dict[str, Any]:

@@ -64,6 +64,15 @@ def test_lossy_throughout_is_held_to_equal_and_finite_weights(
     assert not answers[0]["lossy nan"]["passed"]
 
 
+def test_a_strategy_that_reduces_its_first_bucket_alone_is_refused(
+    answers: list[dict[str, Any]],
+) -> None:
+    found = answers[0]["buckets"]
+    assert (found["buckets of one"], found["buckets"]) == (1, 3)
+    assert found["error of one"] < gate.TOLERANCE  # right as long as it has no other bucket
+    assert not found["passed"]
+
+
 def test_all_ranks_agree(answers: list[dict[str, Any]]) -> None:
     # where the collectives fail, each rank says which numbers it got
     alike = [
