@@ -16,7 +16,7 @@ from ray.train import UserCallback
 from raysuite.errors import StorageError
 from raysuite.plan import RunPlan
 from raysuite.records import FailReason, Journal, Results, RunFailed
-from raysuite.train.memory import tells_of_memory
+from raysuite.train.memory import kernel_kills, ray_out_of_memory
 
 
 class BrokenRunError(Exception):
@@ -57,6 +57,7 @@ class FailureRecorder(UserCallback):
         self._results = Results(results)
         self._nodes = nodes
         self._deaths: Counter[str] = Counter()
+        self._kernel_kills = kernel_kills()
 
     def follow(self, plans: Sequence[RunPlan], deadline: float | None) -> None:
         """Other runs are at work from now on."""
@@ -69,6 +70,8 @@ class FailureRecorder(UserCallback):
 
         Raises StorageError where one of them could not write: that is no end of its run.
         """
+        before, self._kernel_kills = self._kernel_kills, kernel_kills()
+        killed = 0 if before is None else (self._kernel_kills or before) - before
         plan = next((p for p in self._plans if self._results.end_of(p.run_id) is None), None)
         if plan is None:
             return
@@ -84,10 +87,15 @@ class FailureRecorder(UserCallback):
         if own and len(raised) == len(worker_exceptions):  # otherwise a process died as well
             self._record(plan, "error", *_first(own))
             return
+        dead = {r: e for r, e in worker_exceptions.items() if r not in raised}
+        if killed > 0:
+            message, detail = _first(dead or raised)
+            message = f"the kernel killed {killed} process(es) for want of memory; {message}"
+            self._record(plan, "out_of_memory", message, detail)
+            return
         self._deaths[plan.run_id] += 1
         attempts = self._deaths[plan.run_id]
         if attempts > plan.spec.resources.retries:
-            dead = {r: e for r, e in worker_exceptions.items() if r not in raised}
             message, detail = _first(dead or raised)
             times = "its only attempt" if attempts == 1 else f"each of {attempts} attempts"
             # ranks that lost another one raise before Ray knows whether its node went with it
@@ -105,7 +113,7 @@ class FailureRecorder(UserCallback):
 def _out_of_memory(error: Exception) -> bool:
     if isinstance(error, BrokenRunError):
         return error.out_of_memory
-    return tells_of_memory(str(error))
+    return bool(ray_out_of_memory(str(error)))
 
 
 def _first(errors: Mapping[int, Exception]) -> tuple[str, str]:
@@ -114,6 +122,8 @@ def _first(errors: Mapping[int, Exception]) -> tuple[str, str]:
     error = errors[rank]
     if isinstance(error, BrokenRunError):
         return f"rank {rank}: {error.message}", error.detail
+    if full := ray_out_of_memory(str(error)):
+        return f"rank {rank}: {full}", str(error)
     # Ray's last line says why, and after its first sentence what to read about it
     lines = [type(error).__name__, *str(error).strip().splitlines()]
     return f"rank {rank}: {lines[-1].strip().partition('. ')[0]}", str(error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from raysuite.errors import StorageError, is_full
 from raysuite.orchestrate.nodes import NodesGoneError
 from raysuite.plan import RunPlan
 from raysuite.records import FailReason, Journal, Results, RunFailed
+from raysuite.train.memory import ray_out_of_memory
 
 # Runs whose workers ended without a result: why, as the driver of their group knows it.
 
@@ -30,12 +31,27 @@ def gone(error: Exception | None) -> NodesGoneError | None:
 
 
 def record_loss(plan: RunPlan, results: Results, error: Exception | None) -> None:
-    """Record that a run was lost, with what Ray Train said of it."""
+    """Record that a run was lost, or had no memory to start with, with Ray Train's error."""
     missing = gone(error)
     text = str(error).strip() if error else "its workers ended without a result"
     message = text.splitlines()[-1] if text else type(error).__name__
-    reason: FailReason = "node_lost" if missing else "lost"
-    record_failure(plan, results, reason, missing.message if missing else message, text)
+    full = next((each for each in _causes(error) if ray_out_of_memory(str(each))), None)
+    if missing:
+        record_failure(plan, results, "node_lost", missing.message, text)
+    elif full:
+        message = ray_out_of_memory(str(full))
+        record_failure(plan, results, "out_of_memory", message, f"{text}\n{full}")
+    else:
+        record_failure(plan, results, "lost", message, text)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error of Ray Train, what its controller or its workers failed with, and their causes."""
+    if error is not None:
+        yield error
+        yield from _causes(getattr(error, "controller_failure", None) or error.__cause__)
+        for each in getattr(error, "worker_failures", {}).values():
+            yield from _causes(each)
 
 
 def record_failure(

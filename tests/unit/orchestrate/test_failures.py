@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from ray.exceptions import OutOfMemoryError
 from ray.train.v2.api.exceptions import ControllerError
 
 from raysuite.errors import StorageError, is_full
+from raysuite.orchestrate import failures
 from raysuite.orchestrate.failures import BrokenRunError, FailureRecorder
-from raysuite.orchestrate.groups import unwritten
+from raysuite.orchestrate.groups import record_loss, unwritten
 from raysuite.plan import RunPlan
 from raysuite.records import Journal, Results, RunFailed, RunFinished
 from raysuite.train.peers import is_peer_loss
@@ -97,6 +99,42 @@ def test_a_rank_without_memory_is_not_tried_again(recorder, results, raised):
     assert isinstance(failed, RunFailed)
     assert failed.reason == "out_of_memory"
     assert failed.message.startswith("rank 1: ")
+
+
+def test_workers_without_memory_to_start_are_no_lost_workers(results):
+    plan = RunPlan.model_validate(results.plans()[0])
+    failure = RuntimeError("At least one of the worker actors failed to initialize.")
+    failure.__cause__ = OutOfMemoryError("the node running low on memory. Look into its logs.")
+    record_loss(plan, results, ControllerError(failure))
+    failed = end(results, 0)
+    assert isinstance(failed, RunFailed)
+    assert failed.reason == "out_of_memory"
+    assert "running low on memory" in failed.detail
+    other = RunPlan.model_validate(results.plans()[1])
+    record_loss(other, results, ControllerError(RuntimeError("something else")))
+    lost = end(results, 1)
+    assert isinstance(lost, RunFailed)
+    assert lost.reason == "lost"
+
+
+@pytest.mark.parametrize(
+    ("counts", "raised", "reason"),
+    [
+        ([2, 3], {0: PEER, 1: DEAD}, "out_of_memory"),
+        ([2, 4], {0: PEER}, "out_of_memory"),
+        ([2, 2], {1: DEAD}, None),
+        ([None, None], {1: DEAD}, None),
+        ([2, 3], {0: PEER, 1: OWN}, "error"),
+    ],
+)
+def test_a_worker_that_the_kernel_killed_had_no_memory(
+    results, monkeypatch, counts, raised, reason
+):
+    monkeypatch.setattr(failures, "kernel_kills", iter(counts).__next__)
+    plans = [RunPlan.model_validate(plan) for plan in results.plans()[:1]]
+    FailureRecorder(plans, results.folder, Nodes()).after_exception(None, raised)
+    failed = end(results, 0)
+    assert getattr(failed, "reason", None) == reason
 
 
 @pytest.mark.parametrize(

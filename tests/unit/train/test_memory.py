@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from raysuite.parallel.base import World
-from raysuite.train.memory import figures, is_out_of_memory
+from raysuite.train.memory import figures, is_out_of_memory, kernel_kills, ray_out_of_memory
 from tests.unit.train.conftest import plan_of
 
 
@@ -38,3 +40,45 @@ def test_the_figures_name_the_keys_that_ask_for_less() -> None:
     assert "rank 1 held" in told
     for key in ("training.global_batch", "training.accumulate", "data.image_size"):
         assert key in told
+
+
+RAYS = """\
+1 worker(s) were killed due to the node running low on memory. Memory on the node (IP: 10.0.0.2, \
+ID: 8e13) was 5.20GB used / 23.54GB limit (0.221021)
+OOM kill reason: Memory usage 5578387456B exceeded threshold of 5560833024B
+Considered workers: [
+Selected to kill: (Actor(46ec): job ID=01, pid=14730, actual memory used=3.88GB, worker ID=624b)
+(Actor(03a5): job ID=01, pid=14729, actual memory used=0.47GB, worker ID=0b39)
+]
+Refer to the documentation on how to address the out of memory issue: https://docs.ray.io."""
+"""Of Ray 2.56, shortened."""
+
+
+def test_rays_figures_are_kept() -> None:
+    told = ray_out_of_memory(RAYS)
+    for figure in ("5.20GB used / 23.54GB", "10.0.0.2", "3.88GB"):
+        assert figure in told
+    assert "0.47GB" not in told
+    assert "\n" not in told
+    assert ray_out_of_memory("OutOfMemoryError of another version of Ray")
+    assert not ray_out_of_memory("The actor died. Look into its logs.")
+
+
+@pytest.mark.parametrize(
+    ("own", "file"),
+    [
+        ("0::/\n", "memory.events"),
+        ("1:cpu:/\n0::/user.slice/a\n", "user.slice/a/memory.events"),
+        ("0::/s.scope/job_7/step_0/user/task_0\n", "s.scope/job_7/memory.events"),
+        ("8:pids:/x\n4:memory:/y\n0::/\n", "memory/y/memory.oom_control"),
+        ("4:cpu,memory:/slurm/uid_1/job_7/step_0\n", "memory/slurm/uid_1/job_7/memory.oom_control"),
+    ],
+)
+def test_the_kernels_kills_are_counted(tmp_path: Path, own: str, file: str) -> None:
+    (tmp_path / "cgroup").write_text(own)
+    assert kernel_kills(tmp_path / "fs", tmp_path / "cgroup") is None
+    counts = tmp_path / "fs" / file
+    counts.parent.mkdir(parents=True)
+    counts.write_text("oom 9\noom_kill 3\noom_group_kill 4\n")
+    assert kernel_kills(tmp_path / "fs", tmp_path / "cgroup") == 3
+    assert kernel_kills(tmp_path / "fs", tmp_path / "none") is None
