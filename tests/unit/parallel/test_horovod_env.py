@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import os
+from unittest.mock import patch
 
 import pytest
+from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from raysuite.errors import UserError
-from raysuite.parallel import horovod
+from raysuite.parallel import comm, horovod
 from raysuite.parallel.horovod_env import join_from_torchrun, rank_variables
 from raysuite.spec.strategies import HorovodOptions
 from tests.require import require
@@ -62,6 +64,24 @@ def test_nothing_is_set_where_a_launcher_has_done_so(monkeypatch: pytest.MonkeyP
     before = dict(os.environ)
     assert join_from_torchrun(0, 2) is None
     assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize(
+    ("size", "given", "expected"), [(2, None, "60"), (301, None, "151"), (301, "90", "90")]
+)
+def test_larger_worlds_have_more_time_to_meet(
+    monkeypatch: pytest.MonkeyPatch, size: int, given: str | None, expected: str
+) -> None:
+    store = HashStore()
+    for rank in range(size):
+        store.set(f"host/{rank}", f"node{rank}")
+    store.set("port", "1234")
+    monkeypatch.setattr(comm, "shared_store", lambda *_: store)
+    before = {k: v for k, v in os.environ.items() if not k.startswith("HOROVOD_")}
+    timeout = {"HOROVOD_GLOO_TIMEOUT_SECONDS": given} if given else {}
+    with patch.dict(os.environ, {**before, **timeout, "MASTER_ADDR": "node0"}, clear=True):
+        assert join_from_torchrun(size - 1, size) is None
+        assert os.environ["HOROVOD_GLOO_TIMEOUT_SECONDS"] == expected
 
 
 def test_horovods_defaults_are_left_alone() -> None:
