@@ -127,6 +127,12 @@ class RunFigures:
         return sum(record.skipped for record in self.skipped) if self.skipped else None
 
     @property
+    def val_samples(self) -> int:
+        """Samples that its accuracies are of: the validation set without what was left out."""
+        skipped = sum(record.skipped for record in self.skipped if record.split == "val")
+        return int(self.plan["dataset"]["val_samples"]) - skipped
+
+    @property
     def target_accuracy(self) -> float | None:
         """The validation accuracy that the spec set as its target."""
         target: float | None = self.plan["spec"]["training"].get("target_accuracy")

@@ -182,7 +182,7 @@ def _row(runs: Sequence[RunFigures]) -> Row:
         ((run.plan["repeat"], run.plan["seed"]), run.started.time if run.started else math.nan)
         for run in timed
     ]
-    samples = int(plan["dataset"]["val_samples"])
+    samples = min(run.val_samples for run in learnt or runs)
 
     def stat(
         figure: Callable[[RunFigures], float | None], scale: Scale = "positive"

@@ -150,7 +150,7 @@ def _add_intervals(trace: Trace, row: Row) -> None:
     """95 % intervals over the repeats that came so far: at each epoch, or where these are many at
     some, the last among them."""
     curves = [[epoch.val_accuracy for epoch in run.epochs] for run in _runs([row])]
-    samples = int(row.runs[0].plan["dataset"]["val_samples"])
+    samples = min(run.val_samples for run in row.runs)
     stats = [
         accuracy_of((y[place] for y in curves if place < len(y)), samples)
         for place in range(len(trace["x"]))

@@ -82,7 +82,7 @@ def accuracy_interval(trial: TrialFigures) -> tuple[float, float]:
 
 
 def _images(trial: TrialFigures) -> int:
-    return int(trial.figures.plan["dataset"]["val_samples"])
+    return trial.figures.val_samples
 
 
 def _alike(study: Study, best: TrialFigures) -> Iterator[str]:

@@ -9,8 +9,9 @@ import pytest
 from raysuite.errors import UserError
 from raysuite.plan import make_plans
 from raysuite.plan.batches import decided
-from raysuite.records import RunFailed, make_rows, results_figures
+from raysuite.records import Journal, RunFailed, SamplesSkipped, make_rows, results_figures
 from raysuite.records.names import series_key
+from raysuite.records.statistics import accuracy
 from raysuite.spec import parse_document
 from tests.fake_results import PACE, TWELVE_ROWS, write_results
 
@@ -173,6 +174,27 @@ def test_time_to_accuracy_needs_every_repeat(tmp_path):
     row = rows_of(tmp_path, spec=spec, repeats=2)[0]
     assert row.time_to_accuracy is None
     assert row.target_met == 0
+
+
+def test_an_accuracy_is_of_the_samples_that_were_validated(tmp_path):
+    results = write_results(tmp_path)
+    whole = make_rows(results_figures(results))[0]
+    for split, skipped in (("train", 5), ("val", 300)):
+        record = SamplesSkipped(
+            run_id=whole.runs[0].run_id,
+            split=split,
+            samples=360,
+            skipped=skipped,
+            places=[],
+            known=0,
+            seconds=0.1,
+        )
+        Journal(results.journal_file(record.run_id)).write(record)
+    row = make_rows(results_figures(results))[0]
+    assert row.runs[0].val_samples == whole.runs[0].val_samples - 300 == 60
+    assert row.final_accuracy.values == whole.final_accuracy.values
+    found = row.final_accuracy
+    assert found == accuracy(found.values, 60) != whole.final_accuracy
 
 
 def test_efficiency_above_one_is_flagged(tmp_path, monkeypatch):
