@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # the driver, which asks, does without torch
     from raysuite.parallel.comm import Comm, Pending
 
 MEET_SECONDS = 1.0
-"""About how long ranks train between two meetings. A meeting takes less than a millisecond
+"""About how long ranks train between two meetings. On one host it takes less than a millisecond
 of the host, beside a step that computes."""
 _MOST_STEPS = 1000
 _REASONS: tuple[StopReason, ...] = get_args(StopReason)
