@@ -33,6 +33,7 @@ from raysuite.cli.schema import schema
 from raysuite.cli.sweep import sweep
 from raysuite.cli.sync import sync
 from raysuite.cli.verify import verify
+from raysuite.cli.watch import watch
 from raysuite.errors import RaysuiteError, SpecError, StorageError, UserError, is_full
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
@@ -74,7 +75,6 @@ def _complain(error: RaysuiteError, code: int) -> int:
 app = typer.Typer(
     cls=_Verbs,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -96,7 +96,8 @@ def _root(
     """Train and benchmark deep networks on a Ray cluster, with figures that can be trusted."""
 
 
-for _verb in (plan, run, sweep, report, models, doctor, verify, sync, register, evaluate, schema):
+_VERBS = (plan, run, sweep, watch, report, models, doctor, verify, sync, register, evaluate, schema)
+for _verb in _VERBS:
     app.command(_verb.__name__)(_verb)
 app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")

@@ -39,6 +39,7 @@ from raysuite.records import (
     TimeShares,
     run_figures,
 )
+from raysuite.records.live import LivePosition, live_file, live_position
 from raysuite.units import human_seconds
 
 # Journals read as they grow: each byte once.
@@ -97,6 +98,10 @@ class LiveView(ABC):
         """One run or trial more, behind the others."""
 
     @abstractmethod
+    def totals(self) -> str:
+        """One line on where the whole stands."""
+
+    @abstractmethod
     def poll(self, results: Results) -> None:
         """About twice a second: take in what the journals gained, and show it."""
 
@@ -146,6 +151,10 @@ class RunState:
         self.epochs_done = 0
         self.verdict: GateVerdict | None = None
         self.last_epoch: EpochFinished | None = None
+        self.live: LivePosition | None = None
+        """Inside the present epoch; None before its first second."""
+        self.measured: tuple[int, float] = (0, 0.0)
+        """Images of epochs that ended here, and the seconds of their training and validation."""
         self._records: list[Record] = []
 
     def take(self, record: Record) -> None:
@@ -154,10 +163,14 @@ class RunState:
         match record:
             case RunStarted():
                 self.status, self.epochs_done = "running", record.first_epoch
+                self.live = None
             case GateVerdict():
                 self.verdict = record
             case EpochFinished():
-                self.epochs_done, self.last_epoch = record.epoch + 1, record
+                self.epochs_done, self.last_epoch, self.live = record.epoch + 1, record, None
+                images, seconds = self.measured
+                seconds += record.seconds + record.validation_seconds
+                self.measured = images + record.images, seconds
             case RunFinished():
                 self.status = "finished"
             case RunFailed():
@@ -167,57 +180,105 @@ class RunState:
             case RunStopped():
                 self.status = "paused" if record.reason == "interval" else "stopped"
 
+    def look(self, file: Path) -> bool:
+        """Read the position that the run writes; whether it has changed."""
+        if self.status != "running":
+            return False
+        live = live_position(file)
+        if live is None or live.epoch != self.epochs_done or live == self.live:
+            return False
+        self.live = live
+        return True
+
+    @property
+    def rate(self) -> float | None:
+        """Images per second: of the last seconds, else of the epochs so far; None before any."""
+        if self.live is not None and self.live.images_per_second is not None:
+            return self.live.images_per_second
+        images, seconds = self.measured
+        return images / seconds if images and seconds > 0 else None
+
     def figures(self) -> RunFigures:
-        """The run's figures, as the report will tell them."""
+        """The run's figures, as the report will show them."""
         return run_figures(self.plan.model_dump(mode="json"), self._records)
+
+    @property
+    def epoch_text(self) -> str:
+        """Epochs behind it, with a decimal inside of one: `2`, `2.4`."""
+        if self.live is None or self.status != "running":
+            return str(self.epochs_done)
+        return f"{self.epochs_done + self.live.step / self.live.steps:.1f}"
 
     @property
     def images_done(self) -> int:
         """Training images behind it."""
-        return self.epochs_done * self.plan.dataset.train_samples
+        inside = 0 if self.live is None or self.status != "running" else self.live.images
+        return self.epochs_done * self.plan.dataset.train_samples + inside
 
     @property
     def images_to_go(self) -> int:
         """Training images before it; none once it has ended."""
         if self.status in ("finished", "failed", "pruned"):
             return 0
-        epochs = self.plan.spec.training.epochs - self.epochs_done
-        return max(0, epochs) * self.plan.dataset.train_samples
+        whole = self.plan.spec.training.epochs * self.plan.dataset.train_samples
+        return max(0, whole - self.images_done)
 
 
 class TimeLeft:
-    """Estimate from the work behind us: seconds per image so far, times the images to go.
+    """Estimates of the time that is left, in seconds of any one clock.
 
-    Starts of workers, gates and validations are in the seconds, and so in the estimate. Runs on
-    more workers are faster than it says, runs of larger networks slower.
+    A run needs the images to go at its present rate. The runs to come need theirs at the rate of
+    all runs so far, and each as much besides (start of workers, gate, checkpoints) as the runs so
+    far did. Runs on more workers are faster than estimated, those of larger networks slower.
     """
 
     def __init__(self, runs: Sequence[RunState], now: float) -> None:
         self._runs = runs
         self._start = now
-        self._images_at_start = self._images()
-        self._estimate: tuple[float, float] | None = None
-
-    def _images(self) -> int:
-        return sum(run.images_done for run in self._runs)
+        self._before = {id(run): run.measured for run in runs if run.status != "waiting"}
+        self._estimate: tuple[float, float | None, float] | None = None
 
     def update(self, now: float) -> None:
-        """Call when an epoch or a run has ended, with the present second of any one clock."""
-        done = self._images() - self._images_at_start
-        if done > 0:
-            rate = (now - self._start) / done
-            self._estimate = (now, rate * sum(run.images_to_go for run in self._runs))
+        """Call when a run has moved on."""
+        images, seconds, begun = 0.0, 0.0, 0
+        for run in self._runs:
+            before = self._before.get(id(run))
+            images += run.measured[0] - (before or (0, 0.0))[0]
+            seconds += run.measured[1] - (before or (0, 0.0))[1]
+            if run.live is not None and run.rate:
+                images += run.live.images
+                seconds += run.live.images / run.rate
+            begun += run.status != "waiting" and (before is None or run.status == "running")
+        if not images or seconds <= 0:
+            return
+        besides = max(0.0, now - self._start - seconds) / max(1, begun)
+        of_run, left = None, 0.0
+        for run in self._runs:
+            if run.status == "running" and run.rate:
+                of_run = run.images_to_go / run.rate
+                left += of_run
+            else:
+                left += run.images_to_go * seconds / images
+                left += besides if run.status == "waiting" else 0.0
+        self._estimate = (now, of_run, left)
 
     def seconds(self, now: float) -> float | None:
-        """Seconds until the last run has ended; None before an epoch has ended."""
+        """Seconds until the last run has ended; None before anything was measured."""
         if self._estimate is None:
             return None
-        when, left = self._estimate
-        return max(0.0, left - (now - when))
+        return max(0.0, self._estimate[2] - (now - self._estimate[0]))
+
+    def seconds_of_run(self, now: float) -> float | None:
+        """Seconds until the run at work has ended; None where none is known to be."""
+        if self._estimate is None or self._estimate[1] is None:
+            return None
+        return max(0.0, self._estimate[1] - (now - self._estimate[0]))
 
 
 LONG_EPOCH_SECONDS = 30.0
-"""Without a terminal, epochs are worth a line each only from this length on."""
+"""Without a terminal, only epochs of this length or more have a line each."""
+LOG_SECONDS = 60.0
+"""Without a terminal, the position inside an epoch is written after so long without a line."""
 
 _STYLES = {RunFinished: "green", RunFailed: "red", RunPruned: "cyan", RunStopped: "yellow"}
 
@@ -245,6 +306,7 @@ class Progress(LiveView):
         self._polled = False
         self._current: RunState | None = None
         self._time_left: TimeLeft | None = None
+        self._logged = clock()
         self._spinner = Spinner("dots", style="cyan")
 
     def add(self, plan: RunPlan) -> None:
@@ -265,12 +327,24 @@ class Progress(LiveView):
                 if not old:
                     self._current = run
                     self._announce(run, record)
+            if run.look(live_file(results.journal_file(run.plan.run_id))):
+                changed, self._current = True, run
         now = self._clock()
         if self._time_left is None:
             self._time_left = TimeLeft(self._runs, now)
         elif changed:
             self._time_left.update(now)
         self._polled = True
+        self._log_position(now)
+
+    def _log_position(self, now: float) -> None:
+        """In a log: a line now and then inside of long epochs."""
+        run = self._current
+        if self._is_live or self._json or self._quiet or run is None or run.live is None:
+            return
+        if now - self._logged >= LOG_SECONDS:
+            self._logged = now
+            self._write_line(run, ", ".join(_facts(run)))
 
     def _announce(self, run: RunState, record: Record) -> None:
         if self._json:
@@ -292,9 +366,13 @@ class Progress(LiveView):
         text = event(run, record)
         if text is None:
             return
+        self._logged = self._clock()
+        self._write_line(run, text, _STYLES.get(type(record), ""))
+
+    def _write_line(self, run: RunState, text: str, style: str = "") -> None:
         number = f"run {run.plan.index + 1} of {len(self._runs)}"
         line = Text(f"{number}  {run.plan.title}  ")
-        line.append(text, style=_STYLES.get(type(record), ""))
+        line.append(text, style=style)
         self._write(line)
 
     def view(self) -> RenderableType:
@@ -306,13 +384,14 @@ class Progress(LiveView):
             if run.verdict is not None:
                 style = "green" if run.verdict.passed else "red"
                 rows.append(Text(f"  {gate_words(run.verdict)}", style=style))
-        else:
+        elif any(run.images_to_go for run in self._runs):
             self._spinner.update(text="  starting workers")
             rows.append(self._spinner)
-        rows.append(Text(f"  {self._totals()}", style="dim"))
+        rows.append(Text(f"  {self.totals()}", style="dim"))
         return Group(*rows)
 
-    def _totals(self) -> str:
+    def totals(self) -> str:
+        """How many runs are in which state, and the time left."""
         count = dict.fromkeys(get_args(Status), 0)
         for run in self._runs:
             count[run.status] += 1
@@ -320,10 +399,18 @@ class Progress(LiveView):
         parts += [f"{count['pruned']} stopped early"] if count["pruned"] else []
         parts += [f"{count['stopped']} stopped"] if count["stopped"] else []
         parts.append(f"{count['waiting']} to go")
-        left = None if self._time_left is None else self._time_left.seconds(self._clock())
-        if left is not None:
-            parts.append(f"about {f'{left:.0f} s' if left < 60 else human_seconds(left)} left")
+        left, now = self._time_left, self._clock()
+        suite = None if left is None else left.seconds(now)
+        if suite is not None:
+            parts.append(f"about {_about(suite)} left")
+        of_run = None if left is None else left.seconds_of_run(now)
+        if of_run is not None and count["waiting"]:
+            parts[-1] += f", {_about(of_run)} in this run"
         return " · ".join(parts)
+
+
+def _about(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 60 else human_seconds(seconds)
 
 
 def _heading(run: RunState, runs: int, spinner: Spinner) -> RenderableType:
@@ -332,16 +419,31 @@ def _heading(run: RunState, runs: int, spinner: Spinner) -> RenderableType:
 
 
 def _epoch_bar(run: RunState) -> RenderableType:
-    epochs = run.plan.spec.training.epochs
     row = Table.grid(padding=(0, 2))
-    facts = [f"epoch {min(run.epochs_done + 1, epochs)} of {epochs}"]
-    last = run.last_epoch
-    if last is not None:
-        facts.append(f"{last.images / last.seconds:,.0f} images/s" if last.seconds > 0 else "")
-        facts.append(f"accuracy {last.val_accuracy:.3f}")
-    bar = ProgressBar(total=epochs, completed=run.epochs_done, width=24)
-    row.add_row("", facts[0], bar, *facts[1:])
+    whole = run.plan.spec.training.epochs * run.plan.dataset.train_samples
+    bar = ProgressBar(total=whole, completed=run.images_done, width=20)
+    epoch, *facts = _facts(run)
+    row.add_row("", epoch, bar, *facts)
     return row
+
+
+def _facts(run: RunState) -> list[str]:
+    """Epoch and step, images/s, loss, and the accuracy after the last epoch: what is known."""
+    epochs, live, last = run.plan.spec.training.epochs, run.live, run.last_epoch
+    facts = [f"epoch {min(run.epochs_done + 1, epochs)} of {epochs}"]
+    if live is not None:
+        inside = f"step {live.step:,} of {live.steps:,}"
+        facts[0] += ", validation" if live.step == live.steps else f", {inside}"
+    rate = live.images_per_second if live is not None else None
+    if rate is None and last is not None and last.seconds > 0:
+        rate = last.images / last.seconds
+    facts += [] if rate is None else [f"{rate:,.0f} images/s"]
+    loss = live.loss if live is not None else None
+    if loss is None and last is not None:
+        loss = last.train_loss
+    facts += [] if loss is None else [f"loss {loss:.3f}"]
+    facts += [] if last is None else [f"accuracy {last.val_accuracy:.3f}"]
+    return facts
 
 
 def event(run: RunState, record: Record) -> str | None:

@@ -22,6 +22,7 @@ from raysuite.records import (
     RunStopped,
     SamplesSkipped,
 )
+from raysuite.records.live import live_file
 from raysuite.records.names import key_name
 from raysuite.records.sweep import Goal, TrialFigures, best, pareto, trial_figures
 from raysuite.report.sweep.study import TOLD, goal_text, value_text
@@ -205,7 +206,7 @@ def table(state: SweepState, keys: Mapping[str, str], rows: int, width: int) -> 
         shown.add_row(
             f"{'*' if best else ''}{figures.number}",
             *values,
-            f"{trial.run.epochs_done}/{trial.plan.spec.training.epochs}",
+            f"{trial.run.epoch_text}/{trial.plan.spec.training.epochs}",
             *(goal_text(goal, figures.goals[goal]) for goal in goals),
             _WORDS.get(trial.run.status, trial.run.status),
             style="bold" if best else STYLES.get(trial.run.status, ""),
@@ -334,6 +335,7 @@ class SweepProgress(LiveView):
                 trial.take(record)
                 if self._polled or record.time >= self._made:
                     self._announce(trial, record)
+            trial.run.look(live_file(results.journal_file(trial.plan.run_id)))
         if not self._polled:
             self._polled = True
             self.state.begin(self._clock())
@@ -384,6 +386,9 @@ class SweepProgress(LiveView):
         parts += [
             Text(words, style="bold") for words in [best_words(self.state, self._keys)] if words
         ]
-        left = self.state.seconds_left(self._clock())
-        parts.append(Text(totals(self.state, left) or "starting", style="dim"))
+        parts.append(Text(self.totals() or "starting", style="dim"))
         return Group(*parts)
+
+    def totals(self) -> str:
+        """How many trials are in which state, and the time left."""
+        return totals(self.state, self.state.seconds_left(self._clock()))

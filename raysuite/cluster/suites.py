@@ -203,6 +203,13 @@ def sole_driver(results: Path) -> Iterator[None]:
         stream.truncate(0)
 
 
+def has_driver(results: Path) -> bool:
+    """Whether a command writes into a results folder, as far as this host can know: one that was
+    killed on another host still counts."""
+    holder = _holder(results)
+    return bool(holder) and (holder.get("host") != socket.gethostname() or _lives(holder))
+
+
 def is_to_be_resumed(error: BaseException) -> bool:
     """Whether a suite whose driver ends with this error is to be resumed: nobody ended it, and no
     mistake of the user's."""

@@ -26,6 +26,7 @@ from raysuite.plan import RunPlan
 from raysuite.plan.batches import search_of
 from raysuite.records import Journal, Results, RunFinished
 from raysuite.records.batches import TriedFile
+from raysuite.records.live import live_file
 from raysuite.records.system import system_file
 from raysuite.train.batches import search_batch
 from raysuite.train.checkpoint import (
@@ -226,6 +227,7 @@ def _write_all(
             file.with_name(TRACE),
             asked_to_stop=lambda: told(results.folder) or asked_to_prune(results, plan.run_id),
             until=until,
+            progress_file=live_file(file),
         ):
             if journal is not None:
                 journal.write(record)

@@ -31,6 +31,7 @@ from raysuite.records import (
     SamplesSkipped,
     TimeShares,
 )
+from raysuite.records.live import live_file
 from raysuite.spec import read_document
 from raysuite.train.batch_files import decide
 from raysuite.train.checkpoint import keep_checkpoint, latest_checkpoint, remove_checkpoint
@@ -105,7 +106,10 @@ def _run(plan: RunPlan, results: Results, resume: bool, asked: AskedToStop) -> R
     last, began = None, time.time()
     try:
         trace = results.journal_file(plan.run_id).with_name(TRACE)
-        for record in execute(plan, world, taken_up, checkpoint, None, trace, asked):
+        live = live_file(results.journal_file(plan.run_id))
+        for record in execute(
+            plan, world, taken_up, checkpoint, None, trace, asked, progress_file=live
+        ):
             if journal is not None:
                 journal.write(record)
                 _tell(plan, record)

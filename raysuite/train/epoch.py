@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from raysuite.data.base import Slice
 from raysuite.measure.clock import now
 from raysuite.measure.processor import OtherPrograms
 from raysuite.records.power import joined
@@ -36,6 +40,7 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, Asked | None]:
     loop.power.begin()
     others = OtherPrograms()
     others.begin()
+    loop.live.begin(loop.epoch, before.steps, all_sizes)
     began = steady_began = now(device)
     loop.has_begun(began)
     watch.anew()
@@ -52,6 +57,7 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, Asked | None]:
         losses.append(loop.train_step(micro_batches, loop.learning_rate(loop.step)))
         loop.step += 1
         loop.steps_here += 1
+        loop.live.step(before.steps + index + 1, partial(_host_loss, loop, losses[-1], step))
         if loop.first_step_at is None:
             loop.first_step_at = now(device)
         if stop := watch.step():
@@ -83,6 +89,16 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, Asked | None]:
         other_cores=[each / seconds for each in other_seconds],
     )
     return done, stop
+
+
+def _host_loss(loop: TrainingLoop, total: Tensor, step: Sequence[Slice]) -> float | None:
+    """Mean loss of this rank's samples of a step; None where it is on a device, or another rank's,
+    or not finite."""
+    samples = sum(part.real for part in step)
+    if total.device.type != "cpu" or not loop.engine.counts or not samples:
+        return None
+    mean = float(total) / samples
+    return mean if math.isfinite(mean) else None
 
 
 def first_draws(seed: int, epoch: int, rank: int) -> int:

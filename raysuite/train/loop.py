@@ -20,6 +20,7 @@ from raysuite.optim.schedule import factor
 from raysuite.parallel.base import Strategy, World, whole_state
 from raysuite.plan import RunPlan
 from raysuite.records import EpochFinished
+from raysuite.records.live import LiveProgress
 from raysuite.train.building import build_engine
 from raysuite.train.checkpoint import (
     LoopState,
@@ -69,6 +70,7 @@ class TrainingLoop:
         self.train_loader = make_loader(self.prepared, "train", plan.spec.loader, world.device)
         self._val = make_loader(self.prepared, "val", plan.spec.loader, world.device)
         self.power = EpochPower(plan, world)
+        self.live = LiveProgress()
 
     def run_epoch(self, watch: Watch) -> EpochFinished | Asked:
         """Train what is left of an epoch, and validate. The Record is the same on all ranks.
@@ -261,6 +263,7 @@ class TrainingLoop:
 
     def close(self) -> None:
         """Free the loaders and the engine."""
+        self.live.close()
         self.power.close()
         self.train_loader.close()
         self._val.close()

@@ -52,6 +52,7 @@ def execute(
     trace_file: Path | None = None,
     asked_to_stop: AskedToStop = never,
     until: int | None = None,
+    progress_file: Path | None = None,
 ) -> Iterator[Record]:
     """Run `plan` on this rank; every rank yields the same Records, and one of them writes them.
 
@@ -64,7 +65,8 @@ def execute(
     losses or weights are not finite. Where rank 0 is `asked_to_stop`,
     `checkpoint` is called and the last Record is RunStopped: the run can be resumed. Asked
     to prune it, there is none, and the last Record is RunPruned. With `until`, it stops like that
-    after so many of its epochs, if it has more of them.
+    after so many of its epochs, if it has more of them. Rank 0 writes its position inside an
+    epoch into `progress_file`.
 
     Raises ValueError for a plan whose batch is still to be found.
     """
@@ -106,6 +108,8 @@ def execute(
             loop.skipped[found.record.split] = found.mask
             yield found.record
         training = plan.spec.training
+        if progress_file is not None and world.rank == 0:
+            loop.live.start(progress_file)
         watch = Watch(asked_to_stop, world, loop.engine.comm)
         goal = min(until or training.epochs, training.epochs)
         all_skipped = loop.epoch < goal and not loop.stops_early

@@ -6,6 +6,7 @@ import io
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
@@ -22,7 +23,9 @@ from raysuite.records import (
     RunStarted,
     SamplesSkipped,
 )
+from raysuite.records.live import LivePosition, live_file
 from raysuite.spec import parse_document
+from raysuite.units import human_seconds
 from tests.fake_results import epoch, run_records, verdict
 
 SPEC = """\
@@ -154,16 +157,20 @@ def test_the_live_part(tmp_path: Path) -> None:
         stage.write(plan, started, gate)
         stage.poll()
         stage.now = 10.0
-        stage.write(plan, first.model_copy(update={"images": 200, "seconds": 0.1}))
+        quick = {"images": 200, "seconds": 0.1, "validation_seconds": 0.0, "train_loss": 0.5}
+        stage.write(plan, first.model_copy(update=quick))
         stage.poll()
         stage.now = 12.0
         lines = [line.strip() for line in stage.view().splitlines()]
     assert lines[0].endswith("run 1 of 2  ddp · native · 1 worker")
     assert lines[1].startswith("epoch 2 of 3")
-    assert f"2,000 images/s  accuracy {first.val_accuracy:.3f}" in lines[1]
+    assert f"2,000 images/s  loss 0.500  accuracy {first.val_accuracy:.3f}" in lines[1]
     assert lines[2] == "gate passed: error 2.5e-07, tolerance 1e-05"
-    # one epoch of six took 10 s, so five take 50 s, of which 2 s have gone
-    assert lines[3] == "0 finished · 0 failed · 1 to go · about 48 s left"
+    # two epochs to go and three of the next run, at 2,000 images/s; what is no epoch took 9.9 s,
+    # and will again; 2 s have gone
+    images = 5 * plan.dataset.train_samples
+    assert f"about {images / 2000 + 9.9 - 2:.0f} s left" in lines[3]
+    assert lines[3].startswith("0 finished · 0 failed · 1 to go · ")
     assert "started" not in stage.screen.getvalue()
 
 
@@ -186,15 +193,76 @@ def test_samples_that_are_left_out_are_told_where_there_are_any(
 
 def test_time_left_counts_from_where_it_began() -> None:
     plans = make_plans(parse_document(SPEC, "x"), gpus=0)
+    images = plans[0].dataset.train_samples
     runs = [RunState(plan) for plan in plans]
     before = RunStarted(run_id="", plan={}, environment={}, first_epoch=2)
     runs[0].take(before)
     left = TimeLeft(runs, now=100.0)
     assert left.seconds(100.0) is None
-    runs[0].take(epoch(plans[0], 2))
+    took = {"images": images, "seconds": 3.0, "validation_seconds": 1.0}
+    runs[0].take(epoch(plans[0], 2).model_copy(update=took))
     left.update(105.0)
-    assert left.seconds(105.0) == pytest.approx(15.0)  # three epochs at 5 s
+    assert left.seconds_of_run(105.0) == 0.0
+    assert left.seconds(105.0) == pytest.approx(13.0)  # three epochs at 4 s, and 1 s of start
     assert left.seconds(200.0) == 0.0
+
+
+def position(step: int, images: int, **changes: float | None) -> LivePosition:
+    found: dict[str, Any] = {
+        "time": 0, "epoch": 0, "step": step, "steps": 23, "images": images,
+        "images_per_second": 100.0, "loss": 2.25,
+    }  # fmt: skip
+    return LivePosition.model_validate(found | changes)
+
+
+def test_inside_of_an_epoch(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, terminal=True)
+    plan = stage.plans[0]
+    file = live_file(stage.results.journal_file(plan.run_id))
+    with stage.progress:
+        stage.poll()
+        stage.write(plan, *run_records(plan)[:2])
+        file.write_text(position(2, 128).model_dump_json())
+        stage.now = 3.28
+        stage.poll()
+        lines = [line.strip() for line in stage.view().splitlines()]
+        assert "epoch 1 of 3, step 2 of 23" in lines[1]
+        assert "100 images/s  loss 2.250" in lines[1]
+        whole = 3 * plan.dataset.train_samples
+        # 2 s for the start of each run, 1.28 s for 128 images
+        of_run, of_all = (whole - 128) / 100, (2 * whole - 128) / 100 + 2
+        assert lines[-1].endswith(f"about {human_seconds(of_all)} left, {of_run:.0f} s in this run")
+        file.write_text(position(23, 1437).model_dump_json())
+        stage.poll()
+        assert "epoch 1 of 3, validation" in stage.view()
+        file.write_text(position(1, 64, epoch=7).model_dump_json())  # of an earlier attempt
+        stage.poll()
+        assert "step 1 of" not in stage.view()
+
+
+def test_a_log_has_a_line_now_and_then_inside_of_long_epochs(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    plan = stage.plans[0]
+    file = live_file(stage.results.journal_file(plan.run_id))
+    stage.write(plan, *run_records(plan)[:2])
+    file.write_text(position(2, 128).model_dump_json())
+    assert len(stage.poll().splitlines()) == 2
+    stage.now = 59.0
+    assert stage.poll() == ""
+    stage.now = 61.0
+    assert stage.poll().endswith("epoch 1 of 3, step 2 of 23, 100 images/s, loss 2.250\n")
+    stage.now = 62.0
+    assert stage.poll() == ""
+
+
+def test_after_the_last_run_no_workers_are_started(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, terminal=True)
+    with stage.progress:
+        stage.poll()
+        for plan in stage.plans:
+            stage.write(plan, *run_records(plan))
+        stage.poll()
+        assert "starting" not in stage.view()
 
 
 def test_tail_reads_each_record_once_and_waits_for_whole_lines(tmp_path: Path) -> None:

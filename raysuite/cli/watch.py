@@ -1,0 +1,91 @@
+"""`raysuite watch`: the live display of runs that another process makes, here or on a cluster."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from raysuite.cli.console import print_text, stdout
+
+if TYPE_CHECKING:
+    from raysuite.cli.progress import LiveView
+    from raysuite.records import Results
+
+_POLL_S = 0.5
+
+
+def watch(
+    results: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RESULTS",
+            help="The folder that `raysuite run` printed, or one above it: the newest is taken.",
+        ),
+    ] = Path("results"),
+    once: Annotated[bool, typer.Option("--once", help="Print where it stands, and end.")] = False,
+) -> None:
+    """Show the progress of runs or trials that are made elsewhere, until they have ended.
+
+    It reads the results folder, and so works wherever that folder can be read: in another terminal,
+    or on a cluster's login node. Ctrl-C ends the display and not the runs.
+
+    The exit code is 0 when all runs have finished, 1 when one failed, 75 when they were stopped.
+
+    \b
+    Examples:
+      raysuite watch
+      raysuite watch results/quickstart
+      raysuite watch /shared/results/imagenet/20261122-101500 --once
+    """
+    from raysuite.cluster.suites import has_driver
+    from raysuite.records import Results
+
+    opened = Results.open(results)
+    print_text(f"results: {opened.folder}")
+    view, known = _view(opened), set[str]()
+    with view:
+        while True:
+            is_driven = has_driver(opened.folder)  # before the journals are read for the last time
+            plans = opened.plans()
+            _add(view, plans, known)
+            view.poll(opened)
+            if once or not is_driven:
+                break
+            time.sleep(_POLL_S)
+    if once:
+        stdout().print(view.view())
+        return
+    print_text(view.totals())
+    kinds = [getattr(opened.end_of(plan["run_id"]), "kind", None) for plan in plans]
+    decided = opened.decided()
+    if None in kinds or (opened.search() is not None and not (decided and decided.is_all)):
+        raise typer.Exit(os.EX_TEMPFAIL)
+    raise typer.Exit(1 if "run_failed" in kinds else 0)
+
+
+def _view(results: Results) -> LiveView:
+    from raysuite.cli.progress import Progress
+    from raysuite.cli.sweep_progress import SweepProgress
+    from raysuite.plan.space import count
+    from raysuite.spec.search import SearchOptions
+
+    found = results.search()
+    if found is None:
+        return Progress([], False, False, stdout())
+    search = SearchOptions.model_validate(found["search"])
+    return SweepProgress(
+        search.space, search.wanted, count(search, search.seed), False, False, stdout()
+    )
+
+
+def _add(view: LiveView, plans: list[dict[str, object]], known: set[str]) -> None:
+    from raysuite.plan import RunPlan
+
+    for plan in plans:
+        if str(plan["run_id"]) not in known:
+            known.add(str(plan["run_id"]))
+            view.add(RunPlan.model_validate(plan))

@@ -1,0 +1,68 @@
+"""`raysuite watch` over results folders whose journals were written by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from raysuite.cli import app
+from raysuite.cluster.suites import LOCK
+from raysuite.records import Results, RunFailed
+from raysuite.records.live import LivePosition, live_file
+from tests.fake_results import run_records, write_results
+
+SPEC = """\
+name: watched
+model: resnet20
+data: digits
+training: {epochs: 3, global_batch: 64}
+strategy: ddp
+matrix: {loader: [native, dali]}
+"""
+FAILURE = {1: RunFailed(run_id="", reason="error", message="ValueError: no")}
+
+
+@pytest.mark.parametrize(
+    ("fails", "missing", "code"), [({}, (), 0), (FAILURE, (), 1), ({}, (1,), os.EX_TEMPFAIL)]
+)
+def test_without_a_driver_it_ends_with_what_became_of_the_runs(
+    tmp_path: Path, fails: dict[int, RunFailed], missing: tuple[int, ...], code: int
+) -> None:
+    results = write_results(tmp_path / "watched" / "1", SPEC, fails=fails, missing=missing)
+    seen = CliRunner().invoke(app, ["watch", str(tmp_path)])
+    assert (seen.exit_code, seen.stderr) == (code, "")
+    assert str(results.folder) in seen.stdout
+
+
+def test_once_shows_a_run_of_another_host(tmp_path: Path) -> None:
+    results = write_results(tmp_path / "1", SPEC, missing=(0, 1))
+    plan = results.plans()[0]
+    (results.folder / LOCK).write_text(json.dumps({"host": "elsewhere", "pid": 1}))
+    _begin(results, plan["run_id"])
+    seen = CliRunner().invoke(app, ["watch", str(results.folder), "--once"])
+    assert seen.exit_code == 0, seen.output
+    assert "step 5 of 23" in seen.stdout
+    assert "1,234 images/s" in seen.stdout
+
+
+def test_a_folder_without_results_is_bad_input(tmp_path: Path) -> None:
+    seen = CliRunner().invoke(app, ["watch", str(tmp_path)])
+    assert seen.exit_code == 2
+
+
+def _begin(results: Results, run_id: str) -> None:
+    from raysuite.plan import RunPlan
+    from raysuite.records import Journal
+
+    plan = next(RunPlan.model_validate(each) for each in results.plans())
+    journal = Journal(results.journal_file(run_id))
+    for record in run_records(plan)[:2]:
+        journal.write(record)
+    position = LivePosition(
+        time=0, epoch=0, step=5, steps=23, images=320, images_per_second=1234, loss=2.0
+    )
+    live_file(journal.file).write_text(position.model_dump_json())
