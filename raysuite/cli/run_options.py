@@ -54,7 +54,7 @@ StopWithin = Annotated[
     typer.Option(metavar="SECONDS", min=0, help="Time for a checkpoint after SIGTERM or SIGUSR1."),
 ]
 Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print nothing but failures and errors.")
+    bool, typer.Option("--quiet", "-q", help="Print failures, and at the end the results folder.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print every record as a line of JSON.")]
 

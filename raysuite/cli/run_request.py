@@ -259,14 +259,16 @@ def listener(
     )
 
 
-def write_report(results: Results, silent: bool) -> None:
-    """Write the report, and show it unless nothing is to be said."""
+def write_report(results: Results, request: Request) -> None:
+    """Write the report, and show it; with --quiet print the results folder alone."""
     from raysuite.cli.report import show
     from raysuite.report import build
 
     made = build(results)
-    if not silent:
+    if not request.silent:
         show(made, results.folder)
+    elif request.quiet:
+        console.print_text(str(results.folder))
 
 
 @contextmanager

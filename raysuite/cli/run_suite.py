@@ -211,7 +211,7 @@ def carry_out(request: Request) -> None:
                     kept.close()
                     raise typer.Exit(say_stopped(request.verb, results, stop, tracking))
                 with timings.phase("report"), ending(joined):
-                    write_report(results, request.silent)
+                    write_report(results, request)
             if tracking:
                 with timings.phase("mlflow"):
                     tracking.sync(results)

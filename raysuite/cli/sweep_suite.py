@@ -192,7 +192,7 @@ def carry_out(request: Request) -> None:
                 if stop is not None:
                     kept.close()
                     raise typer.Exit(say_stopped(request.verb, results, stop, tracking))
-            write_report(results, request.silent)
+            write_report(results, request)
             if tracking:
                 tracking.sync(results)
                 tracking.register(results, request.silent)

@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from raysuite.records import Row, Stat
+from raysuite.records import Ratio, Row, Stat
 from raysuite.report import text
 
 Line = TypeVar("Line")
@@ -51,6 +51,10 @@ def _time_to_accuracy(row: Row) -> str:
 
 def _throughput(row: Row) -> str:
     return text.stat(row.throughput) + (" (diverged)" if row.diverged else "")
+
+
+def _point(ratio: Ratio | None, baseline: str | None) -> str:
+    return text.NONE if ratio is None else baseline or f"{ratio.value:.2f}"
 
 
 def _efficiency(row: Row) -> str:
@@ -115,23 +119,26 @@ NARROW = 140
 _SHORT: dict[str, Callable[[Row], str]] = {
     "Variant": COLUMNS[0].write,
     "Gate": COLUMNS[1].write,
-    "Images/s": lambda r: text.stat(r.throughput, single=""),
-    "Speed-up": lambda r: f"{r.speed_up.value:.2f}" if r.speed_up else text.NONE,
-    "Efficiency": lambda r: f"{r.efficiency.value:.2f}" if r.efficiency else text.NONE,
+    "Images/s": lambda r: text.stat(r.throughput),
+    "Speed-up": lambda r: _point(r.speed_up, "baseline" if r.is_baseline else None),
+    "Efficiency": lambda r: _point(r.efficiency, "1" if r.is_baseline else None),
     "Accuracy": lambda r: text.mean(r.final_accuracy, text.percent),
 }
 
 
 def terminal_table(rows: Sequence[Row], width: int = NARROW) -> Table:
     """The rows for a terminal of `width` columns; what is wrong is red."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
     shown = columns(rows)
     if width < NARROW:
+        hidden = [column.title for column in shown if column.title not in _SHORT]
+        if hidden:
+            table.caption = f"hidden below {NARROW} columns: {', '.join(hidden)}"
         shown = tuple(
             replace(column, write=_SHORT[column.title])
             for column in shown
             if column.title in _SHORT
         )
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in shown:
         table.add_column(column.title, justify="right" if column.number else "left")
     for row in rows:

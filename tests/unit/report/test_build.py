@@ -143,5 +143,15 @@ def test_terminal_table(tmp_path, width):
     console.print(terminal_table(rows, width))
     shown = console.export_text()
     assert "Images/s" in shown
-    assert ("Memory" in shown) == (width == 160)
+    hidden = shown.partition("hidden below")[2]
+    assert ("Memory" in shown and not hidden) == (width == 160)
+    assert ("Memory" in hidden and "Epoch" in hidden) == (width == 80)
+    assert "baseline" in shown
     assert "…" not in shown
+
+
+def test_a_single_run_keeps_its_n_on_a_narrow_terminal(tmp_path):
+    rows = collect(write_results(tmp_path)).rows
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(terminal_table(rows, 80))
+    assert "(n = 1)" in console.export_text()
