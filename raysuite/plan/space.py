@@ -54,10 +54,17 @@ def draw(dimension: Dimension, chance: random.Random) -> Any:
             return _short(math.exp(chance.uniform(math.log(low), math.log(high))), low, high)
         case "normal":
             return _short(chance.gauss(*arguments), -math.inf, math.inf)
-        case "quniform":
+        case "qrandn":
+            return dimension.on_step(chance.gauss(*arguments[:2]))
+        case "quniform" | "qrandint":
             return chance.choice(dimension.steps())
         case "randint":
             return chance.randrange(*arguments)
+        case "lograndint":
+            return math.floor(math.exp(chance.uniform(*map(math.log, arguments))))
+        case "qloguniform" | "qlograndint":
+            low, high = map(math.log, arguments[:2])
+            return dimension.on_step(math.exp(chance.uniform(low, high)))
         case "choice" | "grid":
             return chance.choice(arguments)
 
@@ -75,13 +82,10 @@ def perturbed(
         beside = [each for each in (place - 1, place + 1) if 0 <= each < len(arguments)]
         return arguments[chance.choice(beside)] if beside else value
     wanted = value * chance.choice(factors)
-    match dimension.kind:
-        case "normal":
-            return _short(wanted, -math.inf, math.inf)
-        case "quniform":
-            return _moved(value, wanted, dimension.steps())
-        case "randint":
-            return _moved(value, wanted, range(*arguments))
+    if dimension.is_normal:
+        return dimension.on_step(_short(wanted, -math.inf, math.inf))
+    if steps := dimension.steps():
+        return _moved(value, wanted, steps)
     return _short(wanted, *arguments)
 
 

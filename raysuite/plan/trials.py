@@ -14,7 +14,7 @@ from raysuite.plan.run_plan import RunPlan
 from raysuite.plan.space import Values, active
 from raysuite.spec import Document, ExperimentSpec, validate
 from raysuite.spec.document import KeyPath, set_dotted
-from raysuite.spec.search import LISTED, Dimension, SearchOptions, name_of
+from raysuite.spec.search import Dimension, SearchOptions, name_of
 
 _NOT_A_TRIALS = ("search", "matrix", "scales", "repeats")
 
@@ -93,7 +93,7 @@ def most_epochs(document: Document, search: SearchOptions) -> int:
     spec where neither is."""
     name = "training.epochs"
     key, block = search.space.get(name), search.space.get("training")
-    counts = [*_edges(key)] if key else []
+    counts = [*key.edges()] if key else []
     if key is None or key.when:
         blocks = [*block.arguments] if block else []
         if block is None or block.when:
@@ -105,25 +105,11 @@ def most_epochs(document: Document, search: SearchOptions) -> int:
 
 def _probes(space: Mapping[str, Dimension]) -> Iterator[tuple[Values, str | None]]:
     """Values to try, and the key that they are about; None for all others' sake."""
-    first = {key: _edges(dimension)[0] for key, dimension in space.items()}
+    first = {key: dimension.edges()[0] for key, dimension in space.items()}
     yield active(space, first), None
     for key, dimension in space.items():
-        for value in _edges(dimension):
+        for value in dimension.edges():
             yield active(space, {**first, **_needed(space, key), key: value}), key
-
-
-def _edges(dimension: Dimension) -> list[Any]:
-    arguments = dimension.arguments
-    if dimension.kind in LISTED:
-        return arguments
-    if dimension.kind == "normal":
-        return arguments[:1]  # its ends are anywhere
-    if dimension.kind == "randint":
-        return [arguments[0], arguments[1] - 1]
-    if dimension.kind == "quniform":
-        return [dimension.steps()[0], dimension.steps()[-1]]
-    low, high = arguments
-    return [low, low + 0.123456 * (high - low), high]  # the ends of a range may be whole numbers
 
 
 def _needed(space: Mapping[str, Dimension], key: str) -> Values:

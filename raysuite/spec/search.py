@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from pydantic import Field, model_validator
@@ -12,7 +12,22 @@ from raysuite.records.sweep import Goal
 from raysuite.spec.base import Options
 from raysuite.spec.searchers import NoScheduler, RandomSearch, SchedulerOptions, SearcherOptions
 
-Kind = Literal["uniform", "loguniform", "quniform", "normal", "randint", "choice", "grid"]
+Kind = Literal[
+    "uniform",
+    "loguniform",
+    "quniform",
+    "qloguniform",
+    "normal",
+    "qrandn",
+    "randint",
+    "lograndint",
+    "qrandint",
+    "qlograndint",
+    "choice",
+    "grid",
+]
+ALIASES: dict[str, Kind] = {"randn": "normal", "grid_search": "grid"}
+"""Names of Ray Tune for the same."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 LISTED: tuple[Kind, ...] = ("choice", "grid")
 """Distributions that list their values."""
@@ -27,17 +42,40 @@ class Dimension(Options):
     """[low, high]: every order of magnitude alike; low > 0."""
     quniform: list[float] | None = Field(default=None, min_length=3, max_length=3)
     """[low, high, step]: low, low + step, low + 2 steps, ..., up to high, alike."""
+    qloguniform: list[float] | None = Field(default=None, min_length=3, max_length=3)
+    """[low, high, step]: of the values of `quniform` the one nearest to a `loguniform`; low > 0."""
     normal: list[float] | None = Field(default=None, min_length=2, max_length=2)
-    """[mean, standard deviation]."""
+    """[mean, standard deviation]; also written `randn`."""
+    qrandn: list[float] | None = Field(default=None, min_length=3, max_length=3)
+    """[mean, standard deviation, step]: the multiple of step nearest to a `normal`."""
     randint: list[int] | None = Field(default=None, min_length=2, max_length=2)
     """[low, high]: every whole number from low on and below high, alike."""
+    lograndint: list[int] | None = Field(default=None, min_length=2, max_length=2)
+    """[low, high]: whole numbers from low on and below high, every order of magnitude alike;
+    low > 0."""
+    qrandint: list[int] | None = Field(default=None, min_length=3, max_length=3)
+    """[low, high, step]: the whole numbers low, low + step, ..., up to high, alike."""
+    qlograndint: list[int] | None = Field(default=None, min_length=3, max_length=3)
+    """[low, high, step]: of the values of `qrandint` the one nearest to a `loguniform`; low > 0."""
     choice: list[Any] | None = Field(default=None, min_length=1)
     """The values, or whole blocks, alike."""
     grid: list[Any] | None = Field(default=None, min_length=1)
-    """Every trial that is drawn is made with each of these values, or whole blocks."""
+    """Every trial that is drawn is made with each of these values, or whole blocks; also written
+    `grid_search`."""
     when: dict[str, Any] = Field(default_factory=dict)
     """Key of another `choice` or `grid` -> the value that it must have, a block's by its name.
     Otherwise the key is left as the spec has it."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_its_own_name(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        # a name that is given twice is left: it is then an unknown key
+        return {
+            name if (name := ALIASES.get(key)) is not None and name not in given else key: value
+            for key, value in given.items()
+        }
 
     @model_validator(mode="after")
     def _one_distribution(self) -> Dimension:
@@ -61,11 +99,47 @@ class Dimension(Options):
         found: list[Any] = getattr(self, self.kind)
         return found
 
-    def steps(self) -> list[float]:
-        """The values of a quniform."""
-        low, high, step = self.arguments
-        count = int((high - low) / step * (1 + 1e-12) + 1e-9)
-        return [float(f"{low + number * step:.12g}") for number in range(count + 1)]
+    @property
+    def is_log(self) -> bool:
+        """Whether every order of magnitude counts alike."""
+        return "log" in self.kind
+
+    @property
+    def is_normal(self) -> bool:
+        """Whether it has a mean and a standard deviation, and no bounds."""
+        return self.kind in ("normal", "qrandn")
+
+    def steps(self) -> Sequence[float]:
+        """The values of a distribution of whole numbers or with a step, from low to high; empty for
+        all others."""
+        if self.kind in LISTED or self.is_normal:
+            return ()
+        low, high, *step = self.arguments
+        if "randint" in self.kind:
+            return range(low, high + 1, step[0]) if step else range(low, high)
+        if not step:
+            return ()
+        count = int((high - low) / step[0] * (1 + 1e-12) + 1e-9)
+        return [float(f"{low + number * step[0]:.12g}") for number in range(count + 1)]
+
+    def on_step(self, value: float) -> float:
+        """The value nearest to `value` that can be drawn; itself where there are no steps."""
+        if self.kind == "qrandn":
+            step = self.arguments[2]
+            return float(f"{round(value / step) * step:.12g}")
+        steps = self.steps()
+        return min(steps, key=lambda each: abs(each - value)) if steps else value
+
+    def edges(self) -> list[Any]:
+        """Values that stand for all: of a list each, of a range both ends and one between."""
+        if self.kind in LISTED:
+            return self.arguments
+        if self.is_normal:
+            return [self.on_step(self.arguments[0])]  # its ends are anywhere
+        if steps := self.steps():
+            return [steps[0], steps[-1]]
+        low, high = self.arguments
+        return [low, low + 0.123456 * (high - low), high]  # the ends may be whole numbers
 
 
 def _wrong(kind: Kind, arguments: list[Any]) -> str:
@@ -74,14 +148,16 @@ def _wrong(kind: Kind, arguments: list[Any]) -> str:
         written = [json.dumps(value, sort_keys=True, default=str) for value in arguments]
         twice = next((each for each in written if written.count(each) > 1), None)
         return f"{twice} stands there twice; keep one" if twice else ""
-    if kind == "normal":
-        return "" if arguments[1] > 0 else "the standard deviation must be above 0"
-    low, high = arguments[:2]
+    if kind in ("normal", "qrandn"):
+        names = ("standard deviation", "step")
+        wrong = [name for name, each in zip(names, arguments[1:], strict=False) if each <= 0]
+        return f"the {wrong[0]} must be above 0" if wrong else ""
+    low, high, *step = arguments
     if low >= high:
         return "low must be below high"
-    if kind == "loguniform" and low <= 0:
+    if "log" in kind and low <= 0:
         return "low must be above 0"
-    if kind == "quniform" and not 0 < arguments[2] <= (high - low) * (1 + 1e-9):
+    if step and not 0 < step[0] <= (high - low) * (1 + 1e-9):
         return "the step must be above 0, and at most high - low"
     return ""
 

@@ -42,7 +42,7 @@ _DIGITS = 6
 class Parameter:
     """What is asked for in the place of a dimension's value."""
 
-    kind: Literal["float", "log", "int", "choice"]
+    kind: Literal["float", "log", "int", "logint", "choice"]
     """choice: the place of a listed value, which may be a whole block."""
     low: float
     high: float
@@ -50,18 +50,21 @@ class Parameter:
 
 
 def parameter_of(dimension: Dimension) -> Parameter:
-    """A normal distribution is asked for by its quantile, a quniform by its step's number."""
+    """A normal distribution is asked for by its quantile, steps that count alike by their number,
+    others as what is between them too."""
     arguments = dimension.arguments
     match dimension.kind:
         case "uniform":
             return Parameter("float", arguments[0], arguments[1])
-        case "loguniform":
+        case "loguniform" | "qloguniform" | "qlograndint":
             return Parameter("log", arguments[0], arguments[1])
-        case "normal":
+        case "normal" | "qrandn":
             return Parameter("float", _TAIL, 1 - _TAIL)
         case "randint":
             return Parameter("int", arguments[0], arguments[1] - 1)
-        case "quniform":
+        case "lograndint":
+            return Parameter("logint", arguments[0], arguments[1] - 1)
+        case "quniform" | "qrandint":
             return Parameter("int", 0, len(dimension.steps()) - 1)
         case "choice" | "grid":
             return Parameter("choice", 0, len(arguments) - 1)
@@ -73,11 +76,13 @@ def value_of(dimension: Dimension, found: Any) -> Any:
     match dimension.kind:
         case "uniform" | "loguniform":
             return min(max(_short(found), arguments[0]), arguments[1])
-        case "normal":
-            return _short(NormalDist(*arguments).inv_cdf(found))
-        case "randint":
+        case "normal" | "qrandn":
+            return dimension.on_step(_short(NormalDist(*arguments[:2]).inv_cdf(found)))
+        case "randint" | "lograndint":
             return int(found)
-        case "quniform":
+        case "qloguniform" | "qlograndint":
+            return dimension.on_step(found)
+        case "quniform" | "qrandint":
             return dimension.steps()[int(found)]
         case "choice" | "grid":
             return arguments[int(found)]
@@ -86,9 +91,9 @@ def value_of(dimension: Dimension, found: Any) -> Any:
 def found_in(dimension: Dimension, value: Any) -> Any:
     """What a searcher had found for what stands in the spec."""
     match dimension.kind:
-        case "normal":
-            return min(max(NormalDist(*dimension.arguments).cdf(value), _TAIL), 1 - _TAIL)
-        case "quniform":
+        case "normal" | "qrandn":
+            return min(max(NormalDist(*dimension.arguments[:2]).cdf(value), _TAIL), 1 - _TAIL)
+        case "quniform" | "qrandint":
             steps = dimension.steps()
             return min(range(len(steps)), key=lambda place: abs(steps[place] - value))
         case "choice" | "grid":
@@ -228,8 +233,8 @@ def _distribution(dimension: Dimension) -> BaseDistribution:
     match asked.kind:
         case "float" | "log":
             return FloatDistribution(asked.low, asked.high, log=asked.kind == "log")
-        case "int":
-            return IntDistribution(int(asked.low), int(asked.high))
+        case "int" | "logint":
+            return IntDistribution(int(asked.low), int(asked.high), log=asked.kind == "logint")
         case "choice":
             return CategoricalDistribution(range(int(asked.high) + 1))
 
@@ -239,7 +244,8 @@ def _suggest(trial: optuna.Trial, key: str, dimension: Dimension) -> Any:
     match asked.kind:
         case "float" | "log":
             return trial.suggest_float(key, asked.low, asked.high, log=asked.kind == "log")
-        case "int":
-            return trial.suggest_int(key, int(asked.low), int(asked.high))
+        case "int" | "logint":
+            low, high = int(asked.low), int(asked.high)
+            return trial.suggest_int(key, low, high, log=asked.kind == "logint")
         case "choice":
             return trial.suggest_categorical(key, range(int(asked.high) + 1))

@@ -36,7 +36,7 @@ def key_axis(study: Study, key: str) -> Axis:
     if kind in ("choice", "grid") or not all(map(is_number, values.values())):
         places, ticks = _names(values, study.listed(key))
     else:
-        places, ticks = _numbers(values, log=kind == "loguniform")
+        places, ticks = _numbers(values, log="log" in kind)
     whole: dict[int, float | None] = {**places, **dict.fromkeys(absent, ABSENT)}
     below = ((ABSENT, NOT_SET),) if absent else ()
     return Axis(key_name(key), whole, (*below, *ticks))

@@ -89,7 +89,7 @@ def importances(study: Study) -> Importances:
         return nothing("Importance of parameters: not told, as fewer than two keys varied.")
     if len({value for _, value in sample}) == 1:
         return nothing("Importance of parameters: not told, as all trials reached the same.")
-    logs = [key for key in varied if study.kind(key) == "loguniform"]
+    logs = [key for key in varied if "log" in study.kind(key)]
     drawn = _resampled(sample, varied, logs)
     if len(drawn) < RESAMPLES / 2:
         return nothing("Importance of parameters: not told, as nearly all trials reached the same.")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from raysuite.plan.space import active, count, drawn
 from raysuite.spec.search import Dimension, SearchOptions, name_of
@@ -156,3 +157,55 @@ def test_a_grid_tells_apart_what_python_takes_for_equal() -> None:
     grid = {"model.options.x": {"grid": [1, True, 1.0, {"name": "a"}]}}
     found = [values["model.options.x"] for values in drawn(search(grid, trials=1), 0)]
     assert [str(each) for each in found] == ["1", "True", "1.0", "{'name': 'a'}"]
+
+
+STEPPED: dict[str, list[Any]] = {
+    "qloguniform": [0.5, 64.0, 0.5],
+    "qlograndint": [8, 256, 8],
+    "qrandint": [8, 24, 8],
+    "lograndint": [8, 1024],
+}
+
+
+@pytest.mark.parametrize("kind", STEPPED)
+def test_values_with_steps(kind: str) -> None:
+    dimension = Dimension.model_validate({kind: STEPPED[kind]})
+    found = [v["x"] for v in drawn(search({"x": {kind: STEPPED[kind]}}, trials=2000), 1)]
+    steps = dimension.steps()
+    assert set(found) <= set(steps)
+    assert {type(each) for each in found} == {type(steps[0])}
+    assert dimension.edges() == [steps[0], steps[-1]]
+    low, high = STEPPED[kind][:2]
+    if "log" in kind:  # half of all below the geometric mean
+        below = sum(value < math.sqrt(low * high) for value in found) / len(found)
+        assert 0.4 < below < 0.6
+    else:
+        assert {each: found.count(each) > 500 for each in found} == dict.fromkeys(steps, True)
+
+
+def test_a_normal_on_steps() -> None:
+    found = [v["x"] for v in drawn(search({"x": {"qrandn": [1.0, 0.5, 0.25]}}, trials=400), 3)]
+    assert all((each / 0.25).is_integer() for each in found)
+    assert abs(sum(found) / len(found) - 1.0) < 5 * 0.5 / math.sqrt(len(found))
+
+
+def test_names_of_ray_tune_mean_the_same() -> None:
+    assert Dimension.model_validate({"randn": [0, 1]}) == Dimension(normal=[0, 1])
+    assert Dimension.model_validate({"grid_search": [1, 2]}) == Dimension(grid=[1, 2])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"randn": [0, 1], "normal": [0, 1]},
+        {"qrandn": [0, 1, 0]},
+        {"qrandint": [1, 8, 0]},
+        {"qrandint": [1, 8, 9]},
+        {"qlograndint": [0, 8, 1]},
+        {"lograndint": [0, 8]},
+        {"qloguniform": [0.0, 1.0, 0.5]},
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Dimension.model_validate(given)

@@ -54,13 +54,14 @@ def accuracy(values: dict[str, Any]) -> float:
     return 1.0 - abs(math.log10(values["optimizer.lr"]) + 1) / 4
 
 
-def made(options: SearchOptions, count: int) -> list[TrialFigures]:
+def made(options: SearchOptions, count: int, rate: str = "optimizer.lr") -> list[TrialFigures]:
     decider = OptunaAlgorithm(options)
     trials: list[TrialFigures] = []
     for number in range(count):
         values = decider.next(trials, [])
         assert values is not None
-        trials.append(trial(number, values, accuracy=accuracy(values), throughput=number + 1.0))
+        reached = accuracy({"optimizer.lr": max(values[rate], 1e-3)})
+        trials.append(trial(number, values, accuracy=reached, throughput=number + 1.0))
     return trials
 
 
@@ -77,6 +78,24 @@ def test_every_value_lies_in_its_space_and_conditions_hold():
         assert abs(values["training.ema_decay"] - 0.9) < 0.06
         assert values["training.global_batch"] in range(8, 64)
         assert ("strategy.zero_stage" in values) == (values["strategy"] != "ddp")
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [
+        ("qloguniform", [0.5, 8.0, 0.5]),
+        ("qrandn", [1.0, 0.5, 0.25]),
+        ("qrandint", [8, 64, 8]),
+        ("lograndint", [1, 100]),
+        ("qlograndint", [8, 256, 8]),
+    ],
+)
+def test_distributions_with_steps(kind: str, arguments: list[float]) -> None:
+    options = search(space={"x": {kind: arguments}})
+    dimension = options.space["x"]
+    values = [trial.values["x"] for trial in made(options, 12, rate="x")]
+    assert all(value == dimension.on_step(value) for value in values)
+    assert len(set(values)) > 3
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random", "nsga2"])
