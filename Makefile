@@ -97,7 +97,7 @@ report: setup ## Write the report of the runs on record
 	$(BIN)/raysuite report results
 
 LAB = $(BIN)/python deploy/lab
-lab-up: setup ## A SLURM site of HOSTS=3 hosts on this machine (root; docs/lab.md)
+lab-up: setup ## A SLURM site of HOSTS=3 hosts on this machine (root; docs/how-to/lab.md)
 	$(LAB) up $(if $(HOSTS),--nodes $(HOSTS))
 
 lab-down: ## End that site and all that it left

@@ -185,7 +185,7 @@ def _markdown(result: dict[str, Any]) -> str:
         "# What `raysuite cluster up` costs",
         "",
         "Seconds from `raysuite cluster up` until `ray job submit` was accepted, on "
-        f"{NODES} hosts of the lab (docs/lab.md), beside bare `ray start` on the same hosts "
+        f"{NODES} hosts of the lab (docs/how-to/lab.md), beside bare `ray start` on the same hosts "
         f"(benchmarks/bare_ray.sh); {result['ratio']['n']} interleaved pairs. The hosts share one "
         "machine's CPUs: what overlaps on a site's nodes competes here.",
         "",

@@ -1,7 +1,7 @@
 """The figures of a report computed independently: plain JSON, pandas and scipy, not `records`.
 
-docs/method.md defines every figure; this file and `raysuite.records` implement it separately, so
-an error in one shows as a difference from the other.
+docs/explanation/method.md defines every figure; this file and `raysuite.records` implement it
+separately, so that an error in one shows as a difference from the other.
 """
 
 from __future__ import annotations

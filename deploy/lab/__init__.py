@@ -1,1 +1,1 @@
-"""A SLURM site of several hosts on one machine, made of namespaces (docs/lab.md)."""
+"""A SLURM site of several hosts on one machine, made of namespaces (docs/how-to/lab.md)."""

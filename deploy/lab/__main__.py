@@ -1,4 +1,4 @@
-"""`python deploy/lab up`: a SLURM site of several hosts on this machine (docs/lab.md)."""
+"""`python deploy/lab up`: a SLURM site of several hosts on this machine (docs/how-to/lab.md)."""
 
 from __future__ import annotations
 

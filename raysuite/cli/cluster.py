@@ -286,7 +286,7 @@ def new(
         keys.update(answers)
     document.data = {key: value for key, value in keys.items() if value is not None}
     site_of(document, name)
-    text = f"# Written by `raysuite cluster site new {name}`; docs/sites.md explains every key.\n"
+    text = f"# Written by `raysuite cluster site new {name}`; every key: docs/how-to/sites.md.\n"
     text += yaml.safe_dump(document.data, sort_keys=False, allow_unicode=True, width=100)
     if not dry_run:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -2,7 +2,7 @@
 
 Ray's GCS, raylet, workers and metrics agent listen on every interface, whatever `ray start` is
 told, and so do torch's TCPStore and Horovod's rendezvous, which ask for no token. `bind.c` sends
-such a bind(2) to the chosen address; docs/security.md lists what listens where.
+such a bind(2) to the chosen address; docs/explanation/security.md lists what listens where.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from raysuite.spec.datasets import SPLITS
 
 EXPECTED = (
     "expected is a map-style data set: len(), and [i] -> (image, label) for i from 0; see "
-    "docs/your-own-data.md"
+    "docs/how-to/own-data.md"
 )
 
 

@@ -68,7 +68,7 @@ class Finding:
 
 _SETUP = "make setup"
 _COMPILER = "apt-get install g++ (Debian, Ubuntu), then make setup"
-_DRIVER = "install NVIDIA's driver (docs/images.md names the oldest); without a GPU: the CPU"
+_DRIVER = "install NVIDIA's driver (docs/how-to/images.md names the oldest); without a GPU: the CPU"
 
 TRIED = (
     Part("torch", _SETUP, "torch", "torch"),

@@ -1,4 +1,4 @@
-"""The Records of one run -> its figures. `docs/method.md` says how each is measured, and why."""
+"""The Records of one run -> its figures; `docs/explanation/method.md` defines each of them."""
 
 from __future__ import annotations
 

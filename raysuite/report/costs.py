@@ -127,7 +127,7 @@ def _notes(rows: Sequence[Row], sent: bool) -> Iterator[str]:
             "from what each framework does, not measured."
         )
     if any(stat.low is not None for row in rows for c in COLUMNS if (stat := c.figure(row))):
-        yield f"Intervals are of {100 * LEVEL:.0f} %, over repeats (docs/method.md)."
+        yield f"Intervals are of {100 * LEVEL:.0f} %, over repeats (docs/explanation/method.md)."
 
 
 def _bytes(row: Row) -> str:

@@ -17,7 +17,7 @@ in fp32, to a loose bound: a wrong loss scale is wrong by a factor, and rounding
 Where it has options that change the arithmetic on purpose (compression, Adasum), it is done once
 more with them: rule 1 holds, every weight must have moved, and the distance is reported only.
 
-See docs/gate.md for what this finds and what it cannot.
+See docs/explanation/gate.md for what this finds and what it cannot.
 """
 
 from __future__ import annotations

@@ -41,7 +41,8 @@ SEED = 5
 ROUNDING = 1e-3
 """Levels of 255 that are lost and won where pixels are normalised and back."""
 DALI_LEVELS = 0.25
-"""Largest mean difference of resized images to the reference, in levels of 255: docs/data.md."""
+"""Largest mean difference of resized images to the reference, in levels of 255
+(docs/reference/data.md)."""
 AS_NATIVE = ("memory", "ray_data")
 """Loaders whose batches are native's to the last bit."""
 OPTIONS: dict[str, LoaderOptions] = {
@@ -153,7 +154,7 @@ def test_every_sample_once_an_epoch_and_as_it_should_look(case, split, name, loa
 
 
 def close(prepared: Prepared, images: Tensor, expected: Tensor, name: str) -> bool:
-    """Whether images are what they should be, within what docs/data.md says."""
+    """Whether images are what they should be, within what docs/reference/data.md says."""
     if name in AS_NATIVE:
         return torch.equal(images, expected)
     levels = (images - expected).abs() * 255 * torch.tensor(prepared.std).view(-1, 1, 1)

@@ -1,6 +1,6 @@
 """native and DALI show the same pixels: how closely, for every kind of file and of view.
 
-The bounds are those of docs/data.md, which says where the differences come from.
+The bounds are those of docs/reference/data.md, which says where the differences come from.
 """
 
 from __future__ import annotations

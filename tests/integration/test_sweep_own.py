@@ -1,4 +1,4 @@
-"""docs/sweeps.md, followed to the letter: a sweep of one's own model on one's own data set."""
+"""A sweep of one's own model on one's own data set, by the words of docs/how-to/sweeps.md."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ LEARNT = 0.45
 
 def blocks(page: str, language: str) -> list[str]:
     """The blocks of code of a page in that language."""
-    text = (ROOT / "docs" / page).read_text("utf-8")
+    text = (ROOT / "docs" / "how-to" / page).read_text("utf-8")
     return [found[1] for found in re.finditer(rf"^```{language}\n(.*?)^```", text, re.M | re.S)]
 
 
 def test_the_example_of_the_page(workplace: Workplace) -> None:
     """Beside each other on two cores, all of them on record, and the best one ready to be run."""
-    workplace.write("my_models.py", blocks("your-own-model.md", "python")[0])
-    workplace.write("my_data.py", blocks("your-own-data.md", "python")[0])
+    workplace.write("my_models.py", blocks("own-model.md", "python")[0])
+    workplace.write("my_data.py", blocks("own-data.md", "python")[0])
     workplace.write("my_sweep.yaml", blocks("sweeps.md", "yaml")[-1])
     commands = [line[2:].split() for line in blocks("sweeps.md", "console")[-1].splitlines()]
     dry, real = (workplace.run(*words).stdout for words in commands)

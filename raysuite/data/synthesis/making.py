@@ -1,7 +1,8 @@
 """From a StandIn to its folder: complete under its name, or not there.
 
 Everything is written into a hidden sibling of the folder, chunk by chunk; a line of its journal
-tells that a chunk is whole. The folder gets its name when all are (docs/decisions/074).
+tells that a chunk is whole. The folder gets its name when all are
+(docs/decisions/files-appear-by-rename.md).
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def test_schema_is_a_schema() -> None:
 
 
 def test_the_reference_of_specs_is_current() -> None:
-    page = (ROOT / "docs" / "specs.md").read_text("utf-8")
+    page = (ROOT / "docs" / "reference" / "specs.md").read_text("utf-8")
     assert run("schema", "--markdown").strip() in page
 
 

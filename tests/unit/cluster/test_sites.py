@@ -58,6 +58,6 @@ def test_an_unknown_name_is_told_what_there_is() -> None:
 
 
 def test_the_page_on_sites_explains_every_key() -> None:
-    page = (CHECKOUT / "docs" / "sites.md").read_text("utf-8")
+    page = (CHECKOUT / "docs" / "how-to" / "sites.md").read_text("utf-8")
     keys = {*LocalSite.model_fields, *SlurmSite.model_fields}
     assert [key for key in sorted(keys) if f"`{key}`" not in page] == []

@@ -1,4 +1,4 @@
-"""One's own data set: the example of docs/your-own-data.md as it stands there, and its mistakes."""
+"""One's own data set: the example of docs/how-to/own-data.md, and its mistakes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from raysuite.spec.data import DataOptions
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.train.run import execute
 
-PAGE = (Path(__file__).parents[3] / "docs" / "your-own-data.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "own-data.md").read_text("utf-8")
 
 
 def block(language: str) -> str:

@@ -1,4 +1,4 @@
-"""The example of docs/your-own-model.md, run as it stands there."""
+"""The example of docs/how-to/own-model.md, run as it stands there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from raysuite.records import EpochFinished
 from raysuite.spec import read_document
 from raysuite.train.run import execute
 
-PAGE = (Path(__file__).parents[3] / "docs" / "your-own-model.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "own-model.md").read_text("utf-8")
 
 
 def block(language: str) -> str:

@@ -1,4 +1,4 @@
-"""The example of docs/sweeps.md, one's own model on one's own data set, as it stands there."""
+"""The example of docs/how-to/sweeps.md, one's own model on one's own data set."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ DOCS = Path(__file__).parents[3] / "docs"
 
 def blocks(page: str, language: str) -> list[str]:
     """The blocks of code of a page in that language."""
-    text = (DOCS / page).read_text("utf-8")
+    text = (DOCS / "how-to" / page).read_text("utf-8")
     return [found[1] for found in re.finditer(rf"^```{language}\n(.*?)^```", text, re.M | re.S)]
 
 
 @pytest.fixture(autouse=True)
 def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    (tmp_path / "my_models.py").write_text(blocks("your-own-model.md", "python")[0])
-    (tmp_path / "my_data.py").write_text(blocks("your-own-data.md", "python")[0])
+    (tmp_path / "my_models.py").write_text(blocks("own-model.md", "python")[0])
+    (tmp_path / "my_data.py").write_text(blocks("own-data.md", "python")[0])
     (tmp_path / "my_sweep.yaml").write_text(blocks("sweeps.md", "yaml")[-1])
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

@@ -1,4 +1,4 @@
-"""The figures of docs/models.md, counted anew."""
+"""The figures of docs/reference/models.md, counted anew."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from raysuite.cli import app
 
-PAGE = (Path(__file__).parents[3] / "docs" / "models.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "models.md").read_text("utf-8")
 EXAMPLES = re.findall(r"^\$ raysuite (models.*)\n((?:.*\n)*?)```", PAGE, re.M)
 
 
