@@ -10,13 +10,15 @@ import argparse
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 
 import setup_venv as setup
 
 CUDA12 = "torch==2.10.0\ntorchvision==0.25.0\n"
 """The newest torch whose wheels on PyPI are built with CUDA 12 (12.8): for drivers before 580."""
-EXTRAS = ("horovod", "deepspeed", "dali", "timm", "postgres", "dev")
+_PROJECT = tomllib.loads((setup.ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+EXTRAS = tuple(_PROJECT["optional-dependencies"])
 OLDEST_PYTHON = "3.11"
 HEADER = "# Made by `make lock` from pyproject.toml; do not edit.\n"
 

@@ -6,13 +6,7 @@ import importlib
 from typing import Any
 
 from raysuite.errors import MissingPartError, UserError
-
-_EXTRAS = {
-    "horovod": "horovod",
-    "deepspeed": "deepspeed",
-    "nvidia": "dali",
-    "timm": "timm",
-}
+from raysuite.parts import owner
 
 
 def load(target: str) -> Any:
@@ -27,11 +21,10 @@ def load(target: str) -> Any:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package in _EXTRAS:
+        if missing := owner(error.name or ""):
             raise MissingPartError(
-                f"{package} is not installed, and {target} needs it; "
-                f"run `make setup`, or `raysuite doctor` to see what is missing"
+                f"{missing.name} is not installed, and {target} needs it; "
+                f"run `{missing.install}`, or `raysuite doctor` to see what is missing"
             ) from error
         raise UserError(
             f"{target!r} cannot be imported: no module named {error.name!r}; "

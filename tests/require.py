@@ -11,10 +11,13 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
+
+from raysuite.parts import EXTRAS, installed
 
 
 def chromium() -> str | None:
@@ -69,16 +72,13 @@ def _gpu() -> bool:
 
 
 PRESENT: dict[str, Callable[[], bool]] = {
-    "horovod": _module("horovod.torch"),
-    "deepspeed": _module("deepspeed"),
-    "dali": _module("nvidia.dali"),
+    **{part.name: partial(installed, part.name) for part in EXTRAS},
     "browser": lambda: chromium() is not None and _module("playwright")(),
     "compiler": lambda: shutil.which("g++") is not None,
     "slurm": lambda: shutil.which("sbatch") is not None,
     "shellcheck": lambda: shutil.which("shellcheck") is not None,
-    "timm": _module("timm"),
     "gpu": _gpu,
-    "postgres": lambda: postgres_programs() is not None and _module("psycopg")(),
+    "postgres": lambda: postgres_programs() is not None and installed("postgres"),
     "sshd": lambda: _programs("sshd", "ssh", "ssh-keygen"),
     "lab": _lab,
     "apptainer": _apptainer,

@@ -4,7 +4,7 @@
     3  orchestrate
     2  train
     1  plan models data optim parallel measure perf cluster images track report
-    0  spec layouts records errors units lazy
+    0  spec layouts records errors parts units lazy
 
 Packages of one layer never import each other, layer 0 but for itself.
 """
@@ -24,7 +24,7 @@ PACKAGES = {
     3: "orchestrate",
     2: "train",
     1: "plan models data optim parallel measure perf cluster images track report",
-    0: "spec layouts records errors units lazy __init__",
+    0: "spec layouts records errors parts units lazy __init__",
 }
 LAYERS = {package: layer for layer, packages in PACKAGES.items() for package in packages.split()}
 ENTRY = "__main__"

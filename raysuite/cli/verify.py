@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 from collections.abc import Sequence
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
 
     from raysuite.records import GateVerdict
     from raysuite.spec.strategies import StrategyOptions
-
-_ALL = ("ddp", "horovod", *(f"{{name: deepspeed, zero_stage: {stage}}}" for stage in range(4)))
 
 
 def verify(
@@ -75,9 +72,16 @@ def verify(
 
 
 def _installed() -> list[str]:
-    parts = ("horovod", "deepspeed")
-    absent = [part for part in parts if importlib.util.find_spec(part) is None]
-    return [given for given in _ALL if not any(part in given for part in absent)]
+    """The variants that are checked by default, of strategies that are installed."""
+    from raysuite.parts import installed
+    from raysuite.spec.strategies import STRATEGY_OPTIONS
+
+    return [
+        json.dumps({"name": name, **variant})
+        for name, options in STRATEGY_OPTIONS.items()
+        for variant in options.verified
+        if installed(options.part)
+    ]
 
 
 def _validated(
@@ -110,10 +114,11 @@ def _validated(
 def _name(options: StrategyOptions) -> str:
     """`deepspeed zero_stage=3`: the name, and what differs from the defaults or says the most."""
     fields = type(options).model_fields
+    telling = {key for variant in options.verified for key in variant}
     said = {
         key: value
         for key, value in options.model_dump(exclude={"name"}).items()
-        if key == "zero_stage" or value != fields[key].get_default(call_default_factory=True)
+        if key in telling or value != fields[key].get_default(call_default_factory=True)
     }
     return " ".join([options.name, *(f"{key}={value}" for key, value in said.items())])
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from raysuite import parts
 from raysuite.errors import UserError
 
-EXTRAS = ("horovod", "deepspeed", "dali", "timm")
+EXTRAS = tuple(part.name for part in parts.EXTRAS if part.in_images)
 """The optional parts; each has a file of locked requirements."""
 
 DEBIAN = "bookworm"

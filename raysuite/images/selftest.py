@@ -13,16 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from raysuite.images.recipe import FACTS
+from raysuite.parts import PARTS, part
 
-ALWAYS = ("torch", "torchvision", "ray", "mlflow", "raysuite.cli")
-MODULES = {"horovod": "horovod.torch", "deepspeed": "deepspeed", "timm": "timm"}
-MODULES |= {"dali": "nvidia.dali"}
+ALWAYS = (*(part.module for part in PARTS if part.required), "raysuite.cli")
 
 
 def failures(facts: dict[str, Any]) -> list[str]:
     """What is missing or wrong, one line each; prints what works."""
     wrong = []
-    for name in (*ALWAYS, *(MODULES[extra] for extra in facts["extras"])):
+    for name in (*ALWAYS, *(part(extra).module for extra in facts["extras"])):
         try:
             module = importlib.import_module(name)
         except Exception as error:  # a library that is broken raises what it likes

@@ -22,21 +22,19 @@ from typing import Any
 import psutil
 
 import raysuite
+from raysuite.parts import PARTS
 
-PACKAGES = (
-    "torch",
-    "torchvision",
-    "ray",
-    "horovod",
-    "deepspeed",
-    "nvidia-dali-cuda120",
-    "nvidia-nccl-cu12",
-    "nvidia-nccl-cu13",
-    "timm",
-    "mlflow",
-    "numpy",
-    "pillow",
-    "simplejpeg",
+PACKAGES = tuple(
+    dict.fromkeys(
+        [
+            *(part.distribution for part in PARTS if part.distribution and part.in_images),
+            "nvidia-nccl-cu12",
+            "nvidia-nccl-cu13",
+            "numpy",
+            "pillow",
+            "simplejpeg",
+        ]
+    )
 )
 
 LEAST_DRIVER = {11: 450, 12: 525, 13: 580}

@@ -19,6 +19,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from raysuite.measure.trials import MARK, MISSING
+from raysuite.parts import PARTS, Part
 
 _AT_ONCE = 2
 """Trials run side by side: each starts up to three processes, and a laptop should stay usable."""
@@ -30,21 +31,6 @@ class State(StrEnum):
     WORKS = "works"
     MISSING = "missing"
     BROKEN = "broken"
-
-
-@dataclass(frozen=True)
-class Part:
-    """A part, how it is tried and how it is mended."""
-
-    name: str
-    mend: str
-    """What to type where it is missing or broken."""
-    distribution: str = ""
-    """The installed package that carries its version."""
-    trial: str = ""
-    """Name in `raysuite.measure.trials`; empty for a look of this process."""
-    required: bool = True
-    deadline_s: float = 90.0
 
 
 @dataclass(frozen=True)
@@ -66,29 +52,22 @@ class Finding:
         return self.state is State.BROKEN or (self.required and self.state is State.MISSING)
 
 
-_SETUP = "make setup"
-_COMPILER = "apt-get install g++ (Debian, Ubuntu), then make setup"
-_DRIVER = "install NVIDIA's driver (docs/how-to/images.md names the oldest); without a GPU: the CPU"
-
-TRIED = (
-    Part("torch", _SETUP, "torch", "torch"),
-    Part("torchvision", _SETUP, "torchvision", "torchvision"),
-    Part("ray", _SETUP, "ray", "ray"),
-    Part("gloo all-reduce", _SETUP, "torch", "gloo"),
-    Part("horovod all-reduce", _SETUP, "horovod", "horovod", required=False),
-    Part("deepspeed ZeRO step", _SETUP, "deepspeed", "deepspeed", required=False),
-    Part("DALI pipeline", _SETUP, "nvidia-dali-cuda120", "dali", required=False),
-    Part("timm model", _SETUP, "timm", "timm", required=False),
-    Part("mlflow", _SETUP, "mlflow", "mlflow"),
-    Part("GPU", _DRIVER, "", "gpu", required=False),
+TRIED = tuple(part for part in PARTS if part.title)
+_PYTHON = Part("python", "python", install="make setup PYTHON=/path/to/python3.11")
+_COMPILER = Part(
+    "compiler",
+    "C++ compiler",
+    required=False,
+    install="apt-get install g++ (Debian, Ubuntu), then make setup",
 )
+_STORE = Part("store", "MLflow store", install="run in a folder that you may write to")
 
 
 def try_parts() -> Iterator[Finding]:
     """Findings in the order of the table, each as soon as it and those before it are known."""
-    yield look(Part("python", "make setup PYTHON=/path/to/python3.11"), _python)
-    yield look(Part("C++ compiler", _COMPILER, required=False), _compiler)
-    yield look(Part("MLflow store", "run in a folder that you may write to"), _store)
+    yield look(_PYTHON, _python)
+    yield look(_COMPILER, _compiler)
+    yield look(_STORE, _store)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         yield from pool.map(try_part, TRIED)
 
@@ -96,7 +75,7 @@ def try_parts() -> Iterator[Finding]:
 def try_part(part: Part) -> Finding:
     """Run a part's trial in a process group of its own; past its deadline the group is killed."""
     started = time.monotonic()
-    command = [sys.executable, "-m", "raysuite.measure.trials", part.trial]
+    command = [sys.executable, "-m", "raysuite.measure.trials", part.name]
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -127,8 +106,8 @@ def look(part: Part, see: Callable[[], tuple[str, State, str]]) -> Finding:
 
 
 def _finding(part: Part, version: str, state: State, note: str, seconds: float) -> Finding:
-    mend = "" if state is State.WORKS else part.mend
-    return Finding(part.name, version, state, note, mend, part.required, round(seconds, 1))
+    mend = "" if state is State.WORKS else part.install
+    return Finding(part.title, version, state, note, mend, part.required, round(seconds, 1))
 
 
 def _version(part: Part) -> str:

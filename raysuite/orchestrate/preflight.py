@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
-from importlib.util import find_spec
 from pathlib import Path
 
 from raysuite import lazy, models
@@ -18,6 +17,7 @@ from raysuite.cluster import private
 from raysuite.errors import Mistake, SpecError, UserError
 from raysuite.measure.environment import cuda_mistake_here, driver_version
 from raysuite.orchestrate.cluster import Capacity
+from raysuite.parts import installed, part
 from raysuite.plan import RunPlan, placed
 from raysuite.spec import Document
 from raysuite.units import human_bytes
@@ -25,7 +25,6 @@ from raysuite.units import human_bytes
 _FOUND, _OUTPUT = "found", "output"
 _LAST_LINES = 3
 _FP32_BYTES = 4
-_PARTS = {"horovod": "horovod", "deepspeed": "deepspeed", "dali": "nvidia.dali"}
 
 
 @contextmanager
@@ -124,29 +123,20 @@ def lacking(plan: RunPlan) -> list[Mistake]:
             f"there is no file {spec.model.weights}; give one with a state_dict, on a path that "
             "all nodes see"
         )
-    if spec.strategy.name == "custom":
-        found["strategy.target"] = _error(lazy.load, spec.strategy.target)
+    for key, target in spec.strategy.imports.items():
+        found[key] = _error(lazy.load, target)
     if spec.measure.profile == "nsight" and shutil.which("nsys") is None:
         found["measure.profile"] = (
             "nsight needs NVIDIA's nsys on the path of this machine and of all workers, and it is "
             "not there; install Nsight Systems, or set measure.profile to torch or off"
         )
-    for key, name in (("strategy", spec.strategy.name), ("loader", spec.loader.name)):
-        if name in _PARTS and not _installed(_PARTS[name]):
-            message = f"{name} is not installed; `make setup` installs it, or says what it lacks"
-            found[key] = message
+    for key, name in (("strategy", spec.strategy.part), ("loader", spec.loader.part)):
+        if not installed(name):
+            how = part(name).install
+            found[key] = f"{name} is not installed; `{how}` installs it, or says what it lacks"
     if plan.device == "gpu" and driver_version():  # else the GPUs are on other hosts
         found["resources.device"] = cuda_mistake_here()
     return [Mistake(message, key=key) for key, message in found.items() if message]
-
-
-@cache
-def _installed(module: str) -> bool:
-    """Found, not imported: that would cost the driver seconds and gigabytes."""
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False
 
 
 @cache

@@ -50,9 +50,9 @@ def verify(request: Request) -> Iterator[tuple[int, GateVerdict]]:
 
 
 def _together(request: Request, pending: Sequence[int]) -> list[int]:
-    """Those that one launch can hold: not all of Horovod's options can be started behind others."""
-    horovod = [n for n in pending if request.strategies[n].name == "horovod"]
-    return list(pending[: pending.index(horovod[1])] if len(horovod) > 1 else pending)
+    """Those that one launch can hold: some frameworks read options once per process."""
+    settled = [n for n in pending if request.strategies[n].process_settings is not None]
+    return list(pending[: pending.index(settled[1])] if len(settled) > 1 else pending)
 
 
 def _launch(request: Request, pending: Sequence[int]) -> Iterator[tuple[int, GateVerdict]]:

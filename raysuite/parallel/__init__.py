@@ -10,14 +10,6 @@ from raysuite.spec.strategies import CustomOptions, StrategyOptions
 if TYPE_CHECKING:
     from raysuite.parallel.base import Strategy
 
-STRATEGIES = {
-    "single": "raysuite.parallel.single:Single",
-    "ddp": "raysuite.parallel.ddp:Ddp",
-    "horovod": "raysuite.parallel.horovod:Horovod",
-    "deepspeed": "raysuite.parallel.deepspeed:DeepSpeed",
-    "pipeline": "raysuite.parallel.pipeline.engine:Pipeline",
-}
-
 
 def make_strategy(options: StrategyOptions, profiled: bool = False) -> Strategy:
     """The strategy that `options` describes; a custom one is called with its own options.
@@ -27,8 +19,8 @@ def make_strategy(options: StrategyOptions, profiled: bool = False) -> Strategy:
     strategy: Strategy
     if isinstance(options, CustomOptions):
         strategy = load(options.target)(**options.options)
-    elif options.name == "horovod":
-        strategy = load(STRATEGIES[options.name])(options, timeline=profiled)
+    elif options.has_timeline:
+        strategy = load(options.engine)(options, timeline=profiled)
     else:
-        strategy = load(STRATEGIES[options.name])(options)
+        strategy = load(options.engine)(options)
     return strategy

@@ -42,9 +42,10 @@ def _with(plan: RunPlan, workers: int) -> ExperimentSpec | None:
     resources = {"workers": workers, "device": plan.device, "elastic_of": first}
     training: dict[str, Any] = {"global_batch": batch, "batch_per_worker": None}
     strategy = spec.strategy
-    if strategy.name == "horovod" and strategy.backward_passes_per_step is not None:
+    if strategy.own_accumulation is not None:
         training["accumulate"] = 1
-        strategy = strategy.model_copy(update={"backward_passes_per_step": accumulate})
+        _, _, key = strategy.own_accumulation_key.rpartition(".")
+        strategy = strategy.model_copy(update={key: accumulate})
     else:
         training["accumulate"] = accumulate
     changed = spec.model_copy(

@@ -41,7 +41,6 @@ def infeasible(spec: ExperimentSpec, gpus: int) -> list[Mistake]:
         mistakes.append(Mistake(message, key=key))
 
     _check_strategy(spec, wrong)
-    _check_recipe(spec, wrong)
     _check_batch(spec, wrong)
     _check_devices(spec, gpus, wrong)
     _check_model(spec, wrong)
@@ -50,19 +49,11 @@ def infeasible(spec: ExperimentSpec, gpus: int) -> list[Mistake]:
 
 def _check_strategy(spec: ExperimentSpec, wrong: _Wrong) -> None:
     training, strategy, workers = spec.training, spec.strategy, spec.resources.workers
-    given = training.accumulate
-    accumulate = "auto" if isinstance(given, AutoBatch) else given
-    if strategy.name == "single" and workers != 1:
-        wrong(
-            "resources.workers",
-            f"strategy 'single' is one process; given were {workers} workers; "
-            "set strategy to ddp, or workers to 1",
-        )
     passes = strategy.own_accumulation
     if passes is not None and training.accumulate not in (1, passes):
         wrong(
             strategy.own_accumulation_key,
-            f"given was {passes}, and training.accumulate is {accumulate}: "
+            f"given was {passes}, and training.accumulate is {training.accumulate}: "
             "they are one thing; give one of them",
         )
     if workers % strategy.model_workers:
@@ -85,37 +76,8 @@ def _check_strategy(spec: ExperimentSpec, wrong: _Wrong) -> None:
                 f"strategy {strategy.name!r} does not support it yet; given was {given}, valid "
                 f"there is {valid}",
             )
-    if strategy.name == "ddp" and strategy.static_graph and training.accumulate != 1:
-        wrong(
-            "strategy.static_graph",
-            f"training.accumulate is {accumulate}, and torch's DDP cannot leave out an "
-            "all-reduce in a static graph; set one of them to its default",
-        )
-    if strategy.name == "deepspeed":
-        needed = {"none": 0, "optimizer": 1, "parameters": 3}[strategy.offload]
-        if strategy.zero_stage < needed:
-            wrong(
-                "strategy.offload",
-                f"offloading the {strategy.offload} needs zero_stage {needed} or more; "
-                f"given was {strategy.zero_stage}",
-            )
-
-
-def _check_recipe(spec: ExperimentSpec, wrong: _Wrong) -> None:
-    stage = spec.strategy.zero_stage if spec.strategy.name == "deepspeed" else 0
-    if spec.optimizer.name in ("lars", "lamb") and stage >= 1:
-        wrong(
-            "optimizer.name",
-            f"{spec.optimizer.name} needs the norm of each whole weight tensor, and ZeRO's stage "
-            f"{stage} flattens and shards them; set strategy.zero_stage to 0, another strategy, or "
-            "optimizer to sgd or adamw",
-        )
-    if spec.training.ema_decay is not None and stage == 3:
-        wrong(
-            "training.ema_decay",
-            "the average needs whole weights on every rank, and ZeRO's stage 3 shards them; "
-            "set strategy.zero_stage to 2 or less, or leave ema_decay out",
-        )
+    for refused in strategy.refusals(spec):
+        wrong(*refused)
 
 
 def _check_batch(spec: ExperimentSpec, wrong: _Wrong) -> None:
@@ -145,13 +107,13 @@ def _check_devices(spec: ExperimentSpec, gpus: int, wrong: _Wrong) -> None:
     if spec.resources.device == "gpu" and gpus < workers:
         wrong("resources.device", f"{workers} workers need {workers} GPUs; there are {gpus}")
     on_cpu = device_of(spec, gpus) == "cpu"
-    if on_cpu and spec.loader.name == "dali" and spec.loader.device == "gpu":
+    if on_cpu and spec.loader.on_gpu:
         reason = (
             "resources.device is cpu"
             if spec.resources.device == "cpu"
             else f"there are {gpus} GPUs for {workers} workers"
         )
-        wrong("loader.device", f"DALI's gpu pipeline needs workers on GPUs, and {reason}; set cpu")
+        wrong("loader.device", f"gpu needs workers on GPUs, and {reason}; set cpu")
     if on_cpu and spec.measure.profile == "nsight":
         wrong(
             "measure.profile",

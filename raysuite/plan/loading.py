@@ -13,18 +13,9 @@ from raysuite.records.loading import Candidate
 from raysuite.spec import ExperimentSpec, suggest, validate
 from raysuite.spec.data import DataOptions
 from raysuite.spec.datasets import DatasetFacts
-from raysuite.spec.loaders import LoaderOptions
+from raysuite.spec.loaders import LOADER_OPTIONS, LoaderOptions
 
-NAMES = ("native", "dali", "memory", "ray_data", "synthetic")
-WIDTHS = {
-    "native": ("threads", "processes"),
-    "dali": ("threads",),
-    "memory": ("threads",),
-    "ray_data": ("tasks",),
-    "synthetic": (),
-}
-"""The options that say how many load at once."""
-
+NAMES = tuple(LOADER_OPTIONS)
 _OPTIONS: TypeAdapter[Any] = TypeAdapter(LoaderOptions)
 
 
@@ -95,10 +86,12 @@ def loader_blocks(given: Iterable[Any]) -> list[dict[str, Any]]:
 
 def default_blocks(gpus: int) -> list[dict[str, Any]]:
     """All loaders, DALI on the GPU too where there is one."""
-    blocks = [{"name": name} for name in NAMES]
-    if gpus:
-        blocks.insert(2, {"name": "dali", "device": "gpu"})
-    return blocks
+    return [
+        {"name": name, **device}
+        for name, options in LOADER_OPTIONS.items()
+        for device in ({}, {"device": "gpu"})
+        if not device or (gpus and "device" in options.model_fields)
+    ]
 
 
 def candidates(
@@ -127,7 +120,7 @@ def candidates(
 def _widened(
     block: dict[str, Any], threads: Sequence[int], processes: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
-    keys = WIDTHS[block["name"]]
+    keys = LOADER_OPTIONS[block["name"]].widths
     if not keys or any(key in block for key in keys):
         yield block
         return
@@ -144,7 +137,7 @@ def _candidate(options: dict[str, Any]) -> Candidate:
         key = ".".join(str(part) for part in first["loc"][1:])
         raise UserError(f"--loader {options}: {key}: {first['msg']}") from error
     dumped = checked.model_dump()
-    name, keys, default = checked.name, WIDTHS[checked.name], type(checked)().model_dump()
+    name, keys, default = checked.name, checked.widths, type(checked)().model_dump()
     extras = [
         f"{key}={value}"
         for key, value in dumped.items()

@@ -21,7 +21,6 @@ from raysuite.spec import Document, ExperimentSpec
 from raysuite.spec.batches import AutoBatch
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.experiment import ResourceOptions
-from raysuite.spec.strategies import HorovodOptions
 
 
 def make_plans(
@@ -71,9 +70,9 @@ def _in_round(variants: Sequence[Variant], repeat: int) -> list[Variant]:
 def _sharing(variant: Variant) -> tuple[Any, ...]:
     """Sorts runs that can share workers next to each other, small world sizes first."""
     spec = variant[1]
-    horovod = _horovod_start(spec)
+    settings = spec.strategy.process_settings
     resources = json.dumps(spec.resources.model_dump(), sort_keys=True)
-    return (spec.resources.workers, horovod is not None, resources, horovod or ())
+    return (spec.resources.workers, settings is not None, resources, settings or ())
 
 
 def local_gpus() -> int:
@@ -171,7 +170,7 @@ def _alike(left: RunPlan, right: RunPlan, one_node: bool) -> bool:
         found = plan.spec.resources
         return found.model_copy(update={"workers": 1}) if one_node else found
 
-    started = {_horovod_start(plan.spec) for plan in (left, right)} - {None}
+    started = {plan.spec.strategy.process_settings for plan in (left, right)} - {None}
     return (
         not (_stands_apart(left) or _stands_apart(right))
         and left.device == right.device
@@ -182,27 +181,9 @@ def _alike(left: RunPlan, right: RunPlan, one_node: bool) -> bool:
 
 def _stands_apart(plan: RunPlan) -> bool:
     """Whether a run needs workers of its own, so that its figures, or the next run's, are true."""
-    strategy = plan.spec.strategy
     return (
         plan.spec.resources.fresh_workers
         # a profiler slows down what comes after it; nsys watches a process, not a run
         or plan.spec.measure.profile != "off"
-        # Horovod 0.28.1 crashes (SIGSEGV) where it starts again after a start with both
-        or (
-            strategy.name == "horovod"
-            and strategy.fusion_threshold_mb != _HOROVOD.fusion_threshold_mb
-            and strategy.cycle_time_ms != _HOROVOD.cycle_time_ms
-        )
+        or plan.spec.strategy.own_processes
     )
-
-
-_HOROVOD = HorovodOptions()
-"""Horovod's own defaults."""
-
-
-def _horovod_start(spec: ExperimentSpec) -> tuple[float, float] | None:
-    """With what Horovod is started, as it reads no other values when it starts again."""
-    strategy = spec.strategy
-    if strategy.name != "horovod":
-        return None
-    return (strategy.fusion_threshold_mb, strategy.cycle_time_ms)

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from pydantic import TypeAdapter, ValidationError
+
 from raysuite.records.names import Plan
 from raysuite.records.power import once
 from raysuite.records.schema import EpochFinished, RunCosts, TimeShares
 from raysuite.records.statistics import Stat, summarize
-from raysuite.records.traffic import Traffic, step_traffic
+from raysuite.spec.strategies import StrategyOptions, Traffic
+
+_OPTIONS: TypeAdapter[StrategyOptions] = TypeAdapter(StrategyOptions)
 
 PROJECTED_EPOCHS = 90
 """The length of training on ImageNet that run times are projected to (Aach et al. 2023)."""
@@ -58,6 +62,22 @@ class RowCosts:
     host_joules: Stat | None
     traffic: Traffic | None
     """Equal for all repeats."""
+
+
+def step_traffic(plan: Plan, parameters: int, gradient_bytes: int) -> Traffic | None:
+    """The collectives of an optimiser step of a plan, computed from what each framework does.
+
+    `parameters` are the numbers of the model, `gradient_bytes` the fp32 gradients of those that
+    are trained. None where the strategy does not declare it. A test counts the collectives of each
+    framework's steps and compares; flags, norms and loss scales, of some bytes each, are left out.
+    """
+    if int(plan["workers"]) == 1:
+        return Traffic()
+    try:
+        options = _OPTIONS.validate_python(plan["spec"]["strategy"])
+    except ValidationError:  # of a version with other options
+        return None
+    return options.traffic(int(plan["accumulate"]), parameters, gradient_bytes)
 
 
 def run_costs(

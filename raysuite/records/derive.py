@@ -24,6 +24,7 @@ from raysuite.records.schema import (
     TimeShares,
 )
 from raysuite.records.shares import Shares, run_shares
+from raysuite.spec.strategies import STRATEGY_OPTIONS
 
 Value = TypeVar("Value")
 Kind = TypeVar("Kind", bound=BaseModel)
@@ -224,7 +225,8 @@ def _gate(plan: Plan, verdict: GateVerdict | None, end: RunEnd | None) -> Gate:
     if verdict is not None:
         return "passed" if verdict.passed else "failed"
     # one process has nobody to agree with, and is what the others are compared against
-    return "not needed" if plan["spec"]["strategy"]["name"] == "single" else "not checked"
+    strategy = STRATEGY_OPTIONS[plan["spec"]["strategy"]["name"]]
+    return "not checked" if strategy.gated else "not needed"
 
 
 def _throughput(epochs: Sequence[EpochFinished]) -> float | None:

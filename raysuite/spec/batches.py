@@ -19,6 +19,10 @@ class AutoBatch(Options):
     fast as any, as far as the timings tell them apart."""
     at_most: int | None = Field(default=None, ge=1)
     """The largest micro-batch that is tried; default: what the data set or the batch holds."""
+
+    def __str__(self) -> str:
+        return AUTO
+
     memory_share: float = Field(default=0.9, gt=0, le=1)
     """What may be used of the memory that is free: of the device, or of the worker's part of its
     node."""

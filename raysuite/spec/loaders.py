@@ -1,8 +1,13 @@
-"""How samples reach a worker: one block of options per loader."""
+"""Loaders: how samples reach a worker.
+
+One class per loader holds its options and declares its capabilities, so that nothing else asks for
+a loader's name. To add one: its class here, listed in `LoaderOptions`; its file in
+`raysuite/data/loaders/`; docs/reference/data.md.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -12,8 +17,36 @@ Decode = Literal["exact", "scaled"]
 """`exact`: the pixels that Pillow gives; `scaled`: from large JPEGs others, in less time."""
 
 
-class NativeOptions(Options):
+class _LoaderOptions(Options):
+    """Capabilities of a loader, with those of most loaders as defaults."""
+
+    implementation: ClassVar[str] = ""
+    """`module:attribute` of its implementation of `raysuite.data.base.Loader`."""
+    part: ClassVar[str] = ""
+    """The optional part (`raysuite.parts`) without which it cannot run."""
+    widths: ClassVar[tuple[str, ...]] = ()
+    """The options that give how many threads, processes or tasks load at once."""
+    loads: ClassVar[bool] = True
+    """Whether it reads the data set at all."""
+    needs_ray: ClassVar[bool] = False
+    """Whether it loads in processes of Ray."""
+    holds_decoded: ClassVar[bool] = False
+    """Whether the whole decoded data set has to fit into memory."""
+    has_stages: ClassVar[bool] = False
+    """Whether `raysuite bench loaders` times the stages of its work apart."""
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether these options need a worker with a GPU."""
+        return False
+
+
+class NativeOptions(_LoaderOptions):
     """Threads of the worker, or processes of PyTorch's DataLoader, that decode on the CPU."""
+
+    implementation = "raysuite.data.loaders.native:NativeLoader"
+    widths = ("threads", "processes")
+    has_stages = True
 
     name: Literal["native"] = "native"
     threads: int = Field(default=0, ge=0)
@@ -39,8 +72,12 @@ class NativeOptions(Options):
         return self
 
 
-class DaliOptions(Options):
+class DaliOptions(_LoaderOptions):
     """NVIDIA DALI."""
+
+    implementation = "raysuite.data.loaders.dali:DaliLoader"
+    part = "dali"
+    widths = ("threads",)
 
     name: Literal["dali"] = "dali"
     device: Literal["cpu", "gpu"] = "cpu"
@@ -50,9 +87,17 @@ class DaliOptions(Options):
     prefetch: int = Field(default=2, ge=1)
     """Batches that the pipeline holds ready."""
 
+    @property
+    def on_gpu(self) -> bool:
+        return self.device == "gpu"
 
-class MemoryOptions(Options):
+
+class MemoryOptions(_LoaderOptions):
     """The whole set decoded once, in memory that all workers of a node share: for small sets."""
+
+    implementation = "raysuite.data.loaders.memory:MemoryLoader"
+    widths = ("threads",)
+    holds_decoded = True
 
     name: Literal["memory"] = "memory"
     threads: int = Field(default=1, ge=1)
@@ -61,15 +106,22 @@ class MemoryOptions(Options):
     """Batches that each worker holds ready."""
 
 
-class SyntheticOptions(Options):
+class SyntheticOptions(_LoaderOptions):
     """Random tensors made once on the device: the limit without any loading. Accuracies and losses
     mean nothing."""
+
+    implementation = "raysuite.data.loaders.synthetic:SyntheticLoader"
+    loads = False
 
     name: Literal["synthetic"] = "synthetic"
 
 
-class RayDataOptions(Options):
+class RayDataOptions(_LoaderOptions):
     """Ray Data: images are decoded in Ray tasks on the worker's node, and streamed to it."""
+
+    implementation = "raysuite.data.loaders.ray_data:RayDataLoader"
+    widths = ("tasks",)
+    needs_ray = True
 
     name: Literal["ray_data"] = "ray_data"
     tasks: int = Field(default=1, ge=1)
@@ -81,7 +133,13 @@ class RayDataOptions(Options):
 
 
 LoaderOptions = Annotated[
-    NativeOptions | DaliOptions | MemoryOptions | SyntheticOptions | RayDataOptions,
+    NativeOptions | DaliOptions | MemoryOptions | RayDataOptions | SyntheticOptions,
     Field(discriminator="name"),
     BeforeValidator(expand_shorthand),
 ]
+
+LOADER_OPTIONS: dict[str, type[_LoaderOptions]] = {
+    options.model_fields["name"].default: options
+    for options in get_args(get_args(LoaderOptions)[0])
+}
+"""By name."""

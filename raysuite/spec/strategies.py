@@ -1,19 +1,86 @@
-"""How gradients are made equal on all ranks: one block of options per strategy."""
+"""Strategies: how gradients are made equal on all ranks.
+
+One class per strategy holds its options and declares its capabilities, so that nothing else asks
+for a strategy's name. To add one: its class here, listed in `StrategyOptions`; its engine in
+`raysuite/parallel/`; docs/reference/strategies.md.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from raysuite.spec.base import IMPORT_PATH, Options, expand_shorthand
 from raysuite.spec.schedules import Operation, ScheduleName, operations
 
+if TYPE_CHECKING:
+    from raysuite.spec.experiment import ExperimentSpec
+
+Refusals = Iterator[tuple[str, str]]
+"""(key to change, message)."""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Of one optimiser step: bytes of the whole buffers that a rank's collectives combine."""
+
+    all_reduced: int = 0
+    reduce_scattered: int = 0
+    all_gathered: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.all_reduced + self.reduce_scattered + self.all_gathered
+
+    def sent(self, workers: int) -> float:
+        """Bytes that each of n workers sends where algorithms are optimal in bandwidth.
+
+        `2 (n - 1) / n` of what is all-reduced, `(n - 1) / n` of what is reduce-scattered or
+        gathered: over the time, NCCL's bus bandwidth (NVIDIA/nccl-tests, doc/PERFORMANCE.md).
+        """
+        part = (workers - 1) / workers
+        return part * (2 * self.all_reduced + self.reduce_scattered + self.all_gathered)
+
+
+@dataclass(frozen=True)
+class Network:
+    """Names of a network's parameters that some strategies cannot train."""
+
+    unused: tuple[str, ...] = ()
+    """No training step gave them a gradient."""
+    sometimes: tuple[str, ...] = ()
+    """Some training steps gave them a gradient, others did not."""
+    sparse: tuple[str, ...] = ()
+    """With sparse gradients."""
+    scalar: tuple[str, ...] = ()
+    """Of no dimension."""
+    empty: tuple[str, ...] = ()
+    """Without a value."""
+    scripted: bool = False
+    """The network is a ScriptModule."""
+
+
+_SMALL_BUCKET_MB = 2 / 1024
+"""512 values of fp32; the gate's small network has 1,954: three buckets."""
+
 
 class _StrategyOptions(Options):
-    """What `plan`, the gate and the training loop ask of every strategy's options."""
+    """Capabilities of a strategy, with those of most strategies as defaults."""
 
+    engine: ClassVar[str] = ""
+    """`module:attribute` of its implementation of `raysuite.parallel.base.Strategy`."""
+    part: ClassVar[str] = ""
+    """The optional part (`raysuite.parts`) without which it cannot run."""
+    gated: ClassVar[bool] = True
+    """Its throughput counts only after the gate."""
+    verified: ClassVar[tuple[Mapping[str, Any], ...]] = ()
+    """Options of the variants that `raysuite verify` checks by default."""
+    has_timeline: ClassVar[bool] = False
+    """Its class takes `timeline`: whether a record of its collectives will be asked for."""
     only: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     """Dotted key of a spec -> the values with which this strategy runs; without an entry, all."""
 
@@ -32,24 +99,81 @@ class _StrategyOptions(Options):
         """The option that gives `own_accumulation`."""
         return ""
 
+    @property
+    def process_settings(self) -> Hashable:
+        """What its framework reads once per process: runs whose values differ need other worker
+        processes. None where there is no such setting."""
+        return None
+
+    @property
+    def own_processes(self) -> bool:
+        """Whether a run needs worker processes in which no other run was, or will be."""
+        return False
+
+    @property
+    def imports(self) -> Mapping[str, str]:
+        """Dotted key -> import path that has to exist on this machine."""
+        return {}
+
+    def refusals(self, spec: ExperimentSpec) -> Refusals:
+        """Why the strategy cannot run this spec, beside `only`."""
+        yield from ()
+
+    def network_refusals(self, network: Network) -> Refusals:
+        """Why the strategy cannot train a network with these parameters."""
+        yield from ()
+
+    def traffic(self, accumulate: int, parameters: int, gradient_bytes: int) -> Traffic | None:
+        """The collectives of an optimiser step with more than one worker.
+
+        `parameters` are the numbers of the model, `gradient_bytes` the fp32 gradients of those
+        that are trained. None where it depends on more than that.
+        """
+        return None
+
+    def lossless(self) -> Self | None:
+        """The same options without those that change the arithmetic; None where there are no
+        such."""
+        return None
+
+    def several_reductions(self) -> tuple[Self, float] | None:
+        """Options with which the gradients of the gate's small network are reduced in several
+        parts, and seconds of pause between its layers that this takes; None where raysuite cannot
+        bring it about."""
+        return None
+
     def operations(self, micro_batches: int) -> tuple[tuple[Operation, ...], ...]:
         """[stages][...]: what each stage does in an optimiser step, in order; empty without
         stages."""
         return ()
 
-    def examined(self) -> StrategyOptions:
-        """The options with which the gate examines the strategy on its small network."""
-        return self  # type: ignore[return-value]
+    def examined(self) -> Self:
+        """The options with which the gate checks the strategy on its small network."""
+        return self
 
 
 class SingleOptions(_StrategyOptions):
     """One process, no distribution: the baseline."""
 
+    engine = "raysuite.parallel.single:Single"
+    gated = False
+
     name: Literal["single"] = "single"
+
+    def refusals(self, spec: ExperimentSpec) -> Refusals:
+        if (workers := spec.resources.workers) != 1:
+            yield (
+                "resources.workers",
+                f"strategy 'single' is one process; given were {workers} workers; "
+                "set strategy to ddp, or workers to 1",
+            )
 
 
 class DdpOptions(_StrategyOptions):
     """PyTorch DistributedDataParallel."""
+
+    engine = "raysuite.parallel.ddp:Ddp"
+    verified = ({},)
 
     name: Literal["ddp"] = "ddp"
     bucket_mb: float = Field(default=25.0, gt=0)
@@ -63,9 +187,46 @@ class DdpOptions(_StrategyOptions):
     find_unused_parameters: bool = False
     """Search each step's graph for parameters without a gradient."""
 
+    def refusals(self, spec: ExperimentSpec) -> Refusals:
+        if self.static_graph and spec.training.accumulate != 1:
+            yield (
+                "strategy.static_graph",
+                f"training.accumulate is {spec.training.accumulate}, and torch's DDP cannot "
+                "leave out an all-reduce in a static graph; set one of them to its default",
+            )
+
+    def network_refusals(self, network: Network) -> Refusals:
+        without = [*network.unused, *network.sometimes]
+        if without and not self.find_unused_parameters:
+            yield (
+                "strategy.find_unused_parameters",
+                f"{listed(without)}: no gradient in a training step, for which ddp would wait; set "
+                "it to true, or remove or freeze what the output does not depend on",
+            )
+
+    def traffic(self, accumulate: int, parameters: int, gradient_bytes: int) -> Traffic | None:
+        bits = {"none": 32, "fp16": 16, "bf16": 16}.get(self.compression)
+        return None if bits is None else Traffic(gradient_bytes * bits // 32)
+
+    def lossless(self) -> Self:
+        return self.model_copy(update={"compression": "none"})
+
+    def several_reductions(self) -> tuple[Self, float]:
+        size = min(self.bucket_mb, _SMALL_BUCKET_MB)
+        return self.model_copy(update={"bucket_mb": size}), 0.0
+
+
+_CYCLES = 3
+"""Horovod's cycles in a pause of the gate between two layers."""
+
 
 class HorovodOptions(_StrategyOptions):
     """Horovod's DistributedOptimizer."""
+
+    engine = "raysuite.parallel.horovod:Horovod"
+    part = "horovod"
+    verified = ({},)
+    has_timeline = True
 
     name: Literal["horovod"] = "horovod"
     compression: Literal["none", "fp16"] = "none"
@@ -87,9 +248,47 @@ class HorovodOptions(_StrategyOptions):
     def own_accumulation_key(self) -> str:
         return "strategy.backward_passes_per_step"
 
+    @property
+    def process_settings(self) -> Hashable:
+        return (self.fusion_threshold_mb, self.cycle_time_ms)
+
+    @property
+    def own_processes(self) -> bool:
+        # Horovod 0.28.1 crashes (SIGSEGV) where it starts again after a start with both
+        own = HorovodOptions()
+        return (
+            self.fusion_threshold_mb != own.fusion_threshold_mb
+            and self.cycle_time_ms != own.cycle_time_ms
+        )
+
+    def network_refusals(self, network: Network) -> Refusals:
+        yield from _sometimes(self.name, network)
+
+    def traffic(self, accumulate: int, parameters: int, gradient_bytes: int) -> Traffic | None:
+        if self.adasum:
+            return None
+        return Traffic(gradient_bytes // (2 if self.compression == "fp16" else 1))
+
+    def lossless(self) -> Self:
+        return self.model_copy(update={"compression": "none", "adasum": False})
+
+    def several_reductions(self) -> tuple[Self, float]:
+        # its fusion threshold is read at a process's start: pauses that are longer than a cycle
+        # keep it from fusing the gradients of two layers
+        return self, _CYCLES * self.cycle_time_ms / 1e3
+
+
+_REUSED_BELOW = 10**9
+"""DeepSpeed's `stage3_max_reuse_distance`: smaller models keep what the forward pass gathered for
+the backward pass."""
+
 
 class DeepSpeedOptions(_StrategyOptions):
     """DeepSpeed's engine with ZeRO."""
+
+    engine = "raysuite.parallel.deepspeed:DeepSpeed"
+    part = "deepspeed"
+    verified = tuple({"zero_stage": stage} for stage in range(4))
 
     name: Literal["deepspeed"] = "deepspeed"
     zero_stage: Literal[0, 1, 2, 3] = 1
@@ -102,9 +301,75 @@ class DeepSpeedOptions(_StrategyOptions):
     """Reduce gradients while the backward pass still runs (stages 1 to 3). Left out: as DeepSpeed
     does by itself, in stage 3 alone."""
 
+    def refusals(self, spec: ExperimentSpec) -> Refusals:
+        needed = {"none": 0, "optimizer": 1, "parameters": 3}[self.offload]
+        if self.zero_stage < needed:
+            yield (
+                "strategy.offload",
+                f"offloading the {self.offload} needs zero_stage {needed} or more; "
+                f"given was {self.zero_stage}",
+            )
+        if spec.optimizer.name in ("lars", "lamb") and self.zero_stage >= 1:
+            yield (
+                "optimizer.name",
+                f"{spec.optimizer.name} needs the norm of each whole weight tensor, and ZeRO's "
+                f"stage {self.zero_stage} flattens and shards them; set strategy.zero_stage to 0, "
+                "another strategy, or optimizer to sgd or adamw",
+            )
+        if spec.training.ema_decay is not None and self.zero_stage == 3:
+            yield (
+                "training.ema_decay",
+                "the average needs whole weights on every rank, and ZeRO's stage 3 shards them; "
+                "set strategy.zero_stage to 2 or less, or leave ema_decay out",
+            )
+
+    def network_refusals(self, network: Network) -> Refusals:
+        yield from _sometimes(self.name, network)
+        if network.scalar:
+            yield (
+                "strategy.name",
+                f"{listed(network.scalar)}: of no dimension, which DeepSpeed cannot broadcast; "
+                "give it the shape [1], or choose another strategy",
+            )
+        if self.zero_stage == 3 and (network.empty or network.scripted):
+            what = (
+                f"{listed(network.empty)}: without a value" if network.empty else "a ScriptModule"
+            )
+            yield (
+                "strategy.zero_stage",
+                f"{what}, which stage 3 cannot shard; set it to 2 or less",
+            )
+
+    def traffic(self, accumulate: int, parameters: int, gradient_bytes: int) -> Traffic | None:
+        """None with offloading, and for ZeRO-3 with accumulation or 10^9 parameters.
+
+        ZeRO's authors count 2 Ψ numbers that each worker sends in stages 1 and 2, and 3 Ψ in stage
+        3 (Rajbhandari et al. 2020, "ZeRO", section 7). DeepSpeed 0.19 all-reduces the gradients in
+        stages 1 and 2, where a reduce-scatter would do, and then gathers the weights: 3 Ψ. In
+        stage 3 it gathers the weights once, not twice, unless they are very many: 2 Ψ.
+        """
+        if self.offload != "none":
+            return None
+        if self.zero_stage == 0:
+            return Traffic(gradient_bytes)
+        if self.zero_stage < 3:  # from stage 2 on, each micro-batch's gradients are reduced
+            times = accumulate if self.zero_stage == 2 else 1
+            return Traffic(gradient_bytes * times, 0, gradient_bytes)
+        if accumulate > 1 or parameters >= _REUSED_BELOW:
+            return None
+        return Traffic(0, gradient_bytes, 4 * parameters)
+
+    def several_reductions(self) -> tuple[Self, float] | None:
+        if self.zero_stage == 0:
+            return None  # DeepSpeed reduces in a buffer of a size of its own then
+        size = min(self.bucket_mb, _SMALL_BUCKET_MB)
+        return self.model_copy(update={"bucket_mb": size}), 0.0
+
 
 class PipelineOptions(_StrategyOptions):
     """The network is cut into stages, one on each worker; micro-batches pass through them."""
+
+    engine = "raysuite.parallel.pipeline.engine:Pipeline"
 
     name: Literal["pipeline"] = "pipeline"
     schedule: ScheduleName = "1f1b"
@@ -153,7 +418,7 @@ class PipelineOptions(_StrategyOptions):
     def own_accumulation_key(self) -> str:
         return "strategy.micro_batches"
 
-    def examined(self) -> PipelineOptions:
+    def examined(self) -> Self:
         return self.model_copy(update={"partition": "auto"})
 
     def operations(self, micro_batches: int) -> tuple[tuple[Operation, ...], ...]:
@@ -169,6 +434,30 @@ class CustomOptions(_StrategyOptions):
     options: dict[str, Any] = Field(default_factory=dict)
     """Passed to it as they are."""
 
+    @property
+    def imports(self) -> Mapping[str, str]:
+        return {"strategy.target": self.target}
+
+
+_MOST_NAMES = 5
+
+
+def listed(names: Sequence[str]) -> str:
+    """`parameters a, b and 3 more`."""
+    more = len(names) - _MOST_NAMES
+    shown = ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+    return f"parameter{'s' if len(names) > 1 else ''} {shown}"
+
+
+def _sometimes(name: str, network: Network) -> Refusals:
+    if network.sometimes:
+        yield (
+            "strategy.name",
+            f"{listed(network.sometimes)}: a gradient in some steps only; {name} takes it as zero "
+            "in the others, so that momentum and weight decay change the weights, which other "
+            "strategies leave; take ddp with find_unused_parameters: true",
+        )
+
 
 StrategyOptions = Annotated[
     SingleOptions
@@ -180,3 +469,9 @@ StrategyOptions = Annotated[
     Field(discriminator="name"),
     BeforeValidator(expand_shorthand),
 ]
+
+STRATEGY_OPTIONS: dict[str, type[_StrategyOptions]] = {
+    options.model_fields["name"].default: options
+    for options in get_args(get_args(StrategyOptions)[0])
+}
+"""By name; a strategy of the user's own is called `custom`."""

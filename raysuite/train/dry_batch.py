@@ -12,7 +12,6 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -33,9 +32,8 @@ from raysuite.plan import RunPlan
 from raysuite.spec.data import DataOptions
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.experiment import ModelOptions
-from raysuite.spec.strategies import PipelineOptions, StrategyOptions
+from raysuite.spec.strategies import Network, PipelineOptions, StrategyOptions, listed
 
-_MOST_NAMES = 5
 _LARGE = 2 * 10**7
 """Parameters."""
 _IMAGES = 2
@@ -48,23 +46,6 @@ _STRIDES = (
     "; the images are channels_last: use flatten or reshape in the place of view, or set "
     "training.memory_format: contiguous"
 )
-
-
-@dataclass(frozen=True)
-class Network:
-    """What of a network a strategy depends on."""
-
-    unused: tuple[str, ...]
-    """Parameters that no pass gave a gradient."""
-    sometimes: tuple[str, ...]
-    """Parameters that one pass gave a gradient and the other did not."""
-    sparse: tuple[str, ...]
-    """Parameters with sparse gradients."""
-    scalar: tuple[str, ...]
-    """Parameters of no dimension."""
-    empty: tuple[str, ...]
-    """Parameters of no value."""
-    scripted: bool
 
 
 def mistakes(plan: RunPlan) -> list[Mistake]:
@@ -140,7 +121,7 @@ def examine(model: nn.Module, facts: DatasetFacts, memory_format: str = "contigu
     odd = [n for n, each in named.items() if each.is_floating_point() and each.dtype != torch.float]
     if odd:
         raise UserError(
-            f"{_listed(odd)}: {str(named[odd[0]].dtype).removeprefix('torch.')}, and weights and "
+            f"{listed(odd)}: {str(named[odd[0]].dtype).removeprefix('torch.')}, and weights and "
             "images are float32 here; leave out .double(), .half() and the like: "
             "training.precision computes in 16 bits"
         )
@@ -206,34 +187,13 @@ def _checked(output: object, classes: int) -> Tensor:
 
 def _refused(strategy: StrategyOptions, network: Network) -> dict[str, str]:
     """What this network has that this strategy cannot train: key -> message."""
-    zero = strategy.zero_stage if strategy.name == "deepspeed" else None
     found = {}
     if network.sparse:
         found["model.name"] = (
-            f"{_listed(network.sparse)}: sparse gradients, which strategies average differently; "
+            f"{listed(network.sparse)}: sparse gradients, which strategies average differently; "
             "set sparse=False in the layer"
         )
-    without = [*network.unused, *network.sometimes]
-    if strategy.name == "ddp" and not strategy.find_unused_parameters and without:
-        found["strategy.find_unused_parameters"] = (
-            f"{_listed(without)}: no gradient in a training step, for which ddp would wait; set it "
-            "to true, or remove or freeze what the output does not depend on"
-        )
-    if strategy.name in ("horovod", "deepspeed") and network.sometimes:
-        found["strategy.name"] = (
-            f"{_listed(network.sometimes)}: a gradient in some steps only; {strategy.name} takes "
-            "it as zero in the others, so that momentum and weight decay change the weights, which "
-            "other strategies leave; take ddp with find_unused_parameters: true"
-        )
-    if zero is not None and network.scalar:
-        found["strategy.name"] = (
-            f"{_listed(network.scalar)}: of no dimension, which DeepSpeed cannot broadcast; give "
-            "it the shape [1], or choose another strategy"
-        )
-    if zero == 3 and (network.empty or network.scripted):
-        what = f"{_listed(network.empty)}: without a value" if network.empty else "a ScriptModule"
-        found["strategy.zero_stage"] = f"{what}, which stage 3 cannot shard; set it to 2 or less"
-    return found
+    return found | dict(strategy.network_refusals(network))
 
 
 @cache
@@ -259,12 +219,6 @@ def _unread(data: str, facts: DatasetFacts) -> str:
 
 def _images(shape: tuple[int, ...], device: torch.device, strides: torch.memory_format) -> Tensor:
     return torch.randn(shape, device=device).contiguous(memory_format=strides)
-
-
-def _listed(names: list[str] | tuple[str, ...]) -> str:
-    more = len(names) - _MOST_NAMES
-    shown = ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
-    return f"parameter{'s' if len(names) > 1 else ''} {shown}"
 
 
 def main(file: Path) -> None:

@@ -38,9 +38,6 @@ from raysuite.plan import RunPlan
 from raysuite.records import GateVerdict
 from raysuite.spec.optimizers import OptimizerOptions
 from raysuite.spec.strategies import (
-    DdpOptions,
-    DeepSpeedOptions,
-    HorovodOptions,
     StrategyOptions,
 )
 from raysuite.train import examination
@@ -57,11 +54,6 @@ _TENSOR_16_BITS = 0.5
 """Largest relative error of one tensor's update; right ones showed at most 0.3."""
 _LEAST_MOVE = 0.01
 """Of lossy options: the least way of a weight, beside one process's."""
-
-_SMALL_BUCKET_MB = 2 / 1024
-"""512 values of fp32, of the small network's 1,954: three buckets."""
-_CYCLES = 3
-"""Horovod's cycles that pass between two layers, so that it does not fuse their gradients."""
 
 _BITING_CLIP = 0.05
 """A gradient norm that the small network exceeds in every step."""
@@ -84,7 +76,7 @@ def check(plan: RunPlan, world: World, strategy: Strategy, facts: dict[str, Any]
         plan.memory_format,
     )
     own = _own(plan.spec.optimizer)
-    if options.name == "custom":
+    if options.imports:
         return examine(options, world, strategy, settings, plan.run_id, own)
     strategy = _examined(options, world, strategy)
     engine = make_engine(strategy, world, settings, layers=_layers(options))
@@ -124,7 +116,7 @@ def examine(
     settings = settings or StepSettings(1, options.own_accumulation or 1)
     compare = partial(examination.compare, layers=_layers(options))
     strategy = _examined(options, world, strategy)
-    exact, plain_options = strategy, without_loss(options) if strategy.lossy else options
+    exact, plain_options = strategy, options.lossless() if strategy.lossy else options
     judged = plain_options is not None
     if strategy.lossy and plain_options is not None:
         exact = _started(plain_options, world)
@@ -139,8 +131,7 @@ def examine(
     several = _several_reductions(exact, plain_options, world, pure)
     if several is not None:
         plain.append(several)
-        paused = isinstance(plain_options, HorovodOptions)
-        rule += f", {'with pauses between layers' if paused else 'with several buckets'} too"
+        rule += ", with several reductions a step too"
     if optimizer is not None:
         plain.append(compare(exact, world, pure, optimizer=optimizer))
     batch_norm = compare(exact, world, pure, batch_norm=True)
@@ -199,16 +190,12 @@ def _several_reductions(
 ) -> Comparison | None:
     """The comparison in which the gradients of a step are reduced in several parts; None of a
     strategy with which raysuite cannot bring that about."""
-    if isinstance(options, HorovodOptions):  # its threshold of fusion is read at a process's start
-        pause_s = _CYCLES * options.cycle_time_ms / 1e3
-        return examination.compare(exact, world, settings, pause_s=pause_s)
-    if not isinstance(options, DdpOptions | DeepSpeedOptions):
+    several = options.several_reductions() if options is not None else None
+    if several is None:
         return None
-    if isinstance(options, DeepSpeedOptions) and options.zero_stage == 0:
-        return None  # DeepSpeed reduces in a buffer of a size of its own then
-    size = min(options.bucket_mb, _SMALL_BUCKET_MB)
-    small = _started(options.model_copy(update={"bucket_mb": size}), world)
-    return examination.compare(small, world, settings)
+    changed, pause_s = several
+    strategy = exact if changed == options else _started(changed, world)
+    return examination.compare(strategy, world, settings, pause_s=pause_s)
 
 
 def _started(options: StrategyOptions, world: World) -> Strategy:
@@ -276,15 +263,6 @@ def _verdict(options: StrategyOptions, world: World, run_id: str, **found: Any) 
         steps=len(RATES),
         **{**failed, **found},
     )
-
-
-def without_loss(options: StrategyOptions) -> StrategyOptions | None:
-    """The same options without those that change the arithmetic; None where there are no such."""
-    if options.name == "ddp":
-        return options.model_copy(update={"compression": "none"})
-    if options.name == "horovod":
-        return options.model_copy(update={"compression": "none", "adasum": False})
-    return None
 
 
 def _told_by_rank_0(comm: Comm, known: bool) -> bool:

@@ -12,14 +12,6 @@ from raysuite.spec.loaders import LoaderOptions
 if TYPE_CHECKING:
     import torch
 
-_LOADERS = {
-    "native": "raysuite.data.loaders.native:NativeLoader",
-    "dali": "raysuite.data.loaders.dali:DaliLoader",
-    "memory": "raysuite.data.loaders.memory:MemoryLoader",
-    "synthetic": "raysuite.data.loaders.synthetic:SyntheticLoader",
-    "ray_data": "raysuite.data.loaders.ray_data:RayDataLoader",
-}
-
 
 def make_loader(
     prepared: Prepared, split: Split, options: LoaderOptions, device: torch.device
@@ -29,5 +21,5 @@ def make_loader(
     Raises MissingPartError where it is not installed, and DataError where it cannot load this
     data set on this device.
     """
-    loader: Loader = load(_LOADERS[options.name])(prepared, split, options, device)
+    loader: Loader = load(options.implementation)(prepared, split, options, device)
     return loader

@@ -17,7 +17,7 @@ from raysuite.data.pixels import header_of, size_of
 from raysuite.data.source import open_source
 from raysuite.measure.environment import environment
 from raysuite.orchestrate.loading.rounds import Fact, measure
-from raysuite.plan.loading import LoadingPlan
+from raysuite.plan.loading import LoadingPlan, loader_options
 from raysuite.records.loading import Candidate, LoadingBench, Material
 from raysuite.units import GIB, human_bytes
 
@@ -115,7 +115,7 @@ def _excused(candidate: Candidate, material: Material, asked: bool) -> Candidate
     """The candidate, with the reason why it cannot or should not be tried."""
     if candidate.kind == "decoding" and not material.encoded:
         return candidate.model_copy(update={"excuse": "the files hold bare pixels"})
-    if asked or candidate.options.get("name") != "memory":
+    if asked or candidate.kind != "loader" or not loader_options(candidate).holds_decoded:
         return candidate
     size = material.pixel_bytes * material.samples
     if size <= min(MOST_DECODED, 0.5 * psutil.virtual_memory().available):

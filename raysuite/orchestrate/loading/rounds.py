@@ -27,7 +27,7 @@ from raysuite.data.resizing import fit_into
 from raysuite.data.source import open_source
 from raysuite.errors import RaysuiteError
 from raysuite.orchestrate.loading.timing import Trial, timed
-from raysuite.plan.loading import LoadingPlan
+from raysuite.plan.loading import LoadingPlan, loader_options
 from raysuite.records.loading import Failure, Stages, Timing
 
 # What an image costs one thread of `native`, stage by stage.
@@ -97,7 +97,8 @@ def measure(
     A candidate that fails is left out of the rounds that follow.
     """
     tried = {each.name: each for each in plan.candidates if not each.excuse}
-    native = next((each for each in tried.values() if each.options.get("name") == "native"), None)
+    loaders = (each for each in tried.values() if each.kind == "loader")
+    native = next((each for each in loaders if loader_options(each).has_stages), None)
     failed: set[str] = set()
     for repeat in range(plan.repeats):
         names = [*turn(list(tried), repeat), *([STAGES] if native else [])]

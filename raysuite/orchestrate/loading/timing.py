@@ -53,7 +53,7 @@ def timed(trial: Trial) -> Timing:
 def _loader(trial: Trial, stack: ExitStack) -> Timing:
     plan, began = trial.plan, time.perf_counter()
     options = loader_options(trial.candidate)
-    if options.name == "ray_data":
+    if options.needs_ray:
         stack.enter_context(connect(None))
     device = torch.device("cuda" if plan.device == "gpu" else "cpu")
     loader = make_loader(trial.prepared, plan.split, options, device)

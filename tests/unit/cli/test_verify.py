@@ -65,9 +65,7 @@ def test_strategies_and_settings_are_handed_on(asked: list[Request]) -> None:
 
 
 def test_all_that_are_installed(asked: list[Request], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "importlib.util.find_spec", lambda name: None if name == "horovod" else object()
-    )
+    monkeypatch.setattr("raysuite.parts.installed", lambda part: part != "horovod")
     assert invoke().exit_code == 0
     names = [options.name for options in asked[0].strategies]
     assert names == ["ddp", *["deepspeed"] * 4]

@@ -11,7 +11,7 @@ import pytest
 from raysuite.measure import parts
 from raysuite.measure.parts import Part, State, try_part
 
-PART = Part("pretend", "make setup", trial="pretend", required=False, deadline_s=120)
+PART = Part("pretend", "pretend", required=False, deadline_s=120)
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_a_missing_part_is_bad_only_where_it_is_required(trial: Path) -> None:
     assert (finding.state, finding.note) == (State.MISSING, "no module named x")
     assert finding.mend == "make setup"
     assert not finding.bad
-    assert try_part(Part("pretend", "make setup", trial="pretend")).bad
+    assert try_part(Part("pretend", "pretend")).bad
 
 
 def test_a_crash_is_a_broken_part(trial: Path) -> None:
@@ -51,7 +51,7 @@ def test_a_crash_is_a_broken_part(trial: Path) -> None:
 def test_a_hang_is_a_broken_part_and_its_children_die(trial: Path, tmp_path: Path) -> None:
     beat = tmp_path / "beat"
     trial.write_text(f"#!/bin/sh\n(while :; do date +%N > {beat}; sleep 0.05; done) &\nwait\n")
-    finding = try_part(Part("pretend", "make setup", trial="pretend", deadline_s=5))
+    finding = try_part(Part("pretend", "pretend", deadline_s=5))
     assert (finding.state, finding.note) == (State.BROKEN, "no answer within 5 s")
     last = beat.read_text()
     time.sleep(0.3)
@@ -78,4 +78,4 @@ def test_compiler_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_tried_part_has_a_trial() -> None:
     from raysuite.measure.trials import TRIALS
 
-    assert [part.trial for part in parts.TRIED] == list(TRIALS)
+    assert [part.name for part in parts.TRIED] == list(TRIALS)

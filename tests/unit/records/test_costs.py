@@ -9,10 +9,10 @@ import pytest
 
 from raysuite.plan import make_plans
 from raysuite.records import EpochFinished, RunCosts, TimeShares, make_rows, results_figures
-from raysuite.records.costs import Costs, row_costs, run_costs
+from raysuite.records.costs import Costs, row_costs, run_costs, step_traffic
 from raysuite.records.power import PowerUse, once
-from raysuite.records.traffic import Traffic, step_traffic
 from raysuite.spec import Document
+from raysuite.spec.strategies import Traffic
 from tests.fake_results import TWELVE_ROWS, epoch, write_results
 
 

@@ -1,0 +1,86 @@
+"""Parts of the installation: declared once, for `doctor`, plans, images, tests and provenance.
+
+To add a part: a line here, its trial in `raysuite/measure/trials.py`, and, where it brings
+packages, an extra of the same name in pyproject.toml.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+
+_SETUP = "make setup"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part, how it is found, tried and installed."""
+
+    name: str
+    """Also of its extra in pyproject.toml, of its trial and in RAYSUITE_REQUIRE."""
+    title: str = ""
+    """What `doctor` calls it; empty for what it does not try."""
+    module: str = ""
+    """What is imported of it."""
+    distribution: str = ""
+    """The installed package that carries its version."""
+    extra: bool = False
+    """Whether it can be left out of an installation."""
+    in_images: bool = True
+    """Whether `raysuite image build` installs its extra."""
+    required: bool = True
+    """Whether raysuite needs it for anything at all."""
+    install: str = _SETUP
+    """What to do where it is missing or broken."""
+    deadline_s: float = 90.0
+    """Of its trial."""
+
+
+def _extra(name: str, title: str, module: str, distribution: str, images: bool = True) -> Part:
+    return Part(name, title, module, distribution, extra=True, in_images=images, required=False)
+
+
+PARTS = (
+    Part("torch", "torch", "torch", "torch"),
+    Part("torchvision", "torchvision", "torchvision", "torchvision"),
+    Part("ray", "ray", "ray", "ray"),
+    Part("gloo", "gloo all-reduce", "torch.distributed", "torch"),
+    _extra("horovod", "horovod all-reduce", "horovod.torch", "horovod"),
+    _extra("deepspeed", "deepspeed ZeRO step", "deepspeed", "deepspeed"),
+    _extra("dali", "DALI pipeline", "nvidia.dali", "nvidia-dali-cuda120"),
+    _extra("timm", "timm model", "timm", "timm"),
+    _extra("postgres", "", "psycopg", "psycopg", images=False),
+    Part("mlflow", "mlflow", "mlflow", "mlflow"),
+    Part(
+        "gpu",
+        "GPU",
+        required=False,
+        install="install NVIDIA's driver (docs/how-to/images.md names the oldest); without a GPU: the CPU",
+    ),
+)
+EXTRAS = tuple(part for part in PARTS if part.extra)
+_BY_NAME = {part.name: part for part in PARTS}
+
+
+def part(name: str) -> Part:
+    """The part of that name. Raises KeyError for one that is not in the table."""
+    return _BY_NAME[name]
+
+
+@cache
+def installed(name: str) -> bool:
+    """Whether a part is there; True without a name. It is found, not imported: importing costs
+    seconds and gigabytes."""
+    if not name:
+        return True
+    try:
+        return find_spec(part(name).module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def owner(module: str) -> Part | None:
+    """The optional part to which a module belongs."""
+    top = module.partition(".")[0]
+    return next((each for each in EXTRAS if each.module.partition(".")[0] == top), None)
