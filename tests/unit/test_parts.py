@@ -1,4 +1,4 @@
-"""The table of parts agrees with pyproject.toml and with the capabilities of strategies and loaders."""
+"""The table of parts agrees with pyproject.toml, strategies and loaders name what is in it."""
 
 from __future__ import annotations
 
