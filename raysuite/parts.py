@@ -56,7 +56,7 @@ PARTS = (
         "gpu",
         "GPU",
         required=False,
-        install="install NVIDIA's driver (docs/how-to/images.md names the oldest); without a GPU: the CPU",
+        install="install NVIDIA's driver (docs/how-to/images.md names the oldest), or use the CPU",
     ),
 )
 EXTRAS = tuple(part for part in PARTS if part.extra)
