@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from raysuite.plan import RunPlan
+    from raysuite.spec.schedules import Operation, Schedule
 
 
 def plan(
@@ -90,30 +91,50 @@ def plan(
 
 def _schedules(plans: Sequence[RunPlan]) -> Iterator[str]:
     """Each schedule once, drawn as if a backward pass took twice as long as a forward pass."""
-    from raysuite.spec.schedules import bubble, timeline
+    from raysuite.spec.schedules import bubble, in_flight, timeline, versions_held
 
     drawn: dict[Any, list[int]] = {}
     for number, each in enumerate(plans, 1):
-        if each.schedule:
+        if each.schedule is not None:
             drawn.setdefault(each.schedule, []).append(number)
     if not drawn:
         yield "no run is a pipeline"
-    for operations, runs in drawn.items():
+    for schedule, runs in drawn.items():
+        steps = schedule.steps_to_fill + 2 if schedule.asynchronous else 1
+        operations = schedule.operations(steps)
         slots = timeline(operations)
-        width = len(str(max(each.micro_batch for each in operations[0]))) + 1
+        width = max(len(_passed(slot.operation, schedule)) for own in slots for slot in own)
         which = ", ".join(map(str, runs))
-        yield f"step of run{'s' if len(runs) > 1 else ''} {which}: f forward, b backward, . idle"
-        for stage, own in enumerate(slots):
+        of = "step" if steps == 1 else f"first {steps} steps"
+        yield (
+            f"{of} of run{'s' if len(runs) > 1 else ''} {which}, {schedule.name}: f forward, "
+            "b backward, . idle"
+        )
+        for worker, own in enumerate(slots):
             line = ""
             for slot in own:
                 line += "." * (round(slot.begin) * width - len(line))
-                text = f"{slot.operation.kind[0]}{slot.operation.micro_batch}"
-                line += text.ljust(round(slot.end - slot.begin) * width, "-")
-            yield f"  stage {stage}  {line}"
-        yield (
-            f"  bubble {bubble(slots):.1%} of the stages' time, if they are equally fast and "
-            "transfers cost nothing"
-        )
+                if text := _passed(slot.operation, schedule):
+                    line += text.ljust(round(slot.end - slot.begin) * width, "-")
+            yield f"  worker {worker}  {line}"
+        held = ", ".join(str(in_flight(own)) for own in operations)
+        yield f"  activations of at most {held} micro-batches on each worker"
+        if schedule.asynchronous:
+            kept = ", ".join(str(versions_held(own)) for own in operations)
+            yield f"  at most {kept} versions of the weights; no bubble once the pipeline is full"
+        else:
+            yield (
+                f"  bubble {bubble(slots):.1%} of the workers' time, if stages are equally fast "
+                "and transfers cost nothing"
+            )
+
+
+def _passed(operation: Operation, schedule: Schedule) -> str:
+    """Such as f3, or f3a in the first of several stages of a worker; empty for an update."""
+    if operation.kind == "update":
+        return ""
+    part = chr(ord("a") + operation.stage // len(schedule.replicas)) if schedule.chunks > 1 else ""
+    return f"{operation.kind[0]}{operation.micro_batch}{part}"
 
 
 _OWN = ("#", "run")

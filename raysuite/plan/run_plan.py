@@ -10,7 +10,7 @@ from raysuite.records.names import block_name, key_name, workers_name
 from raysuite.spec import ExperimentSpec
 from raysuite.spec.batches import AutoBatch
 from raysuite.spec.datasets import DatasetFacts
-from raysuite.spec.schedules import Operation
+from raysuite.spec.schedules import Schedule
 
 
 class RunPlan(BaseModel):
@@ -62,9 +62,9 @@ class RunPlan(BaseModel):
         return self.workers // self.spec.strategy.model_workers
 
     @property
-    def schedule(self) -> tuple[tuple[Operation, ...], ...]:
-        """[stages][...]: what each stage of a pipeline does in a step; empty without stages."""
-        return self.spec.strategy.operations(self.accumulate)
+    def schedule(self) -> Schedule | None:
+        """What each worker of a pipeline does in which order; None without stages."""
+        return self.spec.strategy.pipeline(self.accumulate)
 
     @property
     def strategy_name(self) -> str:

@@ -1,102 +1,276 @@
-"""Pipeline schedules as data: what each stage does in one optimiser step, in which order.
+"""Pipeline schedules as data: what each worker does in which order, and with which weights.
 
-The order of sends and receives follows from it: a stage receives what an operation needs right
-before it, and sends what the operation gives right after it.
+A `Schedule` makes lists of `Operation`. The runtime in `raysuite.parallel.pipeline` executes them,
+`raysuite plan --schedule` draws them, the gate's oracle takes the versions of weights from them.
+The order of sends and receives follows from it: a worker receives what a pass needs right before
+it, and sends what the pass gives right after it.
+
+All schedules are one rule: pass n forward, then pass n - d backward, where the delay d depends on
+the worker. Synchronous ones let the pipeline run empty in each step, before the weights change;
+asynchronous ones do not, so that a pass may find weights that lack the updates of passes in flight.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-ScheduleName = Literal["model_parallel", "gpipe", "1f1b"]
+ScheduleName = Literal[
+    "model_parallel", "gpipe", "1f1b", "interleaved_1f1b", "pipedream", "pipedream_2bw"
+]
+ASYNCHRONOUS = ("pipedream", "pipedream_2bw")
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One pass of one micro-batch through one stage."""
+    """A pass of one micro-batch through one stage, or an update of a stage's weights."""
 
-    kind: Literal["forward", "backward"]
+    kind: Literal["forward", "backward", "update"]
     micro_batch: int
-    """From 0, in the order of the optimiser step."""
+    """Counted from 0 since the pipeline was empty before its first step. Of an update, the last one
+    whose gradient it takes."""
+    stage: int = 0
+    """From 0, in the order of the network."""
+    version: int = 0
+    """Updates, since the pipeline was empty, that the weights of this pass contain: equal for both
+    passes of a micro-batch through a stage. Of an update, those before it."""
 
 
-def operations(
-    schedule: ScheduleName, stages: int, micro_batches: int
-) -> tuple[tuple[Operation, ...], ...]:
-    """[stages][2 * micro_batches] operations. The passes of each kind are in the order of
-    micro-batches in every stage, so that gradients are summed in the same order everywhere.
+@dataclass(frozen=True)
+class Schedule:
+    """Of one copy of a pipeline."""
 
-    gpipe: Huang et al. 2019, "GPipe", figure 2c. 1f1b: Narayanan et al. 2019, "PipeDream", figure
-    8, with a flush (Narayanan et al. 2021, "Memory-Efficient Pipeline-Parallel DNN Training",
-    PipeDream-Flush). Both are those of torch.distributed.pipelining.
-    """
-    return tuple(
-        _interleaved(_warm_up(schedule, stages - stage, micro_batches), micro_batches)
-        for stage in range(stages)
-    )
+    name: ScheduleName
+    micro_batches: int
+    """Of a step, which ends with one update of every stage."""
+    replicas: tuple[int, ...] = (1,)
+    """Workers of each part of the network, which take its micro-batches in turn."""
+    chunks: int = 1
+    """Stages of each worker in interleaved_1f1b: worker w has stages w, w + W, w + 2 W, ..."""
+    vertical_sync: bool = False
+    """In pipedream: every stage uses the version with which the micro-batch entered stage 0."""
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether the pipeline stays full from step to step."""
+        return self.name in ASYNCHRONOUS
+
+    @property
+    def stages(self) -> int:
+        """Contiguous parts of the network."""
+        return len(self.replicas) * self.chunks
+
+    @property
+    def workers(self) -> int:
+        """Of one copy; those of a stage stand next to each other."""
+        return sum(self.replicas)
+
+    def place(self, worker: int) -> tuple[int, int]:
+        """(first stage of a worker, its number among the workers of that stage)."""
+        for stage, count in enumerate(self.replicas):
+            if worker < count:
+                return stage, worker
+            worker -= count
+        raise ValueError("there are not so many workers")
+
+    def worker(self, stage: int, micro_batch: int) -> int:
+        """Who passes a micro-batch through a stage: its workers in turn."""
+        part = stage % len(self.replicas)
+        return sum(self.replicas[:part]) + micro_batch % self.replicas[part]
+
+    def delay(self, worker: int) -> int:
+        """Passes forward that a worker is ahead of its passes backward.
+
+        gpipe: Huang et al. 2019, "GPipe", figure 2c. 1f1b: Narayanan et al. 2021, "Memory-Efficient
+        Pipeline-Parallel DNN Training", PipeDream-Flush. interleaved_1f1b: Narayanan et al. 2021,
+        "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", section
+        2.2. Those three are as torch.distributed.pipelining has them. pipedream and its 2BW:
+        Narayanan et al. 2019, "PipeDream", section 3.2, with workers of a stage in turn (1F1B-RR).
+        """
+        stage, _ = self.place(worker)
+        behind = len(self.replicas) - 1 - stage
+        match self.name:
+            case "model_parallel":
+                return 0
+            case "gpipe":
+                return self.micro_batches
+            case "interleaved_1f1b":
+                return 2 * behind + (self.chunks - 1) * len(self.replicas)
+            case _:
+                return sum(self.replicas[stage + 1 :]) // self.replicas[stage]
+
+    def step(self, worker: int, index: int) -> Iterator[Operation]:
+        """What a worker does in step `index`, counted from 0 since the pipeline was empty."""
+        count, delay = self._passes(worker), self.delay(worker)
+        first = index * count
+        begin = 0 if self.asynchronous else first  # the first pass since the pipeline was empty
+        for number in range(first, first + count):
+            yield self._pass("forward", worker, number)
+            if number - delay >= begin:
+                yield from self._backward(worker, number - delay)
+        if not self.asynchronous:
+            for number in range(max(first, first + count - delay), first + count):
+                yield from self._backward(worker, number)
+
+    def drain(self, worker: int, steps: int) -> Iterator[Operation]:
+        """What is left after so many steps, until the pipeline is empty."""
+        if self.asynchronous:
+            end = steps * self._passes(worker)
+            for number in range(max(0, end - self.delay(worker)), end):
+                yield from self._backward(worker, number)
+
+    def operations(self, steps: int = 1) -> tuple[tuple[Operation, ...], ...]:
+        """[workers][...]: of so many steps, from an empty pipeline to an empty one."""
+        return tuple(
+            (
+                *(each for index in range(steps) for each in self.step(worker, index)),
+                *self.drain(worker, steps),
+            )
+            for worker in range(self.workers)
+        )
+
+    @property
+    def steps_to_fill(self) -> int:
+        """Steps after which an asynchronous pipeline is full; 0 of a synchronous one."""
+        if not self.asynchronous:
+            return 0
+        return max(-(-self.delay(worker) // self._passes(worker)) for worker in range(self.workers))
+
+    def version(self, stage: int, micro_batch: int) -> int:
+        """Updates that the weights contain with which a micro-batch passes through a stage.
+
+        pipedream: those that the stage has made before the pass forward ("weight stashing"), or
+        with vertical_sync those of stage 0 (PipeDream, section 3.3). pipedream_2bw: those before
+        the step before, everywhere (PipeDream-2BW, section 3.1).
+        """
+        step = micro_batch // self.micro_batches
+        if self.name == "pipedream_2bw":
+            return max(step - 1, 0)
+        if self.name != "pipedream":
+            return step
+        worker = self.worker(0 if self.vertical_sync else stage, micro_batch)
+        before = micro_batch // self.replicas[self.place(worker)[0]] - self.delay(worker)
+        return max(before, 0) // self._passes(worker)
+
+    def _passes(self, worker: int) -> int:
+        """Of each kind, in a step."""
+        return self.micro_batches * self.chunks // self.replicas[self.place(worker)[0]]
+
+    def _backward(self, worker: int, number: int) -> Iterator[Operation]:
+        found = self._pass("backward", worker, number)
+        yield found
+        count = self._passes(worker)
+        if (number + 1) % count == 0:
+            stage, _ = self.place(worker)
+            last = (number + 1) // count * self.micro_batches - 1
+            for chunk in range(self.chunks):
+                yield Operation("update", last, stage + chunk * len(self.replicas), number // count)
+
+    def _pass(self, kind: Literal["forward", "backward"], worker: int, number: int) -> Operation:
+        stage, place = self.place(worker)
+        parts = len(self.replicas)
+        if self.chunks > 1:  # as many micro-batches as workers through one chunk, then the next
+            group, rest = divmod(number, parts * self.chunks)
+            chunk, inner = divmod(rest, parts)
+            chunk = chunk if kind == "forward" else self.chunks - 1 - chunk
+            stage, micro_batch = stage + chunk * parts, group * parts + inner
+        else:
+            micro_batch = number * self.replicas[stage] + place
+        return Operation(kind, micro_batch, stage, self.version(stage, micro_batch))
 
 
-def _warm_up(schedule: ScheduleName, from_the_end: int, micro_batches: int) -> int:
-    """Forward passes before the first backward pass of a stage, 1 for the last."""
-    wanted = {"model_parallel": 1, "gpipe": micro_batches, "1f1b": from_the_end}[schedule]
-    return min(wanted, micro_batches)
+def in_flight(own: Sequence[Operation]) -> int:
+    """The most micro-batches, per stage counted, whose activations a worker holds at a time."""
+    held = most = 0
+    for each in own:
+        held += {"forward": 1, "backward": -1, "update": 0}[each.kind]
+        most = max(most, held)
+    return most
 
 
-def _interleaved(warm_up: int, micro_batches: int) -> tuple[Operation, ...]:
-    """`warm_up` forward passes, then a backward and a forward pass in turn."""
-    found = [Operation("forward", index) for index in range(warm_up)]
-    for index in range(micro_batches):
-        found.append(Operation("backward", index))
-        if index + warm_up < micro_batches:
-            found.append(Operation("forward", index + warm_up))
-    return tuple(found)
+def versions_held(own: Sequence[Operation]) -> int:
+    """The most versions of its weights that a worker holds at a time, of `own` operations."""
+    last_use: dict[tuple[int, int], int] = {}
+    for index, each in enumerate(own):
+        last_use[each.stage, each.version] = index
+    most = 1
+    for index, each in enumerate(own):
+        if each.kind == "update":  # it makes the next version
+            held = sum(
+                stage == each.stage and version <= each.version and last > index
+                for (stage, version), last in last_use.items()
+            )
+            most = max(most, held + 1)
+    return most
 
 
 class Slot(NamedTuple):
-    """An operation of a stage and when it begins and ends, in units of one forward pass."""
+    """An operation of a worker and when it begins and ends, in units of one forward pass."""
 
     operation: Operation
     begin: float
     end: float
 
 
-def timeline(
-    schedule: Sequence[Sequence[Operation]], forward: float = 1.0, backward: float = 2.0
-) -> list[list[Slot]]:
-    """[stages][operations] of a step whose stages are equally fast, and whose transfers cost
-    nothing: each operation begins as soon as its stage is free and its input is there.
+def unit_times(operation: Operation) -> float:
+    """A backward pass takes twice as long as a forward pass, and an update nothing."""
+    return {"forward": 1.0, "backward": 2.0, "update": 0.0}[operation.kind]
 
-    Raises ValueError where every stage waits for another.
+
+def timeline(
+    schedule: Sequence[Sequence[Operation]], times: Callable[[Operation], float] = unit_times
+) -> list[list[Slot]]:
+    """[workers][operations]: each begins as soon as its worker is free and its input is there.
+
+    Transfers take no time. Workers of one stage update it together. Raises ValueError where every
+    worker waits for another.
     """
     found: list[list[Slot]] = [[] for _ in schedule]
-    ends: dict[tuple[int, Operation], float] = {}
+    ends: dict[tuple[str, int, int], float] = {}
+    last = max(each.stage for own in schedule for each in own)
+
+    def ready(worker: int, operation: Operation) -> float | None:
+        """When its input is there; None if that is not known yet."""
+        index = len(found[worker])
+        if operation.kind == "update":
+            peers = [
+                other
+                for other, own in enumerate(schedule)
+                if index < len(own) and own[index] == operation
+            ]
+            if any(len(found[peer]) < index for peer in peers):
+                return None
+            return max(found[peer][index - 1].end if index else 0.0 for peer in peers)
+        source = operation.stage + (-1 if operation.kind == "forward" else 1)
+        if not 0 <= source <= last:
+            return 0.0
+        return ends.get((operation.kind, source, operation.micro_batch))
+
     while any(len(slots) < len(own) for slots, own in zip(found, schedule, strict=True)):
-        before = len(ends)
-        for stage, own in enumerate(schedule):
-            while len(found[stage]) < len(own):
-                operation = own[len(found[stage])]
-                source = stage + (-1 if operation.kind == "forward" else 1)
-                if 0 <= source < len(schedule) and (source, operation) not in ends:
+        before = sum(map(len, found))
+        for worker, own in enumerate(schedule):
+            while len(found[worker]) < len(own):
+                operation = own[len(found[worker])]
+                given = ready(worker, operation)
+                if given is None:
                     break
-                begin = max(
-                    ends.get((source, operation), 0.0), found[stage][-1].end if found[stage] else 0
-                )
-                end = begin + (forward if operation.kind == "forward" else backward)
-                ends[stage, operation] = end
-                found[stage].append(Slot(operation, begin, end))
-        if len(ends) == before:
-            raise ValueError("every stage waits for another")
+                begin = max(given, found[worker][-1].end if found[worker] else 0.0)
+                end = begin + times(operation)
+                ends[operation.kind, operation.stage, operation.micro_batch] = end
+                found[worker].append(Slot(operation, begin, end))
+        if sum(map(len, found)) == before:
+            raise ValueError("every worker waits for another")
     return found
 
 
 def bubble(slots: Sequence[Sequence[Slot]]) -> float:
-    """The share of the stages' time in which they idle, of a step from `timeline`.
+    """The share of the workers' time in which they idle, of what `timeline` gave.
 
     (W - 1) / (W - 1 + m) for gpipe and 1f1b with W stages and m micro-batches (Huang et al. 2019,
-    "GPipe", section 2.3), 1 - 1 / W for model parallelism.
+    "GPipe", section 2.3), 1 - 1 / W for model parallelism, (W - 1) / (W - 1 + v m) for
+    interleaved_1f1b with v stages on each worker (Megatron-LM, section 2.2.2).
     """
-    step = max(slot.end for own in slots for slot in own)
+    span = max(slot.end for own in slots for slot in own)
     busy = sum(slot.end - slot.begin for own in slots for slot in own)
-    return 1 - busy / (step * len(slots))
+    return 1 - busy / (span * len(slots))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_a
 from pydantic import BeforeValidator, Field, model_validator
 
 from raysuite.spec.base import IMPORT_PATH, Options, expand_shorthand
-from raysuite.spec.schedules import Operation, ScheduleName, operations
+from raysuite.spec.schedules import Schedule
 
 if TYPE_CHECKING:
     from raysuite.spec.experiment import ExperimentSpec
@@ -142,10 +142,9 @@ class _StrategyOptions(Options):
         bring it about."""
         return None
 
-    def operations(self, micro_batches: int) -> tuple[tuple[Operation, ...], ...]:
-        """[stages][...]: what each stage does in an optimiser step, in order; empty without
-        stages."""
-        return ()
+    def pipeline(self, micro_batches: int) -> Schedule | None:
+        """What each worker of a copy of the network does in which order; None without stages."""
+        return None
 
     def examined(self) -> Self:
         """The options with which the gate checks the strategy on its small network."""
@@ -372,7 +371,7 @@ class PipelineOptions(_StrategyOptions):
     engine = "raysuite.parallel.pipeline.engine:Pipeline"
 
     name: Literal["pipeline"] = "pipeline"
-    schedule: ScheduleName = "1f1b"
+    schedule: Literal["model_parallel", "gpipe", "1f1b"] = "1f1b"
     """Order of the passes. `model_parallel`: one micro-batch at a time through all stages; `gpipe`:
     all forward passes, then all backward passes; `1f1b`: a backward pass as soon as it can be."""
     stages: int = Field(default=2, ge=2)
@@ -421,8 +420,8 @@ class PipelineOptions(_StrategyOptions):
     def examined(self) -> Self:
         return self.model_copy(update={"partition": "auto"})
 
-    def operations(self, micro_batches: int) -> tuple[tuple[Operation, ...], ...]:
-        return operations(self.schedule, self.stages, micro_batches)
+    def pipeline(self, micro_batches: int) -> Schedule:
+        return Schedule(self.schedule, micro_batches, (1,) * self.stages)
 
 
 class CustomOptions(_StrategyOptions):

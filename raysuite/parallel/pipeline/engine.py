@@ -143,7 +143,9 @@ class PipelineEngine(TorchEngine):
         self.optimizer.zero_grad(set_to_none=True)
         total = torch.zeros((), device=self.world.device)
         under_way: dict[int, tuple[Tensor, Tensor]] = {}
-        for operation in self.options.operations(len(micro_batches))[self.stage]:
+        for operation in self.options.pipeline(len(micro_batches)).step(self.stage, 0):
+            if operation.kind == "update":
+                continue
             batch = micro_batches[operation.micro_batch]
             if operation.kind == "forward":
                 given = self._given(batch.images)
