@@ -7,7 +7,7 @@ FIND_PYTHON = for p in python3.11 python3.12 python3.13 python3; do \
 PYTHON ?= $(shell $(FIND_PYTHON))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock demo sweep study check test test-thorough test-fast bench ui image report clean have-python
+.PHONY: help setup lock demo sweep study docs check test test-thorough test-fast bench ui image report clean have-python
 .PHONY: test-units test-contracts test-integration test-lab
 .PHONY: lab-up lab-down lab-status lab-shell cluster-up cluster-status cluster-down submit
 
@@ -39,6 +39,10 @@ study: setup ## A paper's study: STUDY=aach2023-throughput SCALE=laptop; RESUME=
 	$(BIN)/raysuite run experiments/$(STUDY).yaml $(if $(SCALE),--scale $(SCALE)) \
 	  $(if $(RESUME),--resume)
 
+docs: setup ## The documentation site in build/site; a broken link is an error
+	$(BIN)/sphinx-build -W --keep-going -q -d build/doctrees docs build/site
+	@echo "file://$(CURDIR)/build/site/index.html"
+
 check: setup ## Lint, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -48,7 +52,7 @@ check: setup ## Lint, format and types
 export RAYSUITE_TEST_DURATIONS ?= build/test-durations.csv
 IN_STREAMS = $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 ONE_BY_ONE = $(BIN)/pytest
-PARTS = check test-units test-contracts test-integration test-lab
+PARTS = check docs test-units test-contracts test-integration test-lab
 test: ## What CI checks: lint, types, and all tests but the thorough ones; minutes by part
 	@minutes=; trap 'printf "%b" "$$minutes"' EXIT; \
 	for part in $(PARTS); do \

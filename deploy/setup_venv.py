@@ -25,7 +25,7 @@ STAMP = VENV / "raysuite-setup.json"
 LOG = VENV / "raysuite-setup.log"
 CACHE = Path(os.environ.get("RAYSUITE_CACHE", Path.home() / ".cache" / "raysuite")).expanduser()
 # tools: Ray's runtime_env={"pip": [...]} installs with the pip of a copy of this environment
-REQUIRED = ("base", "dev", "tools")
+REQUIRED = ("base", "dev", "docs", "tools")
 OPTIONAL = ("horovod", "deepspeed", "dali", "timm", "postgres")
 # pip, setuptools and wheel fetch Horovod's source; uv does all else.
 TOOLS = ("uv==0.13.8", "pip", "setuptools", "wheel")

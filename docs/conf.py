@@ -1,0 +1,91 @@
+"""The documentation site: `make docs` builds it; a broken link or page is an error.
+
+The references of the command line and of the Records are made from the code at each build.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, get_args
+
+from sphinx.application import Sphinx
+from sphinx.util import logging
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+
+project = "raysuite"
+extensions = ["myst_parser"]
+html_theme = "furo"
+html_title = "raysuite"
+html_show_sphinx = False
+html_show_copyright = False
+html_copy_source = False
+myst_heading_anchors = 3
+myst_links_external_new_tab = True
+
+
+def setup(app: Sphinx) -> None:
+    """Called by Sphinx."""
+    app.connect("builder-inited", _generate)
+    app.connect("source-read", _leave_docs)
+
+
+def _generate(app: Sphinx) -> None:
+    for name, text in (("cli", cli()), ("records", records())):
+        file = DOCS / "reference" / f"{name}.md"
+        if not file.exists() or file.read_text("utf-8") != text:
+            file.write_text(text, "utf-8")
+
+
+def _leave_docs(app: Sphinx, page: str, source: list[str]) -> None:
+    """A link to a file of the repository outside docs/ becomes its path; it must exist."""
+
+    def path_of(link: re.Match[str]) -> str:
+        target = (DOCS / page).parent.joinpath(link["target"]).resolve()
+        if target.is_relative_to(DOCS):
+            return link[0]
+        if not target.exists():
+            logging.getLogger("docs").warning("%s: no such file", link["target"], location=page)
+        path = str(target.relative_to(ROOT))
+        return f"`{path}`" if Path(path).name in link["text"] else f"{link['text']} (`{path}`)"
+
+    source[0] = re.sub(
+        r"\[(?P<text>[^\]]*)\]\((?P<target>\.\./[^)#\s]*)[^)]*\)", path_of, source[0]
+    )
+
+
+def cli() -> str:
+    """Every verb with its arguments and options, as Markdown."""
+    import typer
+    from click import Context
+    from typer.cli import get_docs_for_click
+
+    from raysuite.cli import app
+
+    command: Any = typer.main.get_command(app)
+    text = get_docs_for_click(obj=command, ctx=Context(command), name="raysuite")
+    # examples are indented by two: a block of code needs four
+    text = re.sub(r"(?m)^  (?=\S)", "    ", text.replace("Examples:\n", "Examples:\n\n"))
+    return text.replace("# `raysuite`\n", "# Command line\n", 1)
+
+
+def records() -> str:
+    """Every kind of line in a journal with its fields, as Markdown."""
+    from raysuite.records.schema import Record
+
+    parts = [
+        "# Records",
+        "Each run appends its Records to `RESULTS/runs/RUN_ID/journal.jsonl`, one JSON object a "
+        "line; `raysuite run --json` prints the same lines. Times are seconds, `time` is seconds "
+        "since 1970 (UTC), memory is bytes. Every Record has `kind`, `run_id` and `time`.",
+    ]
+    for record in get_args(get_args(Record)[0]):
+        kind = record.model_fields["kind"].default
+        parts += [f"## {kind}", record.__doc__ or "", "| key | meaning |\n| --- | --- |"]
+        for name, field in record.model_fields.items():
+            if name not in ("kind", "run_id", "time"):
+                meaning = " ".join((field.description or "").split()).replace("|", "\\|")
+                parts[-1] += f"\n| `{name}` | {meaning} |"
+    return "\n\n".join(parts) + "\n"
