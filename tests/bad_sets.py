@@ -6,8 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from raysuite.data.formats.example import decode_example, encode_example
-from raysuite.data.formats.tfrecord import write_records
+from raysuite.data.formats.tfrecord import decode_example, encode_example, write_records
 from raysuite.spec.data import DataOptions
 from tests.small_sets import FEATURES, SmallSet, write
 

@@ -18,8 +18,7 @@ import scipy.io
 from numpy.typing import NDArray
 from PIL import Image
 
-from raysuite.data.formats.example import encode_example
-from raysuite.data.formats.tfrecord import write_records
+from raysuite.data.formats.tfrecord import encode_example, write_records
 from raysuite.spec.data import DataOptions
 from raysuite.spec.datasets import DatasetFacts
 

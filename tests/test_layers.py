@@ -1,10 +1,11 @@
 """Imports go strictly down, and heavy libraries are loaded where they are used.
 
-    4  cli
-    3  orchestrate
-    2  train
-    1  plan models data optim parallel measure perf cluster images track report
-    0  spec layouts records errors parts units lazy
+    5  cli
+    4  orchestrate
+    3  train
+    2  plan
+    1  models data optim parallel measure perf cluster images track report
+    0  spec records errors parts units lazy
 
 Packages of one layer never import each other, layer 0 but for itself.
 """
@@ -20,11 +21,12 @@ import pytest
 
 ROOT = Path(__file__).parents[1] / "raysuite"
 PACKAGES = {
-    4: "cli",
-    3: "orchestrate",
-    2: "train",
-    1: "plan models data optim parallel measure perf cluster images track report",
-    0: "spec layouts records errors parts units lazy __init__",
+    5: "cli",
+    4: "orchestrate",
+    3: "train",
+    2: "plan",
+    1: "models data optim parallel measure perf cluster images track report",
+    0: "spec records errors parts units lazy __init__",
 }
 LAYERS = {package: layer for layer, packages in PACKAGES.items() for package in packages.split()}
 ENTRY = "__main__"

@@ -79,8 +79,8 @@ def stand_ins_of(file: Path, scale: str | None) -> list[tuple[StandIn, Path]]:
 
     Raises SpecError for mistakes of the spec, UserError for a synthetic data set that cannot be.
     """
+    from raysuite.data.formats import root_of
     from raysuite.data.synthesis import plan_stand_in
-    from raysuite.layouts import root_of
     from raysuite.plan import expand
     from raysuite.plan.trials import specs_of_space
     from raysuite.spec import read_document
@@ -420,7 +420,7 @@ def check(
 
 def _targets(what: str, name: str | None, form: Format | None) -> list[Target]:
     """The data sets that the command line names. Raises UserError where there is none."""
-    from raysuite.data.check import Target, detect, stated
+    from raysuite.data.check import detect, stated, target_of
     from raysuite.plan import expand
     from raysuite.spec import read_document
 
@@ -430,12 +430,12 @@ def _targets(what: str, name: str | None, form: Format | None) -> list[Target]:
             raise UserError(f"--name and --format are for folders; {what} names its data set")
         blocks = [spec.data for _, spec in expand(read_document(path))]
         unique = {block.model_dump_json(): block for block in blocks}
-        return [Target.of(block) for block in unique.values()]
+        return [target_of(block) for block in unique.values()]
     try:
         if what in NAMED and name is None:
-            return [Target.of(stated(None, what, form))]
+            return [target_of(stated(None, what, form))]
         if name or form:
-            target = Target.of(stated(path.expanduser().resolve(), name, form))
+            target = target_of(stated(path.expanduser().resolve(), name, form))
             if not target.root.is_dir():
                 raise UserError(f"no folder {target.root}")
             return [target]

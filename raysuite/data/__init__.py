@@ -2,10 +2,10 @@
 
 from raysuite.data.base import Batch, Loader, Slice
 from raysuite.data.cache import cache_dir
+from raysuite.data.formats import prepare
 from raysuite.data.loaders import make_loader
 from raysuite.data.order import permutation, rank_slices
 from raysuite.data.prepared import Prepared, Split
-from raysuite.data.sets import prepare
 
 __all__ = [
     "Batch",

@@ -20,10 +20,10 @@ import torch
 
 from raysuite.data.base import Slice
 from raysuite.data.decoders import decode_whole
+from raysuite.data.formats import open_source
 from raysuite.data.loaders import make_loader
 from raysuite.data.order import permutation, rank_slices
 from raysuite.data.prepared import Prepared, Split
-from raysuite.data.source import open_source
 from raysuite.spec.loaders import LoaderOptions
 
 _SEED = 0

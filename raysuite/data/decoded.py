@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raysuite.data.base import Sample
+from raysuite.data.formats import Source
 from raysuite.data.pixels import decode, size_of
 from raysuite.data.prepared import Prepared
-from raysuite.data.source import Source
 from raysuite.errors import DataError
 
 _PIXELS = "pixels.bin"

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raysuite.data.base import Sample
-from raysuite.data.formats.header import Header
+from raysuite.data.header import Header
 from raysuite.data.pixels import Part, cut_out, decode, header_of
 
 _SEQUENTIAL = (0xC0, 0xC1)

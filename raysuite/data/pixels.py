@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from raysuite.data.base import Sample
-from raysuite.data.formats.header import OTHERS, Header, read_header
+from raysuite.data.header import OTHERS, Header, read_header
 from raysuite.errors import DataError
 
 _FORMATS = ("PNG", "JPEG", *OTHERS)

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from raysuite.errors import DataError
 from raysuite.spec.data import DataOptions
-from raysuite.spec.datasets import Augment, DatasetFacts, Fit, Format
+from raysuite.spec.datasets import (
+    DIGITS_MEAN,
+    DIGITS_STD,
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    NAMED,
+    Augment,
+    DatasetFacts,
+    Fit,
+    Format,
+)
 
 Split = Literal["train", "val"]
 
@@ -69,3 +79,38 @@ def counted(prepared: Prepared, found: dict[str, int]) -> Prepared:
 
 def _told(counts: dict[str, int], classes: int) -> str:
     return f"{counts['train']} training and {counts['val']} validation images of {classes} classes"
+
+
+def treatment(data: DataOptions, channels: int) -> dict[str, Any]:
+    """What becomes of the pixels: augment, fit, and mean and std per channel, as in Prepared.
+
+    One's own images are normalised with ImageNet's mean and std, averaged where they are grey,
+    unless `data.mean` and `data.std` are given.
+    """
+    known = NAMED.get(data.name)
+    augment: Augment = known.augment if known else "none"
+    fit: Fit = known.fit if known else "stretch"
+    if data.augment != "auto":
+        augment = data.augment
+    if augment == "resized_crop_flip":
+        fit = "center"
+    if data.mean is not None and data.std is not None:
+        pair = (data.mean, data.std)
+    elif data.name == "digits":
+        pair = (DIGITS_MEAN, DIGITS_STD)
+    else:
+        pair = (known.mean, known.std) if known else (IMAGENET_MEAN, IMAGENET_STD)
+    mean, std = (_of_channels(values, channels) for values in pair)
+    return {"augment": augment, "fit": fit, "mean": mean, "std": std}
+
+
+def normalisation(data: DataOptions, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and std per channel, of pixels in 0..1, whether or not the set lies on this machine."""
+    rule = treatment(data, channels)
+    return rule["mean"], rule["std"]
+
+
+def _of_channels(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
+    if len(values) == channels:
+        return values
+    return (sum(values) / len(values),) * channels

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from raysuite.data.base import Sample, Slice
 from raysuite.data.decoders import cut_from
+from raysuite.data.formats import Source
 from raysuite.data.pixels import copy_by_channel, fit, size_of
 from raysuite.data.prepared import Prepared
-from raysuite.data.source import Source
 from raysuite.data.views import Views, views
 from raysuite.errors import DataError
 

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from raysuite.data.base import Slice
 from raysuite.data.decoders import cut_from, shrunk_from
+from raysuite.data.formats import Source
 from raysuite.data.pixels import copy_by_channel
 from raysuite.data.prepared import Prepared
 from raysuite.data.reading import read
 from raysuite.data.resizing import fit_into
-from raysuite.data.source import Source
 from raysuite.spec.loaders import Decode
 
 

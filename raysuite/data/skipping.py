@@ -19,13 +19,12 @@ import PIL
 
 from raysuite.data.base import Slice
 from raysuite.data.cache import cache_dir
-from raysuite.data.formats.listing import Listing
+from raysuite.data.formats import Source, tfrecord
+from raysuite.data.formats.base import Listing
 from raysuite.data.pixels import decode
 from raysuite.data.prepared import Prepared, Split
 from raysuite.data.reading import read
-from raysuite.data.source import Source
 from raysuite.errors import DataError
-from raysuite.layouts import records
 
 CHUNK = 512
 """Samples that are looked through, and remembered, together: some seconds of one core's work."""
@@ -68,7 +67,7 @@ def lacking(prepared: Prepared, split: Split) -> list[str]:
     if prepared.form == "tfrecord" and prepared.data.name != "digits":
         return [
             damage
-            for shard in records.find(prepared.data)[split]
+            for shard in tfrecord.find(prepared.data)[split]
             if shard.index is None and (damage := _damage(shard.path))
         ]
     return []
@@ -76,7 +75,7 @@ def lacking(prepared: Prepared, split: Split) -> list[str]:
 
 def _damage(shard: Path) -> str:
     try:
-        for _ in records.walk(shard):
+        for _ in tfrecord.walk(shard):
             pass
     except DataError as error:
         return str(error).partition(";")[0]

@@ -5,13 +5,16 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from raysuite import layouts
 from raysuite.errors import Mistake, UserError
 from raysuite.plan.run_plan import RunPlan
 from raysuite.spec import ExperimentSpec
 from raysuite.spec.data import DataOptions
 from raysuite.spec.datasets import DIGITS, NAMED, DatasetFacts
+
+if TYPE_CHECKING:
+    from raysuite.data.formats import Counts
 
 
 class Datasets:
@@ -23,15 +26,17 @@ class Datasets:
 
     def __init__(self, elsewhere: bool = False) -> None:
         self._elsewhere = elsewhere
-        self._seen: dict[str, layouts.Counts | str] = {}
+        self._seen: dict[str, Counts | str] = {}
 
-    def look(self, data: DataOptions) -> layouts.Counts | str:
+    def look(self, data: DataOptions) -> Counts | str:
         """What lies there; or why it cannot be read."""
+        from raysuite.data import formats
+
         key = data.model_dump_json(include=_FILES)
         if key not in self._seen:
             try:
                 counts = official_counts(data) if self._elsewhere else None
-                self._seen[key] = counts or layouts.count(data)
+                self._seen[key] = counts or formats.count(data)
             except UserError as error:
                 self._seen[key] = str(error)
         return self._seen[key]
@@ -41,13 +46,15 @@ _FILES = {"name", "format", "path", "root", "classes", "features", "bad_samples"
 """What of a `data` block the counts depend on."""
 
 
-def official_counts(data: DataOptions) -> layouts.Counts | None:
+def official_counts(data: DataOptions) -> Counts | None:
     """Those of a named set without a folder here; None for every other set."""
-    if data.name not in NAMED or layouts.root_of(data).exists():
+    from raysuite.data.formats import Counts, root_of
+
+    if data.name not in NAMED or root_of(data).exists():
         return None
     facts = NAMED[data.name].facts
     classes = tuple(str(label) for label in range(facts.classes))
-    return layouts.Counts(facts.train_samples, facts.val_samples, classes)
+    return Counts(facts.train_samples, facts.val_samples, classes)
 
 
 def official(plans: Iterable[RunPlan]) -> list[str]:
@@ -59,8 +66,10 @@ def official(plans: Iterable[RunPlan]) -> list[str]:
 
 def passed_over(plans: Iterable[RunPlan]) -> list[str]:
     """What an image folder holds beside its images, a line for each folder."""
+    from raysuite.data.formats import root_of
+
     counts = {
-        str(layouts.root_of(plan.spec.data)): plan.dataset.passed_over
+        str(root_of(plan.spec.data)): plan.dataset.passed_over
         for plan in plans
         if plan.dataset.passed_over
     }

@@ -23,8 +23,8 @@ from torch.nn import functional
 from raysuite import models
 from raysuite.data import Split, prepare
 from raysuite.data.base import Slice
+from raysuite.data.formats import open_source
 from raysuite.data.reading import read, shown
-from raysuite.data.source import open_source
 from raysuite.errors import Mistake, UserError
 from raysuite.models.fine_tuning import load_weights
 from raysuite.parallel.precision import MEMORY_FORMATS

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from raysuite.data import Split, make_loader, prepare
+from raysuite.data.formats import open_source
 from raysuite.data.order import rank_slices
-from raysuite.data.source import open_source
 from raysuite.plan import RunPlan
 from raysuite.train.served import network_of
 

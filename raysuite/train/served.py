@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from raysuite import models
-from raysuite.data.sets import normalisation
+from raysuite.data.prepared import normalisation
 from raysuite.errors import UserError
 from raysuite.plan import RunPlan
 

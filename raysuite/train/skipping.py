@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from raysuite.data import Prepared, Split
+from raysuite.data.formats import open_source
 from raysuite.data.skipping import CHUNK, Faults, lacking, look
-from raysuite.data.source import open_source
 from raysuite.errors import DataError
 from raysuite.parallel.base import World
 from raysuite.parallel.comm import Comm

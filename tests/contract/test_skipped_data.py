@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from raysuite.data import Prepared, Slice, make_loader, permutation, prepare, rank_slices
-from raysuite.data.source import open_source
+from raysuite.data.formats import open_source
 from raysuite.errors import DataError, SpecError
 from raysuite.parallel.base import World
 from raysuite.parallel.comm import NoComm

@@ -149,7 +149,7 @@ def environment(place: Path) -> dict[str, str]:
 def validation() -> tuple[np.ndarray, np.ndarray]:
     """scikit-learn's own scans of the validation split, as pixels, and their labels."""
     from raysuite.data.cache import cache_dir
-    from raysuite.data.formats.listing import Listing
+    from raysuite.data.formats.base import Listing
 
     digits = load_digits()
     listing = Listing.read(cache_dir() / "data" / "digits-8-v1" / "listing", "val")

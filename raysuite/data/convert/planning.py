@@ -14,12 +14,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from raysuite.data.formats.base import Listing
+from raysuite.data.formats.folder import listed
 from raysuite.data.formats.folder import listings as listings_of
-from raysuite.data.formats.listing import Listing
 from raysuite.data.order import permutation
 from raysuite.data.prepared import Split
 from raysuite.errors import DataError
-from raysuite.layouts.folders import listed
 
 PLAN, JOURNAL, MANIFEST = "convert.json", "shards.jsonl", "manifest.json"
 VERSION = 1

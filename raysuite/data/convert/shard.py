@@ -13,9 +13,8 @@ from typing import Literal
 from PIL import Image
 
 from raysuite.data.convert.planning import GONE, Conversion, Options, Shard
-from raysuite.data.formats.example import encode_example
-from raysuite.data.formats.header import Header
-from raysuite.data.formats.tfrecord import write_records
+from raysuite.data.formats.tfrecord import encode_example, write_records
+from raysuite.data.header import Header
 from raysuite.data.pixels import decode, header_of
 from raysuite.data.processes import Count
 from raysuite.errors import DataError

@@ -1,1 +1,73 @@
-"""Forms in which images lie on disk."""
+"""The forms in which data sets lie on disk: one module each, loaded on use.
+
+A module has `count(data)`, `prepare(data, facts, cache)`, `Source(prepared, split)`, and, unless
+it is `own`, `detect(path, names)` and `to_check(target, decode, write_index)`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from raysuite.data.cache import cache_dir
+from raysuite.data.formats.base import Counts, Source, root_of
+from raysuite.data.prepared import Prepared, Split
+from raysuite.spec.data import DataOptions
+from raysuite.spec.datasets import DatasetFacts
+
+__all__ = [
+    "DETECTED",
+    "Counts",
+    "Source",
+    "count",
+    "module_of",
+    "open_source",
+    "prepare",
+    "root_of",
+]
+
+_MODULES = {
+    "folder": "folder",
+    "idx": "idx",
+    "binary": "cifar",
+    "pickle": "cifar",
+    "tfrecord": "tfrecord",
+    "own": "own",
+}
+DETECTED = ("folder", "idx", "binary", "tfrecord")
+"""One form of each module whose files show what they are, in the order in which they are tried."""
+
+
+def module_of(form: str | None) -> Any:
+    """The module of a form; None means a person's own data set."""
+    return import_module(f"{__name__}.{_MODULES[form or 'own']}")
+
+
+def count(data: DataOptions) -> Counts:
+    """What lies on disk. Raises UserError that says what is missing or damaged, and what to do."""
+    counts: Counts = module_of(data.form).count(data)
+    return counts
+
+
+def prepare(data: DataOptions, facts: DatasetFacts, cache: Path | None = None) -> Prepared:
+    """Make sure that the data set lies on this machine's disk, and say where.
+
+    `digits` is written once below `cache` (default: `cache_dir()`) and checked against its
+    checksums; the others are read where they lie, and what listing them takes is kept in the
+    cache. May be called by any number of processes at once.
+
+    Raises DataError where the data set is missing or damaged, or has other counts than `facts`.
+    """
+    if data.name == "digits":
+        module: Any = import_module("raysuite.data.digits")
+    else:
+        module = module_of(data.form)
+    prepared: Prepared = module.prepare(data, facts, cache_dir() if cache is None else cache)
+    return prepared
+
+
+def open_source(prepared: Prepared, split: Split) -> Source:
+    """The source of a split. Raises DataError where its files are missing or disagree."""
+    source: Source = module_of(prepared.form).Source(prepared, split)
+    return source

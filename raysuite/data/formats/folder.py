@@ -1,14 +1,229 @@
-"""Image folders -> listings: which file is which sample, and its label."""
+"""Folders of image files: PATH/train/CLASS/* and PATH/val/CLASS/*, and ImageNet's own layouts.
+
+ImageNet's archives unpack its validation images into one flat folder. Their classes then stand in
+a file: the devkit's, Kaggle's, or TensorFlow's (`LABEL_FILES`). Kaggle's archive keeps both splits
+below ILSVRC/Data/CLS-LOC.
+"""
 
 from __future__ import annotations
 
+import csv
+import fcntl
+import hashlib
+import math
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from raysuite.data.formats.listing import Listing
-from raysuite.data.formats.synsets import synsets_of
+from raysuite.data.cache import publish, verify
+from raysuite.data.findings import Finding, Listed, Part, Target, check_image
+from raysuite.data.formats.base import Counts, Listing, absent, named, root_of
+from raysuite.data.prepared import Prepared, Split, counted, treatment
+from raysuite.data.processes import Count
 from raysuite.errors import DataError
-from raysuite.layouts import folders
-from raysuite.spec.datasets import SPLITS
+from raysuite.spec.data import DataOptions
+from raysuite.spec.datasets import IMAGE_SUFFIXES, NAMED, SPLITS, DatasetFacts, Format
+
+LAYOUT = "expected is PATH/train/CLASS/*.png and PATH/val/CLASS/*.png (or .jpg)"
+_TOPS = ("", "ILSVRC/Data/CLS-LOC/")
+"""Where train and val may lie below the set's folder."""
+LABEL_FILES = (
+    "imagenet_2012_validation_synset_labels.txt",
+    "LOC_val_solution.csv",
+    "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt",
+    "data/ILSVRC2012_validation_ground_truth.txt",
+    "ILSVRC2012_validation_ground_truth.txt",
+)
+"""What tells the classes of validation images that lie in one folder."""
+_THREADS = 8
+"""Folders that are listed at once: a network file system answers slowly, and many at a time."""
+
+
+@dataclass(frozen=True)
+class Images:
+    """The images of a set, in order of class and file name."""
+
+    root: Path
+    top: str
+    """The folder of train and val, relative to `root`, empty or with a slash at its end."""
+    classes: tuple[str, ...]
+    splits: dict[str, dict[str, list[str]]]
+    """Per split the file names of each class; `flat` has none of val."""
+    flat: list[str]
+    """Validation images that lie in one folder, sorted."""
+    labels: Path | None
+    """The file that tells the classes of `flat`."""
+    passed_over: int
+    """Entries that are neither images nor hidden: other files, and folders in class """
+
+
+def find(data: DataOptions) -> Images:
+    """The images of a set. Raises DataError that says what is missing and what does not fit."""
+    root = root_of(data)
+    official = data.name in NAMED
+    if official:
+        if not root.is_dir():
+            raise absent(data, ())
+        top = _top(root)
+        missing = [f"{top}{split}" for split in SPLITS if not (root / f"{top}{split}").is_dir()]
+        if missing:
+            raise absent(data, missing)
+    return listed(root, val_may_lack=official, skip=data.bad_samples == "skip")
+
+
+def folder_state(data: DataOptions) -> tuple[float, str]:
+    """When a folder of the set was changed last, in s since 1970, and a digest of what `find`
+    depends on: an entry that comes or goes changes the time of its folder.
+
+    It asks for each folder alone: thousands of times less than to list what lies in them. Raises
+    OSError where a folder is missing.
+    """
+    root = root_of(data).resolve()
+    top = _top(root)
+    splits = [root / f"{top}{split}" for split in SPLITS]
+    paths = [*splits, *(split / name for split in splits for name in class_names(split))]
+    paths += [path for path in _label_places(root, top) if path.is_file()]
+    with ThreadPoolExecutor(_THREADS) as threads:
+        found = list(threads.map(os.stat, paths))
+    told = hashlib.sha256(repr((data.name, data.bad_samples)).encode())
+    for path, each in zip(paths, found, strict=True):
+        told.update(os.fsencode(path) + f"\0{each.st_ino} {each.st_mtime_ns}\0".encode())
+    return max(each.st_mtime for each in found), told.hexdigest()
+
+
+def classes_of(data: DataOptions) -> tuple[str, ...]:
+    """The names of the classes, in the order of their labels."""
+    root = root_of(data)
+    return tuple(class_names(root / f"{_top(root)}train"))
+
+
+def count(data: DataOptions) -> Counts:
+    """Images of both splits. Raises DataError as `find`."""
+    images = find(data)
+    train, val = (sum(map(len, images.splits[split].values())) for split in SPLITS)
+    return Counts(train, val + len(images.flat), images.classes, images.passed_over)
+
+
+def listed(root: Path, val_may_lack: bool = False, skip: bool = False) -> Images:
+    """List the images below `root`.
+
+    Both splits have the same class folders; `val_may_lack` some. With `skip`, either may, and a
+    class needs no training image. Raises DataError where anything is otherwise.
+    """
+    top = _top(root)
+    folders = {split: root / f"{top}{split}" for split in SPLITS}
+    missing = [str(folder) for folder in folders.values() if not folder.is_dir()]
+    if missing:
+        missing = missing if root.is_dir() else [str(root)]
+        raise DataError(f"no folder {' and no folder '.join(missing)}; {LAYOUT}")
+    names = {split: class_names(folder) for split, folder in folders.items()}
+    if not names["train"]:
+        raise DataError(f"no class folders in {folders['train']}; {LAYOUT}")
+    flat: list[str] = []
+    labels: Path | None = None
+    beside = sum(len(others_in(folder, nested=True)) for folder in folders.values())
+    if not names["val"]:
+        flat = images_in(folders["val"])
+        labels = _labels_file(root, top) if flat else None
+    else:
+        _same_classes(root, names, lacking=val_may_lack or skip)
+    classes = names["train"]
+    splits: dict[str, dict[str, list[str]]] = {}
+    for split in SPLITS:
+        splits[split], others = _images(folders[split], names[split])
+        beside += others
+    empty = [
+        split
+        for split in SPLITS
+        if not any(splits[split].values()) and not (split == "val" and flat)
+    ]
+    if empty:
+        raise DataError(f"no images in {' and '.join(empty)} of {root}; {LAYOUT}")
+    bare = [name for name in classes if not splits["train"][name]]
+    if bare and not skip:
+        raise DataError(
+            f"{folders['train']}: no image of {named(bare)}; valid are files that end in "
+            f"{', '.join(IMAGE_SUFFIXES)}; add images, remove the class from train and val, or "
+            "set data.bad_samples to skip"
+        )
+    if names["val"]:  # images beside the class folders have no class
+        beside += sum(len(images_in(folder)) for folder in folders.values())
+    return Images(root, top, tuple(classes), splits, flat, labels, beside)
+
+
+def images_in(folder: Path) -> list[str]:
+    """The names of the image files in a folder, sorted, links that lead nowhere among them: an
+    image that cannot be read is a bad sample, not one that was never there."""
+    return _entries(folder)[0]
+
+
+def others_in(folder: Path, nested: bool = False) -> list[str]:
+    """The names of what is neither an image nor hidden, sorted; no folders if `nested`."""
+    return [name for name in _entries(folder)[1] if not (nested and (folder / name).is_dir())]
+
+
+def _entries(folder: Path) -> tuple[list[str], list[str]]:
+    images: list[str] = []
+    others: list[str] = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            is_image = entry.name.lower().endswith(IMAGE_SUFFIXES) and not entry.is_dir()
+            (images if is_image else others).append(entry.name)
+    return sorted(images), sorted(others)
+
+
+def _top(root: Path) -> str:
+    return next((top for top in _TOPS if (root / f"{top}train").is_dir()), "")
+
+
+def class_names(folder: Path) -> list[str]:
+    """The class folders of a split, sorted: .ipynb_checkpoints is none."""
+    with os.scandir(folder) as entries:
+        return sorted(
+            entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")
+        )
+
+
+def _images(folder: Path, classes: Sequence[str]) -> tuple[dict[str, list[str]], int]:
+    """The images of each class, and how many other entries their folders have."""
+    with ThreadPoolExecutor(_THREADS) as threads:
+        lists = list(threads.map(lambda name: _entries(folder / name), classes))
+    images = {name: found for name, (found, _) in zip(classes, lists, strict=True)}
+    return images, sum(len(others) for _, others in lists)
+
+
+def _same_classes(root: Path, names: dict[str, list[str]], lacking: bool) -> None:
+    odd = {"train": set() if lacking else set(names["train"]) - set(names["val"])}
+    odd["val"] = set(names["val"]) - set(names["train"])
+    apart = sorted(f"{split}/{name}" for split in SPLITS for name in odd[split])
+    if apart:
+        raise DataError(
+            f"{root}: train and val must have the same class folders, and {len(apart)} stand on "
+            f"one side only: {named(apart)}; add or remove the missing ones"
+        )
+
+
+def _label_places(root: Path, top: str) -> list[Path]:
+    return [root / folder / name for name in LABEL_FILES for folder in ("", top, f"{top}val")]
+
+
+def _labels_file(root: Path, top: str) -> Path:
+    """The file of the flat folder's classes. Raises DataError where there is none."""
+    for path in _label_places(root, top):
+        if path.is_file():
+            return path
+    raise DataError(
+        f"{root / top / 'val'}: the images lie in one folder, and nothing tells their classes; put "
+        f"{LABEL_FILES[2]} (with meta.mat beside it, both from ILSVRC2012_devkit_t12.tar.gz), "
+        f"{LABEL_FILES[1]} or {LABEL_FILES[0]} into {root}, or move the images into val/CLASS"
+    )
 
 
 def scan(
@@ -17,12 +232,12 @@ def scan(
     """The class names, sorted, and for each split its images in order of class and file name,
     relative to `root`.
 
-    See `raysuite.layouts.folders.listed` for what raises DataError.
+    See `listed` for what raises DataError.
     """
-    return listings(folders.listed(root, val_may_lack, skip))
+    return listings(listed(root, val_may_lack, skip))
 
 
-def listings(images: folders.Images) -> tuple[tuple[str, ...], dict[str, Listing]]:
+def listings(images: Images) -> tuple[tuple[str, ...], dict[str, Listing]]:
     """The class names and the listing of each split."""
     labels = {name: label for label, name in enumerate(images.classes)}
     flat = _flat(images, labels)
@@ -39,7 +254,7 @@ def listings(images: folders.Images) -> tuple[tuple[str, ...], dict[str, Listing
     return images.classes, found
 
 
-def _flat(images: folders.Images, labels: dict[str, int]) -> list[tuple[int, str]]:
+def _flat(images: Images, labels: dict[str, int]) -> list[tuple[int, str]]:
     """Label and name of the images that lie in one folder, sorted."""
     if not images.flat:
         return []
@@ -53,3 +268,264 @@ def _flat(images: folders.Images, labels: dict[str, int]) -> list[tuple[int, str
             "images out"
         )
     return sorted((labels[synset], name) for synset, name in zip(synsets, images.flat, strict=True))
+
+
+def synsets_of(images: Sequence[str], file: Path) -> list[str]:
+    """The synset of each image, by `file`: the devkit's, Kaggle's or TensorFlow's.
+
+    Devkit and TensorFlow have a line per image, in the order of the file names; Kaggle names them.
+    Raises DataError where it tells of more images or of fewer.
+    """
+    try:
+        if file.suffix == ".csv":
+            return _kaggle(images, file)
+        lines = file.read_text("utf-8").split()
+        if lines and lines[0].isdigit():
+            names = _devkit_names(file.parent / "meta.mat")
+            lines = [names[int(line)] for line in lines]
+    except (OSError, ValueError, KeyError, IndexError) as error:
+        raise DataError(
+            f"{file}: the classes of the validation images cannot be read ({error!r}); copy it "
+            "again, or move the images into val/CLASS"
+        ) from error
+    if len(lines) != len(images):
+        raise DataError(
+            f"{file} tells the classes of {len(lines)} images, and {len(images)} are there; make "
+            "them equal, or move the images into val/CLASS"
+        )
+    return lines
+
+
+def _kaggle(images: Sequence[str], file: Path) -> list[str]:
+    """Rows `ImageId,PredictionString`, the second beginning with the synset."""
+    with file.open(newline="") as rows:
+        told = {row["ImageId"]: row["PredictionString"].split()[0] for row in csv.DictReader(rows)}
+    return [told[Path(image).stem] for image in images]
+
+
+def _devkit_names(meta: Path) -> dict[int, str]:
+    """ILSVRC2012_ID -> synset: the devkit has an order of its own, and inner nodes beside the
+    classes. As torchvision.datasets.imagenet reads it."""
+    import scipy.io
+
+    try:
+        rows = scipy.io.loadmat(meta, squeeze_me=True)["synsets"]
+        names = ((int(row["ILSVRC2012_ID"]), str(row["WNID"]), row["num_children"]) for row in rows)
+        return {number: name for number, name, children in names if not children}
+    except Exception as error:  # SciPy's reader raises whatever it meets
+        raise ValueError(f"{meta}: {error}") from error
+
+
+_SETTLED_S = 2.0
+"""File systems keep times to within two seconds (FAT); a folder that was changed in the last ones
+may change again without another time."""
+
+
+def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
+    """List the images where they lie; the listing is kept below `cache`.
+
+    One process of a node lists, and the others wait for it; none lists again what has not changed.
+    """
+    try:
+        changed, state = folder_state(data)
+    except OSError:  # `find` says what is missing
+        changed, state = math.inf, ""
+    with _one_at_a_time(cache / "data"):
+        if changed < time.time() - _SETTLED_S:
+            folder = cache / "data" / f"image-folder-{state[:16]}"
+            publish(folder, lambda target: _write(listings(find(data))[1], target))
+        else:
+            folder = _by_content(data, cache)
+    verify(folder, ("listing",))
+    prepared = Prepared(
+        data=data,
+        facts=facts,
+        classes=classes_of(data),
+        form="folder",
+        files=root_of(data).resolve(),
+        listing=folder / "listing",
+        exact=False,
+        **treatment(data, facts.channels),
+    )
+    counts = {split: len(Listing.read(folder / "listing", split).labels) for split in SPLITS}
+    return counted(prepared, counts)
+
+
+def _by_content(data: DataOptions, cache: Path) -> Path:
+    _, found = listings(find(data))
+    content = hashlib.sha256()
+    for listing in found.values():
+        content.update(listing.paths.tobytes() + listing.labels.tobytes())
+    folder = cache / "data" / f"image-folder-{content.hexdigest()[:16]}"
+    publish(folder, lambda target: _write(found, target))
+    return folder
+
+
+def _write(found: dict[str, Listing], target: Path) -> None:
+    for split, listing in found.items():
+        listing.write(target / "listing", split)
+
+
+@contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    """On one node; nothing goes wrong where a file system cannot lock, but for the time."""
+    with ExitStack() as held:
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = held.enter_context((folder / ".listing.lock").open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+class Source:
+    """A file per image; the label comes from the listing."""
+
+    def __init__(self, prepared: Prepared, split: Split) -> None:
+        assert prepared.listing is not None
+        self._root = os.fsencode(prepared.files)
+        self._listing = Listing.read(prepared.listing, split)
+
+    def read(self, sample: int) -> tuple[bytes, int]:
+        try:
+            with open(self._path(sample), "rb") as file:
+                return file.read(), int(self._listing.labels[sample])
+        except OSError as error:
+            raise DataError(
+                f"{self.place(sample)}: cannot be read ({error.strerror}); it was there when "
+                "the data set was prepared"
+            ) from error
+
+    def place(self, sample: int) -> str:
+        return os.fsdecode(self._path(sample))
+
+    def file(self, sample: int) -> str:
+        return self.place(sample)
+
+    def close(self) -> None:
+        pass
+
+    def _path(self, sample: int) -> bytes:
+        return os.path.join(self._root, bytes(self._listing.paths[sample]))
+
+
+_CHUNK = 128
+"""_Checked of one task."""
+
+_Checked = dict[str, list[tuple[bytes, int]]]
+"""Per split the path of each image, relative to the set's folder, and its label; -1: unknown."""
+
+
+@dataclass(frozen=True)
+class _Task:
+    """Some images of one split."""
+
+    split: str
+    root: bytes
+    images: tuple[tuple[bytes, int], ...]
+    decode: bool
+
+
+def to_check(target: Target, decode: bool, write_index: bool = False) -> Listed:
+    """The images of every split, however incomplete the folder is."""
+    root = target.root
+    findings: list[Finding] = []
+    try:
+        classes, listings = scan(root, val_may_lack=target.data.name in NAMED)
+        names = dict(enumerate(classes))
+        images: _Checked = {
+            split: list(zip(map(bytes, each.paths), each.labels.tolist(), strict=True))
+            for split, each in listings.items()
+        }
+    except DataError as error:
+        names, images = _leniently(root)
+        findings += _class_findings(root, names, images)
+        if not findings:
+            findings.append(Finding(str(root), -1, "class", str(error)))
+    for split in SPLITS:
+        findings += _passed_over(root / split)
+    tasks = tuple(
+        _Task(split, os.fsencode(root), tuple(each[start : start + _CHUNK]), decode)
+        for split, each in images.items()
+        for start in range(0, len(each), _CHUNK)
+    )
+    total = sum(map(len, images.values()))
+    return Listed(check_files, tasks, total, "images", names, tuple(findings))
+
+
+def check_files(task: _Task, count: Count) -> Part:
+    """Look at the images of a task; `count` is told each."""
+    part = Part(task.split)
+    for path, label in task.images:
+        whole = os.path.join(task.root, path)
+        place = whole.decode("utf-8", "backslashreplace")
+        if label >= 0:
+            part.labels[label] += 1
+        try:
+            with open(whole, "rb") as file:
+                data = file.read()
+        except OSError as error:
+            part.images += 1
+            part.unreadable += 1
+            part.wrong("image", place, f"cannot be read ({error.strerror})")
+        else:
+            check_image(part, data, place, task.decode)
+        count(1)
+    return part
+
+
+def _leniently(root: Path) -> tuple[dict[int, str], _Checked]:
+    """Class folders of either split, and the images in them."""
+    folders = {split: root / split for split in SPLITS if (root / split).is_dir()}
+    classes = sorted({name for each in folders.values() for name in class_names(each)})
+    images: _Checked = {}
+    for split, folder in folders.items():
+        images[split] = [(os.fsencode(f"{split}/{name}"), -1) for name in images_in(folder)]
+        for label, name in enumerate(classes):
+            if (folder / name).is_dir():
+                files = images_in(folder / name)
+                images[split] += [(os.fsencode(f"{split}/{name}/{file}"), label) for file in files]
+    return dict(enumerate(classes)), images
+
+
+def _class_findings(root: Path, names: dict[int, str], images: _Checked) -> Iterator[Finding]:
+    for split in SPLITS:
+        if split not in images:
+            yield Finding(str(root / split), -1, "class", f"no folder of {split} images")
+            continue
+        if not images[split]:
+            yield Finding(str(root / split), -1, "class", "no images")
+            continue
+        filled = Counter(label for _, label in images[split])
+        if set(filled) == {-1}:
+            continue  # one flat folder; what it lacks is told by the error itself
+        for label, name in names.items():
+            folder = root / split / name
+            if not folder.is_dir():
+                (other,) = (other for other in SPLITS if other != split)
+                message = f"no folder of this class, which {other} has"
+                yield Finding(str(folder), -1, "class", message)
+            elif not filled[label] and split == "train":
+                yield Finding(str(folder), -1, "class", "the class has no images")
+
+
+def _passed_over(split: Path) -> Iterator[Finding]:
+    """A note on what does not count as images."""
+    if not split.is_dir():
+        return
+    classes = class_names(split)
+    found = [(split, name) for name in others_in(split, nested=True)]
+    found += [(split, name) for name in images_in(split) if classes]
+    found += [(split / each, name) for each in classes for name in others_in(split / each)]
+    if found:
+        others = [str(folder / name) for folder, name in found]
+        more = f", and {len(others) - 3} more" if len(others) > 3 else ""
+        message = (
+            f"{len(others)} entries are passed over: valid are files in class folders that end in "
+            f"{', '.join(IMAGE_SUFFIXES)}: "
+        )
+        yield Finding(str(split), -1, "file", message + ", ".join(others[:3]) + more, note=True)
+
+
+def detect(path: Path, names: set[str]) -> Format | None:
+    """The form of the folder `path`, in and below which `names` lie, if it is of this module."""
+    return "folder" if any((path / top / "train").is_dir() for top in _TOPS) else None

@@ -1,15 +1,126 @@
-"""IDX files whose bytes are read where they lie; a .gz is unpacked once."""
+"""MNIST's IDX files: http://yann.lecun.com/exdb/mnist, section "file formats"."""
 
 from __future__ import annotations
 
 import gzip
 import math
 import shutil
+import struct
+import tempfile
 import zlib
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
+from raysuite.data.cache import converted
+from raysuite.data.findings import Finding, Listed, Part, Target
+from raysuite.data.formats.base import Counts, OpenFile, absent, root_of
+from raysuite.data.prepared import Prepared, Split, counted, treatment
+from raysuite.data.processes import Count
 from raysuite.errors import DataError
-from raysuite.layouts.idx import head_size, shape
+from raysuite.spec.data import DataOptions
+from raysuite.spec.datasets import IDX_FILES, SPLITS, DatasetFacts, Format
+
+_FOLDERS = (".", "raw", "MNIST/raw")
+"""Where the files may lie below the set's folder: torchvision keeps them in MNIST/raw."""
+_BYTES = 0x08
+"""The type code of unsigned bytes."""
+CLASSES = tuple(str(digit) for digit in range(10))
+
+Files = dict[str, tuple[Path, Path]]
+"""Images and labels of each split."""
+
+
+def find(data: DataOptions) -> Files:
+    """The four files, plain or .gz. Raises DataError that names those that are missing."""
+    root = root_of(data)
+    if not root.is_dir():
+        raise absent(data, ())
+    names = [name for split in SPLITS for name in IDX_FILES[split]]
+    found = max(
+        ({name: _file(root / folder, name) for name in names} for folder in _FOLDERS),
+        key=lambda files: sum(path is not None for path in files.values()),
+    )
+    missing = [f"{name}[.gz]" for name, path in found.items() if path is None]
+    if missing:
+        raise absent(data, missing)
+    present = {name: path for name, path in found.items() if path is not None}
+    return {
+        split: (present[images], present[labels]) for split, (images, labels) in IDX_FILES.items()
+    }
+
+
+def _file(folder: Path, name: str) -> Path | None:
+    plain, packed = folder / name, folder / f"{name}.gz"
+    return plain if plain.is_file() else packed if packed.is_file() else None
+
+
+def count(data: DataOptions) -> Counts:
+    """Images of both splits, from the headers. Raises DataError where files disagree."""
+    counts = {split: shape_of(*files)[0] for split, files in find(data).items()}
+    return Counts(counts["train"], counts["val"], CLASSES)
+
+
+def shape_of(images: Path, labels: Path) -> tuple[int, int, int]:
+    """Images, rows and columns of a split. Raises DataError where its two files disagree."""
+    many, rows, columns = shape(images, 3)
+    (labelled,) = shape(labels, 1)
+    if many != labelled:
+        raise DataError(
+            f"{images} holds {many} images, and {labels} holds {labelled} labels; copy both again"
+        )
+    if not many or not rows or not columns:
+        raise DataError(f"{images}: {many} images of {rows} x {columns} pixels; copy it again")
+    return many, rows, columns
+
+
+def shape(path: Path, dimensions: int) -> tuple[int, ...]:
+    """The sizes that the header of an IDX file of unsigned bytes tells.
+
+    Raises DataError where there is no such header, or where the file has another length than it
+    says (of a .gz: in its last four bytes, RFC 1952; nothing is unpacked).
+    """
+    head = _head(path, head_size(dimensions))
+    if head[:4] != bytes([0, 0, _BYTES, dimensions]) or len(head) < head_size(dimensions):
+        raise DataError(
+            f"{path} at byte 0: not an IDX file of {dimensions} dimensions: it begins with "
+            f"{head[:4].hex(' ') or 'nothing'}, expected is 00 00 08 {dimensions:02x}; "
+            "copy it again"
+        )
+    sizes = struct.unpack(f">{dimensions}I", head[4:])
+    expected = head_size(dimensions) + math.prod(sizes)
+    length, told = _length(path)
+    if length != (expected % 2**32 if path.suffix == ".gz" else expected):
+        shown = " x ".join(map(str, sizes))
+        raise DataError(
+            f"{path}: {told} {length} bytes, and its header, {shown}, asks for {expected}; "
+            "copy it again"
+        )
+    return sizes
+
+
+def head_size(dimensions: int) -> int:
+    """Bytes of a header."""
+    return 4 + 4 * dimensions
+
+
+def _head(path: Path, size: int) -> bytes:
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            return file.read(size)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be read ({error}); copy it again") from error
+
+
+def _length(path: Path) -> tuple[int, str]:
+    if path.suffix != ".gz":
+        return path.stat().st_size, "it has"
+    with path.open("rb") as file:
+        file.seek(-4, 2)
+        return int.from_bytes(file.read(4), "little"), "it unpacks to"
+
 
 _CHUNK = 1 << 20
 
@@ -34,3 +145,130 @@ def unpack(path: Path, dimensions: int, target: Path) -> None:
         raise DataError(f"{path}: cannot be unpacked ({error}); copy it again") from error
     if left:
         raise DataError(f"{path}: it does not unpack to what its header tells; copy it again")
+
+
+def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
+    """Read plain files where they lie; .gz are unpacked once below `cache`."""
+    files = find(data)
+    shapes = {split: shape_of(*files[split]) for split in SPLITS}
+    packed = any(path.suffix == ".gz" for pair in files.values() for path in pair)
+    folder = _unpacked(files, cache) if packed else files["train"][0].parent.resolve()
+    sides = {side for _, *sides in shapes.values() for side in sides}
+    prepared = Prepared(
+        data=data,
+        facts=facts,
+        classes=CLASSES,
+        form="idx",
+        files=folder,
+        listing=None,
+        exact=sides == {facts.image_size},
+        **treatment(data, facts.channels),
+    )
+    return counted(prepared, {split: shapes[split][0] for split in SPLITS})
+
+
+def _unpacked(files: Files, cache: Path) -> Path:
+    """The folder of the plain files, made of the packed ones."""
+
+    def write(folder: Path) -> None:
+        for split, names in IDX_FILES.items():
+            for path, name, dimensions in zip(files[split], names, (3, 1), strict=True):
+                unpack(path, dimensions, folder / name)
+
+    sources = (path for split in SPLITS for path in files[split])
+    return converted(cache, "idx", sources, write)
+
+
+class Source:
+    """A file of images and one of labels."""
+
+    def __init__(self, prepared: Prepared, split: Split) -> None:
+        images, labels = (prepared.files / name for name in IDX_FILES[split])
+        _, self._rows, self._columns = shape_of(images, labels)
+        self._images, self._labels = OpenFile(images), OpenFile(labels)
+
+    def read(self, sample: int) -> tuple[NDArray[np.uint8], int]:
+        size = self._rows * self._columns
+        pixels = self._images.read(self._offset(sample), size)
+        (label,) = self._labels.read(head_size(1) + sample, 1)
+        image = np.frombuffer(pixels, np.uint8).reshape(self._rows, self._columns, 1)
+        return image, label
+
+    def place(self, sample: int) -> str:
+        return f"{self._images.path} at byte {self._offset(sample)}"
+
+    def file(self, sample: int) -> str:
+        return str(self._images.path)
+
+    def close(self) -> None:
+        self._images.close()
+        self._labels.close()
+
+    def _offset(self, sample: int) -> int:
+        return head_size(3) + sample * self._rows * self._columns
+
+
+@dataclass(frozen=True)
+class _Task:
+    """The files of a split."""
+
+    split: str
+    paths: tuple[Path, Path]
+    """Images and labels."""
+
+
+def to_check(target: Target, decode: bool, write_index: bool = False) -> Listed:
+    """The files of both splits."""
+    tasks: list[_Task] = []
+    findings: list[Finding] = []
+    try:
+        tasks += [_Task(split, pair) for split, pair in find(target.data).items()]
+    except DataError as error:
+        findings.append(Finding(str(target.root), -1, "file", str(error)))
+    total = sum(path.stat().st_size for task in tasks for path in task.paths)
+    known = dict(enumerate(CLASSES))
+    return Listed(_check, tuple(tasks), total, "bytes", known, tuple(findings))
+
+
+def _check(task: _Task, count: Count) -> Part:
+    """Look at the files of a task; `count` is told their bytes."""
+    part = Part(task.split)
+    try:
+        _check_files(part, *task.paths)
+    except OSError as error:
+        part.wrong("file", str(error.filename or task.paths[0]), f"cannot be read ({error})")
+    count(sum(path.stat().st_size for path in task.paths))
+    return part
+
+
+def _check_files(part: Part, images: Path, labels: Path) -> None:
+    shapes = {}
+    with tempfile.TemporaryDirectory() as folder:
+        unpacked = Path(folder) / "idx"
+        for path, dimensions in ((images, 3), (labels, 1)):
+            try:
+                shapes[path] = shape(path, dimensions)
+                if path.suffix == ".gz" or path is labels:
+                    unpack(path, dimensions, unpacked)  # whole, to see that it can be
+            except DataError as error:
+                part.broken(path, error)
+        if len(shapes) < 2:
+            return
+        try:
+            shape_of(images, labels)
+        except DataError as error:
+            part.broken(images, error)
+        if any(finding.place in (str(images), str(labels)) for finding in part.findings):
+            return
+        values = np.fromfile(unpacked, np.uint8, offset=head_size(1))
+    many, rows, columns = shapes[images]
+    part.images += many
+    part.sizes[columns, rows] += many
+    part.looks["grey"] = (many, (str(images),))
+    part.label_bytes(labels, values.tolist(), len(CLASSES), head_size(1), 1)
+
+
+def detect(path: Path, names: set[str]) -> Format | None:
+    """The form of the folder `path`, in and below which `names` lie, if it is of this module."""
+    known = {name for pair in IDX_FILES.values() for name in pair}
+    return "idx" if names & (known | {f"{name}.gz" for name in known}) else None

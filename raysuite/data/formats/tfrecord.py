@@ -1,23 +1,234 @@
-"""TFRecord files and their index, read and written without TensorFlow.
+"""TFRecord shards of tf.train.Example: train-00000-of-01024, validation-00000-of-00128, *.idx.
 
-Their layout is told in raysuite.layouts.records.
+A record is: length (uint64), masked CRC-32C of the length (uint32), the data, masked CRC-32C of
+the data (uint32), all little-endian: https://www.tensorflow.org/tutorials/load_data/tfrecord
+The index has a line `offset size` per record, in bytes, headers included, as NVIDIA's
+tfrecord2idx writes it. An Example is the message in which TensorFlow, and DALI, keep a labelled
+image; it is built from its published description, so that neither TensorFlow nor a protobuf
+compiler is needed:
+https://github.com/tensorflow/tensorflow/blob/master/tensorflow/core/example/feature.proto
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
 import os
+import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import google_crc32c
 import numpy as np
+from google.protobuf import (  # type: ignore[import-untyped]
+    descriptor_pb2,
+    descriptor_pool,
+    message_factory,
+)
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
+from raysuite.data.cache import publish, verify
+from raysuite.data.findings import Finding, Listed, Part, Target, check_image, reason
+from raysuite.data.formats.base import Counts, RecordListing, absent, named, root_of
+from raysuite.data.prepared import Prepared, Split, counted, treatment
+from raysuite.data.processes import Count
 from raysuite.errors import DataError
-from raysuite.layouts.records import FRAME, HEAD, cut_short, masked, walk
+from raysuite.spec.data import DataOptions, FeatureMap
+from raysuite.spec.datasets import (
+    CLASSES_FILE,
+    NAMED,
+    RECORD_PATTERNS,
+    SPLITS,
+    DatasetFacts,
+    Format,
+)
 
-__all__ = ["read_index", "read_record", "walk", "write_records"]
+HEAD = struct.Struct("<QI")
+"""Length of the data, and the CRC of these eight bytes."""
+FRAME = HEAD.size + 4
+"""Bytes of a record beside its data."""
+_NUMBERED = re.compile(r"(.*-)(\d+)-of-(\d+)(\D*)")
+
+_MOST = 100_000
+"""Shards that a name may promise; beyond, it means something else."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A file of records, and its index where there is one."""
+
+    path: Path
+    index: Path | None
+
+
+def find(data: DataOptions) -> dict[str, list[Shard]]:
+    """The shards of each split, sorted by name, in PATH or one folder below it.
+
+    Raises DataError that names shards that are missing: where there are none, or where the names
+    count to more than there are and the pattern is the default one.
+    """
+    root = root_of(data)
+    if not root.is_dir():
+        raise absent(data, ())
+    patterns = {"train": data.features.train, "val": data.features.val}
+    paths = {split: matching(root, pattern) for split, pattern in patterns.items()}
+    missing = [patterns[split] for split in SPLITS if not paths[split]]
+    for split in SPLITS:
+        if patterns[split] == RECORD_PATTERNS[split]:
+            missing += _gaps(paths[split])
+    if missing:
+        raise absent(data, missing)
+    return {split: [Shard(path, index_of(path)) for path in paths[split]] for split in SPLITS}
+
+
+def matching(root: Path, pattern: str) -> list[Path]:
+    """The files that a pattern names, sorted, in the folder or in those below it; no index."""
+    for where in (pattern, f"*/{pattern}"):
+        found = sorted(
+            path
+            for path in root.glob(where)
+            if path.suffix != ".idx" and not path.name.startswith(".") and path.is_file()
+        )
+        if found:
+            return found
+    return []
+
+
+def _gaps(paths: Sequence[Path]) -> list[str]:
+    """The numbered shards that the names promise and that are not there."""
+    there = {path.name for path in paths}
+    wanted: set[str] = set()
+    for path in paths:
+        match = _NUMBERED.fullmatch(path.name)
+        if match is not None and path.name not in wanted and int(match[3]) <= _MOST:
+            stem, number, total, end = match.groups()
+            wanted |= {f"{stem}{n:0{len(number)}d}-of-{total}{end}" for n in range(int(total))}
+    return sorted(wanted - there)
+
+
+def index_of(path: Path) -> Path | None:
+    """The index of a shard: NAME.idx beside it or in idx_files, with or without its suffix."""
+    names = dict.fromkeys((f"{path.name}.idx", f"{path.stem}.idx"))
+    folders = (path.parent, path.parent / "idx_files", path.parent.parent / "idx_files")
+    places = (folder / name for folder in folders for name in names)
+    return next((place for place in places if place.is_file()), None)
+
+
+def count(data: DataOptions) -> Counts:
+    """Records of both splits, from the indices.
+
+    Raises DataError that names shards without one; with `bad_samples: skip`, their records are
+    counted up to the first that is damaged.
+    """
+    found = find(data)
+    bare = [str(shard.path) for split in SPLITS for shard in found[split] if shard.index is None]
+    if bare and data.bad_samples == "error":
+        raise no_index(bare, data)
+    counts = {split: sum(map(_records, shards)) for split, shards in found.items()}
+    empty = [split for split in SPLITS if not counts[split]]
+    if empty:
+        raise DataError(f"no records in {' and '.join(empty)} of {root_of(data)}; write them again")
+    return Counts(counts["train"], counts["val"], class_names(data))
+
+
+def no_index(shards: Sequence[str], data: DataOptions) -> DataError:
+    """The error that names shards without an index."""
+    return DataError(
+        f"no index of {named(shards)}; expected is NAME.idx beside it or in idx_files; run "
+        f"`raysuite data check {root_of(data)} --write-index` or NVIDIA's tfrecord2idx, or set "
+        "data.bad_samples to skip to find the records anew in each run"
+    )
+
+
+def _records(shard: Shard) -> int:
+    if shard.index is None:
+        return len(whole_records(shard.path))
+    numbers = len(shard.index.read_bytes().split())
+    if numbers % 2:
+        raise DataError(
+            f"{shard.index}: not an index of a TFRecord file: {numbers} numbers; expected is a "
+            "line 'offset size' per record; delete it, and write it again with "
+            f"`raysuite data check {shard.path.parent} --write-index`"
+        )
+    return numbers // 2
+
+
+def class_names(data: DataOptions) -> tuple[str, ...]:
+    """The names of the classes: those of `classes.txt` beside the shards, else their numbers.
+
+    Raises DataError where the file has another number of them than `data.classes`.
+    """
+    path = root_of(data) / CLASSES_FILE
+    known = NAMED[data.name].facts.classes if data.name in NAMED else data.classes
+    if not path.is_file():
+        return tuple(map(str, range(known or 0)))
+    names = tuple(path.read_text("utf-8").splitlines())
+    if not names or (data.classes is not None and len(names) != data.classes):
+        raise DataError(
+            f"{path} names {len(names)} classes, and data.classes is {data.classes}; correct one"
+        )
+    return names
+
+
+def first_label(data: DataOptions) -> int:
+    """The number of the first class in the records."""
+    if data.features.first_label is not None:
+        return data.features.first_label
+    return NAMED[data.name].first_label if data.name in NAMED else 0
+
+
+def walk(path: Path) -> Iterator[tuple[int, int]]:
+    """Offset and size of each record, in bytes, headers included, found without an index.
+
+    Only the records' lengths and their checksums are read. Raises DataError that names the offset
+    where a record is cut short or its length is damaged: nothing behind it can be found.
+    """
+    with path.open("rb", buffering=0) as file:
+        end = os.fstat(file.fileno()).st_size
+        offset = 0
+        while offset < end:
+            head = os.pread(file.fileno(), HEAD.size, offset)
+            if len(head) < HEAD.size:
+                raise cut_short(f"{path} at byte {offset}", end - offset, FRAME)
+            length, crc = HEAD.unpack(head)
+            if crc != masked_crc(head[:8]):
+                raise DataError(
+                    f"{path} at byte {offset}: the checksum of the record's length differs; "
+                    "copy it again"
+                )
+            size = FRAME + length
+            if offset + size > end:
+                raise cut_short(f"{path} at byte {offset}", end - offset, size)
+            yield offset, size
+            offset += size
+
+
+def whole_records(path: Path) -> list[tuple[int, int]]:
+    """What `walk` finds up to the first damage."""
+    found: list[tuple[int, int]] = []
+    with contextlib.suppress(DataError):
+        found.extend(walk(path))
+    return found
+
+
+def cut_short(place: str, present: int, size: int) -> DataError:
+    """The error that names a record which its file does not hold to the end."""
+    return DataError(f"{place}: record cut short, {present} of {size} bytes; copy it again")
+
+
+def masked_crc(data: bytes) -> int:
+    """CRC-32C as records hold it: one over data that holds its own CRC is weak (TensorFlow's
+    crc32c.h)."""
+    crc: int = google_crc32c.value(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
 
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
@@ -69,4 +280,401 @@ def read_record(descriptor: int, offset: int, size: int, place: str) -> bytes:
 
 
 def _crc(data: bytes) -> bytes:
-    return _CRC.pack(masked(google_crc32c.value(data)))
+    return _CRC.pack(masked_crc(data))
+
+
+IMAGE = "image/encoded"
+LABEL = "image/class/label"
+"""Counted from 0 here; from 1 in TensorFlow's ImageNet files."""
+
+_PACKAGE = "raysuite.tfexample"  # not "tensorflow", which TensorFlow registers itself
+_Field = descriptor_pb2.FieldDescriptorProto
+
+
+def _example_class() -> Any:
+    file = descriptor_pb2.FileDescriptorProto(
+        name="raysuite/tfexample.proto", package=_PACKAGE, syntax="proto3"
+    )
+
+    def message(name: str) -> Any:
+        return file.message_type.add(name=name)
+
+    def field(
+        owner: Any, name: str, number: int, kind: int, of: str = "", many: bool = False
+    ) -> Any:
+        label = _Field.LABEL_REPEATED if many else _Field.LABEL_OPTIONAL
+        type_name = f".{_PACKAGE}.{of}" if of else None
+        return owner.field.add(
+            name=name, number=number, type=kind, type_name=type_name, label=label
+        )
+
+    field(message("BytesList"), "value", 1, _Field.TYPE_BYTES, many=True)
+    field(message("FloatList"), "value", 1, _Field.TYPE_FLOAT, many=True)
+    field(message("Int64List"), "value", 1, _Field.TYPE_INT64, many=True)
+    feature = message("Feature")
+    feature.oneof_decl.add(name="kind")
+    for number, kind in enumerate(("Bytes", "Float", "Int64"), start=1):
+        name = f"{kind.lower()}_list"
+        field(feature, name, number, _Field.TYPE_MESSAGE, of=f"{kind}List").oneof_index = 0
+    features = message("Features")
+    entry = features.nested_type.add(name="FeatureEntry")  # a map<string, Feature>
+    entry.options.map_entry = True
+    field(entry, "key", 1, _Field.TYPE_STRING)
+    field(entry, "value", 2, _Field.TYPE_MESSAGE, of="Feature")
+    field(features, "feature", 1, _Field.TYPE_MESSAGE, of="Features.FeatureEntry", many=True)
+    field(message("Example"), "features", 1, _Field.TYPE_MESSAGE, of="Features")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.Example"))
+
+
+_Example = _example_class()
+
+
+def encode_example(
+    image: bytes,
+    label: int,
+    image_name: str = IMAGE,
+    label_name: str = LABEL,
+    more: Mapping[str, bytes | int] = MappingProxyType({}),
+) -> bytes:
+    """An Example with an encoded image and its label, under the names of these features, and
+    `more` features."""
+    example = _Example()
+    example.features.feature[image_name].bytes_list.value.append(image)
+    example.features.feature[label_name].int64_list.value.append(label)
+    for name, value in more.items():
+        feature = example.features.feature[name]
+        (feature.int64_list if isinstance(value, int) else feature.bytes_list).value.append(value)
+    return bytes(example.SerializeToString(deterministic=True))
+
+
+def decode_example(
+    data: bytes, place: str, image_name: str = IMAGE, label_name: str = LABEL
+) -> tuple[bytes, int]:
+    """The encoded image and the label of an Example, from the features of these names.
+
+    Raises DataError, naming `place`, where `data` is no Example or lacks one of the two.
+    """
+    example = _Example()
+    try:
+        example.ParseFromString(data)
+    except DecodeError as error:
+        raise DataError(f"{place}: not a tf.train.Example ({error})") from error
+    feature = example.features.feature
+    present = sorted(feature)
+    images, labels = feature[image_name].bytes_list.value, feature[label_name].int64_list.value
+    if len(images) != 1 or len(labels) != 1:
+        raise DataError(
+            f"{place}: the Example lacks {image_name} (one image) or {label_name} (one integer); "
+            f"it has {', '.join(present) or 'no features'}; name its features in data.features"
+        )
+    return images[0], labels[0]
+
+
+def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
+    """Read the shards' indices; the records stay where they lie, their places go to `cache`."""
+    root = root_of(data)
+    shards = find(data)
+    bare = [str(each.path) for split in SPLITS for each in shards[split] if each.index is None]
+    if bare and data.bad_samples == "error":
+        raise no_index(bare, data)
+    prepared = Prepared(
+        data=data,
+        facts=facts,
+        classes=class_names(data),
+        form="tfrecord",
+        files=root.resolve(),
+        listing=listed(root, shards, cache),
+        exact=False,
+        **treatment(data, facts.channels),
+    )
+    return counted(prepared, counts(prepared.listing))
+
+
+def listed(root: Path, shards: Mapping[str, Sequence[Shard]], cache: Path) -> Path:
+    """The folder below `cache` of the listing of `shards`; they lie below `root`.
+
+    Found again by the names, sizes and times of shards and indices. The records of a shard
+    without an index are found by walking it, up to the first damage.
+    """
+    files = [
+        file
+        for split in SPLITS
+        for shard in shards[split]
+        for file in (shard.path, shard.index or shard.path)
+    ]
+    states = [(file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    names = [str(file.absolute()) for file in files]
+    digest = hashlib.sha256(repr((names, states)).encode()).hexdigest()
+    folder = cache / "data" / f"records-{digest[:16]}"
+
+    def write(target: Path) -> None:
+        for split in SPLITS:
+            names = [shard.path.relative_to(root).as_posix() for shard in shards[split]]
+            indices = [_index(shard) for shard in shards[split]]
+            RecordListing.of(names, indices).write(target / "listing", split)
+
+    publish(folder, write)
+    verify(folder, ("listing",))
+    return folder / "listing"
+
+
+def counts(listing: Path | None) -> dict[str, int]:
+    """Records of each split."""
+    assert listing is not None
+    return {split: len(RecordListing.read(listing, split).records) for split in SPLITS}
+
+
+def _index(shard: Shard) -> NDArray[np.int64]:
+    if shard.index is not None:
+        return read_index(shard.index)
+    return np.array(whole_records(shard.path), np.int64).reshape(-1, 2)
+
+
+class Source:
+    """TFRecord shards, read in any order by their index; the label comes from the record."""
+
+    def __init__(self, prepared: Prepared, split: Split) -> None:
+        assert prepared.listing is not None
+        listing = RecordListing.read(prepared.listing, split)
+        self._records = listing.records
+        self._paths = [str(prepared.files / os.fsdecode(path)) for path in listing.shards.tolist()]
+        features = prepared.data.features
+        self._names = (features.image, features.label)
+        self._first = first_label(prepared.data)
+        self._descriptors: list[int] = []
+        try:
+            for path in self._paths:
+                self._descriptors.append(os.open(path, os.O_RDONLY))
+        except OSError as error:
+            self.close()
+            raise DataError(
+                f"{path}: cannot be read ({error.strerror}); it was there when the data set was "
+                "prepared"
+            ) from error
+
+    def read(self, sample: int) -> tuple[bytes, int]:
+        shard, offset, size = self._records[sample].tolist()
+        place = self.place(sample)
+        data = read_record(self._descriptors[shard], offset, size, place)
+        image, label = decode_example(data, place, *self._names)
+        return image, label - self._first
+
+    def place(self, sample: int) -> str:
+        shard, offset, _ = self._records[sample]
+        return f"{self._paths[shard]} at byte {offset}"
+
+    def file(self, sample: int) -> str:
+        return self._paths[int(self._records[sample, 0])]
+
+    def close(self) -> None:
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+        self._descriptors = []
+
+
+Place = tuple[int, int]
+"""Offset and size of a record in bytes, headers included."""
+
+
+@dataclass(frozen=True)
+class _Task:
+    """One shard."""
+
+    split: str
+    path: Path
+    features: FeatureMap
+    labels: range | None
+    """Valid ones; None where they are not known."""
+    sha256: str | None
+    """What the manifest says of the file."""
+    decode: bool
+    write_index: bool
+
+
+def to_check(target: Target, decode: bool, write_index: bool) -> Listed:
+    """The shards of every split, also where some are missing."""
+    findings: list[Finding] = []
+    root, features = target.root, target.data.features
+    try:
+        find(target.data)
+    except DataError as error:
+        findings.append(Finding(str(root), -1, "file", str(error)))
+    sums: dict[str, object] = {}
+    try:
+        files = manifest_of(root).get("files", {})
+        sums = {name: each.get("sha256") for name, each in files.items()}
+    except (DataError, AttributeError) as error:
+        message = f"not the manifest of a conversion ({error})"
+        findings.append(Finding(str(root / "manifest.json"), -1, "file", message))
+    labels = None
+    if target.names and target.first_label is not None:
+        labels = range(target.first_label, target.first_label + len(target.names))
+    tasks = []
+    for split in SPLITS:
+        for path in matching(root, getattr(features, split)):
+            told = sums.get(path.name)
+            sha256 = told if isinstance(told, str) else None
+            tasks.append(_Task(split, path, features, labels, sha256, decode, write_index))
+    total = sum(task.path.stat().st_size for task in tasks)
+    names = {label: name for label, name in zip(labels or (), target.names, strict=False)}
+    return Listed(check_shard, tuple(tasks), total, "bytes", names, tuple(findings))
+
+
+def check_shard(task: _Task, count: Count) -> Part:
+    """Look at every record of a shard; `count` is told bytes."""
+    part = Part(task.split)
+    try:
+        with task.path.open("rb", buffering=0) as file:
+            for offset, size in _places(task, part):
+                _check_record(task, part, file.fileno(), offset, size)
+                count(size)
+            if task.sha256 is not None:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+                if digest != task.sha256:
+                    message = (
+                        f"not what was converted: its SHA-256 is {digest[:12]}..., and "
+                        f"manifest.json says {task.sha256[:12]}..."
+                    )
+                    part.wrong("file", str(task.path), message)
+    except OSError as error:
+        part.wrong("file", str(task.path), f"cannot be read ({error.strerror})")
+    return part
+
+
+def _places(task: _Task, part: Part) -> list[Place]:
+    """Where the records are: as the file itself tells, and behind a damaged length as the index
+    does. What is wrong with either is added to `part`."""
+    found: list[Place] = []
+    damage: DataError | None = None
+    try:
+        found.extend(walk(task.path))
+    except DataError as error:
+        damage = error
+    end = sum(found[-1]) if found else 0
+    indexed = _indexed(task, part, found, end if damage else None)
+    if damage is None:
+        return found
+    rest = [place for place in indexed if place[0] > end]
+    message = reason(damage, f"{task.path} at byte {end}")
+    if not rest:
+        left = task.path.stat().st_size - end
+        message += f"; no record in the last {left} bytes can be read"
+    part.wrong("record", str(task.path), message, end)
+    if not indexed or indexed[-1][0] >= end:  # else there is no record, but bytes too many
+        part.images += 1
+        part.unreadable += 1
+    return found + rest
+
+
+def _indexed(task: _Task, part: Part, found: list[Place], end: int | None) -> list[Place]:
+    """What the index says; `found` up to byte `end` (None: all) is what it should."""
+    path = index_of(task.path)
+    if path is None:
+        _write_index(task, part, Path(f"{task.path}.idx"), found, end, "there is no index")
+        return []
+    try:
+        told = [(offset, size) for offset, size in read_index(path).tolist()]
+    except DataError as error:
+        _write_index(task, part, path, found, end, reason(error, str(path)))
+        return []
+    before = told if end is None else [place for place in told if place[0] < end]
+    if before == found and not _chained(told):
+        wrong = "its records do not follow each other"
+        _write_index(task, part, path, found, end, wrong)
+        return []
+    if before != found:
+        pairs = enumerate(zip(before, found, strict=False))
+        row = next((row for row, (one, other) in pairs if one != other), None)
+        if row is None:
+            wrong = f"it has {len(before)} records, and the file has {len(found)}"
+        else:
+            wrong = (
+                f"line {row + 1} says offset and size {_told(before[row])}; in the file they are "
+                f"{_told(found[row])}"
+            )
+        _write_index(task, part, path, found, end, wrong)
+        return []
+    return told
+
+
+def _write_index(
+    task: _Task, part: Part, path: Path, found: list[Place], end: int | None, wrong: str
+) -> None:
+    """Say what is wrong with an index, or write it if that is wanted and the shard is whole."""
+    if not task.write_index or end is not None:
+        remedy = "; write it with --write-index" if end is None else ""
+        part.wrong("index", str(path), wrong + remedy)
+        return
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text("".join(f"{offset} {size}\n" for offset, size in found))
+        temporary.rename(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        part.wrong("index", str(path), f"{wrong}; it cannot be written ({error.strerror})")
+    else:
+        part.note("index", str(path), f"written: {wrong}")
+
+
+def _check_record(task: _Task, part: Part, descriptor: int, offset: int, size: int) -> None:
+    place = f"{task.path} at byte {offset}"
+    names = (task.features.image, task.features.label)
+    try:
+        data = read_record(descriptor, offset, size, place)
+        image, label = decode_example(data, place, *names)
+    except DataError as error:
+        part.images += 1
+        part.unreadable += 1
+        part.wrong("record", str(task.path), reason(error, place), offset)
+        return
+    part.labels[label] += 1
+    if (label not in task.labels) if task.labels is not None else label < 0:
+        valid = f"{task.labels[0]} to {task.labels[-1]}" if task.labels else "0 and above"
+        part.wrong("label", str(task.path), f"label {label}; valid are {valid}", offset)
+    check_image(part, image, str(task.path), task.decode, offset)
+
+
+def _chained(places: list[Place]) -> bool:
+    ends = [0, *map(sum, places)]
+    return all(
+        offset == end and size >= FRAME for (offset, size), end in zip(places, ends, strict=False)
+    )
+
+
+def _told(place: Place) -> str:
+    return f"{place[0]} {place[1]}"
+
+
+def label_findings(target: Target, labels: Iterator[int]) -> tuple[int | None, list[Finding]]:
+    """Where the first label was not known: what it must be, judging by all `labels`."""
+    present = sorted(set(labels))
+    many = len(target.names)
+    if not present or not many:
+        return None, []
+    for first in (0, 1):
+        if present[0] >= first and present[-1] < first + many and (first or present[0] == 0):
+            return first, []
+    message = f"labels from {present[0]} to {present[-1]}, and classes.txt names {many} classes"
+    return None, [Finding(str(target.root), -1, "label", message)]
+
+
+def detect(path: Path, names: set[str]) -> Format | None:
+    """The form of the folder `path`, in and below which `names` lie, if it is of this module."""
+    shards = [name for name in names if not name.endswith(".idx") and not name.startswith(".")]
+    patterns = RECORD_PATTERNS.values()
+    return "tfrecord" if any(fnmatch(name, each) for name in shards for each in patterns) else None
+
+
+def manifest_of(root: Path) -> dict[str, Any]:
+    """The manifest of a conversion; empty where there is none. Raises DataError if damaged."""
+    path = root / "manifest.json"
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read ({error})") from error
+    return found if isinstance(found, dict) else {}

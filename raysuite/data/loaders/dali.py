@@ -15,11 +15,11 @@ from nvidia.dali.pipeline import Pipeline
 from torch.utils.dlpack import from_dlpack
 
 from raysuite.data.base import Batch, Slice
+from raysuite.data.formats import open_source
 from raysuite.data.loaders.dali_inputs import KINDS, cut, encoded, inputs_of
 from raysuite.data.pixels import decode
 from raysuite.data.prepared import Prepared, Split
 from raysuite.data.reading import read
-from raysuite.data.source import open_source
 from raysuite.errors import DataError
 from raysuite.spec.loaders import DaliOptions
 

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from raysuite.data.base import Batch, Slice
 from raysuite.data.decoded import Decoded, Decoding
+from raysuite.data.formats import Source, open_source
 from raysuite.data.node_share import NodeShare
 from raysuite.data.normalise import Normalise
 from raysuite.data.pixels import cut_out
 from raysuite.data.prepared import Prepared, Split
 from raysuite.data.rendering import Rendering
 from raysuite.data.resizing import fit_into
-from raysuite.data.source import Source, open_source
 from raysuite.data.views import Views, views
 from raysuite.spec.loaders import MemoryOptions
 

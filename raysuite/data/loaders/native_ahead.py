@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from raysuite.data.base import Slice
+from raysuite.data.formats import Source, open_source
 from raysuite.data.prepared import Split
 from raysuite.data.rendering import Rendering
-from raysuite.data.source import Source, open_source
 from raysuite.errors import DataError, RunError
 from raysuite.spec.loaders import NativeOptions
 

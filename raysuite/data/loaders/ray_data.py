@@ -17,11 +17,11 @@ import torch
 from ray.data.exceptions import SystemException
 
 from raysuite.data.base import Batch, Slice
+from raysuite.data.formats import open_source
 from raysuite.data.loaders.ray_tasks import SLICES, decode_slices
 from raysuite.data.normalise import Normalise
 from raysuite.data.prepared import Prepared, Split
 from raysuite.data.rendering import Rendering
-from raysuite.data.source import open_source
 from raysuite.errors import DataError, RunError, UserError
 from raysuite.spec.loaders import RayDataOptions
 

@@ -9,9 +9,9 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import torch
 
 from raysuite.data.base import Slice
+from raysuite.data.formats import Source, open_source
 from raysuite.data.prepared import Prepared, Split
 from raysuite.data.rendering import Rendering
-from raysuite.data.source import Source, open_source
 from raysuite.errors import DataError
 
 SLICES = "slices"

@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from raysuite.data.formats.example import encode_example
-from raysuite.data.formats.tfrecord import write_records
+from raysuite.data.formats.tfrecord import encode_example, write_records
 from raysuite.data.processes import Count
 from raysuite.data.synthesis.pictures import Painter, Pixels
 from raysuite.data.synthesis.stand_in import Chunk, StandIn

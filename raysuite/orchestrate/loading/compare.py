@@ -13,8 +13,8 @@ import psutil
 from numpy.typing import NDArray
 
 from raysuite.data import Prepared, Split, permutation, prepare
+from raysuite.data.formats import open_source
 from raysuite.data.pixels import header_of, size_of
-from raysuite.data.source import open_source
 from raysuite.measure.environment import environment
 from raysuite.orchestrate.loading.rounds import Fact, measure
 from raysuite.plan.loading import LoadingPlan, loader_options

@@ -11,8 +11,7 @@ import numpy as np
 from PIL import Image
 
 from raysuite.data.convert import Options, Summary, convert, plan_conversion
-from raysuite.data.formats.example import _Example
-from raysuite.data.formats.tfrecord import read_index, read_record
+from raysuite.data.formats.tfrecord import _Example, read_index, read_record
 
 SYNSETS = ("n01440764", "n01443537", "n02084071")
 

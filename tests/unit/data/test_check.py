@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from raysuite.data.check import Target, check, detect
+from raysuite.data.check import check, detect, target_of
 from raysuite.errors import DataError
 from tests import small_sets
 from tests.unit.data.findings import errors, flip, notes, only, picture
@@ -18,7 +18,7 @@ ON_DISK = [kind for kind in small_sets.KINDS if kind != "own-own"]
 @pytest.mark.parametrize("kind", ON_DISK)
 def test_sound_sets_of_every_form(kind: str, tmp_path: Path) -> None:
     small = small_sets.write(kind, tmp_path)
-    report = check(Target.of(small.data))
+    report = check(target_of(small.data))
     assert errors(report) == []
     assert report.ok
     for split, count in small_sets.COUNTS.items():
@@ -58,7 +58,7 @@ def test_folders_that_hold_no_set_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is a file"):
         detect(tmp_path / "x")
     with pytest.raises(DataError, match="digits has no files of its own"):
-        Target.of(small_sets.DataOptions(name="digits"))
+        target_of(small_sets.DataOptions(name="digits"))
 
 
 @pytest.mark.integration
@@ -87,7 +87,7 @@ def test_progress_adds_up(tmp_path: Path) -> None:
             told.append((total, unit))
             return done.append
 
-        check(Target.of(small.data), begin=begin)
+        check(target_of(small.data), begin=begin)
         assert told == [(sum(done), unit)]
         assert sum(done) > 0
 

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from raysuite.data.check import Target, check, detect, stated
+from raysuite.data.check import check, detect, stated, target_of
 from raysuite.data.convert import Options, convert, plan_conversion
-from raysuite.data.formats.example import encode_example
-from raysuite.data.formats.tfrecord import read_index, write_records
+from raysuite.data.formats.tfrecord import encode_example, read_index, write_records
 from raysuite.spec.data import FeatureMap
 from tests import small_sets
 from tests.unit.data.findings import errors, flip, only, picture
@@ -129,7 +128,7 @@ def test_labels_out_of_range(tmp_path: Path) -> None:
         path = tmp_path / f"{split}-00000-of-00001"
         write_records(path, (encode_example(image, label) for label in labels))
     data = stated(tmp_path, "tfrecord", None, classes=3, features=FeatureMap(first_label=1))
-    report = check(Target.of(data))
+    report = check(target_of(data))
     offsets = [each[0] for each in read_index(tmp_path / "train-00000-of-00001.idx").tolist()]
     assert [(each.offset, each.message) for each in errors(report)] == [
         (offsets[2], "label 0; valid are 1 to 3"),

@@ -15,10 +15,9 @@ from PIL import Image
 
 from raysuite.data import Split, prepare
 from raysuite.data.convert import Options, plan_conversion
-from raysuite.data.formats.example import IMAGE, LABEL
-from raysuite.data.formats.tfrecord import read_index
+from raysuite.data.formats import open_source
+from raysuite.data.formats.tfrecord import IMAGE, LABEL, read_index
 from raysuite.data.pixels import decode
-from raysuite.data.source import open_source
 from raysuite.errors import DataError
 from raysuite.spec.data import DataOptions
 from tests import small_sets

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from raysuite.data.convert import Conversion, Options, convert, plan_conversion
-from raysuite.data.formats.example import IMAGE
+from raysuite.data.formats.tfrecord import IMAGE
 from raysuite.errors import DataError
 from tests.unit.data.photos import SYNSETS, digests, image, records, run, shards, write_folder
 

@@ -17,11 +17,11 @@ from pydantic import ValidationError
 from sklearn.datasets import load_digits
 
 from raysuite.data import Prepared, Slice, make_loader, prepare
-from raysuite.data.sets import digits as module
-from raysuite.data.source import open_source
+from raysuite.data import digits as module
+from raysuite.data.formats import open_source
 from raysuite.errors import DataError
 from raysuite.spec.data import DataOptions
-from raysuite.spec.datasets import DIGITS
+from raysuite.spec.datasets import DIGITS, DIGITS_MEAN, DIGITS_STD
 from raysuite.spec.loaders import NativeOptions
 
 
@@ -71,8 +71,8 @@ def test_files_are_named_by_class_and_place(cache):
 
 def test_mean_and_std_are_those_of_the_training_split(digits):
     pixels = arrays(digits, "train")[0] / 255
-    assert module.MEAN[0] == pytest.approx(pixels.mean(), abs=5e-5)
-    assert module.STD[0] == pytest.approx(pixels.std(), abs=5e-5)
+    assert DIGITS_MEAN[0] == pytest.approx(pixels.mean(), abs=5e-5)
+    assert DIGITS_STD[0] == pytest.approx(pixels.std(), abs=5e-5)
 
 
 def test_ones_own_mean_and_std(cache):
@@ -97,7 +97,7 @@ def test_other_sizes_are_enlarged(cache):
     images, _ = arrays(prepared, "train")
     assert images.shape == (1437, 20, 20)
     assert len(np.unique(images)) > 17, "enlarged by repeating pixels"
-    assert prepared.mean == module.MEAN * 3
+    assert prepared.mean == DIGITS_MEAN * 3
 
 
 def test_prepared_is_small_and_can_be_pickled(digits):

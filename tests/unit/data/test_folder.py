@@ -14,14 +14,13 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from raysuite import layouts
 from raysuite.cli import app
-from raysuite.data import Prepared, Slice, make_loader, prepare
+from raysuite.data import Prepared, Slice, formats, make_loader, prepare
 from raysuite.data.check import check, detect
 from raysuite.data.convert import Options, plan_conversion
-from raysuite.data.source import open_source
+from raysuite.data.formats import folder as folders
+from raysuite.data.formats import open_source
 from raysuite.errors import DataError
-from raysuite.layouts import folders
 from raysuite.spec.data import DataOptions
 from raysuite.spec.datasets import IMAGENET_MEAN, DatasetFacts
 from raysuite.spec.loaders import NativeOptions
@@ -130,7 +129,7 @@ def test_nothing_vanishes(root: Path) -> None:
     Image.new("RGB", (9, 9)).save(cat / "more" / "nested.png")
     Image.new("RGB", (9, 9)).save(root / "train" / "astray.png")
     data = DataOptions(name="image_folder", path=str(root), image_size=8)
-    counts = layouts.count(data)
+    counts = formats.count(data)
     assert (counts.train, counts.val, counts.classes) == (4, 1, ("cat", "Ähre"))
     assert counts.passed_over == 4 + 2  # each class folder's Thumbs.db; nested, astray
     source = open_source(prepared(root, train=4), "train")

@@ -17,14 +17,12 @@ import numpy as np
 import pytest
 
 from raysuite.data import Slice, prepare
-from raysuite.data.check import Target, check
-from raysuite.data.formats.example import decode_example
+from raysuite.data.check import Target, check, target_of
+from raysuite.data.formats import cifar, idx, open_source
 from raysuite.data.formats.idx import unpack
-from raysuite.data.formats.tfrecord import read_index, read_record, walk
+from raysuite.data.formats.tfrecord import decode_example, read_index, read_record, walk
 from raysuite.data.reading import read
-from raysuite.data.source import open_source
 from raysuite.errors import DataError
-from raysuite.layouts import cifar, idx
 from tests import small_sets
 
 FILES = {"tfrecord": 4000, "idx": 3000, "binary": 3000}
@@ -127,7 +125,7 @@ def assert_checked(number: int, target: Target, path: Path, sound: bool) -> None
 @pytest.mark.slow
 def test_tfrecords(few, tmp_path):
     small = written("mnist-tfrecord", tmp_path)
-    target = Target.of(small.data)
+    target = target_of(small.data)
     path = tmp_path / "set" / "train-00000-of-00003.tfrecord"
     index_path = path.with_suffix(".idx")
     content, index_text = path.read_bytes(), index_path.read_bytes()
@@ -183,7 +181,7 @@ def _walked(path: Path) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("packed", [False, True])
 def test_idx_files(few, packed, tmp_path):
     small = written("mnist-idx", tmp_path)
-    target = Target.of(small.data)
+    target = target_of(small.data)
     folder = tmp_path / "set"
     for share, name, dimensions in ((3, "train-images", 3), (6, "train-labels", 1)):
         path = folder / f"{name}-idx{dimensions}-ubyte"
@@ -221,7 +219,7 @@ def _plain(path: Path, dimensions: int, target: Path) -> bytes | None:
 @pytest.mark.slow
 def test_cifar_batches(few, tmp_path):
     small = written("cifar10-binary", tmp_path)
-    target = Target.of(small.data)
+    target = target_of(small.data)
     (path,) = tmp_path.rglob("data_batch_1.bin")
     content = path.read_bytes()
     for number, damaged in mutated(content, FILES["binary"]):

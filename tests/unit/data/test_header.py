@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from raysuite.data.formats.header import read_header
+from raysuite.data.header import read_header
 from raysuite.data.pixels import decode
 from raysuite.errors import DataError
 

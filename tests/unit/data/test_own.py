@@ -16,10 +16,9 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
-from raysuite import layouts
 from raysuite.cli import app
-from raysuite.data import prepare
-from raysuite.data.source import Source, open_source
+from raysuite.data import formats, prepare
+from raysuite.data.formats import Source, open_source
 from raysuite.errors import DataError
 from raysuite.parallel.base import World
 from raysuite.plan import make_plans
@@ -89,7 +88,7 @@ class Odd:
 def test_a_negative_length_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[Odd.__module__].Odd, "__len__", lambda self: -1)
     with pytest.raises(DataError, match=r"split='train'\)\) raised ValueError"):
-        layouts.count(DataOptions(name=f"{Odd.__module__}:Odd", image_size=4, classes=2))
+        formats.count(DataOptions(name=f"{Odd.__module__}:Odd", image_size=4, classes=2))
 
 
 def source(channels: int = 3) -> Source:

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raysuite.data.formats import cifar
+from raysuite.data.formats.cifar import Array, load
 from raysuite.errors import DataError
-from raysuite.layouts import cifar
-from raysuite.layouts.pickled import Array, load
 from tests import small_sets
 
 PLANES = np.random.default_rng(0).integers(0, 256, (3, 3072)).astype(np.uint8)
@@ -137,7 +137,8 @@ def test_lengths_that_are_not_there_cost_no_memory(name):
 
 
 def test_a_far_place_in_the_memo_costs_no_memory():
-    assert load(b"Nr\xff\xff\xff\xff.") is None
+    with pytest.raises(ValueError, match="memo"):
+        load(b"Nr\xff\xff\xff\xff.")
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from raysuite import layouts
-from raysuite.data import Prepared, prepare
+from raysuite.data import Prepared, formats, prepare
+from raysuite.data.formats import open_source
 from raysuite.data.pixels import decode
-from raysuite.data.source import open_source
 from raysuite.errors import DataError
 from raysuite.spec.datasets import DatasetFacts
 from tests import small_sets
@@ -28,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
 def prepared(small: SmallSet, folder: Path, **changes: object) -> Prepared:
     """As a run prepares it, with the counts that are on disk now."""
     data = small.data.model_copy(update=changes)
-    counts = layouts.count(data)
+    counts = formats.count(data)
     facts = DatasetFacts(
         counts.train,
         counts.val,

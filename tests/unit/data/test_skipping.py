@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from raysuite.data import Prepared, prepare
+from raysuite.data.formats import open_source
 from raysuite.data.skipping import Faults, look
-from raysuite.data.source import open_source
 from tests.small_sets import COUNTS, SmallSet, write
 
 

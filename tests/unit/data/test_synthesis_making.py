@@ -15,11 +15,9 @@ import pytest
 from PIL import Image
 from torchvision.datasets.mnist import read_image_file, read_label_file
 
-from raysuite import layouts
-from raysuite.data import prepare
-from raysuite.data.formats.example import decode_example
-from raysuite.data.formats.tfrecord import read_index
-from raysuite.data.source import open_source
+from raysuite.data import formats, prepare
+from raysuite.data.formats import open_source
+from raysuite.data.formats.tfrecord import decode_example, read_index
 from raysuite.data.synthesis import StandIn, make, plan_stand_in
 from raysuite.data.synthesis.pictures import Painter
 from raysuite.data.synthesis.state import locked
@@ -270,7 +268,7 @@ def test_raysuite_reads_what_it_made(tmp_path: Path, name: str, form: Any) -> No
     stand_in = plan_stand_in(name, form, images=20, size=size)
     make(stand_in, tmp_path / "set", 1)
     data = DataOptions(name=name, format=form, path=str(tmp_path / "set"))
-    counts = layouts.count(data)
+    counts = formats.count(data)
     assert not isinstance(counts, str)
     assert (counts.train, counts.val) == (stand_in.train, stand_in.val)
     facts = NAMED[name].facts

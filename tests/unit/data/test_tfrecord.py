@@ -11,9 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raysuite.data import Prepared
-from raysuite.data.formats.example import IMAGE, LABEL, decode_example, encode_example
-from raysuite.data.formats.tfrecord import read_index, read_record, write_records
-from raysuite.data.source import open_source
+from raysuite.data.formats import open_source
+from raysuite.data.formats.tfrecord import (
+    IMAGE,
+    LABEL,
+    decode_example,
+    encode_example,
+    read_index,
+    read_record,
+    write_records,
+)
 from raysuite.errors import DataError
 from tests.require import require
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from raysuite import layouts
+from raysuite.data import formats
 from raysuite.errors import Mistake, SpecError
 from raysuite.plan import RunPlan, make_plans
 from raysuite.spec import Document
@@ -82,8 +82,8 @@ def test_a_stand_in_that_is_asked_for_is_named(tmp_path: Path) -> None:
 def test_a_set_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = small_sets.write("image_folder-folder", tmp_path)
     seen: list[DataOptions] = []
-    count = layouts.count
-    monkeypatch.setattr(layouts, "count", lambda data: (seen.append(data), count(data))[1])
+    count = formats.count
+    monkeypatch.setattr(formats, "count", lambda data: (seen.append(data), count(data))[1])
     matrix = {"seed": [0, 9], "data.image_size": [16, 32]}
     plans = plans_of(small.data, repeats=3, matrix=matrix)
     assert len(plans) == 12

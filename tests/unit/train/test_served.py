@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from raysuite.data import make_loader, permutation, prepare, rank_slices
+from raysuite.data.prepared import normalisation
 from raysuite.data.rendering import Rendering
-from raysuite.data.sets import normalisation
 from raysuite.errors import UserError
 from raysuite.plan import RunPlan
 from raysuite.records import EpochFinished

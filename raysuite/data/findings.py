@@ -1,12 +1,19 @@
-"""What a look through a data set found."""
+"""What a look through a data set found, and how parts of it add up."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+from raysuite.data.formats.base import root_of
+from raysuite.data.header import Header
+from raysuite.data.pixels import decode, header_of
+from raysuite.data.processes import Count
+from raysuite.errors import DataError
+from raysuite.spec.data import DataOptions
 
 Kind = Literal["file", "class", "image", "record", "index", "label"]
 KEEP = 100_000
@@ -55,6 +62,22 @@ class Part:
     def note(self, kind: Kind, place: str, message: str, offset: int = -1) -> None:
         """Add something worth knowing."""
         self.findings.append(Finding(place, offset, kind, message, note=True))
+
+    def broken(self, path: Path, error: DataError) -> None:
+        """Add an error of a whole file, or of its header."""
+        at = str(error).startswith(f"{path} at byte 0: ")
+        place = f"{path} at byte 0" if at else str(path)
+        self.wrong("file", str(path), reason(error, place), 0 if at else -1)
+
+    def label_bytes(
+        self, path: Path, labels: Iterable[int], classes: int, head: int, step: int
+    ) -> None:
+        """Count labels that lie in a file, `step` bytes apart from byte `head` on."""
+        for number, label in enumerate(labels):
+            self.labels[label] += 1
+            if label >= classes:
+                message = f"label {label}; valid are 0 to {classes - 1}"
+                self.wrong("label", str(path), message, head + number * step)
 
     def look(self, name: str, place: str, offset: int = -1) -> None:
         """Count an image of this look."""
@@ -164,3 +187,67 @@ _PLAIN = ("grey", "RGB")
 
 def _colour(name: str) -> str:
     return name.rpartition(" ")[2]
+
+
+def check_image(part: Part, data: bytes, place: str, decoded: bool, offset: int = -1) -> None:
+    """Add to `part` what one image is; all its pixels are decoded if `decoded`."""
+    part.images += 1
+    try:
+        header = header_of(data, place)
+        if decoded:
+            decode(data, 1 if header.channels == 1 else 3, place)
+    except DataError as error:
+        part.unreadable += 1
+        reason = error.__cause__ or error
+        part.wrong("image", place, f"not a readable image ({reason})", offset)
+        return
+    part.sizes[header.width, header.height] += 1
+    part.look(_look(header), place, offset)
+
+
+def _look(header: Header) -> str:
+    if header.kind == "other":
+        return f"none of JPEG and PNG, {'grey' if header.channels == 1 else 'coloured'}"
+    kind = header.kind.upper()
+    if header.bits != 8:
+        return f"{kind} of {header.bits} bits"
+    if header.kind == "jpeg":
+        return f"{kind} {({1: 'grey', 3: 'RGB'}).get(header.channels, 'CMYK')}"
+    return (
+        f"{kind} {({1: 'grey', 3: 'RGB'}).get(header.channels, 'with a palette or transparency')}"
+    )
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Tasks for `work`, each of which can be done by another process."""
+
+    work: Callable[[Any, Count], Part]
+    tasks: tuple[Any, ...]
+    total: int
+    unit: Literal["images", "bytes"]
+    """What `work` counts, and how much there is of it."""
+    names: dict[int, str]
+    """Of the classes, by label as the files tell it; empty where they are not known."""
+    findings: tuple[Finding, ...]
+
+
+def reason(error: Exception, place: str) -> str:
+    """What an error says beside its place."""
+    return str(error).removeprefix(f"{place}: ")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A data set on disk, and what is known of its labels."""
+
+    data: DataOptions
+    names: tuple[str, ...] = ()
+    """Of the classes, by label from 0; empty where they are not known."""
+    first_label: int | None = None
+    """The number of the first class in TFRecords; None where it is not known."""
+
+    @property
+    def root(self) -> Path:
+        """The folder."""
+        return root_of(self.data)

@@ -14,20 +14,14 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from raysuite.data.cache import publish, verify
-from raysuite.data.formats.example import encode_example
-from raysuite.data.formats.listing import Listing
-from raysuite.data.formats.tfrecord import write_records
-from raysuite.data.prepared import Prepared, counted
-from raysuite.data.sets import records, treatment
-from raysuite.layouts.records import Shard
+from raysuite.data.formats.base import Listing
+from raysuite.data.formats.tfrecord import Shard, encode_example, listed, write_records
+from raysuite.data.prepared import Prepared, counted, treatment
 from raysuite.spec.data import DataOptions
 from raysuite.spec.datasets import SPLITS, DatasetFacts
 
 VERSION = 1
 """Raised whenever the files would come out differently, so that old ones are not taken."""
-
-MEAN, STD = (0.3058,), (0.3761,)
-"""Of the training split at 8 x 8 pixels, grey, in 0..1; used at every size. A test recomputes."""
 
 CLASSES = tuple(str(digit) for digit in range(10))
 
@@ -61,7 +55,7 @@ def _records(folder: Path, cache: Path) -> Path:
         split: [Shard(path, path.with_suffix(".idx")) for path in paths]
         for split, paths in shards.items()
     }
-    return records.listed(folder, found, cache)
+    return listed(folder, found, cache)
 
 
 def write_digits(folder: Path, size: int) -> None:

@@ -1,0 +1,145 @@
+"""Look through a data set on disk: what is there, and what is wrong with it, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from raysuite.data import formats
+from raysuite.data.findings import Finding, Report, SplitReport, Tally, Target
+from raysuite.data.formats import tfrecord
+from raysuite.data.formats.base import root_of
+from raysuite.data.processes import Count, each
+from raysuite.errors import DataError
+from raysuite.spec.data import DataOptions
+from raysuite.spec.datasets import (
+    CLASSES_FILE,
+    NAMED,
+    Format,
+)
+
+_UNKNOWN = 1
+"""Stands for a size or a count that checking does not need and a spec would tell."""
+
+
+def target_of(data: DataOptions) -> Target:
+    """The data set of a spec. Raises DataError where it is not one that lies on disk."""
+    if data.form is None or data.name == "digits":
+        raise DataError(
+            f"{data.name} has no files of its own to check; valid are "
+            f"{', '.join(NAMED)}, image_folder, tfrecord, or a folder"
+        )
+    names: tuple[str, ...] = ()
+    if data.form == "tfrecord":
+        names = _names(root_of(data)) or tuple(map(str, range(_class_count(data))))
+    return Target(data, names, tfrecord.first_label(data))
+
+
+def detect(path: Path) -> Target:
+    """The data set that lies in a folder, by its files. Raises DataError where there is none."""
+    path = path.expanduser()
+    if not path.is_dir():
+        what = "is a file" if path.exists() else "is not there"
+        raise DataError(
+            f"{path} {what}; give a folder of a data set, the YAML file of a spec, or one of "
+            f"{', '.join(NAMED)}"
+        )
+    form = _form(path)
+    if form is None:
+        raise DataError(
+            f"{path} holds no data set that can be told by its files; valid are train/CLASS/* and "
+            "val/CLASS/*, TFRecord shards (train-00000-of-00016), MNIST's IDX files and "
+            "CIFAR-10's batches; name another one with --name and --format, or give a spec"
+        )
+    data = stated(path, {"idx": "mnist", "binary": "cifar10", "pickle": "cifar10"}.get(form), form)
+    if form != "tfrecord":
+        return Target(data)
+    return Target(data, _names(path), _first_label(path))
+
+
+def stated(path: Path | None, name: str | None, form: Format | None, **more: Any) -> DataOptions:
+    """The options of a set on disk, with what checking does not need filled in."""
+    if name is None:
+        name = "tfrecord" if form == "tfrecord" else "image_folder"
+    if name in ("image_folder", "tfrecord"):
+        more.setdefault("image_size", _UNKNOWN)
+    if name == "tfrecord":
+        more.setdefault("classes", _UNKNOWN)
+    return DataOptions(name=name, format=form, path=None if path is None else str(path), **more)
+
+
+def _form(path: Path) -> Format | None:
+    names = {each.name for where in ("*", "*/*", "*/*/*") for each in path.glob(where)}
+    found = (formats.module_of(form).detect(path, names) for form in formats.DETECTED)
+    return next((form for form in found if form is not None), None)
+
+
+def _class_count(data: DataOptions) -> int:
+    known = NAMED[data.name].facts.classes if data.name in NAMED else data.classes
+    return known or 0
+
+
+def _names(root: Path) -> tuple[str, ...]:
+    """What classes.txt tells; nothing where there is none."""
+    try:
+        return tuple((root / CLASSES_FILE).read_text("utf-8", "replace").splitlines())
+    except OSError:
+        return ()
+
+
+def _first_label(root: Path) -> int | None:
+    try:
+        first = tfrecord.manifest_of(root).get("first_label")
+    except DataError:
+        return None  # told when the shards are looked at
+    return first if isinstance(first, int) else None
+
+
+__all__ = ["Finding", "Report", "SplitReport", "Target", "check", "detect", "stated", "target_of"]
+
+
+def check(
+    target: Target,
+    decode: bool = True,
+    write_index: bool = False,
+    workers: int = 1,
+    begin: Callable[[int, str], Count] = lambda total, unit: lambda more: None,
+) -> Report:
+    """Look at every file of a data set, at every pixel if `decode`.
+
+    What is wrong is in the report, never raised. `write_index` writes the missing and the wrong
+    indices of TFRecords that are whole. `begin` is told how much there is to do, in images or
+    bytes; what it returns is told of the progress.
+
+    Raises RunError where a process was killed.
+    """
+    listed = formats.module_of(target.data.form).to_check(target, decode, write_index)
+    tally = Tally()
+    tally.found(listed.findings)
+    count = begin(listed.total, listed.unit)
+    for part in each(listed.work, listed.tasks, workers, count):
+        tally.add(part)
+    names = listed.names
+    if target.data.form == "tfrecord" and target.first_label is None:
+        labels = (label for part in tally.splits.values() for label in part.labels)
+        first, findings = tfrecord.label_findings(target, labels)
+        tally.found(findings)
+        names = {} if first is None else dict(enumerate(target.names, first))
+    tally.found(_against_official(target, tally))
+    return tally.report(target.root, target.data.form or "", names)
+
+
+def _against_official(target: Target, tally: Tally) -> list[Finding]:
+    """A note where a named set has other counts than its official files: a stand-in, or a part."""
+    known = NAMED.get(target.data.name)
+    found = tuple(
+        tally.splits[split].images if split in tally.splits else 0 for split in ("train", "val")
+    )
+    if known is None or found == (known.facts.train_samples, known.facts.val_samples):
+        return []
+    message = (
+        f"{found[0]:,} training and {found[1]:,} validation images; the official {target.data.name}"
+        f" has {known.facts.train_samples:,} and {known.facts.val_samples:,}"
+    )
+    return [Finding(str(target.root), -1, "file", message, note=True)]

@@ -1,0 +1,174 @@
+"""What all formats share: where a data set lies, what is counted, how a sample is read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from raysuite.data.base import Sample
+from raysuite.errors import DataError
+from raysuite.spec.data import DataOptions
+from raysuite.spec.datasets import NAMED, default_path
+
+_SHOWN = 20
+"""Missing files that a message names."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Images of both splits, and the names of the classes in the order of their labels."""
+
+    train: int
+    val: int
+    classes: tuple[str, ...]
+    passed_over: int = 0
+    """Entries of an image folder's splits that are neither images nor hidden."""
+
+
+def root_of(data: DataOptions) -> Path:
+    """The folder in which the set is looked for."""
+    assert data.form is not None
+    return Path(data.path or default_path(data.name, data.form, data.root)).expanduser()
+
+
+def absent(data: DataOptions, missing: Sequence[str]) -> DataError:
+    """The error that says what is missing where, whence it comes and what to do.
+
+    `missing` are paths below the set's folder; none means the folder itself.
+    """
+    root = root_of(data)
+    what = f"{named(missing)} missing in {root}" if missing else f"no folder {root}"
+    if data.name not in NAMED:
+        return DataError(f"{data.name}: {what}; put them there, or change data.path")
+    make = f"raysuite data make {data.name} --format {data.form}"
+    if data.path or data.root:
+        make += f" --out {data.path or root}"
+    known = NAMED[data.name]
+    if known.origin is None:
+        whence = "there are no official files"
+    elif data.form == known.formats[0] or data.form == "pickle":
+        whence = f"official files: {known.origin}; put them there, or set data.path"
+    elif data.form == "tfrecord":
+        whence = "TFRecords are made of an image folder by `raysuite data convert`"
+    else:
+        whence = "put a folder of images there, or set data.path"
+    return DataError(
+        f"{data.name} as {data.form}: {what}; {whence}; or make a synthetic stand-in: `{make}`"
+    )
+
+
+def named(items: Sequence[str]) -> str:
+    """All of `items`, or the first ones and how many more."""
+    more = len(items) - _SHOWN
+    return ", ".join(items[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Samples that are single files.
+
+    paths: [n] bytes, relative to the set's folder; labels: [n] int64, from 0.
+    """
+
+    paths: NDArray[np.bytes_]
+    labels: NDArray[np.int64]
+
+    def write(self, folder: Path, split: str) -> None:
+        """Write SPLIT-paths.npy and SPLIT-labels.npy."""
+        folder.mkdir(parents=True, exist_ok=True)
+        np.save(folder / f"{split}-paths.npy", self.paths)
+        np.save(folder / f"{split}-labels.npy", self.labels)
+
+    @staticmethod
+    def of(paths: Sequence[str], labels: Sequence[int]) -> Listing:
+        """A listing of `paths`, written with `/`, and their labels."""
+        encoded = np.array([os.fsencode(path) for path in paths], dtype=np.bytes_)
+        return Listing(encoded, np.array(labels, dtype=np.int64))
+
+    @staticmethod
+    def read(folder: Path, split: str) -> Listing:
+        """Map the arrays that `write` wrote."""
+        return Listing(
+            np.load(folder / f"{split}-paths.npy", mmap_mode="r"),
+            np.load(folder / f"{split}-labels.npy", mmap_mode="r"),
+        )
+
+
+@dataclass(frozen=True)
+class RecordListing:
+    """Samples that are records of TFRecord shards.
+
+    shards: [s] bytes, relative to the set's folder; records: [n, 3] int64: number of the shard,
+    offset and size in bytes.
+    """
+
+    shards: NDArray[np.bytes_]
+    records: NDArray[np.int64]
+
+    def write(self, folder: Path, split: str) -> None:
+        """Write SPLIT-shards.npy and SPLIT-records.npy."""
+        folder.mkdir(parents=True, exist_ok=True)
+        np.save(folder / f"{split}-shards.npy", self.shards)
+        np.save(folder / f"{split}-records.npy", self.records)
+
+    @staticmethod
+    def of(shards: Sequence[str], indices: Sequence[NDArray[np.int64]]) -> RecordListing:
+        """A listing of `shards` and the index of each: [n, 2] offsets and sizes."""
+        paths = np.array([os.fsencode(path) for path in shards], dtype=np.bytes_)
+        numbered = [np.insert(index, 0, shard, axis=1) for shard, index in enumerate(indices)]
+        return RecordListing(paths, np.concatenate(numbered))
+
+    @staticmethod
+    def read(folder: Path, split: str) -> RecordListing:
+        """Map the arrays that `write` wrote."""
+        return RecordListing(
+            np.load(folder / f"{split}-shards.npy", mmap_mode="r"),
+            np.load(folder / f"{split}-records.npy", mmap_mode="r"),
+        )
+
+
+class Source(Protocol):
+    """One split's images by sample number, the one way by which every loader gets at its bytes.
+    Safe from several threads; not to be shared by processes."""
+
+    def read(self, sample: int) -> tuple[Sample, int]:
+        """The image and its label, from 0. Raises DataError that names file and offset."""
+
+    def place(self, sample: int) -> str:
+        """Where the sample lies, as an error names it."""
+
+    def file(self, sample: int) -> str | None:
+        """The file that the sample lies in; None where no file tells when it changed."""
+
+    def close(self) -> None:
+        """Close the files."""
+
+
+class OpenFile:
+    """A file of which any part can be read, from several threads at once.
+
+    Through the system's page cache that all processes share. A mapping would save the copy of some
+    kilobytes, and end the process with SIGBUS where a file is cut short or its disk fails.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor = os.open(path, os.O_RDONLY)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Exactly `size` bytes. Raises DataError where the file ends before."""
+        data = os.pread(self._descriptor, size, offset)
+        if len(data) < size:
+            raise DataError(f"{self.path} at byte {offset}: the file was cut short; copy it again")
+        return data
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = -1

@@ -1,0 +1,374 @@
+"""CIFAR-10's binary and pickled batches: https://www.cs.toronto.edu/~kriz/cifar.html"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import pickletools
+import re
+import warnings
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from raysuite.data.cache import converted
+from raysuite.data.findings import Finding, Listed, Part, Target, reason
+from raysuite.data.formats.base import Counts, OpenFile, absent, root_of
+from raysuite.data.prepared import Prepared, Split, counted, treatment
+from raysuite.data.processes import Count
+from raysuite.errors import DataError
+from raysuite.spec.data import DataOptions
+from raysuite.spec.datasets import CIFAR_FILES, CIFAR_FOLDERS, SPLITS, DatasetFacts, Format
+
+SIDE = 32
+PLANES = 3 * SIDE * SIDE
+"""Bytes of an image: its red, green and blue planes, each row by row."""
+RECORD = 1 + PLANES
+"""Bytes of a binary record: the label, then the planes."""
+CLASSES = (
+    *("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
+)
+"""batches.meta.txt of the archives."""
+
+
+def find(data: DataOptions) -> dict[str, list[Path]]:
+    """The batches of each split. Raises DataError that names those that are missing."""
+    assert data.form is not None
+    root = root_of(data)
+    if not root.is_dir():
+        raise absent(data, ())
+    wanted = CIFAR_FILES[data.form]
+    names = [name for split in wanted.values() for name in split]
+    folders = (root, root / CIFAR_FOLDERS[data.form])
+    folder = max(folders, key=lambda folder: sum((folder / name).is_file() for name in names))
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        raise absent(data, missing)
+    return {split: [folder / name for name in wanted[split]] for split in wanted}
+
+
+def count(data: DataOptions) -> Counts:
+    """Images of both splits. Raises DataError that names a batch which is no whole one."""
+    one = records if data.form == "binary" else lambda path: len(read_batch(path).labels)
+    counts = {split: sum(map(one, paths)) for split, paths in find(data).items()}
+    return Counts(counts["train"], counts["val"], CLASSES)
+
+
+def records(path: Path) -> int:
+    """Images of a binary batch. Raises DataError where its last record is cut short."""
+    size = path.stat().st_size
+    if not size or size % RECORD:
+        raise DataError(
+            f"{path} at byte {size - size % RECORD}: record cut short, {size % RECORD} of "
+            f"{RECORD} bytes; copy it again"
+        )
+    return size // RECORD
+
+
+@dataclass(frozen=True)
+class Batch:
+    """labels, from 0, and the planes of all images, one after the other."""
+
+    labels: bytes
+    planes: bytes
+
+
+def read_batch(path: Path) -> Batch:
+    """A pickled batch, read as data: no code in it is run.
+
+    Raises DataError where the file is no pickle of plain data, or not a batch of CIFAR-10.
+    """
+    try:
+        content = load(path.read_bytes())
+    except (ValueError, OSError) as error:
+        raise DataError(
+            f"{path}: not a batch of CIFAR-10 that can be trusted: {error}; take it from the "
+            "official archive"
+        ) from error
+    labels, planes = (
+        (content.get(key, content.get(key.encode())) for key in ("labels", "data"))
+        if isinstance(content, dict)
+        else (None, None)
+    )
+    flat = labels.values() if isinstance(labels, Array) else labels
+    if (
+        not isinstance(planes, Array)
+        or not isinstance(flat, list)
+        or planes.kind != "u1"
+        or planes.shape not in ((len(flat), PLANES), (len(flat), 3, SIDE, SIDE))
+        or len(planes.data) != len(flat) * PLANES
+        or not flat
+        or not all(isinstance(label, int) and 0 <= label < len(CLASSES) for label in flat)
+    ):
+        raise DataError(
+            f"{path}: not a batch of CIFAR-10; expected is a dictionary with `labels`, a list of "
+            f"numbers from 0 to 9, and `data`, as many rows of {PLANES} bytes; take it from the "
+            "official archive"
+        )
+    return Batch(bytes(flat), planes.data)
+
+
+def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
+    """Read binary batches where they lie; pickled ones become binary once, below `cache`."""
+    files = find(data)
+    if data.form == "pickle":
+        folder = _converted(files, cache)
+    else:
+        folder = files["train"][0].parent.resolve()
+    names = CIFAR_FILES["binary"]
+    prepared = Prepared(
+        data=data,
+        facts=facts,
+        classes=CLASSES,
+        form="binary",
+        files=folder,
+        listing=None,
+        exact=facts.image_size == SIDE,
+        **treatment(data, facts.channels),
+    )
+    found = {split: sum(records(folder / name) for name in names[split]) for split in SPLITS}
+    return counted(prepared, found)
+
+
+def _converted(files: dict[str, list[Path]], cache: Path) -> Path:
+    """The folder of the binary batches, made of the pickles."""
+
+    def write(folder: Path) -> None:
+        for split, names in CIFAR_FILES["binary"].items():
+            for path, name in zip(files[split], names, strict=True):
+                batch = read_batch(path)
+                labels = np.frombuffer(batch.labels, np.uint8)[:, None]
+                planes = np.frombuffer(batch.planes, np.uint8).reshape(len(labels), PLANES)
+                rows = np.concatenate([labels, planes], axis=1)
+                (folder / name).write_bytes(rows.tobytes())
+
+    sources = (path for split in SPLITS for path in files[split])
+    return converted(cache, "cifar", sources, write)
+
+
+class Source:
+    """Batches of records: a label, then the red, the green and the blue plane."""
+
+    def __init__(self, prepared: Prepared, split: Split) -> None:
+        paths = [prepared.files / name for name in CIFAR_FILES["binary"][split]]
+        counts = [records(path) for path in paths]
+        self._starts = list(accumulate(counts, initial=0))
+        self._files = [OpenFile(path) for path in paths]
+
+    def read(self, sample: int) -> tuple[NDArray[np.uint8], int]:
+        file, offset = self._where(sample)
+        record = np.frombuffer(file.read(offset, RECORD), np.uint8)
+        planes = record[1:].reshape(3, SIDE, SIDE)
+        return np.ascontiguousarray(planes.transpose(1, 2, 0)), int(record[0])
+
+    def place(self, sample: int) -> str:
+        file, offset = self._where(sample)
+        return f"{file.path} at byte {offset}"
+
+    def file(self, sample: int) -> str:
+        return str(self._where(sample)[0].path)
+
+    def close(self) -> None:
+        for file in self._files:
+            file.close()
+
+    def _where(self, sample: int) -> tuple[OpenFile, int]:
+        batch = bisect_right(self._starts, sample) - 1
+        return self._files[batch], (sample - self._starts[batch]) * RECORD
+
+
+@dataclass(frozen=True)
+class _Task:
+    """One batch."""
+
+    split: str
+    form: str
+    paths: tuple[Path]
+
+
+def to_check(target: Target, decode: bool, write_index: bool = False) -> Listed:
+    """The files of both splits."""
+    tasks: list[_Task] = []
+    findings: list[Finding] = []
+    try:
+        form = target.data.form or ""
+        found = find(target.data).items()
+        tasks += [_Task(split, form, (path,)) for split, paths in found for path in paths]
+    except DataError as error:
+        findings.append(Finding(str(target.root), -1, "file", str(error)))
+    total = sum(path.stat().st_size for task in tasks for path in task.paths)
+    known = dict(enumerate(CLASSES))
+    return Listed(_check, tuple(tasks), total, "bytes", known, tuple(findings))
+
+
+def _check(task: _Task, count: Count) -> Part:
+    """Look at the files of a task; `count` is told their bytes."""
+    part = Part(task.split)
+    try:
+        (_check_binary if task.form == "binary" else _check_pickle)(part, *task.paths)
+    except OSError as error:
+        part.wrong("file", str(error.filename or task.paths[0]), f"cannot be read ({error})")
+    count(sum(path.stat().st_size for path in task.paths))
+    return part
+
+
+def _check_binary(part: Part, path: Path) -> None:
+    try:
+        records(path)
+    except DataError as error:
+        whole = path.stat().st_size // RECORD * RECORD
+        place = f"{path} at byte {whole}"
+        part.wrong("record", str(path), reason(error, place), whole)
+        if path.stat().st_size > whole:  # the one that is cut short
+            part.images += 1
+            part.unreadable += 1
+    values = np.fromfile(path, np.uint8)[::RECORD][: path.stat().st_size // RECORD]
+    _count_pictures(part, path, len(values))
+    part.label_bytes(path, values.tolist(), len(CLASSES), 0, RECORD)
+
+
+def _check_pickle(part: Part, path: Path) -> None:
+    try:
+        batch = read_batch(path)
+    except DataError as error:
+        part.broken(path, error)
+        return
+    _count_pictures(part, path, len(batch.labels))
+    part.labels.update(batch.labels)
+
+
+def _count_pictures(part: Part, path: Path, many: int) -> None:
+    part.images += many
+    if many:
+        part.sizes[SIDE, SIDE] += many
+        part.looks["RGB"] = (many, (str(path),))
+
+
+def detect(path: Path, names: set[str]) -> Format | None:
+    """The form of the folder `path`, in and below which `names` lie, if it is of this module."""
+    forms: tuple[Format, ...] = ("binary", "pickle")
+    return next(
+        (
+            form
+            for form in forms
+            if names & {*CIFAR_FILES[form]["train"], *CIFAR_FILES[form]["val"]}
+        ),
+        None,
+    )
+
+
+class _Maker:
+    """What stands in a pickle for a function of NumPy or Python: it makes values alone."""
+
+    __slots__ = ("_make",)
+
+    def __init__(self, make: Callable[..., Any]) -> None:
+        self._make = make
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._make(*arguments)
+
+    def __setstate__(self, state: object) -> None:
+        raise ValueError("it would change a function")
+
+
+@dataclass
+class _Kind:
+    """numpy.dtype."""
+
+    code: str
+    order: str = "|"
+
+    def __setstate__(self, state: Any) -> None:
+        self.order = state[1]
+
+
+@dataclass
+class Array:
+    """numpy.ndarray, as its pickle holds it; `kind` is a type code such as u1 or i8."""
+
+    kind: str = ""
+    order: str = "|"
+    shape: tuple[int, ...] = ()
+    data: bytes = b""
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, kind, fortran, data = state
+        if fortran:
+            raise ValueError("an array in Fortran's order")
+        self.shape, self.kind, self.order, self.data = shape, kind.code, kind.order, _raw(data)
+
+    def values(self) -> list[int]:
+        """The numbers of an array of integers. Raises ValueError for anything else."""
+        if not re.fullmatch("[ui][1248]", self.kind):
+            raise ValueError(f"an array of {self.kind!r}, where integers are expected")
+        order = ">" if self.order == ">" else "<"
+        numbers: list[int] = np.frombuffer(self.data, f"{order}{self.kind}").tolist()
+        return numbers
+
+
+def _raw(data: Any) -> bytes:
+    # Python 3 writes bytes as text of Latin-1 in the old protocols, and old readers gave text
+    return data.encode("latin-1") if isinstance(data, str) else bytes(data)
+
+
+def _encode(text: str, encoding: str) -> bytes:
+    if encoding not in ("latin1", "latin-1"):
+        raise ValueError(f"bytes in the encoding {encoding!r}")
+    return text.encode("latin-1")
+
+
+def _from_buffer(data: bytes, kind: _Kind, shape: tuple[int, ...], order: str) -> Array:
+    if order != "C":
+        raise ValueError(f"an array in the order {order!r}")
+    return Array(kind.code, kind.order, shape, bytes(data))
+
+
+def _scalar(kind: _Kind, data: Any) -> int:
+    (value,) = Array(kind.code, kind.order, (), _raw(data)).values()
+    return value
+
+
+_ALLOWED = {
+    "numpy.core.multiarray._reconstruct": _Maker(lambda *_: Array()),
+    "numpy.core.multiarray.scalar": _Maker(_scalar),
+    "numpy.core.numeric._frombuffer": _Maker(_from_buffer),
+    "numpy.dtype": _Maker(lambda code, *_: _Kind(str(code))),
+    "numpy.ndarray": _Maker(lambda *_: Array()),
+    "_codecs.encode": _Maker(_encode),
+    "__builtin__.bytes": _Maker(lambda *_: b""),
+    "builtins.bytes": _Maker(lambda *_: b""),
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> _Maker:
+        full = f"{module}.{name}".replace("numpy._core.", "numpy.core.")
+        if full not in _ALLOWED:
+            raise ValueError(f"it would call {full}, and only arrays and plain data are read")
+        return _ALLOWED[full]
+
+
+def load(data: bytes) -> Any:
+    """The value that a pickle of plain data and NumPy's arrays holds; no code in it is run.
+
+    Raises ValueError, with the reason, for anything else.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of odd escapes in damaged text
+            # first, as the standard reader takes memory for lengths and places that are not there
+            for operation, argument, position in pickletools.genops(io.BytesIO(data)):
+                if operation.name.endswith("PUT") and (argument or 0) > len(data):
+                    raise ValueError(f"a damaged memo at byte {position}")
+            return _Unpickler(io.BytesIO(data), encoding="latin-1").load()
+    except ValueError:
+        raise
+    except Exception as error:  # a damaged pickle raises whatever its operations do
+        raise ValueError(f"a damaged pickle ({type(error).__name__})") from error

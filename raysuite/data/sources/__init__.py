@@ -1,1 +1,0 @@
-"""One form on disk a file, behind `raysuite.data.source.Source`."""
