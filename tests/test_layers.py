@@ -31,7 +31,7 @@ PACKAGES = {
 LAYERS = {package: layer for layer, packages in PACKAGES.items() for package in packages.split()}
 ENTRY = "__main__"
 HEAVY = {"torch", "torchvision", "ray", "mlflow", "horovod", "deepspeed", "nvidia", "timm"}
-LIGHT_PACKAGES = {*PACKAGES[0].split(), "plan", "cluster", "cli"}
+LIGHT_PACKAGES = {*PACKAGES[0].split(), "plan", "perf", "cluster", "cli"}
 """What `raysuite --help` and `raysuite plan` load: on a login node, in well under a second."""
 LAYER_0_NEEDS = {"pydantic", "yaml"}
 

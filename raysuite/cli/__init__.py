@@ -22,14 +22,18 @@ from raysuite.cli.cluster import cluster
 from raysuite.cli.data import data
 from raysuite.cli.doctor import doctor
 from raysuite.cli.evaluate import evaluate
+from raysuite.cli.explain import explain
 from raysuite.cli.image import image
 from raysuite.cli.job import job
 from raysuite.cli.models import models
 from raysuite.cli.plan import plan
+from raysuite.cli.predict import calibrate, predict
+from raysuite.cli.recommend import recommend
 from raysuite.cli.register import register
 from raysuite.cli.report import report
 from raysuite.cli.run import run
 from raysuite.cli.schema import schema
+from raysuite.cli.simulate import simulate
 from raysuite.cli.sweep import sweep
 from raysuite.cli.sync import sync
 from raysuite.cli.verify import verify
@@ -96,7 +100,10 @@ def _root(
     """Train and benchmark deep networks on a Ray cluster, with figures that can be trusted."""
 
 
-_VERBS = (plan, run, sweep, watch, report, models, doctor, verify, sync, register, evaluate, schema)
+_VERBS = (
+    *(plan, run, sweep, watch, report, calibrate, predict, simulate, recommend, explain),
+    *(models, doctor, verify, sync, register, evaluate, schema),
+)
 for _verb in _VERBS:
     app.command(_verb.__name__)(_verb)
 app.add_typer(data, name="data")

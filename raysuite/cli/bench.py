@@ -1,4 +1,4 @@
-"""`raysuite bench`: measure data loaders and batch sizes."""
+"""`raysuite bench`: measure data loaders, batch sizes and the network."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from raysuite.cli.data import cpus
 from raysuite.cli.run_options import gpus_before
 from raysuite.errors import UserError
 from raysuite.spec.datasets import DATASETS
-from raysuite.units import human_bytes, human_seconds
+from raysuite.units import KIB, human_bytes, human_seconds
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -508,6 +508,86 @@ def _unclear(found: BatchFound) -> str:
     return f"; the timings vary so much that {others} may be as fast or faster" if others else ""
 
 
+# `raysuite bench network`: seconds of collectives, and the link that they amount to.
+
+
+def network(
+    workers: Annotated[
+        str, typer.Option(metavar="N,N", help="Numbers of processes on this machine.")
+    ] = "2",
+    kib: Annotated[
+        str, typer.Option(metavar="N,N", help="Sizes of messages in KiB.")
+    ] = "1,16,256,1024,4096,16384,65536",
+    repeats: Annotated[int, typer.Option(min=2, help="Timings of each.")] = 15,
+    device: Annotated[Literal["cpu", "gpu"], typer.Option(help="Gloo, or NCCL.")] = "cpu",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Where the link goes, for `raysuite simulate --network`."
+        ),
+    ] = None,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds for all.")] = 300,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the timings as JSON.")] = False,
+) -> None:
+    """Time all-reduce, all-gather, broadcast and send over sizes and numbers of processes.
+
+    The times are those of the slowest process. A latency and a rate are fitted to the all-reduces.
+    Between nodes, start `python -m raysuite.train.network` by a torchrun of your own.
+
+    \b
+    Examples:
+      raysuite bench network
+      raysuite bench network --workers 2,4 --kib 1,1024,65536 --out this-machine-network.yaml
+      raysuite bench network --device gpu --workers 2,4,8 --out nvlink.yaml
+    """
+    import statistics
+
+    from raysuite.orchestrate.network import time_collectives
+    from raysuite.perf.calibration import fit_link
+
+    counts = _numbers("--workers", workers, 2)
+    sizes = [size * KIB for size in _numbers("--kib", kib, 1)]
+    assert counts is not None
+    request = {"device": device, "bytes": sizes, "workers": counts, "repeats": repeats}
+    with stderr().status("timing collectives"):
+        timed = time_collectives(request, max(counts), timeout)
+    link, errors = fit_link(timed)
+    if out is not None:
+        content = {
+            "name": f"measured with up to {max(counts)} processes on one node",
+            "source": "raysuite bench network",
+            "workers_per_node": max(counts),
+            "inside": link,
+            "between": link,
+        }
+        out.write_text(yaml.safe_dump(content, sort_keys=False), "utf-8")
+    if as_json:
+        told = {"timings": timed, "link": link, "errors": errors.model_dump()}
+        print_text(json.dumps(told, indent=2))
+        return
+    from raysuite.report.sheet import Sheet, terminal_sheet
+
+    cells = tuple(
+        (
+            each["collective"],
+            str(each["workers"]),
+            human_bytes(each["bytes"]),
+            f"{statistics.median(each['seconds']) * 1e3:,.3f} ms",
+            f"{min(each['seconds']) * 1e3:,.3f} ms",
+            f"{max(each['seconds']) * 1e3:,.3f} ms",
+        )
+        for each in timed
+    )
+    header = ("Collective", "Processes", "Buffer", "Median", "Least", "Most")
+    stdout().print(terminal_sheet(Sheet("network", "", header, cells, frozenset(header[1:]))))
+    print_text(
+        f"all-reduce by ring: {link['latency_us']:.1f} us a message, {link['gb_per_s']:.2f} GB/s; "
+        f"error {errors.median:.0%} (median), {errors.largest:.0%} (largest); n = {repeats} each"
+    )
+    if out is not None:
+        print_text(str(out))
+
+
 bench = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -521,5 +601,5 @@ def _group() -> None:
     """A group of verbs."""
 
 
-for _verb in (loaders, batch):
+for _verb in (loaders, batch, network):
     bench.command(_verb.__name__)(_verb)

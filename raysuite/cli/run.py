@@ -7,6 +7,7 @@ from pathlib import Path
 from raysuite.cli.run_options import (
     Address,
     AsJson,
+    Budget,
     DryRun,
     Mlflow,
     Overrides,
@@ -40,6 +41,7 @@ def run(
     quiet: Quiet = False,
     as_json: AsJson = False,
     timings: ShowTimings = False,
+    budget: Budget = None,
 ) -> None:
     """Run every run of a spec and report what was measured.
 
@@ -52,6 +54,7 @@ def run(
       raysuite run experiments/quickstart.yaml training.epochs=3 repeats=5
       raysuite run experiments/aach2023-throughput.yaml --scale laptop
       raysuite run experiments/quickstart.yaml --timings
+      raysuite run experiments/quickstart.yaml --budget 5m
       raysuite run experiments/quickstart.yaml --resume
       raysuite run --resume-from results/quickstart/20261122-101500
       raysuite run experiments/quickstart.yaml --address 10.0.0.1:6379
@@ -82,5 +85,6 @@ def run(
             as_json=as_json,
             stop_within_s=stop_within,
             timings=timings,
+            budget_s=budget,
         )
     )

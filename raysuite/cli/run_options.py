@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from raysuite.errors import UserError
 
 Spec = Annotated[Path | None, typer.Argument(help="The experiment, as YAML.", show_default=False)]
 Overrides = Annotated[
@@ -61,6 +64,24 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print every record as a li
 ShowTimings = Annotated[
     bool, typer.Option("--timings", help="Show where the wall time went, by phase and by run.")
 ]
+
+Budget = Annotated[
+    float | None,
+    typer.Option(
+        metavar="TIME",
+        parser=lambda text: budget_seconds(text),
+        help="Such as 90s, 5m or 1h: repeat runs, at most 30 times, until that is over or their "
+        "intervals are within 5 %.",
+    ),
+]
+
+
+def budget_seconds(text: str) -> float:
+    """Seconds of `90s`, `5m`, `1.5h`. Raises UserError for anything else."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smh])", text.strip())
+    if found is None or float(found[1]) == 0:
+        raise UserError(f"--budget: given was {text!r}; valid are such as 90s, 5m and 1h")
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
 
 
 def gpus_before(address: str | None) -> int | None:

@@ -152,6 +152,8 @@ class Request:
     stop_within_s: float
     verb: Verb = "run"
     timings: bool = False
+    budget_s: float | None = None
+    """Seconds from the start of the command."""
 
     @property
     def silent(self) -> bool:
@@ -161,6 +163,8 @@ class Request:
     def check(self) -> None:
         """Raise UserError for options that do not go together."""
         again = self.resume or self.resume_from is not None
+        if again and self.budget_s is not None:
+            raise UserError("--budget is for runs that begin now; leave it out when resuming")
         if self.resume and self.resume_from is not None:
             raise UserError("--resume and --resume-from were both given; give one of them")
         if self.resume_from is not None and self.spec is not None:

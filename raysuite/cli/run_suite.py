@@ -154,10 +154,14 @@ def lines(results: Results, timings: Timings) -> Iterator[str]:
         yield f"{plan['index'] + 1:<4}{end.seconds:9.2f}{parts}"
 
 
+_AFTER_RUNS_S = 15.0
+"""Of a budget: for the end of Ray, the report and MLflow."""
+
+
 def carry_out(request: Request) -> None:
     """Make the runs. Raises UserError, and Exit where not all of them are well."""
     request.check()
-    from raysuite.orchestrate import suite
+    from raysuite.orchestrate import budget, suite
     from raysuite.orchestrate.cluster import ending
     from raysuite.orchestrate.preflight import dry_batch, unproven
     from raysuite.orchestrate.stopping import StopWatch
@@ -174,6 +178,10 @@ def carry_out(request: Request) -> None:
         with sole_driver(results.folder):
             suite.forget_failures(plans, results)
     timings = Timings()
+    deadline = None
+    said: list[str] = []
+    if request.budget_s is not None:
+        deadline = timings.began + request.budget_s - _AFTER_RUNS_S
     found: dict[str, BatchFound] = {}
     cluster = current_folder()
     tracking = Tracking(request.tracking_uri) if request.mlflow else None
@@ -201,11 +209,13 @@ def carry_out(request: Request) -> None:
                 left = [plan for plan in plans if results.end_of(plan.run_id) is None]
                 suite.check(left, capacity, document)
                 began = time.time()
+                budget.begin(results, deadline)
                 kept.enter_context(sole_driver(results.folder))
                 kept.enter_context(registered(cluster, results, request, watch))
                 with timings.phase("runs"):
                     stop = _run(request, plans, results, found, capacity, tracking, watch)
                 timings.split_runs(results, began)
+                said = budget.settle(results) if deadline is not None else []
                 timings.write(results)
                 if stop is not None:
                     kept.close()
@@ -220,6 +230,8 @@ def carry_out(request: Request) -> None:
             say_how_to_go_on(request.verb, results)
         raise
     timings.write(results)
+    for line in said if not request.silent else ():
+        console.print_text(line)
     if request.timings:
         for line in lines(results, timings):
             console.print_text(line, error=request.as_json)
@@ -235,7 +247,12 @@ def _taken_up(request: Request) -> tuple[Results | None, Document | None]:
     if request.resume_from is not None:
         return Results.open(request.resume_from.absolute()), None
     assert request.spec is not None
+    from raysuite.orchestrate.budget import MOST_REPEATS
+    from raysuite.spec.document import set_key
+
     document = read_document(request.spec, request.overrides, request.scale)
+    if request.budget_s is not None:
+        set_key(document, "repeats", MOST_REPEATS)
     if not request.resume:
         return None, document
     from raysuite.plan import make_plans

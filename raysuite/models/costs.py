@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -67,6 +68,49 @@ def cost(model: nn.Module, facts: DatasetFacts) -> ModelCost:
             each.numel() * each.element_size() for each in parameters if each.requires_grad
         ),
     )
+
+
+@dataclass(frozen=True)
+class LayerCost:
+    """What one image costs in a module without modules of its own."""
+
+    name: str
+    parameters: int
+    forward_flops: int
+    """Multiply-adds, as in ModelCost."""
+    output_bytes: int
+    """In fp32."""
+
+
+def layer_costs(model: nn.Module, facts: DatasetFacts) -> list[LayerCost]:
+    """The modules that compute or hold parameters, in the order of a forward pass.
+
+    Raises UserError where the meta device cannot run the model on such images.
+    """
+    empty, found, before = _without_numbers(model), [], [0]
+    images = torch.zeros(_FEW, facts.channels, facts.image_size, facts.image_size, device="meta")
+    with FlopCounterMode(display=False) as flops:
+
+        def enter(module: nn.Module, given: object) -> None:
+            before[0] = int(flops.get_total_flops())
+
+        def leave(name: str, module: nn.Module, given: object, result: object) -> None:
+            done = int(flops.get_total_flops()) - before[0]
+            held = sum(each.numel() for each in module.parameters())
+            size = result.numel() * 4 if isinstance(result, Tensor) else 0
+            if done or held:
+                found.append(LayerCost(name, held, done // _FEW // 2, size // _FEW))
+
+        for name, module in empty.named_modules():
+            if not any(module.children()):
+                module.register_forward_pre_hook(enter)
+                module.register_forward_hook(partial(leave, name))
+        try:
+            with torch.no_grad():
+                empty.train()(images)
+        except Exception as error:  # whatever the user's own forward raises on the meta device
+            raise _unfit(error, facts) from error
+    return found
 
 
 def _unfit(error: Exception, facts: DatasetFacts) -> UserError:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from raysuite.errors import HeadLostError, SpecError, StorageError, UserError
-from raysuite.orchestrate import stopping
+from raysuite.orchestrate import budget, stopping
 from raysuite.orchestrate.cluster import Capacity, connect
 from raysuite.orchestrate.groups import (
     checkpoint_folder,
@@ -215,7 +215,12 @@ def _with_pauses(hear: Listener, results: Results) -> Listener:
 
 
 def _unfinished(plans: Sequence[RunPlan], results: Results) -> list[RunPlan]:
-    return [plan for plan in plans if results.end_of(plan.run_id) is None]
+    declined = budget.declined(results)
+    return [
+        plan
+        for plan in plans
+        if plan.run_id not in declined and results.end_of(plan.run_id) is None
+    ]
 
 
 def fit(

@@ -16,6 +16,7 @@ import ray.train
 
 from raysuite.errors import RunError, UserError, is_full
 from raysuite.measure.system import sampling
+from raysuite.orchestrate import budget
 from raysuite.orchestrate.batches import tried_file
 from raysuite.orchestrate.failures import BrokenRunError
 from raysuite.orchestrate.groups import checkpoint_folder
@@ -168,6 +169,8 @@ def _decide(plan: RunPlan, results: Results, config: dict[str, Any]) -> dict[str
     which checkpoint."""
     wait_for_driver(results.folder)
     if results.end_of(plan.run_id) is not None or told(results.folder) is not None:
+        return None
+    if not budget.allows(results, plan):
         return None
     folder = _checkpoint_folder(plan, results, config)
     remove_partial(folder)  # of ranks that died

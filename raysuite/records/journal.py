@@ -7,6 +7,7 @@ RESULTS/decided.json                   of a sweep: what made no trial, and wheth
 RESULTS/heard.jsonl                    of a sweep: epochs in the order in which its scheduler heard
 RESULTS/commands.txt                   the commands that wrote into it, one a line
 RESULTS/runs/RUN_ID/journal.jsonl      the run's Records
+RESULTS/predictions.jsonl              what was predicted of its runs, which is no measurement
 RESULTS/report.html, rows.csv, rows.md
 """
 
@@ -23,12 +24,14 @@ from pydantic import TypeAdapter, ValidationError
 
 from raysuite.errors import UserError
 from raysuite.records.ends import RunEnd
+from raysuite.records.predicted import RunPredicted
 from raysuite.records.schema import Record
 
 COMMANDS = "commands.txt"
 TIMINGS = "timings.json"
 SEARCH = "search.json"
 DECIDED = "decided.json"
+PREDICTIONS = "predictions.jsonl"
 
 _RECORD: TypeAdapter[Record] = TypeAdapter(Record)
 
@@ -197,6 +200,18 @@ class Results:
         """What `write_timings` kept."""
         file = self.folder / TIMINGS
         return list(json.loads(file.read_text("utf-8"))) if file.is_file() else []
+
+    def write_predictions(self, predictions: Sequence[RunPredicted]) -> None:
+        """Keep what was predicted of the runs, instead of what was predicted before."""
+        lines = "".join(f"{each.model_dump_json()}\n" for each in predictions)
+        (self.folder / PREDICTIONS).write_text(lines, "utf-8")
+
+    def predictions(self) -> dict[str, RunPredicted]:
+        """What was predicted, by the run's id."""
+        file = self.folder / PREDICTIONS
+        lines = file.read_text("utf-8").splitlines() if file.is_file() else []
+        found = map(RunPredicted.model_validate_json, lines)
+        return {each.run_id: each for each in found}
 
     def journal_file(self, run_id: str) -> Path:
         """Where the journal of a run lies."""

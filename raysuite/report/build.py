@@ -17,9 +17,10 @@ from raysuite.report.data import csv_text, finite, row_data, run_data
 from raysuite.report.fastest import Sentence
 from raysuite.report.plot import Plot
 from raysuite.report.plots import make_plots
+from raysuite.report.predictions import Predictions, predictions_plot, predictions_sheet
 from raysuite.report.provenance import provenance
 from raysuite.report.sheet import markdown_sheet
-from raysuite.report.sheets import sheet_files
+from raysuite.report.sheets import files_of, sheet_files
 from raysuite.report.summary import repeats_note, summarize_rows
 from raysuite.report.sweep.best import outdated
 from raysuite.report.sweep.build import SweepReport, collect_sweep
@@ -46,6 +47,8 @@ class Report:
     """This study beside another one, or beside a paper."""
     sweep: SweepReport | None = None
     """What a sweep's results say beside the rows."""
+    predictions: Predictions = field(default_factory=dict)
+    """What `raysuite predict` wrote beside the runs."""
 
     @property
     def names(self) -> dict[str, str]:
@@ -97,8 +100,8 @@ class Report:
         lines = [f"# {self.name}", "", *(f"- {line}" for line in said), ""]
         if self.sweep is not None:
             return "\n".join([*lines, *(markdown_sheet(sheet) for sheet in self.sweep.sheets)])
-        costs = costs_sheet(self.rows)
-        further = [markdown_sheet(costs)] if costs else []
+        sheets = (costs_sheet(self.rows), predictions_sheet(self.runs, self.predictions))
+        further = [markdown_sheet(sheet) for sheet in sheets if sheet]
         return "\n".join([*lines, markdown(self.rows), self.note, "", *further])
 
 
@@ -114,6 +117,8 @@ def collect(results: Results, baseline: str | None = None, against: str | None =
     spec = results.folder / "spec.yaml"
     asked = {"baseline": baseline, "against": against}
     sweep = collect_sweep(results, against)
+    predictions = results.predictions()
+    predicted = predictions_plot(runs, predictions)
     if sweep is not None:
         comparison = sweep.comparison
     else:
@@ -123,11 +128,14 @@ def collect(results: Results, baseline: str | None = None, against: str | None =
         rows=rows,
         runs=runs,
         summary=summarize_rows(rows, runs) if sweep is None else sweep.summary,
-        plots=make_plots(rows) if sweep is None else sweep.plots,
+        plots=[*make_plots(rows), *([predicted] if predicted else [])]
+        if sweep is None
+        else sweep.plots,
         spec_text=spec.read_text("utf-8", errors="replace") if spec.is_file() else "",
         options={key: value for key, value in asked.items() if value is not None},
         comparison=comparison,
         sweep=sweep,
+        predictions=predictions,
     )
 
 
@@ -162,12 +170,14 @@ def contents(report: Report) -> dict[str, str]:
     """Every text file of a report but its plots: its name, and what stands in it."""
     from raysuite.report.page import page  # here: rows alone need no Jinja2
 
+    foretold = predictions_sheet(report.runs, report.predictions)
     return {
         "rows.csv": csv_text(report.rows, report.sweep.study.keys if report.sweep else ()),
         "rows.md": report.markdown(),
         "rows.json": json.dumps(report.data(), indent=1, ensure_ascii=False) + "\n",
         "provenance.json": json.dumps(report.provenance, indent=1, ensure_ascii=False) + "\n",
         **sheet_files(report.rows, report.runs, report.provenance, report.comparison),
+        **(files_of(foretold) if foretold else {}),
         **(report.sweep.files() if report.sweep else {}),
         "report.html": page(report),
     }

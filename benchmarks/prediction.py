@@ -1,0 +1,239 @@
+"""Predictions of runs that a calibration has not seen, beside their measurements. Writes
+results/prediction.md, and prints it.
+
+    raysuite run experiments/calibration.yaml                       (once or several times)
+    raysuite run experiments/calibration.yaml --scale held-out      (once or several times)
+    python benchmarks/prediction.py --calibrated RESULTS... --held-out RESULTS...
+
+Compared with three models that have the calibration's runs of one process too: ideal-linear, whose
+W workers are W times as fast; Amdahl's law, with the serial part fitted to each network; DDLBench's
+equation 1, with latency and bandwidth fitted to each strategy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from scipy.stats import kendalltau
+
+from raysuite.perf.calibration import Observed, calibrate, memory_of, observed
+from raysuite.perf.costs import (
+    ddlbench_data_parallel,
+    fused_bytes,
+    strategy_kind,
+    work_name,
+)
+from raysuite.perf.prediction import predict
+from raysuite.records import Results, results_figures
+from raysuite.records.names import Plan, variant_key
+from raysuite.records.predicted import RunPredicted
+
+Guess = Callable[[Plan], float]
+"""Seconds of a step."""
+
+
+def cells(folders: Sequence[str]) -> dict[str, list[Observed]]:
+    """Variant -> its measured runs."""
+    found: dict[str, list[Observed]] = {}
+    for folder in folders:
+        for each in observed(results_figures(Results.open(Path(folder)))):
+            found.setdefault(variant_key(each.run.plan), []).append(each)
+    return found
+
+
+def step_seconds(each: Observed) -> float:
+    return each.seconds / each.run.plan["steps_per_epoch"]
+
+
+def baselines(seen: Sequence[Observed], costs: dict[str, float]) -> dict[str, Guess]:
+    """What the calibration's runs give the simple models."""
+    alone: dict[str, list[tuple[float, float]]] = {}
+    for each in seen:
+        plan = each.run.plan
+        if plan["spec"]["strategy"]["name"] == "single" and plan["accumulate"] == 1:
+            point = plan["global_batch"], step_seconds(each)
+            alone.setdefault(work_name(plan), []).append(point)
+
+    def sequential(plan: Plan, batch: float) -> float:
+        """A line through the measured steps of one process."""
+        slope, start = np.polyfit(*zip(*alone[work_name(plan)], strict=True), 1)
+        return float(start + slope * batch)
+
+    serial = {}
+    for name in alone:
+        shares = [
+            2 * step_seconds(each) / sequential(each.run.plan, each.run.plan["global_batch"]) - 1
+            for each in seen
+            if work_name(each.run.plan) == name and each.run.workers == 2
+        ]
+        serial[name] = statistics.mean(shares)
+    works = {work_name(each.run.plan): each.work for each in seen}
+
+    def amdahl(plan: Plan) -> float:
+        share = serial[work_name(plan)] if plan["workers"] > 1 else 0.0
+        whole = sequential(plan, plan["global_batch"])
+        return whole * (share + (1 - share) / int(plan["workers"]))
+
+    def equation_1(plan: Plan) -> float:
+        kind, work = strategy_kind(plan), works[work_name(plan)]
+        byte = costs.get(f"byte/{kind}") or 1e-12
+        latency = costs.get(f"message/{kind}", 0.0)
+        return ddlbench_data_parallel(
+            sequential(plan, plan["global_batch"]),
+            int(plan["workers"]),
+            work.gradient_bytes,
+            fused_bytes(plan),
+            latency,
+            1 / byte,
+        )
+
+    return {
+        "ideal-linear": lambda plan: sequential(plan, plan["global_batch"]) / int(plan["workers"]),
+        "Amdahl": amdahl,
+        "equation 1": equation_1,
+    }
+
+
+def line(name: str, errors: Sequence[float]) -> tuple[str, ...]:
+    values = np.abs(errors)
+    return (
+        name,
+        f"{np.median(values):.1%}",
+        f"{np.quantile(values, 0.9):.1%}",
+        f"{values.max():.1%}",
+    )
+
+
+def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in [header, ["---"] * len(header), *lines])
+
+
+def ranking(plans: Sequence[Plan], measured: Sequence[float], guessed: Sequence[float]) -> str:
+    """Of each network, batch and cut: what is lost by the choice, and how alike the orders are."""
+    groups: dict[tuple[str, int, int], list[int]] = {}
+    for place, plan in enumerate(plans):
+        key = (work_name(plan), plan["global_batch"], plan["accumulate"])
+        groups.setdefault(key, []).append(place)
+    lines, regrets, taus = [], [], []
+    for (work, batch, cut), places in groups.items():
+        chosen = min(places, key=lambda place: guessed[place])
+        best = min(places, key=lambda place: measured[place])
+        regrets.append(measured[chosen] / measured[best] - 1)
+        own = kendalltau([guessed[n] for n in places], [measured[n] for n in places]).statistic
+        taus.append(float(own))
+        names = [f"{strategy_kind(plans[n])} x {plans[n]['workers']}" for n in (chosen, best)]
+        lines.append((work, str(batch), str(cut), *names, f"{regrets[-1]:.1%}", f"{taus[-1]:.2f}"))
+    header = ["Network", "Batch", "Micro-batches", "Recommended", "Fastest", "Regret", "Tau"]
+    return "\n\n".join(
+        [
+            f"Regret (time lost by the recommended one): median {statistics.median(regrets):.1%}, "
+            f"largest {max(regrets):.1%}. Kendall's tau of the orders: median "
+            f"{statistics.median(taus):.2f}, smallest {min(taus):.2f}.",
+            markdown(header, lines),
+        ]
+    )
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--calibrated", nargs="+", required=True, metavar="RESULTS")
+    options.add_argument("--held-out", nargs="+", required=True, metavar="RESULTS")
+    asked = options.parse_args()
+    seen = [each for group in cells(asked.calibrated).values() for each in group]
+    found = calibrate([each.run for each in seen], ["calibration"])
+    groups = [
+        group for key, group in cells(asked.held_out).items() if key not in cells(asked.calibrated)
+    ]
+    plans = [group[0].run.plan for group in groups]
+    predicted = predict(plans, found, "calibration")
+    measured = [statistics.mean(each.seconds for each in group) for group in groups]
+    steps = [own / plan["steps_per_epoch"] for own, plan in zip(measured, plans, strict=True)]
+    errors = [
+        own / each.epoch_seconds.value - 1  # of the throughput
+        for own, each in zip(measured, predicted, strict=True)
+        if each.epoch_seconds
+    ]
+    every = [(each, one) for each, group in zip(predicted, groups, strict=True) for one in group]
+    inside = [holds(each, one) for each, one in every]
+    apart = [
+        one.seconds / own - 1
+        for own, group in zip(measured, groups, strict=True)
+        for one in group
+        if len(group) > 1
+    ]
+    lines = [line("ours", errors)]
+    for name, guess in baselines(seen, found.seconds.costs).items():
+        made = [guess(plan) for plan in plans]
+        lines.append(line(name, [own / each - 1 for own, each in zip(steps, made, strict=True)]))
+    if apart:
+        lines.append(line("(repeats about their mean)", apart))
+    memory = [
+        each.memory_bytes.value / memory_of(one.run) - 1 for each, one in every if each.memory_bytes
+    ]
+    widths = [
+        each.throughput.high / each.throughput.value - 1 for each in predicted if each.throughput
+    ]
+    machine = found.machine.get("cpu", {})
+    parts = [
+        "# Predictions of runs that were not seen",
+        f"Written by `benchmarks/prediction.py`. {machine.get('model', 'CPU')}, "
+        f"{machine.get('logical_cores', '?')} cores, shared with other programs; calibrated with "
+        f"{len(seen)} runs, {len(groups)} other variants with {len(every)} runs predicted.",
+        "## Throughput",
+        markdown(["Model", "median error", "90th percentile", "largest"], lines),
+        f"Of the {len(inside)} runs, {sum(inside) / len(inside):.0%} lie in their 90 % prediction "
+        f"interval, which reaches {statistics.median(widths):.0%} above the prediction in the "
+        "median.",
+        "## Peak memory of a worker",
+        markdown(["Model", "median error", "90th percentile", "largest"], [line("ours", memory)]),
+        "## Recommendations",
+        "The candidates of one network, batch and cut into micro-batches are ranked by their "
+        "predicted epoch.",
+        ranking(
+            plans, measured, [each.epoch_seconds.value for each in predicted if each.epoch_seconds]
+        ),
+        "## Every variant",
+        markdown(
+            ["Variant", "n", "measured, images/s", "predicted", "error", "interval", "inside"],
+            [
+                cell(group, each, own)
+                for group, each, own in zip(groups, predicted, measured, strict=True)
+            ],
+        ),
+    ]
+    file = Path(__file__).parent / "results" / "prediction.md"
+    file.write_text("\n\n".join(parts) + "\n", "utf-8")
+    print("\n\n".join(parts))
+
+
+def holds(predicted: RunPredicted, one: Observed) -> bool:
+    assert predicted.epoch_seconds is not None
+    return predicted.epoch_seconds.low <= one.seconds <= predicted.epoch_seconds.high
+
+
+def cell(group: Sequence[Observed], predicted: RunPredicted, seconds: float) -> tuple[str, ...]:
+    assert predicted.throughput is not None
+    plan = group[0].run.plan
+    speed = plan["dataset"]["train_samples"] / seconds
+    value, low, high = predicted.throughput
+    name = (
+        f"{work_name(plan)} · {strategy_kind(plan)} x {plan['workers']} · {plan['global_batch']}"
+        f" in {plan['accumulate']}"
+    )
+    return (
+        name,
+        str(len(group)),
+        f"{speed:,.0f}",
+        f"{value:,.0f}",
+        f"{value / speed - 1:+.1%}",
+        f"{low:,.0f} to {high:,.0f}",
+        "yes" if all(holds(predicted, one) for one in group) else "no",
+    )
+
+
+if __name__ == "__main__":
+    main()

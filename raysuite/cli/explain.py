@@ -1,0 +1,100 @@
+"""`raysuite explain`: what bounds each row of a results folder."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from raysuite.cli.console import print_text, stdout
+
+if TYPE_CHECKING:
+    from raysuite.perf.explanation import Explained
+    from raysuite.report.sheet import Sheet
+
+
+def explain(
+    results: Annotated[
+        Path, typer.Argument(metavar="RESULTS", help="The folder that `raysuite run` printed.")
+    ],
+    calibration: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="What `raysuite calibrate` wrote; it tells terms apart."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+) -> None:
+    """Name what takes most of each row's time, what would be left without it, and what to try.
+
+    Runs with `measure.profile: torch` tell communication and stragglers apart; others tell waits
+    for the loader, and, with a calibration, the overhead of a step and communication.
+
+    \b
+    Examples:
+      raysuite explain results/quickstart
+      raysuite explain results/quickstart --calibration this-machine.yaml
+      raysuite run experiments/quickstart.yaml measure.profile=torch && raysuite explain results
+    """
+    from raysuite.perf.calibration import Calibration
+    from raysuite.perf.explanation import explain as explained
+    from raysuite.records import Results, make_rows, results_figures
+    from raysuite.report.sheet import terminal_sheet
+
+    opened = Results.open(results)
+    runs = results_figures(opened)
+    found = None if calibration is None else Calibration.read(calibration)
+    balance = {
+        run.run_id: _balance(run.plan) for run in runs if run.plan["spec"]["strategy"].get("stages")
+    }
+    rows = explained(make_rows(runs), found, balance)
+    if as_json:
+        print_text(json.dumps([_data(each) for each in rows], indent=2))
+        return
+    if not rows:
+        print_text("no row has a throughput yet")
+        return
+    sheet = _sheet(rows)
+    stdout().print(terminal_sheet(sheet))
+    for note in sheet.notes:
+        print_text(f"- {note}")
+
+
+def _data(row: Explained) -> dict[str, Any]:
+    return asdict(row) | {"limits": {term: row.limit(term) for term in row.shares}}
+
+
+def _sheet(rows: list[Explained]) -> Sheet:
+    from raysuite.report import text
+    from raysuite.report.sheet import Sheet
+
+    return Sheet(
+        name="explained",
+        title="What takes the time",
+        header=("Row", "Images/s", "Most time in", "Without it", "Then", "Try first", "By"),
+        cells=tuple(
+            (
+                row.name,
+                text.number(row.throughput),
+                f"{row.binding}, {row.shares[row.binding]:.0%}",
+                f"{text.number(row.limit(row.binding))} images/s",
+                ", ".join(f"{term} {part:.0%}" for term, part in list(row.shares.items())[1:4]),
+                row.first,
+                row.evidence,
+            )
+            for row in rows
+        ),
+        numbers=frozenset(("Images/s", "Without it")),
+        notes=("Without it: images/s if that term took no time, all else as it is.",),
+    )
+
+
+def _balance(plan: dict[str, Any]) -> list[float]:
+    """The stages' shares of a pipeline's computation, by their FLOPs."""
+    from raysuite.cli.simulate import stages_of
+    from raysuite.plan import RunPlan
+
+    stages = stages_of(RunPlan.model_validate(plan))
+    whole = sum(each.forward_s for each in stages)
+    return [each.forward_s / whole for each in stages]

@@ -1,0 +1,153 @@
+"""`raysuite calibrate` and `raysuite predict`: from journals to a model, and from it to figures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from raysuite.cli.console import print_text, stdout
+from raysuite.cli.run_options import Overrides, Scale
+
+if TYPE_CHECKING:
+    from raysuite.perf.calibration import Model
+    from raysuite.records import Results
+
+CalibrationFile = Annotated[
+    Path,
+    typer.Option("--calibration", metavar="FILE", help="What `raysuite calibrate` wrote."),
+]
+Gpus = Annotated[
+    int | None,
+    typer.Option(
+        min=0, help="GPUs of a cluster elsewhere, as `raysuite plan` takes it. Default: here."
+    ),
+]
+DEFAULT = Path("calibration.yaml")
+
+
+def calibrate(
+    results: Annotated[
+        list[Path],
+        typer.Argument(metavar="RESULTS...", help="Folders that `raysuite run` printed."),
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where the costs go.")] = DEFAULT,
+    workers_per_node: Annotated[
+        int | None,
+        typer.Option(min=1, help="Workers that shared a node. Default: all of them did."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the calibration as JSON.")] = False,
+) -> None:
+    """Fit the costs of this machine to measured runs, and state their errors.
+
+    Runs that failed, or that the gate caught, do not count; runs of pipelines do not either.
+
+    \b
+    Examples:
+      raysuite run experiments/calibration.yaml
+      raysuite calibrate results/calibration --out this-machine.yaml
+      raysuite calibrate results/calibration results/quickstart --out this-machine.yaml
+    """
+    from raysuite.perf.calibration import calibrate as fitted
+    from raysuite.records import Results, results_figures
+
+    opened = [Results.open(folder) for folder in results]
+    runs = [run for each in opened for run in results_figures(each)]
+    found = fitted(runs, [str(folder) for folder in results], workers_per_node)
+    found.write(out)
+    if as_json:
+        print_text(found.model_dump_json(indent=2))
+        return
+    print_text(f"{found.runs} of {len(runs)} runs")
+    _tell("time of an epoch", found.seconds)
+    if found.bytes is not None:
+        _tell("peak memory of a worker", found.bytes)
+    if found.repeats is not None:
+        print_text(
+            f"repeats differ from their mean by {found.repeats.median:.1%} in the median, "
+            f"{found.repeats.p90:.1%} in the 90th percentile"
+        )
+    print_text(str(out))
+
+
+def _tell(what: str, model: Model) -> None:
+    used = sum(cost > 0 for cost in model.costs.values())
+    print_text(
+        f"{what}: {used} costs; error in the fit {model.fit.median:.1%} (median), "
+        f"{model.fit.p90:.1%} (90th percentile); of runs whose batch was left out of it "
+        f"{model.left_out.median:.1%}, {model.left_out.p90:.1%}, at most "
+        f"{model.left_out.largest:.1%}"
+    )
+
+
+def predict(
+    spec: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SPEC|RESULTS", help="An experiment's YAML file, or measured results."
+        ),
+    ],
+    overrides: Overrides = None,
+    calibration: CalibrationFile = DEFAULT,
+    scale: Scale = None,
+    gpus: Gpus = None,
+    root: Annotated[
+        Path, typer.Option("--results", help="Folder under which NAME/DATE-TIME is made.")
+    ] = Path("predictions"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the predictions as JSON.")] = False,
+) -> None:
+    """Predict throughput, times, speed-up and memory of each run, with 90 % intervals.
+
+    Of a spec, a folder is made that holds predictions and no measurement. Of results, predictions
+    are put beside what was measured; a report then shows both. Nothing is started.
+
+    \b
+    Examples:
+      raysuite predict experiments/quickstart.yaml --calibration this-machine.yaml
+      raysuite predict my_experiment.yaml training.global_batch=128 --json
+      raysuite predict results/quickstart && raysuite report results/quickstart
+    """
+    from raysuite.perf.calibration import Calibration
+    from raysuite.perf.prediction import predict as predicted
+    from raysuite.records import Results, results_figures
+    from raysuite.report.predictions import predictions_sheet
+    from raysuite.report.sheet import terminal_sheet
+
+    found = Calibration.read(calibration)
+    if spec.is_dir():
+        results = Results.open(spec)
+    else:
+        results = _planned(spec, overrides or [], scale, gpus, root)
+    predictions = predicted(results.plans(), found, str(calibration))
+    results.write_predictions(predictions)
+    if as_json:
+        print_text(json.dumps([each.model_dump(mode="json") for each in predictions], indent=2))
+        return
+    sheet = predictions_sheet(results_figures(results), results.predictions())
+    if sheet is not None:
+        empty = {
+            title
+            for place, title in enumerate(sheet.header)
+            if all(cells[place] in ("", "–") for cells in sheet.cells)
+        }
+        stdout().print(terminal_sheet(sheet, without=empty))
+        for note in sheet.notes:
+            print_text(f"- {note}")
+    print_text(str(results.folder))
+
+
+def _planned(
+    spec: Path, overrides: list[str], scale: str | None, gpus: int | None, root: Path
+) -> Results:
+    from raysuite.plan import make_plans
+    from raysuite.records import Results
+    from raysuite.spec import read_document
+
+    document = read_document(spec, overrides, scale)
+    plans = make_plans(document, gpus, elsewhere=gpus is not None)
+    results = Results.create(root / plans[0].spec.name)
+    (results.folder / "spec.yaml").write_text(document.text, "utf-8")
+    results.write_plans([plan.model_dump(mode="json") for plan in plans])
+    return results

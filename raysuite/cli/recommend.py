@@ -1,0 +1,229 @@
+"""`raysuite recommend`: which strategy, batch and number of workers to run a spec with."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+import yaml
+
+from raysuite.cli.console import print_text, stdout
+from raysuite.cli.predict import DEFAULT, CalibrationFile, Gpus
+from raysuite.cli.run_options import Overrides, Scale
+from raysuite.errors import SpecError, UserError
+
+if TYPE_CHECKING:
+    from raysuite.perf.recommendation import Choice
+    from raysuite.plan import RunPlan
+    from raysuite.spec import Document
+
+
+def recommend(
+    spec: Annotated[Path, typer.Argument(metavar="SPEC", help="The experiment's YAML file.")],
+    overrides: Overrides = None,
+    workers: Annotated[
+        str, typer.Option(metavar="N,N", help="Numbers of workers that may be used.")
+    ] = "1,2",
+    batches: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N",
+            help="Global batches that may be used. Default: the spec's, as another one learns "
+            "otherwise.",
+        ),
+    ] = None,
+    accumulate: Annotated[
+        str, typer.Option(metavar="N,N", help="Micro-batches of a step that may be used.")
+    ] = "1",
+    calibration: CalibrationFile = DEFAULT,
+    least_efficiency: Annotated[
+        float, typer.Option(min=0, help="Leave out what uses its workers less well than this.")
+    ] = 0.0,
+    memory_gib: Annotated[
+        float | None, typer.Option(min=0, help="Leave out what may need more for a worker.")
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="Where the spec of the best one goes.")
+    ] = Path("recommended.yaml"),
+    probe: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Also write a spec that measures those that are tied, five times."
+        ),
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="Lines to print.")] = 15,
+    scale: Scale = None,
+    gpus: Gpus = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all candidates as JSON.")] = False,
+) -> None:
+    """Rank strategies, batches and numbers of workers by their predicted epoch, and write a spec.
+
+    Those whose difference from the best is within the noise of a run are tied. What the calibration
+    has not seen is not ranked, and named.
+
+    \b
+    Examples:
+      raysuite recommend experiments/quickstart.yaml --calibration this-machine.yaml
+      raysuite recommend my_experiment.yaml --workers 1,2 --batches 64,128,256 --accumulate 1,2
+      raysuite recommend my_experiment.yaml --least-efficiency 0.6 --probe probe.yaml
+      raysuite run recommended.yaml
+    """
+    from raysuite.perf.calibration import Calibration
+    from raysuite.perf.prediction import predict
+    from raysuite.perf.recommendation import choices, rank
+    from raysuite.spec import read_document
+    from raysuite.units import GIB
+
+    found = Calibration.read(calibration)
+    document = read_document(spec, overrides or [], scale)
+    given = _numbers("--batches", batches) if batches else [_batch(document)]
+    wanted = list(
+        choices(_numbers("--workers", workers), given, _numbers("--accumulate", accumulate))
+    )
+    made = [(keys, plan) for keys in wanted if (plan := _plan(document, keys, gpus)) is not None]
+    plans = [plan.model_dump(mode="json") for _, plan in made]
+    predicted = predict(plans, found, str(calibration))
+    limit = float("inf") if memory_gib is None else memory_gib * GIB
+    ranked = rank(plans, predicted, least_efficiency, limit)
+    unseen = sorted({each.message for each in predicted if each.message})
+    if not ranked:
+        raise UserError(
+            "no candidate can be predicted within these limits"
+            + "".join(f"\n  {message}" for message in unseen)
+        )
+    _write(out, document, _keys(ranked[0], made), "recommended")
+    tied = [each for each in ranked if each.tied]
+    if probe is not None:
+        _write(probe, document, _matrix([_keys(each, made) for each in tied]), "probe")
+    if as_json:
+        print_text(json.dumps([_data(each) for each in ranked], indent=2))
+        return
+    _print(ranked[:top], len(ranked), tied)
+    for message in unseen:
+        print_text(f"- not ranked: {message}")
+    print_text(f"- {out}  (run it: raysuite run {out})")
+    if probe is not None:
+        print_text(f"- {probe}  measures the {len(tied)} that are tied")
+
+
+def _numbers(option: str, text: str) -> list[int]:
+    try:
+        found = [int(each) for each in text.split(",")]
+    except ValueError:
+        found = [0]
+    if min(found) < 1:
+        raise UserError(f"{option}: given was {text!r}; it should be numbers such as 1,2")
+    return found
+
+
+def _batch(document: Document) -> int:
+    training = document.data.get("training") or {}
+    given = training.get("global_batch")
+    if not isinstance(given, int):
+        raise UserError("the spec has no training.global_batch; give --batches N,N")
+    return given
+
+
+def _plan(document: Document, keys: dict[str, Any], gpus: int | None) -> RunPlan | None:
+    """The run of one candidate; None where it cannot be."""
+    from raysuite.plan import make_plans
+    from raysuite.spec.document import Document, set_dotted
+
+    data = _without_matrix(document)
+    for key, value in keys.items():
+        set_dotted(data, key, value)
+    try:
+        return make_plans(Document(data, document.file), gpus, elsewhere=gpus is not None)[0]
+    except SpecError:
+        if len(keys) == 1:  # no candidate: the spec itself
+            raise
+        return None
+
+
+def _without_matrix(document: Document) -> dict[str, Any]:
+    """The spec as one run, with the first value of each line of its matrix."""
+    from raysuite.spec.document import set_dotted
+    from raysuite.spec.sweeps import swept_keys
+
+    data = copy.deepcopy(document.data)
+    for written, values in (data.pop("matrix", None) or {}).items():
+        together = swept_keys(written)
+        first = values[0] if len(together) > 1 else [values[0]]
+        for key, value in zip(together, first, strict=True):
+            set_dotted(data, key, value)
+    data.get("training", {}).pop("batch_per_worker", None)
+    return {key: value for key, value in data.items() if key not in ("scales", "scale", "repeats")}
+
+
+def _keys(choice: Choice, made: Sequence[tuple[dict[str, Any], RunPlan]]) -> dict[str, Any]:
+    return next(keys for keys, plan in made if plan.run_id == choice.plan["run_id"])
+
+
+def _matrix(several: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    names = list(several[0])
+    lines = [[keys[name] for name in names] for keys in several]
+    return {"repeats": 5, "matrix": {", ".join(names): lines}}
+
+
+def _write(file: Path, document: Document, keys: dict[str, Any], name: str) -> None:
+    from raysuite.spec.document import set_dotted
+
+    data = _without_matrix(document)
+    for key, value in keys.items():
+        set_dotted(data, key, value)
+    data["name"] = f"{data['name']}-{name}"
+    text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+    file.write_text(f"# Written by `raysuite recommend`, from {document.file}.\n{text}", "utf-8")
+
+
+def _data(choice: Choice) -> dict[str, Any]:
+    return {
+        "label": _name(choice),
+        "epoch_s": choice.epoch,
+        "efficiency": choice.efficiency,
+        "tied": choice.tied,
+        **choice.predicted.model_dump(mode="json"),
+    }
+
+
+def _name(choice: Choice) -> str:
+    from raysuite.perf.costs import strategy_kind
+    from raysuite.records.names import workers_name
+
+    plan = choice.plan
+    batch = f"batch {plan['global_batch']}"
+    cut = f" in {plan['accumulate']}" if plan["accumulate"] > 1 else ""
+    return f"{strategy_kind(plan)} · {workers_name(plan['workers'])} · {batch}{cut}"
+
+
+def _print(shown: Sequence[Choice], count: int, tied: Sequence[Choice]) -> None:
+    from raysuite.report import text
+    from raysuite.report.predictions import interval
+    from raysuite.report.sheet import Sheet, terminal_sheet
+
+    sheet = Sheet(
+        name="recommended",
+        title="",
+        header=("Candidate", "Images/s", "Epoch", "Efficiency", "Memory", "Remarks"),
+        cells=tuple(
+            (
+                _name(each),
+                interval(each.predicted.throughput),
+                interval(each.epoch, text.seconds),
+                text.NONE if each.efficiency is None else text.number(each.efficiency),
+                interval(each.predicted.memory_bytes, text.size),
+                "; ".join(
+                    ["tied with the best"] * (each.tied and len(tied) > 1)
+                    + [f"out of range: {one}" for one in each.predicted.outside]
+                ),
+            )
+            for each in shown
+        ),
+        numbers=frozenset(("Images/s", "Epoch", "Efficiency", "Memory")),
+    )
+    stdout().print(terminal_sheet(sheet))
+    print_text(f"- {count} candidates; predicted with 90 % intervals, not measured")

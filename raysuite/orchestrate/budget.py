@@ -1,0 +1,106 @@
+"""A time budget of a suite: after the first round, repeats are made while there is time, and while
+intervals are too wide. Rank 0 decides before each run, from the journals."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from raysuite.plan import RunPlan
+from raysuite.records import Results, RunFinished, Stat, run_figures, summarize
+from raysuite.records.names import variant_key, variant_name
+
+FILE, DECLINED = "budget.json", "declined.txt"
+MOST_REPEATS = 30
+WIDTH = 0.05
+"""Half of a 95 % interval of the throughput, over the mean, that suffices."""
+_LEAST_REPEATS = 3
+_MARGIN = 1.15
+"""On the longest run of the same variant so far: a run that began would be made to its end."""
+
+
+def begin(results: Results, deadline: float | None) -> None:
+    """No run begins that would not have ended by then, in seconds since 1970; None: all may."""
+    for file in (FILE, DECLINED):
+        (results.folder / file).unlink(missing_ok=True)
+    if deadline is not None:
+        (results.folder / FILE).write_text(json.dumps({"deadline": deadline}), "utf-8")
+
+
+def allows(results: Results, plan: RunPlan) -> bool:
+    """Whether to begin a run; what is declined is noted."""
+    try:
+        deadline = json.loads((results.folder / FILE).read_text("utf-8"))["deadline"]
+    except FileNotFoundError:
+        return True
+    plans = results.plans()
+    own = plan.model_dump(mode="json")
+    took = [end.seconds for end in _ends(results, plans, own)]
+    took = took or [end.seconds for end in _ends(results, plans, None)]
+    late = time.time() + _MARGIN * max(took, default=0.0) > deadline
+    if late or (plan.repeat > 0 and suffices(throughput(results, plans, own))):
+        with (results.folder / DECLINED).open("a", encoding="utf-8") as stream:
+            stream.write(f"{plan.run_id}\n")
+        return False
+    return True
+
+
+def declined(results: Results) -> set[str]:
+    """The ids of runs that were not allowed to begin."""
+    file: Path = results.folder / DECLINED
+    return set(file.read_text("utf-8").split()) if file.is_file() else set()
+
+
+def settle(results: Results) -> list[str]:
+    """Take the repeats that were not made out of the plan; what the budget came to, in lines."""
+    left_out, plans = declined(results), results.plans()
+    kept = [plan for plan in plans if plan["run_id"] not in left_out or plan["repeat"] == 0]
+    results.write_plans(kept)
+    lines, enough = [], 0
+    variants = {variant_key(plan): plan for plan in reversed(kept)}
+    for plan in reversed(variants.values()):
+        stat = throughput(results, kept, plan)
+        if suffices(stat):
+            enough += 1
+        elif stat is None or stat.half_width is None:
+            lines.append(f"not enough for {variant_name(plan)}: n = {stat.n if stat else 0}")
+        else:
+            width = stat.half_width / stat.mean
+            lines.append(f"not enough for {variant_name(plan)}: ±{width:.1%} (n = {stat.n})")
+    return [
+        f"budget: {enough} of {len(variants)} variants have intervals of at most ±{WIDTH:.0%}",
+        *lines,
+    ]
+
+
+def suffices(stat: Stat | None) -> bool:
+    """Whether no further repeat is needed."""
+    return (
+        stat is not None
+        and stat.n >= _LEAST_REPEATS
+        and stat.half_width is not None
+        and stat.half_width <= WIDTH * stat.mean
+    )
+
+
+def throughput(results: Results, plans: list[dict[str, Any]], own: dict[str, Any]) -> Stat | None:
+    """Of the repeats of a plan that have ended."""
+    same = variant_key(own)
+    return summarize(
+        run_figures(plan, results.records(plan["run_id"])).throughput
+        for plan in plans
+        if variant_key(plan) == same
+    )
+
+
+def _ends(
+    results: Results, plans: list[dict[str, Any]], own: dict[str, Any] | None
+) -> Iterator[RunFinished]:
+    for plan in plans:
+        if own is None or variant_key(plan) == variant_key(own):
+            end = results.end_of(plan["run_id"])
+            if isinstance(end, RunFinished):
+                yield end

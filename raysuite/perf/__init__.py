@@ -1,0 +1,1 @@
+"""Cost models: calibrated from journals, they predict, simulate, recommend and explain."""

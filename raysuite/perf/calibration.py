@@ -1,0 +1,366 @@
+"""Journals -> the costs of one machine, with their errors: a calibration, kept as YAML."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from raysuite import __version__
+from raysuite.errors import UserError
+from raysuite.perf.costs import Work, epoch_terms, memory_terms, strategy_kind, work_name
+from raysuite.records import RunFigures, RunFinished
+from raysuite.records.names import Plan, loader_name, run_name
+from raysuite.records.statistics import t_quantile
+
+FORMAT = 1
+LEVEL = 0.9
+"""Of every interval of a prediction."""
+_LEAST_RUNS = 4
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Errors(_Part):
+    """Relative errors |predicted / measured - 1| over runs."""
+
+    median: float
+    p90: float
+    largest: float
+
+    @classmethod
+    def of(cls, errors: Iterable[float]) -> Errors:
+        """Raises ValueError where there are none."""
+        import numpy as np
+
+        values = np.abs(np.fromiter(errors, float))
+        return cls(
+            median=round(float(np.median(values)), 4),
+            p90=round(float(np.quantile(values, 0.9)), 4),
+            largest=round(float(values.max()), 4),
+        )
+
+
+class Residual(_Part):
+    """One run of a calibration."""
+
+    run: str
+    measured: float
+    fitted: float
+    without_it: float
+    """Predicted without all runs of its batch size: as a run of another batch would be."""
+
+
+class Model(_Part):
+    """A sum of terms, fitted to runs."""
+
+    costs: dict[str, float]
+    """Term -> its cost."""
+    spread: dict[str, dict[str, float]] = Field(default_factory=dict)
+    """Covariance of the costs that are not zero, in units of `sigma` squared."""
+    sigma: float
+    """Relative standard deviation of a run about its prediction, from runs whose batch size was
+    left out of the fit."""
+    freedom: int
+    """Degrees of freedom: runs less costs that are not zero."""
+    fit: Errors
+    left_out: Errors
+    """Of runs whose batch size was left out of the fit."""
+    residuals: tuple[Residual, ...] = ()
+
+    def value(self, terms: Mapping[str, float]) -> float:
+        """Raises KeyError for a term that the calibration has not seen."""
+        return sum(self.costs[term] * amount for term, amount in terms.items())
+
+    def relative_half_width(self, terms: Mapping[str, float]) -> float:
+        """Of the prediction interval at LEVEL, on the logarithm: the spread of runs, and that of
+        the costs (Seber and Lee 2003, "Linear Regression Analysis", 5.3)."""
+        value = self.value(terms)
+        amounts = {term: terms.get(term, 0.0) / value for term in self.spread}
+        lever = sum(
+            amounts[a] * amounts[b] * each
+            for a, row in self.spread.items()
+            for b, each in row.items()
+        )
+        quantile = float(t_quantile((1 + LEVEL) / 2, self.freedom))
+        return quantile * self.sigma * math.sqrt(1 + max(0.0, lever))
+
+
+class Range(_Part):
+    """The smallest and the largest value that was measured."""
+
+    low: float
+    high: float
+
+    def holds(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+    def __str__(self) -> str:
+        return f"{self.low:g} to {self.high:g}"
+
+
+class Calibration(_Part):
+    """What `raysuite calibrate` finds of one machine."""
+
+    KEYS: ClassVar = ("workers", "images per worker and step", "micro_batch")
+
+    format: int = FORMAT
+    raysuite: str = __version__
+    machine: dict[str, Any]
+    """Of the first run: its processor, devices, and fingerprint of the software."""
+    sources: tuple[str, ...]
+    runs: int
+    workers_per_node: int
+    works: dict[str, Work]
+    ranges: dict[str, dict[str, Range]]
+    """Network -> quantity -> what was measured."""
+    seconds: Model
+    """Of an epoch."""
+    bytes: Model | None
+    """Peak of the worker's memory that has most; None where no run finished."""
+    start: Range
+    """Seconds of a run beside training."""
+    repeats: Errors | None = None
+    """Of runs against the mean of their repeats: what no prediction can do better than."""
+
+    def unseen(self, plan: Plan) -> list[str]:
+        """Why nothing can be predicted of a plan: what no run of the calibration had."""
+        known = {term.partition("/")[2] for term in self.seconds.costs}
+        wanted = [work_name(plan), loader_name(plan)]
+        if plan["spec"]["strategy"]["name"] != "single":
+            wanted.append(strategy_kind(plan))
+        return [each for each in wanted if each not in known]
+
+    def outside(self, plan: Plan) -> list[str]:
+        """In which quantities a plan is outside of what was measured."""
+        ranges = self.ranges.get(work_name(plan), {})
+        values = quantities(plan)
+        return [
+            f"{name} {values[name]:g}, measured were {each}"
+            for name, each in ranges.items()
+            if not each.holds(values[name])
+        ]
+
+    def write(self, file: Path) -> None:
+        """As YAML."""
+        data = self.model_dump(mode="json")
+        data["works"] = {name: vars(work) for name, work in self.works.items()}
+        text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
+        file.write_text(
+            "# Written by `raysuite calibrate`; times in seconds, memory in bytes.\n" + text,
+            "utf-8",
+        )
+
+    @classmethod
+    def read(cls, file: Path) -> Calibration:
+        """Raises UserError where it is none."""
+        try:
+            data = yaml.load(file.read_text("utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+            return cls.model_validate(data)
+        except (OSError, yaml.YAMLError, ValidationError, TypeError) as error:
+            why = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
+            raise UserError(
+                f"{file} is no calibration: {why}; make one with `raysuite calibrate RESULTS --out "
+                f"{file}`"
+            ) from error
+
+
+def quantities(plan: Plan) -> dict[str, float]:
+    """What a calibration keeps ranges of."""
+    workers = int(plan["workers"])
+    return {
+        "workers": workers,
+        "images per worker and step": plan["global_batch"] / workers,
+        "micro_batch": plan["micro_batch"],
+    }
+
+
+@dataclass(frozen=True)
+class Observed:
+    """One measured run, ready to be fitted."""
+
+    run: RunFigures
+    work: Work
+    seconds: float
+    """Of an epoch of steady steps."""
+
+
+def observed(runs: Iterable[RunFigures]) -> list[Observed]:
+    """The runs whose times count: finished, passed by the gate, of one strategy without stages, and
+    with counted costs."""
+    found = []
+    for run in runs:
+        counted = run.costs.counted if run.costs else None
+        if (
+            run.status != "finished"
+            or run.throughput is None
+            or run.plan["spec"]["strategy"].get("stages")
+        ):
+            continue
+        if counted is None or counted.parameters is None:
+            continue
+        work = Work(counted.parameters, counted.gradient_bytes or 0, counted.forward_flops)
+        seconds = run.plan["dataset"]["train_samples"] / run.throughput
+        found.append(Observed(run, work, seconds))
+    return found
+
+
+def calibrate(
+    runs: Sequence[RunFigures], sources: Sequence[str], workers_per_node: int | None = None
+) -> Calibration:
+    """Fit costs to measured runs. Raises UserError where they are too few."""
+    seen = observed(runs)
+    if len(seen) < _LEAST_RUNS:
+        raise UserError(
+            f"{len(seen)} of {len(runs)} runs finished with a throughput; at least {_LEAST_RUNS} "
+            "are needed: run experiments/calibration.yaml, or a matrix of your own over batches, "
+            "strategies and workers"
+        )
+    most = max(each.run.workers for each in seen)
+    beside = workers_per_node or most
+    sizes = [str((each.run.plan["global_batch"], each.run.plan["accumulate"])) for each in seen]
+    names = [run_name(each.run.plan) for each in seen]
+    ranges: dict[str, dict[str, Range]] = {}
+    for each in seen:
+        own = ranges.setdefault(work_name(each.run.plan), {})
+        for key, value in quantities(each.run.plan).items():
+            before = own.get(key, Range(low=value, high=value))
+            own[key] = Range(low=min(before.low, value), high=max(before.high, value))
+    started = next((each.run.started for each in seen if each.run.started), None)
+    finished = [each for each in seen if each.run.peak_process_bytes]
+    rests = [
+        end.seconds - sum(epoch.seconds + epoch.validation_seconds for epoch in each.run.epochs)
+        for each in finished
+        if isinstance(end := each.run.end, RunFinished)
+    ]
+    return Calibration(
+        machine=_machine(started.environment if started else {}),
+        sources=tuple(sources),
+        runs=len(seen),
+        workers_per_node=beside,
+        works={work_name(each.run.plan): each.work for each in seen},
+        ranges=ranges,
+        seconds=fit(
+            [epoch_terms(each.run.plan, each.work, beside) for each in seen],
+            [each.seconds for each in seen],
+            sizes,
+            names,
+        ),
+        bytes=fit(
+            [memory_terms(each.run.plan, each.work) for each in finished],
+            [memory_of(each.run) for each in finished],
+            [sizes[seen.index(each)] for each in finished],
+            [names[seen.index(each)] for each in finished],
+        )
+        if len(finished) >= _LEAST_RUNS
+        else None,
+        start=Range(low=round(min(rests, default=0.0), 3), high=round(max(rests, default=0.0), 3)),
+        repeats=_repeats(seen),
+    )
+
+
+def memory_of(run: RunFigures) -> float:
+    """Peak bytes of the worker that has most: of its device, or of its process on a CPU."""
+    return float(run.peak_device_bytes or run.peak_process_bytes or 0)
+
+
+def _repeats(seen: Sequence[Observed]) -> Errors | None:
+    groups: dict[str, list[float]] = {}
+    for each in seen:
+        groups.setdefault(each.run.variant, []).append(each.seconds)
+    apart = [
+        value / (sum(group) / len(group)) - 1
+        for group in groups.values()
+        if len(group) > 1
+        for value in group
+    ]
+    return Errors.of(apart) if apart else None
+
+
+def _machine(environment: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("platform", "cpu", "memory_bytes", "gpus", "fingerprint")
+    return {name: environment[name] for name in names if name in environment}
+
+
+def fit(
+    rows: Sequence[Mapping[str, float]],
+    measured: Sequence[float],
+    groups: Sequence[str],
+    names: Sequence[str],
+) -> Model:
+    """Costs that are not negative and have the smallest squares of relative errors: `rows` are the
+    quantities of each run by term, and runs of one group are left out together to see how well
+    the others predict them."""
+    import numpy as np
+    from scipy.optimize import nnls
+
+    terms = sorted({term for row in rows for term in row})
+    target = np.array(measured)
+    amounts = np.array([[row.get(term, 0.0) for term in terms] for row in rows]) / target[:, None]
+    scale = np.maximum(np.linalg.norm(amounts, axis=0), 1e-300)
+
+    def solved(which: Any) -> Any:
+        found, _ = nnls(amounts[which] / scale, np.ones(int(which.sum())), maxiter=100 * len(terms))
+        return found / scale
+
+    every = np.ones(len(rows), bool)
+    costs = solved(every)
+    fitted = amounts @ costs
+    without = fitted.copy()
+    for group in set(groups):
+        inside = np.array([each == group for each in groups])
+        if not inside.all():
+            without[inside] = amounts[inside] @ solved(~inside)
+    active = costs > 0
+    freedom = max(1, len(rows) - int(active.sum()))
+    chosen = amounts[:, active] / scale[active]
+    inverse = np.linalg.pinv(chosen.T @ chosen) / np.outer(scale[active], scale[active])
+    used = [term for term, on in zip(terms, active, strict=True) if on]
+    logs = np.log(np.maximum(without, 1e-9))
+    return Model(
+        costs={term: float(cost) for term, cost in zip(terms, costs, strict=True)},
+        spread={
+            a: {b: float(inverse[i, j]) for j, b in enumerate(used)} for i, a in enumerate(used)
+        },
+        sigma=float(np.sqrt(np.mean(logs**2))),
+        freedom=freedom,
+        fit=Errors.of(fitted - 1),
+        left_out=Errors.of(without - 1),
+        residuals=tuple(
+            Residual(
+                run=name,
+                measured=float(f"{value:.6g}"),
+                fitted=float(f"{value * own:.6g}"),
+                without_it=float(f"{value * apart:.6g}"),
+            )
+            for name, value, own, apart in zip(names, measured, fitted, without, strict=True)
+        ),
+    )
+
+
+def fit_link(timed: Sequence[Mapping[str, Any]]) -> tuple[dict[str, float], Errors]:
+    """Latency and rate of a link from timed all-reduces, as a file of a network has them, and the
+    errors of the fit: a ring of 2 (W - 1) messages, which sends 2 (W - 1) / W of a buffer."""
+    import numpy as np
+
+    seen = [each for each in timed if each["collective"] == "all_reduce"]
+    rows = [
+        {
+            "message": 2.0 * (each["workers"] - 1),
+            "byte": 2.0 * (each["workers"] - 1) / each["workers"] * each["bytes"],
+        }
+        for each in seen
+    ]
+    names = [f"{each['workers']} x {each['bytes']}" for each in seen]
+    model = fit(rows, [float(np.median(each["seconds"])) for each in seen], names, names)
+    latency, byte = model.costs["message"], model.costs["byte"]
+    rate = 1 / byte / 1e9 if byte > 0 else 1e6
+    link = {"latency_us": round(latency * 1e6, 3), "gb_per_s": round(rate, 4)}
+    return link, model.left_out

@@ -1,0 +1,219 @@
+"""Cost models: the time and the memory of a run as a sum of terms, and published formulas.
+
+Each term is a quantity that follows from a run's plan (images, passes, steps, messages, bytes)
+times a cost that is not negative and that a calibration finds. Such sums are fitted without a
+starting point and have one solution (Lawson and Hanson 1995, "Solving Least Squares Problems",
+chapter 23), and each cost keeps a meaning: seconds per image, per step, per message, per byte.
+
+A term is named `cost/of what`, such as `image/resnet20 at 16 px, cpu` or `byte/ddp`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from raysuite.records.names import Plan, loader_name
+from raysuite.records.traffic import step_traffic
+
+FUSED_BYTES = {"ddp": 25 * 2**20, "horovod": 128 * 2**20, "deepspeed": 800 * 2**20}
+"""Default size of a buffer in which gradients are reduced; a plan's options come first."""
+
+KINDS = {
+    "image": "computation",
+    "neighbour": "computation",
+    "pass": "overhead",
+    "update": "overhead",
+    "step": "overhead",
+    "copy": "overhead",
+    "message": "communication",
+    "byte": "communication",
+    "load": "loader",
+    "epoch": "loader",
+}
+"""Cost -> what it is called in a decomposition."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one image of a network costs: counted, not measured."""
+
+    parameters: int
+    gradient_bytes: int
+    forward_flops: int | None = None
+    """Multiply-adds of one image's forward pass."""
+
+
+def work_name(plan: Plan) -> str:
+    """Equal for plans whose images cost the same on one worker."""
+    spec, training = plan["spec"], plan["spec"]["training"]
+    options = spec["model"].get("options") or {}
+    parts = [f"{spec['model']['name']} at {plan['dataset']['image_size']} px"]
+    parts += [json.dumps(options, sort_keys=True)] if options else []
+    parts += [training["precision"]] if training["precision"] != "fp32" else []
+    cpus = spec["resources"]["cpus_per_worker"]
+    parts += [plan["device"] if cpus == 1 else f"{cpus} CPUs, {plan['device']}"]
+    return ", ".join(parts)
+
+
+def strategy_kind(plan: Plan) -> str:
+    """Equal for plans whose strategies have the same costs: the name and the options, without the
+    sizes of buffers and micro-batches, which the terms know of."""
+    strategy = plan["spec"]["strategy"]
+    left_out = ("name", "bucket_mb", "fusion_threshold_mb", "micro_batches")
+    default = {"backward_passes_per_step": None, **_DEFAULTS.get(strategy["name"], {})}
+    own = [
+        f"{key}={value}"
+        for key, value in strategy.items()
+        if key not in left_out and value != default.get(key)
+    ]
+    return f"{strategy['name']}({', '.join(own)})" if own else str(strategy["name"])
+
+
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "ddp": {
+        "compression": "none",
+        "powersgd_rank": 1,
+        "static_graph": False,
+        "find_unused_parameters": False,
+    },
+    "horovod": {"compression": "none", "cycle_time_ms": 1.0, "adasum": False},
+    "deepspeed": {"zero_stage": 1, "offload": "none", "overlap_comm": None},
+}
+
+
+def fused_bytes(plan: Plan) -> float:
+    """The largest buffer in which a plan's strategy reduces gradients."""
+    strategy = plan["spec"]["strategy"]
+    given = strategy.get("bucket_mb", strategy.get("fusion_threshold_mb"))
+    factor = 4 if strategy["name"] == "deepspeed" and given is None else 1
+    return float(given) * 2**20 * factor if given else FUSED_BYTES.get(strategy["name"], math.inf)
+
+
+def epoch_terms(plan: Plan, work: Work, workers_per_node: int | None = None) -> dict[str, float]:
+    """Quantities of one epoch on one worker, by term.
+
+    A ring all-reduce of n bytes over W workers passes 2 (W - 1) messages and sends 2 (W - 1) / W n
+    bytes from each (Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters
+    of workstations", J. Parallel Distrib. Comput. 69:117). Workers of one node share its memory and
+    caches: a neighbour's cost grows with (n - 1) / n for n of them.
+    """
+    workers, samples = int(plan["workers"]), int(plan["dataset"]["train_samples"])
+    steps, passes = int(plan["steps_per_epoch"]), int(plan["accumulate"])
+    name, kind = work_name(plan), strategy_kind(plan)
+    images = samples / replicas(plan)
+    beside = min(workers, workers_per_node or workers)
+    terms = {
+        f"image/{name}": images,
+        f"pass/{name}": steps * passes,
+        f"update/{name}": steps,
+        f"load/{loader_name(plan)}": images,
+        "epoch/all": 1.0,
+    }
+    if plan["device"] == "cpu":
+        terms[f"neighbour/{name}"] = images * (beside - 1) / beside
+    if plan["spec"]["strategy"]["name"] == "single":
+        return terms
+    terms |= {f"step/{kind}": steps, f"copy/{kind}": steps * work.parameters * 4.0}
+    traffic = step_traffic(plan, work.parameters, work.gradient_bytes)
+    if workers > 1 and traffic is not None:
+        buffers = math.ceil(traffic.total / fused_bytes(plan))
+        terms[f"message/{kind}"] = steps * 2.0 * (workers - 1) * buffers
+        terms[f"byte/{kind}"] = steps * traffic.sent(workers)
+    return terms
+
+
+def memory_terms(plan: Plan, work: Work) -> dict[str, float]:
+    """Quantities of a worker's peak memory, by term: its process, what it keeps for each image of a
+    micro-batch, and weights with gradients, optimiser state and buffers."""
+    name, kind = work_name(plan), strategy_kind(plan)
+    workers = "one" if int(plan["workers"]) == 1 else "several"
+    return {
+        f"process/{kind}, {workers}": 1.0,
+        f"activations/{name}": float(plan["micro_batch"]),
+        f"weights/{kind}, {workers}": work.parameters * 4.0,
+        f"network/{name}": 1.0,
+    }
+
+
+def replicas(plan: Plan) -> int:
+    """Copies of the network among a plan's workers."""
+    return int(plan["workers"]) // int(plan["spec"]["strategy"].get("stages", 1))
+
+
+def by_kind(seconds: Mapping[str, float]) -> dict[str, float]:
+    """Seconds by term -> seconds by kind of term: computation, communication, overhead, loader."""
+    found: dict[str, float] = {}
+    for term, each in seconds.items():
+        kind = KINDS[term.partition("/")[0]]
+        found[kind] = found.get(kind, 0.0) + each
+    return found
+
+
+# Published formulas, as they stand: what a calibrated model has to be better than.
+
+
+def ddlbench_data_parallel(
+    sequential_s: float,
+    workers: int,
+    gradient_bytes: float,
+    fused: float,
+    latency_s: float,
+    rate: float,
+) -> float:
+    """Seconds of a batch, equation 1 of Jansen et al. 2020 ("DDLBench"): a ring all-reduce, of
+    which all but the last fused buffer is hidden. `rate` in bytes per second."""
+    if workers == 1:
+        return sequential_s
+    hop = latency_s + min(gradient_bytes, fused) / (workers * rate)
+    return sequential_s / workers + 2 * (workers - 1) * hop
+
+
+def ddlbench_gpipe(
+    sequential_s: float,
+    micro_batches: int,
+    activation_bytes: Sequence[float],
+    gradient_bytes: Sequence[float],
+    latency_s: float,
+    rate: float,
+) -> float:
+    """Seconds of a batch, equation 2 of Jansen et al. 2020: W stages, and the bytes that each of
+    W - 1 boundaries passes on in either direction. Model parallelism is one micro-batch."""
+    stages = len(activation_bytes) + 1
+    bubble = (stages + micro_batches - 1) / (stages * micro_batches)
+    passed = sum(latency_s + each / rate for each in (*activation_bytes, *gradient_bytes))
+    return sequential_s * bubble + passed
+
+
+def ddlbench_pipedream(sequential_s: float, stages: int) -> float:
+    """Seconds of a batch, equation 3 of Jansen et al. 2020."""
+    return sequential_s / stages
+
+
+def amdahl(share_serial: float, workers: int) -> float:
+    """Speed-up where a share of the work is serial (Amdahl 1967, AFIPS 30:483)."""
+    return 1 / (share_serial + (1 - share_serial) / workers)
+
+
+def expected_run_seconds(
+    work_s: float, every_s: float, write_s: float, mtbf_s: float, restart_s: float
+) -> float:
+    """Expected wall time of `work_s` of training with a checkpoint of `write_s` after `every_s` of
+    it, under failures that are exponential in time, with a mean of `mtbf_s` between two of the
+    whole system (Daly 2006, "A higher order estimate of the optimum checkpoint interval for
+    restart dumps", Future Gener. Comput. Syst. 22:303)."""
+    if math.isinf(mtbf_s):
+        return work_s * (1 + write_s / every_s)
+    segments = work_s / every_s
+    return (
+        mtbf_s * math.exp(restart_s / mtbf_s) * math.expm1((every_s + write_s) / mtbf_s) * segments
+    )
+
+
+def best_checkpoint_interval(write_s: float, mtbf_s: float) -> float:
+    """Seconds of work between two checkpoints that lose least time (Young 1974, Commun. ACM 17:530,
+    first order)."""
+    return math.sqrt(2 * write_s * mtbf_s)

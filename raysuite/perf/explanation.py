@@ -1,0 +1,227 @@
+"""What bounds each row of a report: the share of its time by term, and what to try first.
+
+Shares come from what was measured (the profile, waits for the loader, other programs' use of the
+processors), then from the schedule of a pipeline, then from a calibration, which splits the rest.
+The limit of a term is the throughput that would be left without it.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from raysuite.perf.calibration import Calibration
+from raysuite.perf.costs import by_kind, epoch_terms, fused_bytes, work_name
+from raysuite.records import Row, RunFigures
+from raysuite.records.traffic import step_traffic
+from raysuite.spec.schedules import ScheduleName, bubble, operations, timeline
+
+Term = Literal[
+    "loader",
+    "computation",
+    "exposed communication",
+    "overhead of a step",
+    "bubble",
+    "imbalance",
+    "straggler",
+    "other programs",
+]
+Balance = Mapping[str, Sequence[float]]
+"""Run id -> the stages' shares of a pipeline's computation."""
+
+
+@dataclass(frozen=True)
+class Explained:
+    """One row."""
+
+    name: str
+    throughput: float
+    shares: dict[Term, float]
+    """Part of the time by term; what is left of 1 is computation."""
+    binding: Term
+    """The term with the largest share."""
+    first: str
+    """What to try first."""
+    evidence: str
+    """What the shares are from."""
+
+    def limit(self, term: Term) -> float:
+        """Images per second without this term."""
+        left = 1 - self.shares[term]
+        return self.throughput / left if left > 0 else math.inf
+
+
+def explain(
+    rows: Sequence[Row], calibration: Calibration | None = None, balance: Balance | None = None
+) -> list[Explained]:
+    """Each row that has a throughput."""
+    return [
+        _explained(row, rows, calibration, balance or {})
+        for row in rows
+        if row.throughput is not None
+    ]
+
+
+def _explained(
+    row: Row, rows: Sequence[Row], calibration: Calibration | None, balance: Balance
+) -> Explained:
+    assert row.throughput is not None
+    run = row.timed[0]
+    shares: dict[Term, float] = {}
+    evidence = ["waits for the loader"]
+    wait = row.data_wait_share.mean if row.data_wait_share else 0.0
+    busy = _other_programs(run)
+    if busy > 0:
+        shares["other programs"] = busy
+    if run.shares is not None:
+        evidence.append("profile")
+        exposed = run.shares.communication_exposed.workers
+        slowest = run.shares.slowest
+        shares["loader"] = max(wait, run.shares.data_exposed.workers[slowest])
+        shares["exposed communication"] = exposed[slowest]
+        others = [each for rank, each in enumerate(exposed) if rank != slowest]
+        if others:
+            shares["straggler"] = max(0.0, statistics.median(others) - exposed[slowest])
+    else:
+        shares["loader"] = wait
+    strategy = run.plan["spec"]["strategy"]
+    if strategy.get("stages"):
+        evidence.append("schedule")
+        shares |= _pipeline(run, strategy, balance)
+    elif calibration is not None and not calibration.unseen(run.plan):
+        evidence.append("calibration")
+        shares |= _by_model(run, calibration, profiled=run.shares is not None)
+    else:
+        shares |= _by_peers(row, rows, shares)
+        evidence.append("other rows")
+    shares = {term: min(share, 1.0) for term, share in shares.items() if share > 0}
+    shares["computation"] = max(0.0, 1 - sum(shares.values()))
+    # of two that are as large, the one that can be changed
+    binding = max(shares, key=lambda term: (round(shares[term], 2), term != "computation"))
+    return Explained(
+        name=row.name,
+        throughput=row.throughput.mean,
+        shares=dict(sorted(shares.items(), key=lambda item: -item[1])),
+        binding=binding,
+        first=_advice(binding, run),
+        evidence=", ".join(evidence),
+    )
+
+
+def _other_programs(run: RunFigures) -> float:
+    """Part of the workers' processor time that other programs took from them."""
+    cores = _cores(run)
+    wanted = run.workers * int(run.plan["spec"]["resources"]["cpus_per_worker"])
+    if run.plan["device"] != "cpu" or cores is None or run.other_cores is None:
+        return 0.0
+    return max(0.0, wanted + run.other_cores - cores) / wanted if run.other_cores > 0.1 else 0.0
+
+
+def _cores(run: RunFigures) -> int | None:
+    found = run.started.environment.get("cpu", {}) if run.started else {}
+    return found.get("logical_cores")
+
+
+def _pipeline(
+    run: RunFigures, strategy: Mapping[str, object], balance: Balance
+) -> dict[Term, float]:
+    """The bubble of equal stages, and what the unequal ones add to it."""
+    stages, passes = int(str(strategy["stages"])), int(run.plan["accumulate"])
+    name: ScheduleName = strategy["schedule"]  # type: ignore[assignment]
+    equal = bubble(timeline(operations(name, stages, passes)))
+    parts = balance.get(run.run_id)
+    largest = max(parts) * stages if parts else 1.0
+    # the longest stage sets the pace of a step; the others wait for it
+    return {"bubble": equal / largest, "imbalance": 1 - 1 / largest}
+
+
+def _by_model(run: RunFigures, calibration: Calibration, profiled: bool) -> dict[Term, float]:
+    """Shares of the time that was measured, by what each part should take."""
+    work = calibration.works[work_name(run.plan)]
+    terms = epoch_terms(run.plan, work, calibration.workers_per_node)
+    costs = calibration.seconds.costs
+    images = float(run.plan["dataset"]["train_samples"])
+    measured = images / (run.throughput or math.nan)
+    kinds = by_kind({term: costs[term] * amount for term, amount in terms.items()})
+    found: dict[Term, float] = {"overhead of a step": kinds.get("overhead", 0.0) / measured}
+    if not profiled and run.workers > 1:
+        found["exposed communication"] = kinds.get("communication", 0.0) / measured
+    return found
+
+
+def _by_peers(row: Row, rows: Sequence[Row], known: Mapping[Term, float]) -> dict[Term, float]:
+    """From rows that differ in one key: a step's overhead by its batch, and what is lost to the
+    baseline with fewer workers."""
+    found: dict[Term, float] = {}
+    steps = _steps_by_batch(row, rows)
+    own = row.global_batch / row.workers
+    if len(steps) > 1:
+        largest = max(steps)
+        if largest > own:
+            each = (steps[largest] - steps[own]) / (largest - own)
+            found["overhead of a step"] = max(0.0, 1 - max(0.0, each) * own / steps[own])
+    if row.efficiency is not None and not row.is_baseline and "exposed communication" not in known:
+        found["exposed communication"] = max(0.0, 1 - row.efficiency.value)
+    return found
+
+
+def _steps_by_batch(row: Row, rows: Sequence[Row]) -> dict[float, float]:
+    """Images per worker -> seconds of a step, of rows that differ from this one in nothing else."""
+
+    def without_batch(plan: Mapping[str, object]) -> object:
+        spec = dict(plan["spec"])  # type: ignore[call-overload]
+        left_out = ("global_batch", "batch_per_worker")
+        training = {key: each for key, each in spec["training"].items() if key not in left_out}
+        return {**spec, "training": training, "seed": 0, "schedule": 0, "optimizer": 0}
+
+    same = without_batch(row.runs[0].plan)
+    return {
+        each.global_batch / each.workers: each.global_batch / each.throughput.mean
+        for each in rows
+        if each.throughput is not None and without_batch(each.runs[0].plan) == same
+    }
+
+
+def _advice(term: Term, run: RunFigures) -> str:
+    spec = run.plan["spec"]
+    strategy, cores = spec["strategy"], _cores(run)
+    match term:
+        case "loader":
+            return (
+                "loader threads or processes, another loader, or data in memory: `raysuite bench "
+                "loaders` measures them"
+            )
+        case "exposed communication":
+            counted = run.costs.counted if run.costs else None
+            traffic = (
+                step_traffic(run.plan, counted.parameters, counted.gradient_bytes or 0)
+                if counted and counted.parameters
+                else None
+            )
+            if traffic and run.plan["device"] == "gpu" and traffic.total <= fused_bytes(run.plan):
+                return "smaller buckets (strategy.bucket_mb), so that they are reduced earlier"
+            return (
+                "a larger batch per worker, 16-bit gradients (strategy.compression), fewer "
+                "workers, or a faster network"
+            )
+        case "overhead of a step":
+            return "a larger batch per worker: a step costs as much for few images as for many"
+        case "bubble":
+            return f"more micro-batches (now {run.plan['accumulate']}), or fewer stages"
+        case "imbalance":
+            return "strategy.partition: stages that compute for equally long"
+        case "straggler":
+            return "the slowest worker's node: its clock, its temperature, or who else uses it"
+        case "other programs":
+            return f"end what else keeps {run.other_cores or 0:.1f} cores busy, then measure again"
+        case "computation":
+            used = run.workers * int(spec["resources"]["cpus_per_worker"])
+            if run.plan["device"] == "cpu" and cores and used < cores:
+                return f"the {cores - used} of {cores} processors that no worker uses"
+            if spec["training"]["precision"] == "fp32" and run.plan["device"] == "gpu":
+                return "training.precision=bf16"
+            more = "workers" if strategy["name"] != "single" else "workers, with strategy ddp"
+            return f"more {more}, or a smaller network: nothing else takes as long"

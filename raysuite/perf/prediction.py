@@ -1,0 +1,109 @@
+"""A calibration and plans -> predictions with their intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from raysuite.perf.calibration import LEVEL, Calibration, Model
+from raysuite.perf.costs import by_kind, epoch_terms, memory_terms, replicas, work_name
+from raysuite.records.names import Plan, run_name, series_key
+from raysuite.records.predicted import Interval, RunPredicted
+
+FORWARD_SHARE = 1 / 3
+"""Of an image's training: a backward pass takes as long as two forward passes (Kaplan et al. 2020,
+arXiv:2001.08361, section 2.1)."""
+
+
+def predict(plans: Sequence[Plan], calibration: Calibration, name: str) -> list[RunPredicted]:
+    """One prediction a plan, in their order; `name` is that of the calibration's file.
+
+    A plan with a strategy, loader or network that the calibration has not seen has a message in
+    the place of figures.
+    """
+    found = [_run(plan, calibration, name) for plan in plans]
+    series: dict[str, list[int]] = {}
+    for place, plan in enumerate(plans):
+        series.setdefault(f"{series_key(plan)}/{plan['repeat']}", []).append(place)
+    for places in series.values():
+        base = min(places, key=lambda place: int(plans[place]["workers"]))
+        for place in places:
+            if place != base:
+                found[place] = _against(plans, found, place, base)
+    return found
+
+
+def _run(plan: Plan, calibration: Calibration, name: str) -> RunPredicted:
+    unseen = calibration.unseen(plan)
+    strategy = plan["spec"]["strategy"]
+    if strategy.get("stages"):
+        unseen = [f"{strategy['name']}: `raysuite simulate` knows its steps"]
+    if unseen:
+        message = f"no run of the calibration had {', '.join(unseen)}"
+        return RunPredicted(run_id=plan["run_id"], calibration=name, message=message)
+    if int(plan["workers"]) > calibration.workers_per_node:
+        message = (
+            f"calibrated with up to {calibration.workers_per_node} workers on one node, and what "
+            "lies between nodes was not measured; `raysuite simulate` takes a network from a file"
+        )
+        return RunPredicted(run_id=plan["run_id"], calibration=name, message=message)
+    work = calibration.works[work_name(plan)]
+    terms = epoch_terms(plan, work, calibration.workers_per_node)
+    model = calibration.seconds
+    epoch = interval(model, terms)
+    images, epochs = int(plan["dataset"]["train_samples"]), int(plan["spec"]["training"]["epochs"])
+    each = model.costs[f"image/{work_name(plan)}"]
+    validation = FORWARD_SHARE * each * plan["dataset"]["val_samples"] / replicas(plan)
+    start = calibration.start
+    memory = None
+    if calibration.bytes is not None:
+        held = memory_terms(plan, work)
+        if held.keys() <= calibration.bytes.costs.keys():
+            memory = interval(calibration.bytes, held)
+    seconds = {term: model.costs[term] * amount for term, amount in terms.items()}
+    return RunPredicted(
+        run_id=plan["run_id"],
+        calibration=name,
+        level=LEVEL,
+        throughput=epoch.inverse(images),
+        epoch_seconds=epoch,
+        run_seconds=Interval(
+            epochs * (epoch.value + validation) + (start.low + start.high) / 2,
+            epochs * (epoch.low + validation) + start.low,
+            epochs * (epoch.high + validation) + start.high,
+        ),
+        memory_bytes=memory,
+        shares={kind: part / epoch.value for kind, part in by_kind(seconds).items()},
+        outside=tuple(calibration.outside(plan)),
+    )
+
+
+def interval(model: Model, terms: dict[str, float]) -> Interval:
+    """Raises KeyError for a term that the calibration has not seen."""
+    value = model.value(terms)
+    reach = math.exp(model.relative_half_width(terms))
+    return Interval(value, value / reach, value * reach)
+
+
+def _against(
+    plans: Sequence[Plan], found: Sequence[RunPredicted], place: int, base: int
+) -> RunPredicted:
+    """With its speed-up, whose interval takes the errors of both runs as independent."""
+    own, other = found[place], found[base]
+    if own.throughput is None or other.throughput is None:
+        return own
+    reach = math.exp(
+        math.hypot(
+            *(math.log(each.high / each.value) for each in (own.throughput, other.throughput))
+        )
+    )
+    value = own.throughput.value / other.throughput.value
+    speed_up = Interval(value, value / reach, value * reach)
+    part = int(plans[base]["workers"]) / int(plans[place]["workers"])
+    return own.model_copy(
+        update={
+            "speed_up": speed_up,
+            "efficiency": speed_up.times(part),
+            "baseline": run_name(plans[base]),
+        }
+    )

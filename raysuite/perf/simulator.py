@@ -1,0 +1,456 @@
+"""Discrete-event simulation of one optimiser step, from the schedule that would run.
+
+A step is tasks in lanes (a worker's device, a link, a group's collectives). A lane takes its tasks
+in their order; a task begins when the lane is free and all that it comes after has ended. Workers
+that are alike are one lane, with their number: a million take as many tasks as two.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from raysuite.errors import UserError
+from raysuite.spec.schedules import Operation
+
+# Networks
+
+
+class Link(BaseModel):
+    """What a message costs: its latency, and its bytes over the rate."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    latency_us: float = Field(ge=0)
+    """Microseconds of a message without content, software included."""
+    gb_per_s: float = Field(gt=0)
+    """10^9 bytes per second in one direction, for each worker."""
+
+    def seconds(self, count: float) -> float:
+        """Of one message of so many bytes."""
+        return self.latency_us * 1e-6 + count / (self.gb_per_s * 1e9)
+
+
+class Network(BaseModel):
+    """What lies between workers, as stated or measured: a file of deploy/networks."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    source: str
+    """Where the numbers are from."""
+    workers_per_node: int = Field(ge=1)
+    inside: Link
+    """Between two workers of a node."""
+    between: Link
+    """Between two workers of two nodes, all workers of a node sending at once."""
+    nodes_per_group: int | None = Field(default=None, ge=1)
+    """Nodes that are connected without taper; None: all. Groups are DragonFly+'s cells, or what
+    hangs below one switch of a tapered tree."""
+    taper: float = Field(default=1.0, gt=0, le=1)
+    """Part of `between`'s rate that is left when all workers send out of their group."""
+    group_latency_us: float = Field(default=0.0, ge=0)
+    """Added to a message that leaves its group."""
+
+    @classmethod
+    def read(cls, name: str) -> Network:
+        """A YAML file, or the name of one that is shipped. Raises UserError where there is none."""
+        shipped = sorted((Path(__file__).parent / "shipped_networks").glob("*.yaml"))
+        file = next((each for each in shipped if each.stem == name), Path(name))
+        try:
+            return cls.model_validate(yaml.safe_load(file.read_text("utf-8")))
+        except (OSError, yaml.YAMLError, ValidationError) as error:
+            why = "; ".join(
+                f"{'.'.join(map(str, each['loc']))}: {each['msg']}"
+                for each in (error.errors() if isinstance(error, ValidationError) else ())
+            ) or str(error)
+            known = ", ".join(each.stem for each in shipped)
+            raise UserError(
+                f"network {name!r} cannot be read: {why}; valid are {known}, or a file like those"
+            ) from error
+
+    def far(self, workers: int) -> Link:
+        """The link between nodes of a job of so many workers."""
+        nodes = math.ceil(workers / self.workers_per_node)
+        if self.nodes_per_group is None or nodes <= self.nodes_per_group:
+            return self.between
+        return Link(
+            latency_us=self.between.latency_us + self.group_latency_us,
+            gb_per_s=self.between.gb_per_s * self.taper,
+        )
+
+    def all_reduce(self, workers: int, count: float) -> float:
+        """Seconds of an all-reduce of `count` bytes, the faster one of ring and tree between nodes.
+
+        Inside a node a reduce-scatter and an all-gather by ring; between N nodes, each worker
+        reduces its part with those of the other nodes: a ring of 2 (N - 1) messages of 1 / N of it
+        (Patarasuk and Yuan 2009), or two binary trees of 2 log2 N messages in pipelined pieces
+        (Sanders, Speck and Traff 2009, Parallel Comput. 35:581).
+        """
+        if workers <= 1 or count <= 0:
+            return 0.0
+        n = min(workers, self.workers_per_node)
+        nodes = math.ceil(workers / self.workers_per_node)
+        seconds = 2 * (n - 1) * self.inside.seconds(count / n)
+        if nodes == 1:
+            return seconds
+        link, part = self.far(workers), count / n
+        ring = 2 * (nodes - 1) * link.seconds(part / nodes)
+        tree = 2 * math.log2(nodes) * link.latency_us * 1e-6 + 2 * part / (link.gb_per_s * 1e9)
+        return seconds + min(ring, tree)
+
+    def all_gather(self, workers: int, count: float) -> float:
+        """Seconds of an all-gather, or a reduce-scatter, whose whole buffer is `count` bytes."""
+        return self.all_reduce(workers, count) / 2
+
+    def send(self, count: float, source: int, target: int) -> float:
+        """Seconds from one rank to another; ranks fill nodes in their order."""
+        same = source // self.workers_per_node == target // self.workers_per_node
+        link = self.inside if same else self.far(abs(target - source) + 1)
+        return link.seconds(count)
+
+
+# Tasks in lanes
+
+
+@dataclass(frozen=True)
+class Task:
+    """One piece of work."""
+
+    name: str
+    lane: str
+    seconds: float
+    after: tuple[int, ...] = ()
+    """Places of the tasks that have to end before."""
+    kind: str = "computation"
+
+
+@dataclass(frozen=True)
+class Event:
+    """A task, and when it ran."""
+
+    task: Task
+    begin: float
+    end: float
+
+
+def run(tasks: Sequence[Task]) -> list[Event]:
+    """The events of `tasks`, in their order. Raises ValueError where lanes wait for each other."""
+    waiting = [0] * len(tasks)
+    follows: dict[int, list[int]] = defaultdict(list)
+    last: dict[str, int] = {}
+    for place, task in enumerate(tasks):
+        before = set(task.after)
+        if task.lane in last:
+            before.add(last[task.lane])
+        last[task.lane] = place
+        waiting[place] = len(before)
+        for each in before:
+            follows[each].append(place)
+    ready = [place for place, count in enumerate(waiting) if count == 0]
+    begins = [0.0] * len(tasks)
+    ends: list[Any] = [None] * len(tasks)
+    while ready:
+        place = ready.pop()
+        end = ends[place] = begins[place] + tasks[place].seconds
+        for each in follows[place]:
+            begins[each] = max(begins[each], end)
+            waiting[each] -= 1
+            if waiting[each] == 0:
+                ready.append(each)
+    stuck = [tasks[place].name for place, end in enumerate(ends) if end is None]
+    if stuck:
+        raise ValueError(f"deadlock: {len(stuck)} tasks wait for each other, such as {stuck[0]}")
+    return [Event(task, begins[n], ends[n]) for n, task in enumerate(tasks)]
+
+
+# Steps
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A part of a network, for one micro-batch on one worker."""
+
+    name: str
+    forward_s: float
+    backward_s: float
+    gradient_bytes: float = 0.0
+    output_bytes: float = 0.0
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """Workers that are alike."""
+
+    count: int
+    slower: float = 1.0
+    """Factor on the time of what they compute."""
+
+    def slowest(self, jitter: float) -> float:
+        """Factor of the slowest of them, where a step's computation varies by the relative standard
+        deviation `jitter`: the expected largest of `count` normal values (Blom 1958)."""
+        if jitter <= 0 or self.count <= 1:
+            return self.slower
+        z = NormalDist().inv_cdf((self.count - 0.375) / (self.count + 0.25))
+        return self.slower * (1 + jitter * z)
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """How a data-parallel strategy makes gradients equal."""
+
+    bucket_bytes: float = 25 * 2**20
+    first_bucket_bytes: float | None = None
+    """DDP's first bucket is smaller, so that communication begins early."""
+    overlap: bool = True
+    """Whether buckets are reduced beside the backward pass."""
+    gathers: Literal["nothing", "updated weights", "weights"] = "nothing"
+    """ZeRO: `updated weights` after the update (stages 1, 2), `weights` before the passes (3)."""
+    compression: float = 1.0
+    """Bytes sent for a byte of gradients."""
+
+    @classmethod
+    def of(cls, strategy: Mapping[str, Any]) -> Sharing:
+        """As the options of a spec's strategy ask for."""
+        mib = 2**20
+        half = 0.5 if strategy.get("compression") in ("fp16", "bf16") else 1.0
+        match strategy["name"]:
+            case "horovod":
+                return cls(strategy["fusion_threshold_mb"] * mib or 1, compression=half)
+            case "deepspeed":
+                stage = strategy["zero_stage"]
+                overlap = strategy.get("overlap_comm")
+                return cls(
+                    strategy["bucket_mb"] * mib,
+                    overlap=stage == 3 if overlap is None else overlap,
+                    gathers="nothing"
+                    if stage == 0
+                    else "weights"
+                    if stage == 3
+                    else "updated weights",
+                )
+            case _:
+                bucket = strategy.get("bucket_mb", 25.0) * mib
+                # torch's DDP: _DEFAULT_FIRST_BUCKET_BYTES
+                return cls(bucket, min(bucket, 1 * mib), compression=half)
+
+
+def data_parallel(
+    layers: Sequence[Layer],
+    crowds: Sequence[Crowd],
+    network: Network,
+    sharing: Sharing,
+    accumulate: int = 1,
+    update_s: float = 0.0,
+    jitter: float = 0.0,
+    load_s: float = 0.0,
+) -> list[Task]:
+    """Tasks of a data-parallel step: forward and backward passes layer by layer, gradients reduced
+    in buckets from the last layer on, and the update. The last backward pass reduces."""
+    workers = sum(crowd.count for crowd in crowds)
+    tasks: list[Task] = []
+
+    def add(name: str, lane: str, seconds: float, after: Iterable[int] = (), kind: str = "") -> int:
+        tasks.append(Task(name, lane, seconds, tuple(after), kind or "computation"))
+        return len(tasks) - 1
+
+    whole = sum(layer.gradient_bytes for layer in layers)
+    gathered: tuple[int, ...] = ()
+    if sharing.gathers == "weights" and workers > 1:
+        seconds = network.all_gather(workers, whole)
+        gathered = (add("gather weights", "collectives", seconds, (), "communication"),)
+    buckets = _buckets(layers, sharing)
+    ends: list[list[int]] = [[] for _ in buckets]
+    for number, crowd in enumerate(crowds):
+        lane = (
+            f"{crowd.count:,} workers"
+            if len(crowds) == 1
+            else f"{crowd.count:,} workers, group {number}"
+        )
+        factor = crowd.slowest(jitter)
+        loaded = (add("load", lane, load_s * accumulate, (), "loader"),) if load_s else ()
+        for index in range(accumulate):
+            for layer in layers:
+                add(f"forward {layer.name}", lane, factor * layer.forward_s, (*loaded, *gathered))
+            for place, bucket in enumerate(buckets):
+                for layer in bucket:
+                    done = add(f"backward {layer.name}", lane, factor * layer.backward_s)
+                if index == accumulate - 1:
+                    ends[place].append(done)
+    reduced = []
+    if workers > 1:
+        everything = [each for found in ends for each in found]
+        for place, bucket in enumerate(buckets):
+            count = sharing.compression * sum(layer.gradient_bytes for layer in bucket)
+            after = ends[place] if sharing.overlap else everything
+            halved = sharing.gathers == "weights"  # a reduce-scatter
+            seconds = (network.all_gather if halved else network.all_reduce)(workers, count)
+            name = f"reduce bucket {place}"
+            reduced.append(add(name, "collectives", seconds, after, "communication"))
+    for number, crowd in enumerate(crowds):
+        lane = (
+            f"{crowd.count:,} workers"
+            if len(crowds) == 1
+            else f"{crowd.count:,} workers, group {number}"
+        )
+        updated = add("update", lane, update_s, reduced, "overhead")
+        if sharing.gathers == "updated weights" and workers > 1 and number == len(crowds) - 1:
+            seconds = network.all_gather(workers, whole)
+            add("gather weights", "collectives", seconds, (updated,), "communication")
+    return tasks
+
+
+def _buckets(layers: Sequence[Layer], sharing: Sharing) -> list[list[Layer]]:
+    """Layers from the last one on, cut where their gradients fill a bucket."""
+    found: list[list[Layer]] = [[]]
+    limit = sharing.first_bucket_bytes or sharing.bucket_bytes
+    held = 0.0
+    for layer in reversed(layers):
+        if held >= limit:
+            found.append([])
+            held, limit = 0.0, sharing.bucket_bytes
+        found[-1].append(layer)
+        held += layer.gradient_bytes
+    return found
+
+
+def pipeline(
+    stages: Sequence[Layer],
+    schedule: Sequence[Sequence[Operation]],
+    network: Network | None,
+    replicas: int = 1,
+    update_s: float = 0.0,
+) -> list[Task]:
+    """Tasks of a pipeline's step: the operations of each stage in their order, each after the
+    transfer of what it needs, then the all-reduce of a stage's copies and the update.
+
+    A transfer occupies its link, one for each direction, and neither stage; without a network it
+    costs nothing.
+    """
+    found: dict[tuple[int, Operation], int] = {}
+    names: list[tuple[int, Operation, bool]] = []
+    for stage, own in enumerate(schedule):
+        for operation in own:
+            found[stage, operation] = len(names)
+            names.append((stage, operation, False))
+            to = stage + (1 if operation.kind == "forward" else -1)
+            if 0 <= to < len(schedule):
+                names.append((stage, operation, True))
+    tasks: list[Task] = []
+    for stage, operation, is_transfer in names:
+        forward = operation.kind == "forward"
+        label = f"{operation.kind} {operation.micro_batch}"
+        if is_transfer:
+            to = stage + (1 if forward else -1)
+            count = stages[min(stage, to)].output_bytes
+            seconds = network.send(count, stage, to) if network else 0.0
+            tasks.append(
+                Task(
+                    f"send {label}",
+                    f"link {stage} to {to}",
+                    seconds,
+                    (found[stage, operation],),
+                    "communication",
+                )
+            )
+            continue
+        source = stage + (-1 if forward else 1)
+        after: tuple[int, ...] = ()
+        if 0 <= source < len(schedule):
+            after = (found[source, operation] + 1,)
+        seconds = stages[stage].forward_s if forward else stages[stage].backward_s
+        tasks.append(Task(label, f"stage {stage}", seconds, after))
+    for number, layer in enumerate(stages):
+        after = ()
+        if replicas > 1 and network is not None:
+            # copies of a stage lie a whole pipeline apart: each on a node of its own
+            apart = network.model_copy(update={"workers_per_node": 1})
+            seconds = apart.all_reduce(replicas, layer.gradient_bytes)
+            last = max(found[number, operation] for operation in schedule[number])
+            tasks.append(Task("reduce", f"collectives {number}", seconds, (last,), "communication"))
+            after = (len(tasks) - 1,)
+        tasks.append(Task("update", f"stage {number}", update_s, after, "overhead"))
+    return tasks
+
+
+# What a simulation says
+
+
+@dataclass(frozen=True)
+class Step:
+    """A simulated step."""
+
+    events: list[Event] = field(repr=False)
+    seconds: float
+    shares: dict[str, float]
+    """Part of the step, of the busiest device lane: computation, overhead, loader, and what is left
+    of it: exposed communication, or a pipeline's bubble."""
+
+    @classmethod
+    def of(cls, tasks: Sequence[Task]) -> Step:
+        """Raises ValueError where lanes wait for each other."""
+        events = run(tasks)
+        seconds = max(event.end for event in events)
+        busy: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        for event in events:
+            if event.task.kind != "communication":
+                busy[event.task.lane][event.task.kind] += event.end - event.begin
+        lane = max(busy, key=lambda name: sum(busy[name].values()))
+        shares = {kind: part / seconds for kind, part in busy[lane].items()} if seconds else {}
+        left = max(0.0, 1 - sum(shares.values()))
+        name = "bubble and transfers" if lane.startswith("stage") else "exposed communication"
+        return cls(events, seconds, {**shares, name: left})
+
+    @property
+    def idle(self) -> float:
+        """Mean share of the step in which a device lane does nothing: a pipeline's bubble."""
+        lanes: dict[str, float] = defaultdict(float)
+        for event in self.events:
+            if event.task.kind != "communication":
+                lanes[event.task.lane] += event.end - event.begin
+        return 1 - sum(lanes.values()) / (len(lanes) * self.seconds)
+
+    def trace(self) -> str:
+        """As Chrome's trace format, which Perfetto opens: times in microseconds."""
+        lanes = list(dict.fromkeys(event.task.lane for event in self.events))
+        named: list[dict[str, Any]] = [
+            {"ph": "M", "name": "thread_name", "pid": 0, "tid": place, "args": {"name": lane}}
+            for place, lane in enumerate(lanes)
+        ]
+        named += [
+            {
+                "ph": "X",
+                "name": event.task.name,
+                "cat": event.task.kind,
+                "pid": 0,
+                "tid": lanes.index(event.task.lane),
+                "ts": event.begin * 1e6,
+                "dur": (event.end - event.begin) * 1e6,
+            }
+            for event in self.events
+            if event.end > event.begin
+        ]
+        return json.dumps({"traceEvents": named, "displayTimeUnit": "ms"})
+
+    def gantt(self, width: int = 100) -> list[str]:
+        """A line of text a lane: F forward, B backward, c communication, u update, l load."""
+        lanes = list(dict.fromkeys(event.task.lane for event in self.events))
+        longest = max(map(len, lanes))
+        drawn = {lane: [" "] * width for lane in lanes}
+        for event in self.events:
+            first = int(event.begin / self.seconds * width)
+            last = max(first + 1, round(event.end / self.seconds * width))
+            mark = "c" if event.task.kind == "communication" else event.task.name[0]
+            mark = mark.upper() if mark in "fb" else mark
+            if event.end > event.begin:
+                drawn[event.task.lane][first:last] = mark * (min(last, width) - first)
+        return [f"{lane:<{longest}} |{''.join(drawn[lane])[:width]}|" for lane in lanes]

@@ -1,0 +1,142 @@
+"""Predictions beside measurements: a table and a plot. What was predicted is in no other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from raysuite.records import RunFigures
+from raysuite.records.predicted import Interval, RunPredicted
+from raysuite.report import text
+from raysuite.report.plot import COLORS, NEUTRAL, Plot, Trace, folded
+from raysuite.report.sheet import Sheet
+
+Predictions = Mapping[str, RunPredicted]
+"""By the run's id."""
+
+
+def predictions_sheet(runs: Sequence[RunFigures], predicted: Predictions) -> Sheet | None:
+    """One line per run; None where nothing was predicted."""
+    cells = [_cells(run, predicted[run.run_id]) for run in runs if run.run_id in predicted]
+    if not cells:
+        return None
+    level = next(iter(predicted.values())).level
+    return Sheet(
+        name="predictions",
+        title="Predicted by a calibrated model, beside what was measured",
+        header=(
+            "Run",
+            "Images/s predicted",
+            "Images/s measured",
+            "Error",
+            "Epoch",
+            "Run time",
+            "Speed-up",
+            "Efficiency",
+            "Memory predicted",
+            "Memory measured",
+            "Most time in",
+            "Remarks",
+        ),
+        cells=tuple(cells),
+        numbers=frozenset(
+            (
+                "Images/s predicted",
+                "Images/s measured",
+                "Error",
+                "Epoch",
+                "Run time",
+                "Speed-up",
+                "Efficiency",
+                "Memory predicted",
+                "Memory measured",
+            )
+        ),
+        notes=(
+            f"Predictions with their {level:.0%} prediction intervals; they are no measurements, "
+            "and stand in no other table.",
+            "Calibration: " + ", ".join(sorted({each.calibration for each in predicted.values()})),
+        ),
+    )
+
+
+def _cells(run: RunFigures, predicted: RunPredicted) -> tuple[str, ...]:
+    most = max(predicted.shares.items(), key=lambda item: item[1], default=None)
+    remarks = [predicted.message, *(f"out of range: {each}" for each in predicted.outside)]
+    measured = run.peak_device_bytes or run.peak_process_bytes
+    return (
+        run.name,
+        interval(predicted.throughput),
+        text.NONE if run.throughput is None else text.number(run.throughput),
+        _error(predicted.throughput, run.throughput),
+        interval(predicted.epoch_seconds, text.seconds),
+        interval(predicted.run_seconds, text.seconds),
+        interval(predicted.speed_up),
+        interval(predicted.efficiency),
+        interval(predicted.memory_bytes, text.size),
+        text.NONE if measured is None else text.size(measured),
+        f"{most[0]}, {most[1]:.0%}" if most else text.NONE,
+        "; ".join(filter(None, remarks)),
+    )
+
+
+def interval(figure: Interval | None, write: text.Writer = text.number) -> str:
+    """`12.3 [11.8, 12.9]`."""
+    if figure is None:
+        return text.NONE
+    value, low, high = (write(each) for each in figure)
+    return f"{value} [{low}, {high}]"
+
+
+def _error(predicted: Interval | None, measured: float | None) -> str:
+    if predicted is None or measured is None:
+        return text.NONE
+    outside = "" if predicted.low <= measured <= predicted.high else " (outside)"
+    return f"{predicted.value / measured - 1:+.1%}{outside}"
+
+
+def predictions_plot(runs: Sequence[RunFigures], predicted: Predictions) -> Plot | None:
+    """Throughput predicted with its interval, and measured; None where nothing was predicted."""
+    shown = [
+        (run, figure)
+        for run in runs
+        if run.run_id in predicted and (figure := predicted[run.run_id].throughput) is not None
+    ]
+    if not shown:
+        return None
+    names = [folded(run.name) for run, _ in shown]
+    traces: list[Trace] = [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": "predicted, not measured",
+            "x": [figure.value for _, figure in shown],
+            "y": names,
+            "error_x": {
+                "type": "data",
+                "symmetric": False,
+                "array": [figure.high - figure.value for _, figure in shown],
+                "arrayminus": [figure.value - figure.low for _, figure in shown],
+            },
+            "marker": {"symbol": "line-ns-open", "size": 12, "color": NEUTRAL},
+        },
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": "measured",
+            "x": [run.throughput for run, _ in shown],
+            "y": names,
+            "marker": {"color": COLORS[0]},
+        },
+    ]
+    return Plot(
+        name="predictions",
+        title="Throughput predicted and measured",
+        note="Bars are prediction intervals; a model made them, no run.",
+        description=f"{len(shown)} runs with a predicted throughput.",
+        traces=traces,
+        layout={
+            "xaxis": {"title": {"text": "images per second"}, "rangemode": "tozero"},
+            "yaxis": {"autorange": "reversed", "automargin": True},
+            "height": 160 + 26 * len(shown),
+        },
+    )

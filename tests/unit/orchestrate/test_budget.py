@@ -1,0 +1,72 @@
+"""Which repeats a time budget lets begin, from journals."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from raysuite.errors import UserError
+from raysuite.orchestrate import budget
+from raysuite.plan import RunPlan
+from raysuite.records import Results
+from tests.fake_results import write_results
+
+SPEC = """\
+name: made-up
+model: resnet20
+data: digits
+training: {epochs: 6, global_batch: 64}
+resources: {device: cpu}
+repeats: 5
+matrix: {strategy: [single, ddp]}
+"""
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Results:
+    """Three repeats of two variants, whose throughput differs by some percent, and two to come."""
+    return write_results(tmp_path, SPEC, missing=range(6, 10))
+
+
+def plan(results: Results, index: int) -> RunPlan:
+    return RunPlan.model_validate(results.plans()[index])
+
+
+def test_without_a_budget_all_runs_begin(results: Results) -> None:
+    assert all(budget.allows(results, plan(results, index)) for index in range(10))
+    assert budget.declined(results) == set()
+
+
+def test_no_run_begins_that_would_end_too_late(results: Results) -> None:
+    took = max(end.seconds for end in budget._ends(results, results.plans(), None))
+    budget.begin(results, time.time() + took / 2)
+    assert not budget.allows(results, plan(results, 6))
+    assert budget.declined(results) == {plan(results, 6).run_id}
+    budget.begin(results, time.time() + 10 * took)
+    assert budget.declined(results) == set()
+
+
+def test_repeats_end_where_intervals_suffice(
+    results: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budget.begin(results, time.time() + 1e6)
+    monkeypatch.setattr(budget, "WIDTH", 1e-6)
+    assert budget.allows(results, plan(results, 6))
+    monkeypatch.setattr(budget, "WIDTH", 10.0)
+    assert not budget.allows(results, plan(results, 7))
+    lines = budget.settle(results)
+    assert len(results.plans()) == 9
+    assert "2 of 2" in lines[0]
+    monkeypatch.setattr(budget, "WIDTH", 1e-6)
+    assert len(budget.settle(results)) == 3
+
+
+def test_times_of_a_budget() -> None:
+    from raysuite.cli.run_options import budget_seconds
+
+    assert [budget_seconds(text) for text in ("90s", "5m", "1.5h")] == [90, 300, 5400]
+    for text in ("5", "m", "0s", "-1m", "5 days"):
+        with pytest.raises(UserError, match="--budget"):
+            budget_seconds(text)

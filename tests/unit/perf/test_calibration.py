@@ -1,0 +1,205 @@
+"""Calibrations of runs whose costs are known, and what is predicted from them."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+
+import pytest
+
+from raysuite.errors import UserError
+from raysuite.perf.calibration import Calibration, calibrate
+from raysuite.perf.costs import (
+    Work,
+    amdahl,
+    best_checkpoint_interval,
+    ddlbench_data_parallel,
+    ddlbench_gpipe,
+    epoch_terms,
+    expected_run_seconds,
+    strategy_kind,
+)
+from raysuite.perf.prediction import predict
+from raysuite.perf.recommendation import rank
+from raysuite.plan import RunPlan, make_plans
+from raysuite.records import EpochFinished, RunCosts, RunFigures, RunFinished, run_figures
+from raysuite.records.names import Plan
+from raysuite.spec import parse_document
+from tests.fake_results import verdict
+
+SPEC = """\
+name: made-up
+model: resnet20
+data: {name: digits, image_size: 16}
+training: {epochs: 2, global_batch: 64}
+resources: {device: cpu}
+matrix:
+  strategy, resources.workers: [[single, 1], [ddp, 1], [ddp, 2], [horovod, 1], [horovod, 2]]
+  training.global_batch, training.accumulate: BATCHES
+"""
+WORK = Work(270_000, 1_080_000, 10_000_000)
+NAME = "resnet20 at 16 px, cpu"
+TRUTH = {
+    f"image/{NAME}": 5e-4,
+    f"neighbour/{NAME}": 1e-4,
+    f"pass/{NAME}": 4e-3,
+    f"update/{NAME}": 1e-3,
+    "step/ddp": 5e-4,
+    "step/horovod": 2e-3,
+    "byte/ddp": 1e-9,
+    "byte/horovod": 3e-9,
+    "epoch/all": 0.02,
+}
+SEEN, HELD_OUT = "[[32, 1], [96, 1], [96, 2], [256, 1]]", "[[48, 1], [64, 1], [128, 2], [192, 1]]"
+
+
+def plans(batches: str, **replaced: str) -> list[Plan]:
+    text = SPEC.replace("BATCHES", batches)
+    for old, new in replaced.items():
+        text = text.replace(old, new)
+    return [
+        plan.model_dump(mode="json") for plan in make_plans(parse_document(text, "spec.yaml"), 0)
+    ]
+
+
+def seconds(plan: Plan) -> float:
+    return sum(TRUTH.get(term, 0.0) * n for term, n in epoch_terms(plan, WORK, 2).items())
+
+
+def measured(plan: Plan, noise: float = 0.0) -> RunFigures:
+    chance = random.Random(plan["run_id"])
+    took = seconds(plan) * math.exp(chance.gauss(0, noise))
+    images, run_id = plan["dataset"]["train_samples"], plan["run_id"]
+    epoch = EpochFinished(
+        run_id=run_id,
+        epoch=0,
+        first_step=0,
+        losses=[1.0],
+        learning_rates=[0.1],
+        images=images,
+        seconds=took,
+        steady_images=images,
+        steady_seconds=took,
+        data_wait_seconds=[0.0] * plan["workers"],
+        validation_seconds=0.1,
+        train_loss=1.0,
+        val_loss=1.0,
+        val_accuracy=0.5,
+        elapsed_seconds=took,
+    )
+    costs = RunCosts(
+        run_id=run_id,
+        parameters=WORK.parameters,
+        forward_flops=WORK.forward_flops,
+        gradient_bytes=WORK.gradient_bytes,
+    )
+    held = int(5e8 + 1e6 * plan["micro_batch"] + (2e8 if plan["workers"] > 1 else 0))
+    end = RunFinished(
+        run_id=run_id,
+        peak_process_bytes=[held] * plan["workers"],
+        start_process_bytes=[4 * 10**8] * plan["workers"],
+        peak_device_bytes=[0] * plan["workers"],
+        time_to_accuracy=None,
+        seconds=took + 1.1,
+        first_step_seconds=0.5,
+    )
+    gate = verdict(RunPlan.model_validate(plan))
+    return run_figures(plan, [gate, epoch, costs, end])
+
+
+@pytest.fixture(scope="module")
+def exact() -> Calibration:
+    return calibrate([measured(plan) for plan in plans(SEEN)], ["made-up"])
+
+
+def test_exact_runs_are_predicted_exactly(exact: Calibration) -> None:
+    held_out = plans(HELD_OUT)
+    assert len(held_out) == 20
+    for plan, each in zip(held_out, predict(held_out, exact, "x.yaml"), strict=True):
+        assert each.epoch_seconds is not None
+        assert each.epoch_seconds.value == pytest.approx(seconds(plan), rel=1e-3)
+        assert each.memory_bytes is not None
+        held = 5e8 + 1e6 * plan["micro_batch"] + (2e8 if plan["workers"] > 1 else 0)
+        assert each.memory_bytes.value == pytest.approx(held, rel=1e-3)
+        assert sum(each.shares.values()) == pytest.approx(1)
+        assert each.outside == ()
+
+
+def test_intervals_cover_noisy_runs() -> None:
+    found = calibrate([measured(plan, 0.03) for plan in plans(SEEN)], ["made-up"])
+    held_out = plans("[[40, 1], [48, 1], [64, 1], [80, 1], [112, 1], [128, 2], [160, 1], [192, 1]]")
+    inside = 0
+    for plan, each in zip(held_out, predict(held_out, found, "x.yaml"), strict=True):
+        assert each.epoch_seconds is not None
+        inside += (
+            each.epoch_seconds.low <= measured(plan, 0.03).epoch_seconds <= each.epoch_seconds.high
+        )
+    assert 0.8 <= inside / len(held_out) <= 1
+
+
+def test_a_calibration_is_read_as_it_was_written(exact: Calibration, tmp_path: Path) -> None:
+    exact.write(tmp_path / "c.yaml")
+    assert Calibration.read(tmp_path / "c.yaml") == exact
+    (tmp_path / "d.yaml").write_text("costs: 1")
+    with pytest.raises(UserError, match="raysuite calibrate"):
+        Calibration.read(tmp_path / "d.yaml")
+
+
+def test_out_of_range_is_marked_and_the_unseen_is_not_predicted(exact: Calibration) -> None:
+    large = predict(plans("[[1024, 1]]"), exact, "x.yaml")
+    assert all(each.outside for each in large)
+    other = predict(plans("[[64, 1]]", resnet20="resnet32"), exact, "x.yaml")
+    assert all(each.throughput is None and "resnet32" in each.message for each in other)
+    more = plans("[[64, 1]]", **{"[ddp, 2]": "[ddp, 4]"})
+    assert "2 workers on one node" in predict(more, exact, "x.yaml")[-3].message
+
+
+def test_speed_ups_are_against_one_worker(exact: Calibration) -> None:
+    found = predict(plans("[[64, 1]]"), exact, "x.yaml")
+    pairs = [each for each in found if each.speed_up is not None]
+    assert len(pairs) == 2
+    assert all(each.efficiency and each.efficiency.value < 1 for each in pairs)
+    assert all("1 worker" in each.baseline for each in pairs)
+
+
+def test_ranks_and_ties(exact: Calibration) -> None:
+    known = plans("[[64, 1], [256, 1]]")
+    ranked = rank(known, predict(known, exact, "x.yaml"))
+    epochs = [choice.epoch.value for choice in ranked]
+    assert epochs == sorted(epochs) == pytest.approx(sorted(map(seconds, known)), rel=1e-3)
+    assert strategy_kind(ranked[0].plan) == "ddp"
+    assert ranked[0].tied
+    assert not ranked[-1].tied
+    assert all(
+        choice.efficiency is None or choice.efficiency >= 0.9
+        for choice in rank(known, predict(known, exact, "x.yaml"), least_efficiency=0.9)
+    )
+
+
+def test_too_few_runs_are_refused() -> None:
+    with pytest.raises(UserError, match="at least 4"):
+        calibrate([measured(plans(SEEN)[0])], [])
+
+
+def test_published_formulas() -> None:
+    # W = 4, one buffer of 8 MB at 1 GB/s: 2 * 3 * (1 ms + 2 ms) beside a quarter of the work
+    assert ddlbench_data_parallel(1.0, 4, 8e6, 64e6, 1e-3, 1e9) == pytest.approx(0.25 + 0.018)
+    assert ddlbench_data_parallel(1.0, 1, 8e6, 64e6, 1e-3, 1e9) == 1.0
+    assert ddlbench_gpipe(1.0, 4, [1e6], [1e6], 0.0, 1e9) == pytest.approx(5 / 8 + 0.002)
+    assert amdahl(0.1, 10) == pytest.approx(1 / 0.19)
+
+
+def test_failures_cost_most_where_checkpoints_are_rare() -> None:
+    day, mtbf = 86400.0, 4 * 3600.0
+    best = best_checkpoint_interval(30, mtbf)
+    times = [
+        expected_run_seconds(day, every, 30, mtbf, 120) for every in (best / 8, best, best * 8)
+    ]
+    assert times[1] == min(times)
+    assert expected_run_seconds(day, 3600, 30, math.inf, 120) == pytest.approx(
+        day * (1 + 30 / 3600)
+    )
+    assert expected_run_seconds(day, 3600, 30, 1e9, 120) == pytest.approx(
+        day * 3630 / 3600, rel=1e-3
+    )

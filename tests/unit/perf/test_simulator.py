@@ -1,0 +1,165 @@
+"""Properties of simulated steps, which hold whatever the numbers are."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+
+import pytest
+
+from raysuite.errors import UserError
+from raysuite.perf.simulator import (
+    Crowd,
+    Layer,
+    Link,
+    Network,
+    Sharing,
+    Step,
+    Task,
+    data_parallel,
+    pipeline,
+    run,
+)
+from raysuite.spec.schedules import Operation, operations
+
+NETWORKS = ("ethernet-40g", "hdr-fat-tree", "juwels-booster")
+LAYERS = [Layer(f"layer {n}", 1e-3, 2e-3, 4e6, 1e5) for n in range(40)]
+DDP = Sharing(first_bucket_bytes=2**20)
+
+
+def step(workers: int, network: Network, sharing: Sharing = DDP, **options: float) -> float:
+    tasks = data_parallel(LAYERS, [Crowd(workers)], network, sharing, **options)  # type: ignore[arg-type]
+    return Step.of(tasks).seconds
+
+
+def slower(network: Network, factor: float) -> Network:
+    links = {
+        name: Link(latency_us=link.latency_us, gb_per_s=link.gb_per_s / factor)
+        for name, link in (("inside", network.inside), ("between", network.between))
+    }
+    return network.model_copy(update=links)
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("micro_batches", [1, 2, 5, 16])
+def test_gpipe_without_communication_is_its_formula(stages: int, micro_batches: int) -> None:
+    each = [Layer(str(n), 1, 2) for n in range(stages)]
+    simulated = Step.of(pipeline(each, operations("gpipe", stages, micro_batches), None)).seconds
+    sequential = stages * micro_batches * 3
+    bubble = (stages + micro_batches - 1) / (stages * micro_batches)
+    assert simulated == sequential * bubble
+
+
+@pytest.mark.parametrize("name", ["model_parallel", "gpipe", "1f1b"])
+@pytest.mark.parametrize("micro_batches", [1, 3, 9])
+def test_schedules_replay_without_deadlock(name: str, micro_batches: int) -> None:
+    for stages in range(1, 9):
+        each = [Layer(str(n), 1 + n, 2, 10, 10) for n in range(stages)]
+        schedule = operations(name, stages, micro_batches)  # type: ignore[arg-type]
+        simulated = Step.of(pipeline(each, schedule, Network.read("hdr-fat-tree"), replicas=2))
+        assert simulated.seconds >= 3 * micro_batches
+
+
+def test_a_deadlock_is_found() -> None:
+    schedule = [
+        [Operation("backward", 0), Operation("forward", 0)],
+        [Operation("forward", 0), Operation("backward", 0)],
+    ]
+    with pytest.raises(ValueError, match="deadlock"):
+        run(pipeline([Layer("0", 1, 1), Layer("1", 1, 1)], schedule, None))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("gathers", ["nothing", "updated weights", "weights"])
+def test_half_the_bandwidth_is_never_faster(name: str, overlap: bool, gathers: str) -> None:
+    network = Network.read(name)
+    sharing = Sharing(overlap=overlap, gathers=gathers)  # type: ignore[arg-type]
+    for workers in (1, 2, 4, 5, 64, 1024):
+        before = step(workers, network, sharing)
+        assert step(workers, slower(network, 2), sharing) >= before
+        assert step(workers, slower(network, 64), sharing) > before or workers == 1
+    stages = [Layer(str(n), 1e-3, 2e-3, 4e6, 1e6) for n in range(4)]
+    for schedule in ("gpipe", "1f1b"):
+        times = [
+            Step.of(pipeline(stages, operations(schedule, 4, 8), each)).seconds  # type: ignore[arg-type]
+            for each in (network, slower(network, 2))
+        ]
+        assert times[1] >= times[0]
+
+
+def test_another_topology_takes_another_time() -> None:
+    assert len({step(512, Network.read(name)) for name in NETWORKS}) == 3
+    network = Network.read("juwels-booster")
+    one_group = network.model_copy(update={"nodes_per_group": None})
+    tapered = network.model_copy(update={"taper": 0.1})
+    assert step(4 * 48, network) == step(4 * 48, one_group)
+    assert step(4 * 49, tapered) > step(4 * 49, network) > step(4 * 49, one_group)
+
+
+def test_overlap_hides_all_but_the_last_bucket() -> None:
+    network = Network.read("hdr-fat-tree")
+    alone = step(1, network)
+    assert alone == pytest.approx(40 * 3e-3)
+    hidden, exposed = step(64, network), step(64, network, Sharing(overlap=False))
+    last = network.all_reduce(64, 7 * 4e6)
+    assert alone + network.all_reduce(64, 4e6) / 2 < hidden <= alone + last
+    assert exposed == pytest.approx(alone + 5 * last + network.all_reduce(64, 5 * 4e6), rel=0.01)
+
+
+def test_a_straggler_and_jitter_slow_all() -> None:
+    network = Network.read("hdr-fat-tree")
+    alike = step(64, network)
+    tasks = data_parallel(LAYERS, [Crowd(63), Crowd(1, 1.5)], network, DDP)
+    assert Step.of(tasks).seconds > alike + 0.4 * 40 * 3e-3
+    times = [step(workers, network, jitter=0.05) for workers in (2, 64, 1024)]
+    assert alike < times[1] < times[2]
+
+
+def test_jitter_is_that_of_the_slowest_of_many() -> None:
+    # of 1024 normal values the largest is 3.2 standard deviations above the mean, of 2 0.56
+    assert Crowd(1024).slowest(0.1) == pytest.approx(1.32, abs=0.01)
+    assert Crowd(2).slowest(0.1) == pytest.approx(1.056, abs=0.004)
+
+
+def test_a_million_workers_take_as_long_to_simulate_as_two() -> None:
+    network = Network.read("juwels-booster")
+    layers = [Layer(str(n), 1e-4, 2e-4, 5e5) for n in range(311)]  # as many as ResNet-152 has
+    began = time.process_time()
+    tasks = data_parallel(layers, [Crowd(2**20)], network, DDP, jitter=0.02)
+    assert Step.of(tasks).seconds > 311 * 3e-4
+    assert time.process_time() - began < 1
+
+
+def test_a_trace_and_a_chart_hold_every_lane(tmp_path: Path) -> None:
+    network = Network.read("hdr-fat-tree")
+    simulated = Step.of(data_parallel(LAYERS, [Crowd(8)], network, DDP))
+    events = json.loads(simulated.trace())["traceEvents"]
+    lanes = {event["args"]["name"] for event in events if event["ph"] == "M"}
+    assert lanes == {"8 workers", "collectives"}
+    ends = [event["ts"] + event["dur"] for event in events if event["ph"] == "X"]
+    assert max(ends) == pytest.approx(simulated.seconds * 1e6)
+    assert [line.partition("|")[0].strip() for line in simulated.gantt()] == sorted(lanes)
+    assert sum(simulated.shares.values()) == pytest.approx(1)
+
+
+def test_a_task_waits_for_its_lane_and_for_others() -> None:
+    events = run([Task("a", "x", 2), Task("b", "y", 1), Task("c", "y", 1, (0,)), Task("d", "x", 1)])
+    assert [(event.begin, event.end) for event in events] == [(0, 2), (0, 1), (2, 3), (2, 3)]
+
+
+def test_a_ring_sends_what_its_formula_tells() -> None:
+    link = Link(latency_us=10, gb_per_s=1)
+    network = Network(name="", source="", workers_per_node=4, inside=link, between=link)
+    assert network.all_reduce(4, 8e6) == pytest.approx(2 * 3 * (10e-6 + 2e6 / 1e9))
+    assert network.all_reduce(1, 8e6) == 0
+    wide = network.model_copy(update={"workers_per_node": 1})
+    tree = 2 * math.log2(1024) * 10e-6 + 2 * 8e3 / 1e9
+    assert wide.all_reduce(1024, 8e3) == pytest.approx(tree)
+
+
+def test_a_network_that_is_none_is_named() -> None:
+    with pytest.raises(UserError, match="valid are ethernet-40g, hdr-fat-tree, juwels-booster"):
+        Network.read("token-ring")
