@@ -45,10 +45,10 @@ def explain(
     opened = Results.open(results)
     runs = results_figures(opened)
     found = None if calibration is None else Calibration.read(calibration)
-    balance = {
-        run.run_id: _balance(run.plan) for run in runs if run.plan["spec"]["strategy"].get("stages")
+    idle = {
+        run.run_id: _idle(run.plan) for run in runs if run.plan["spec"]["strategy"].get("stages")
     }
-    rows = explained(make_rows(runs), found, balance)
+    rows = explained(make_rows(runs), found, idle)
     if as_json:
         print_text(json.dumps([_data(each) for each in rows], indent=2))
         return
@@ -90,11 +90,24 @@ def _sheet(rows: list[Explained]) -> Sheet:
     )
 
 
-def _balance(plan: dict[str, Any]) -> list[float]:
-    """The stages' shares of a pipeline's computation, by their FLOPs."""
+def _idle(plan: dict[str, Any]) -> tuple[float, float]:
+    """What a pipeline's bubble takes of its time, and what stages of unequal length add, if they
+    compute as long as their FLOPs say and transfers take no time."""
+    from dataclasses import replace
+
     from raysuite.cli.simulate import stages_of
+    from raysuite.perf.simulator import pipeline_step
     from raysuite.plan import RunPlan
 
-    stages = stages_of(RunPlan.model_validate(plan))
-    whole = sum(each.forward_s for each in stages)
-    return [each.forward_s / whole for each in stages]
+    run = RunPlan.model_validate(plan)
+    assert run.schedule is not None
+    stages = stages_of(run)
+    count = len(stages)
+    forward, backward = (
+        sum(each.forward_s for each in stages) / count,
+        sum(each.backward_s for each in stages) / count,
+    )
+    equal = [replace(each, forward_s=forward, backward_s=backward) for each in stages]
+    real, ideal = (pipeline_step(each, run.schedule, None) for each in (stages, equal))
+    bubble = 0.0 if run.schedule.asynchronous else ideal.idle
+    return bubble * ideal.seconds / real.seconds, 1 - ideal.seconds / real.seconds

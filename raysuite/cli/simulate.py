@@ -180,7 +180,7 @@ def _measured(plan: RunPlan, calibration: Calibration | None) -> Network:
     from raysuite.perf.simulator import Link, Network
 
     data = plan.model_dump(mode="json")
-    kind = strategy_kind(data) if not plan.schedule else "ddp"
+    kind = strategy_kind(data) if plan.schedule is None else "ddp"
     costs = {} if calibration is None else calibration.seconds.costs
     byte, message = costs.get(f"byte/{kind}"), costs.get(f"message/{kind}", 0.0)
     nodes = 1 if calibration is None else calibration.workers_per_node
@@ -206,7 +206,7 @@ def _step(
 ) -> Step:
     from raysuite.perf.costs import strategy_kind, work_name
     from raysuite.perf.prediction import FORWARD_SHARE
-    from raysuite.perf.simulator import Crowd, Sharing, Step, data_parallel, pipeline
+    from raysuite.perf.simulator import Crowd, Sharing, Step, data_parallel, pipeline_step
 
     data, update, extra = plan.model_dump(mode="json"), 0.0, 0.0
     strategy = data["spec"]["strategy"]
@@ -225,10 +225,8 @@ def _step(
         image = 1 / rate
     seconds = image * plan.micro_batch + extra
     layers = _layers(plan, seconds, FORWARD_SHARE)
-    if plan.schedule:
-        return Step.of(
-            pipeline(layers, plan.schedule, network, plan.replicas, update / len(layers))
-        )
+    if plan.schedule is not None:
+        return pipeline_step(layers, plan.schedule, network, plan.replicas, update / len(layers))
     if straggler > 1 and plan.workers > 1:
         crowds: Sequence[Crowd] = [Crowd(plan.workers - 1), Crowd(1, straggler)]
     else:
@@ -302,7 +300,7 @@ def _counted(plan: RunPlan) -> tuple[list[LayerCost], list[int]]:
     with torch.device("meta"), torch.random.fork_rng(devices=[]):
         model = build(plan.spec.model, plan.dataset)
     counted = layer_costs(model, plan.dataset)
-    if not plan.schedule:
+    if plan.schedule is None:
         return counted, []
     from raysuite.parallel.pipeline.blocks import blocks_of
     from raysuite.parallel.pipeline.engine import stage_sizes

@@ -14,10 +14,10 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from raysuite.records.costs import step_traffic
 from raysuite.records.names import Plan, loader_name
-from raysuite.records.traffic import step_traffic
+from raysuite.spec.strategies import STRATEGY_OPTIONS
 
 FUSED_BYTES = {"ddp": 25 * 2**20, "horovod": 128 * 2**20, "deepspeed": 800 * 2**20}
 """Default size of a buffer in which gradients are reduced; a plan's options come first."""
@@ -64,25 +64,13 @@ def strategy_kind(plan: Plan) -> str:
     sizes of buffers and micro-batches, which the terms know of."""
     strategy = plan["spec"]["strategy"]
     left_out = ("name", "bucket_mb", "fusion_threshold_mb", "micro_batches")
-    default = {"backward_passes_per_step": None, **_DEFAULTS.get(strategy["name"], {})}
+    fields = STRATEGY_OPTIONS[strategy["name"]].model_fields
     own = [
         f"{key}={value}"
         for key, value in strategy.items()
-        if key not in left_out and value != default.get(key)
+        if key not in left_out and (key not in fields or value != fields[key].default)
     ]
     return f"{strategy['name']}({', '.join(own)})" if own else str(strategy["name"])
-
-
-_DEFAULTS: dict[str, dict[str, Any]] = {
-    "ddp": {
-        "compression": "none",
-        "powersgd_rank": 1,
-        "static_graph": False,
-        "find_unused_parameters": False,
-    },
-    "horovod": {"compression": "none", "cycle_time_ms": 1.0, "adasum": False},
-    "deepspeed": {"zero_stage": 1, "offload": "none", "overlap_comm": None},
-}
 
 
 def fused_bytes(plan: Plan) -> float:

@@ -16,8 +16,7 @@ from typing import Literal
 from raysuite.perf.calibration import Calibration
 from raysuite.perf.costs import by_kind, epoch_terms, fused_bytes, work_name
 from raysuite.records import Row, RunFigures
-from raysuite.records.traffic import step_traffic
-from raysuite.spec.schedules import ScheduleName, bubble, operations, timeline
+from raysuite.records.costs import step_traffic
 
 Term = Literal[
     "loader",
@@ -29,8 +28,9 @@ Term = Literal[
     "straggler",
     "other programs",
 ]
-Balance = Mapping[str, Sequence[float]]
-"""Run id -> the stages' shares of a pipeline's computation."""
+Idle = Mapping[str, tuple[float, float]]
+"""Run id of a pipeline -> the part of its time that is lost to the bubble, and to stages of unequal
+length."""
 
 
 @dataclass(frozen=True)
@@ -55,18 +55,16 @@ class Explained:
 
 
 def explain(
-    rows: Sequence[Row], calibration: Calibration | None = None, balance: Balance | None = None
+    rows: Sequence[Row], calibration: Calibration | None = None, idle: Idle | None = None
 ) -> list[Explained]:
     """Each row that has a throughput."""
     return [
-        _explained(row, rows, calibration, balance or {})
-        for row in rows
-        if row.throughput is not None
+        _explained(row, rows, calibration, idle or {}) for row in rows if row.throughput is not None
     ]
 
 
 def _explained(
-    row: Row, rows: Sequence[Row], calibration: Calibration | None, balance: Balance
+    row: Row, rows: Sequence[Row], calibration: Calibration | None, idle: Idle
 ) -> Explained:
     assert row.throughput is not None
     run = row.timed[0]
@@ -90,7 +88,7 @@ def _explained(
     strategy = run.plan["spec"]["strategy"]
     if strategy.get("stages"):
         evidence.append("schedule")
-        shares |= _pipeline(run, strategy, balance)
+        shares["bubble"], shares["imbalance"] = idle.get(run.run_id, (0.0, 0.0))
     elif calibration is not None and not calibration.unseen(run.plan):
         evidence.append("calibration")
         shares |= _by_model(run, calibration, profiled=run.shares is not None)
@@ -123,19 +121,6 @@ def _other_programs(run: RunFigures) -> float:
 def _cores(run: RunFigures) -> int | None:
     found = run.started.environment.get("cpu", {}) if run.started else {}
     return found.get("logical_cores")
-
-
-def _pipeline(
-    run: RunFigures, strategy: Mapping[str, object], balance: Balance
-) -> dict[Term, float]:
-    """The bubble of equal stages, and what the unequal ones add to it."""
-    stages, passes = int(str(strategy["stages"])), int(run.plan["accumulate"])
-    name: ScheduleName = strategy["schedule"]  # type: ignore[assignment]
-    equal = bubble(timeline(operations(name, stages, passes)))
-    parts = balance.get(run.run_id)
-    largest = max(parts) * stages if parts else 1.0
-    # the longest stage sets the pace of a step; the others wait for it
-    return {"bubble": equal / largest, "imbalance": 1 - 1 / largest}
 
 
 def _by_model(run: RunFigures, calibration: Calibration, profiled: bool) -> dict[Term, float]:

@@ -11,7 +11,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any, Literal
@@ -20,7 +20,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from raysuite.errors import UserError
-from raysuite.spec.schedules import Operation
+from raysuite.spec.schedules import Schedule
 
 # Networks
 
@@ -325,61 +325,85 @@ def _buckets(layers: Sequence[Layer], sharing: Sharing) -> list[list[Layer]]:
 
 def pipeline(
     stages: Sequence[Layer],
-    schedule: Sequence[Sequence[Operation]],
+    schedule: Schedule,
     network: Network | None,
-    replicas: int = 1,
+    copies: int = 1,
     update_s: float = 0.0,
+    steps: int = 1,
 ) -> list[Task]:
-    """Tasks of a pipeline's step: the operations of each stage in their order, each after the
-    transfer of what it needs, then the all-reduce of a stage's copies and the update.
+    """Tasks of a pipeline's steps: the operations of each worker in their order, each after the
+    transfer of what it needs; before an update, an all-reduce of the stage's workers and copies.
 
-    A transfer occupies its link, one for each direction, and neither stage; without a network it
-    costs nothing.
+    A transfer occupies its link, one for each direction, and neither worker; without a network
+    neither transfers nor all-reduces take time.
     """
-    found: dict[tuple[int, Operation], int] = {}
-    names: list[tuple[int, Operation, bool]] = []
-    for stage, own in enumerate(schedule):
-        for operation in own:
-            found[stage, operation] = len(names)
-            names.append((stage, operation, False))
-            to = stage + (1 if operation.kind == "forward" else -1)
-            if 0 <= to < len(schedule):
-                names.append((stage, operation, True))
     tasks: list[Task] = []
-    for stage, operation, is_transfer in names:
-        forward = operation.kind == "forward"
-        label = f"{operation.kind} {operation.micro_batch}"
-        if is_transfer:
-            to = stage + (1 if forward else -1)
-            count = stages[min(stage, to)].output_bytes
-            seconds = network.send(count, stage, to) if network else 0.0
-            tasks.append(
-                Task(
-                    f"send {label}",
-                    f"link {stage} to {to}",
-                    seconds,
-                    (found[stage, operation],),
-                    "communication",
-                )
-            )
-            continue
-        source = stage + (-1 if forward else 1)
-        after: tuple[int, ...] = ()
-        if 0 <= source < len(schedule):
-            after = (found[source, operation] + 1,)
-        seconds = stages[stage].forward_s if forward else stages[stage].backward_s
-        tasks.append(Task(label, f"stage {stage}", seconds, after))
-    for number, layer in enumerate(stages):
-        after = ()
-        if replicas > 1 and network is not None:
-            # copies of a stage lie a whole pipeline apart: each on a node of its own
+    done: dict[tuple[str, int, int], int] = {}
+    """(kind, stage, micro-batch) -> the task after which its result is where it is needed."""
+    peers: dict[tuple[int, int], list[int]] = defaultdict(list)
+    """(stage, last micro-batch) of an update -> what comes before it."""
+    later: list[tuple[int, tuple[str, int, int]]] = []
+    updates: list[tuple[int, tuple[int, int]]] = []
+    for worker, own in enumerate(schedule.operations(steps)):
+        lane, before = f"worker {worker}", -1
+        for operation in own:
+            stage, index = operation.stage, operation.micro_batch
+            if operation.kind == "update":
+                peers[stage, index].append(before)
+                updates.append((len(tasks), (stage, index)))
+                tasks.append(Task("update", lane, update_s, (), "overhead"))
+                before = len(tasks) - 1
+                continue
+            forward = operation.kind == "forward"
+            seconds = stages[stage].forward_s if forward else stages[stage].backward_s
+            source, to = (stage - 1, stage + 1) if forward else (stage + 1, stage - 1)
+            if 0 <= source < len(stages):
+                later.append((len(tasks), (operation.kind, source, index)))
+            tasks.append(Task(f"{operation.kind} {index}", lane, seconds))
+            before = len(tasks) - 1
+            if 0 <= to < len(stages):
+                target = schedule.worker(to, index)
+                if target != worker:
+                    count = stages[min(stage, to)].output_bytes
+                    seconds = network.send(count, worker, target) if network else 0.0
+                    link = f"link {worker} to {target}"
+                    name = f"send {operation.kind} {index}"
+                    tasks.append(Task(name, link, seconds, (before,), "communication"))
+                done[operation.kind, stage, index] = len(tasks) - 1
+    for place, key in later:
+        tasks[place] = replace(tasks[place], after=(done[key],))
+    reduced = {}
+    for (stage, index), group in peers.items():
+        count = len(group) * copies
+        seconds = 0.0
+        if count > 1 and network is not None:
+            # workers of one stage lie apart from each other: each on a node of its own
             apart = network.model_copy(update={"workers_per_node": 1})
-            seconds = apart.all_reduce(replicas, layer.gradient_bytes)
-            last = max(found[number, operation] for operation in schedule[number])
-            tasks.append(Task("reduce", f"collectives {number}", seconds, (last,), "communication"))
-            after = (len(tasks) - 1,)
-        tasks.append(Task("update", f"stage {number}", update_s, after, "overhead"))
+            seconds = apart.all_reduce(count, stages[stage].gradient_bytes)
+        lane = f"collectives of stage {stage}"
+        after = tuple(each for each in group if each >= 0)
+        tasks.append(Task("reduce", lane, seconds, after, "communication"))
+        reduced[stage, index] = len(tasks) - 1
+    for place, update in updates:
+        tasks[place] = replace(tasks[place], after=(reduced[update],))
     return tasks
+
+
+def pipeline_step(
+    stages: Sequence[Layer],
+    schedule: Schedule,
+    network: Network | None,
+    copies: int = 1,
+    update_s: float = 0.0,
+) -> Step:
+    """A step from an empty pipeline to an empty one; of an asynchronous schedule the time that one
+    more step takes once the pipeline is full."""
+    few = schedule.steps_to_fill + 2 if schedule.asynchronous else 1
+    made = Step.of(pipeline(stages, schedule, network, copies, update_s, few))
+    if not schedule.asynchronous:
+        return made
+    more = Step.of(pipeline(stages, schedule, network, copies, update_s, few + 1))
+    return replace(more, seconds=more.seconds - made.seconds)
 
 
 # What a simulation says
@@ -407,17 +431,22 @@ class Step:
         lane = max(busy, key=lambda name: sum(busy[name].values()))
         shares = {kind: part / seconds for kind, part in busy[lane].items()} if seconds else {}
         left = max(0.0, 1 - sum(shares.values()))
-        name = "bubble and transfers" if lane.startswith("stage") else "exposed communication"
+        name = "bubble and transfers" if lane.startswith("worker ") else "exposed communication"
         return cls(events, seconds, {**shares, name: left})
 
     @property
     def idle(self) -> float:
-        """Mean share of the step in which a device lane does nothing: a pipeline's bubble."""
+        """Mean share of the time in which a device lane does nothing: a pipeline's bubble."""
         lanes: dict[str, float] = defaultdict(float)
         for event in self.events:
             if event.task.kind != "communication":
                 lanes[event.task.lane] += event.end - event.begin
-        return 1 - sum(lanes.values()) / (len(lanes) * self.seconds)
+        return 1 - sum(lanes.values()) / (len(lanes) * self.span)
+
+    @property
+    def span(self) -> float:
+        """Seconds of all events: several steps of an asynchronous pipeline."""
+        return max(event.end for event in self.events)
 
     def trace(self) -> str:
         """As Chrome's trace format, which Perfetto opens: times in microseconds."""
@@ -447,8 +476,8 @@ class Step:
         longest = max(map(len, lanes))
         drawn = {lane: [" "] * width for lane in lanes}
         for event in self.events:
-            first = int(event.begin / self.seconds * width)
-            last = max(first + 1, round(event.end / self.seconds * width))
+            first = int(event.begin / self.span * width)
+            last = max(first + 1, round(event.end / self.span * width))
             mark = "c" if event.task.kind == "communication" else event.task.name[0]
             mark = mark.upper() if mark in "fb" else mark
             if event.end > event.begin:

@@ -6,6 +6,7 @@ import json
 import math
 import time
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -19,10 +20,10 @@ from raysuite.perf.simulator import (
     Step,
     Task,
     data_parallel,
-    pipeline,
+    pipeline_step,
     run,
 )
-from raysuite.spec.schedules import Operation, operations
+from raysuite.spec.schedules import Schedule, ScheduleName
 
 NETWORKS = ("ethernet-40g", "hdr-fat-tree", "juwels-booster")
 LAYERS = [Layer(f"layer {n}", 1e-3, 2e-3, 4e6, 1e5) for n in range(40)]
@@ -46,29 +47,37 @@ def slower(network: Network, factor: float) -> Network:
 @pytest.mark.parametrize("micro_batches", [1, 2, 5, 16])
 def test_gpipe_without_communication_is_its_formula(stages: int, micro_batches: int) -> None:
     each = [Layer(str(n), 1, 2) for n in range(stages)]
-    simulated = Step.of(pipeline(each, operations("gpipe", stages, micro_batches), None)).seconds
+    gpipe = Schedule("gpipe", micro_batches, (1,) * stages)
+    simulated = pipeline_step(each, gpipe, None).seconds
     sequential = stages * micro_batches * 3
     bubble = (stages + micro_batches - 1) / (stages * micro_batches)
     assert simulated == sequential * bubble
 
 
-@pytest.mark.parametrize("name", ["model_parallel", "gpipe", "1f1b"])
-@pytest.mark.parametrize("micro_batches", [1, 3, 9])
-def test_schedules_replay_without_deadlock(name: str, micro_batches: int) -> None:
-    for stages in range(1, 9):
-        each = [Layer(str(n), 1 + n, 2, 10, 10) for n in range(stages)]
-        schedule = operations(name, stages, micro_batches)  # type: ignore[arg-type]
-        simulated = Step.of(pipeline(each, schedule, Network.read("hdr-fat-tree"), replicas=2))
-        assert simulated.seconds >= 3 * micro_batches
+@pytest.mark.parametrize("name", get_args(ScheduleName))
+@pytest.mark.parametrize("replicas", [(1,), (1, 1), (1, 1, 1, 1), (2, 1), (1, 2, 2)])
+def test_schedules_replay_without_deadlock(name: ScheduleName, replicas: tuple[int, ...]) -> None:
+    chunks = 2 if name == "interleaved_1f1b" else 1
+    if name == "interleaved_1f1b" and (len(replicas) == 1 or max(replicas) > 1):
+        return
+    for micro_batches in (4, 12):
+        schedule = Schedule(name, micro_batches, replicas, chunks)
+        each = [Layer(str(n), 1 + n, 2, 10, 10) for n in range(schedule.stages)]
+        network = Network.read("hdr-fat-tree")
+        simulated = pipeline_step(each, schedule, network, copies=2, update_s=0.5)
+        work = sum(layer.forward_s + layer.backward_s for layer in each) * micro_batches
+        assert simulated.seconds >= work / schedule.workers
+
+
+def test_an_asynchronous_pipeline_has_no_bubble() -> None:
+    each = [Layer(str(n), 1, 2) for n in range(4)]
+    full = pipeline_step(each, Schedule("pipedream", 8, (1, 1, 1, 1)), None)
+    assert full.seconds == pytest.approx(8 * 3)
 
 
 def test_a_deadlock_is_found() -> None:
-    schedule = [
-        [Operation("backward", 0), Operation("forward", 0)],
-        [Operation("forward", 0), Operation("backward", 0)],
-    ]
     with pytest.raises(ValueError, match="deadlock"):
-        run(pipeline([Layer("0", 1, 1), Layer("1", 1, 1)], schedule, None))
+        run([Task("a", "x", 1, (1,)), Task("b", "y", 1, (0,))])
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -84,7 +93,7 @@ def test_half_the_bandwidth_is_never_faster(name: str, overlap: bool, gathers: s
     stages = [Layer(str(n), 1e-3, 2e-3, 4e6, 1e6) for n in range(4)]
     for schedule in ("gpipe", "1f1b"):
         times = [
-            Step.of(pipeline(stages, operations(schedule, 4, 8), each)).seconds  # type: ignore[arg-type]
+            pipeline_step(stages, Schedule(schedule, 8, (1, 1, 1, 1)), each).seconds  # type: ignore[arg-type]
             for each in (network, slower(network, 2))
         ]
         assert times[1] >= times[0]
