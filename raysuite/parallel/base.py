@@ -111,6 +111,10 @@ class Engine(ABC):
         Returns the summed loss of this rank's samples, a detached scalar on the device.
         """
 
+    def drain(self) -> None:  # noqa: B027 - most are synchronous
+        """Finish what steps have left to later ones: before anything is asked of the weights. All
+        ranks must call it."""
+
     @abstractmethod
     def forward(self, images: Tensor) -> Tensor:
         """Logits [b, classes] for images [b, C, H, W]. All ranks must call it equally often."""

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from raysuite.parallel.comm import Comm
 
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
 _START = 2.0**8
@@ -46,6 +46,8 @@ class LossScale:
         """By what the gradient of one sample's loss is multiplied in 16 bits."""
         self.skipped = 0
         """Steps that overflowed since the last checkpoint was loaded, or since the start."""
+        self.shares = comm.size
+        """Into how many shares the loss is divided; see `raysuite.parallel.base`."""
         self._comm = comm
         self._carried = 1.0
         self._good_steps = 0
@@ -61,13 +63,17 @@ class LossScale:
         """`logits` [b, classes] fp32 of a global batch of `of_global` samples; their gradient is
         scaled on its way back.
 
-        A rank's share of the loss is the sum over its samples times world size / `of_global`.
+        A rank's share of the loss is the sum over its samples times shares / `of_global`.
         """
         if not (self.enabled and logits.requires_grad):
             return logits
-        self._carried = self.factor * of_global / self._comm.size
+        self.carry(of_global)
         scaled: Tensor = _Scale.apply(logits, self._carried)
         return scaled
+
+    def carry(self, of_global: int) -> None:
+        """Of the gradients to come: on ranks that see no logits, before the first of them."""
+        self._carried = self.factor * of_global / self.shares
 
     def _unscale(self, gradient: Tensor) -> Tensor:
         """Of one weight; what is not finite becomes 0, as compression with error feedback would
@@ -172,7 +178,7 @@ class Autocast(nn.Module):
     ) -> None:
         super().__init__()
         self.model = model
-        self._dtype = _DTYPES[precision]
+        self._dtype = DTYPES[precision]
         self._device = device.type
         self._memory_format = MEMORY_FORMATS[memory_format]
 

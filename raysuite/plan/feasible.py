@@ -59,8 +59,9 @@ def _check_strategy(spec: ExperimentSpec, wrong: _Wrong) -> None:
     if workers % strategy.model_workers:
         wrong(
             "resources.workers",
-            f"strategy {strategy.name!r} has {strategy.model_workers} stages, one on each worker; "
-            f"given were {workers} workers; set workers to strategy.stages or a multiple of it",
+            f"strategy {strategy.name!r} has a copy of the network on {strategy.model_workers} "
+            f"workers; given were {workers}; set workers to {strategy.model_workers} or a "
+            "multiple of it",
         )
     if strategy.model_workers > 1 and training.auto is not None:
         wrong(

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import lcm
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from raysuite.spec.base import IMPORT_PATH, Options, expand_shorthand
-from raysuite.spec.schedules import Schedule
+from raysuite.spec.schedules import ASYNCHRONOUS, Schedule, ScheduleName
 
 if TYPE_CHECKING:
     from raysuite.spec.experiment import ExperimentSpec
@@ -371,21 +372,34 @@ class PipelineOptions(_StrategyOptions):
     engine = "raysuite.parallel.pipeline.engine:Pipeline"
 
     name: Literal["pipeline"] = "pipeline"
-    schedule: Literal["model_parallel", "gpipe", "1f1b"] = "1f1b"
+    schedule: ScheduleName = "1f1b"
     """Order of the passes. `model_parallel`: one micro-batch at a time through all stages; `gpipe`:
-    all forward passes, then all backward passes; `1f1b`: a backward pass as soon as it can be."""
+    all forward passes, then all backward passes; `1f1b`: a backward pass as soon as it can be;
+    `interleaved_1f1b`: the same with several stages on each worker; `pipedream`, `pipedream_2bw`:
+    asynchronous, the pipeline stays full and gradients are applied late."""
     stages: int = Field(default=2, ge=2)
     """Contiguous parts of the network. `resources.workers` is that number, or a multiple of it: so
     many copies of the pipeline then share the global batch."""
     micro_batches: int = Field(default=4, ge=1)
     """Into how many micro-batches a copy's share of the global batch is cut: pipelines' name for
-    `training.accumulate`."""
+    `training.accumulate`. `pipedream` has 1 where it is left out."""
     partition: Literal["auto"] | tuple[int, ...] = "auto"
     """Blocks of the network per stage, such as `[5, 6]`. `auto`: the largest number of parameters
     of a stage is as small as it can be."""
+    # left out where they are not set, so that runs keep their ids
+    chunks: int = Field(default=1, ge=1, exclude_if=lambda value: value == 1)
+    """Stages on each worker in `interleaved_1f1b`: `stages` is a multiple of it."""
+    replicas: tuple[int, ...] | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Workers of each stage in asynchronous schedules, such as `[3, 1]`: they take the
+    micro-batches in turn, and average their gradients. Left out, each stage has one."""
+    vertical_sync: bool = Field(default=False, exclude_if=lambda value: not value)
+    """In `pipedream`: a micro-batch passes every stage with the version of weights with which it
+    entered the first one."""
+    recompute: bool = Field(default=False, exclude_if=lambda value: not value)
+    """Keep what a stage was given instead of its activations, and pass it forward once more before
+    the pass backward: less memory for about a third more computation."""
 
     only: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        "training.precision": ("fp32",),
         "training.ema_decay": (None,),
         "model.freeze": ((),),
         "optimizer.name": ("sgd", "adamw"),
@@ -394,20 +408,86 @@ class PipelineOptions(_StrategyOptions):
         "resources.elastic": (False,),
     }
 
+    @model_validator(mode="before")
+    @classmethod
+    def _one_micro_batch(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("schedule") == "pipedream":
+            replicas = data.get("replicas") or [1]
+            numbers = [each for each in replicas if isinstance(each, int) and each > 0]
+            return {"micro_batches": lcm(*numbers), **data}
+        return data
+
     @model_validator(mode="after")
-    def _every_stage_has_blocks(self) -> PipelineOptions:
-        if self.partition == "auto":
-            return self
-        if len(self.partition) != self.stages or min(self.partition) < 1:
-            raise ValueError(
+    def _can_be(self) -> PipelineOptions:
+        wrong = list(self._wrong())
+        if wrong:
+            raise ValueError("; ".join(wrong))
+        return self
+
+    def _wrong(self) -> Iterator[str]:
+        late = self.schedule in ASYNCHRONOUS
+        if self.partition != "auto" and (
+            len(self.partition) != self.stages or min(self.partition) < 1
+        ):
+            yield (
                 f"partition is {list(self.partition)}; it should be {self.stages} numbers of "
                 "blocks of at least 1, one for each of the stages, or auto"
             )
-        return self
+        if self.schedule == "interleaved_1f1b":
+            workers = self.stages // self.chunks
+            if self.chunks < 2 or self.stages % self.chunks or workers < 2:
+                yield (
+                    f"chunks is {self.chunks} and stages {self.stages}; interleaved_1f1b needs "
+                    "2 or more chunks on each of 2 or more workers, so stages a multiple of chunks"
+                )
+            elif self.micro_batches % workers:
+                near = max(1, round(self.micro_batches / workers)) * workers
+                yield (
+                    f"micro_batches is {self.micro_batches}; interleaved_1f1b on {workers} workers "
+                    f"needs a multiple of {workers}; {near} would do"
+                )
+        elif self.chunks != 1:
+            yield f"chunks is {self.chunks}, and {self.schedule} has one; leave it out"
+        if self.replicas is not None:
+            if not late or len(self.replicas) != self.stages or min(self.replicas, default=0) < 1:
+                yield (
+                    f"replicas is {list(self.replicas)}; it should be {self.stages} numbers of "
+                    f"workers, one for each of the stages, with schedule pipedream or "
+                    f"pipedream_2bw; the schedule is {self.schedule}"
+                )
+            elif any(self.micro_batches % each for each in self.replicas):
+                yield (
+                    f"micro_batches is {self.micro_batches}; the workers of a stage take them in "
+                    f"turn, so it should be a multiple of {lcm(*self.replicas)}"
+                )
+        if self.vertical_sync and (self.schedule != "pipedream" or self.replicas is not None):
+            yield "vertical_sync is of schedule pipedream without replicas; leave it out"
+        if self.recompute and late:
+            yield f"recompute is true, and {self.schedule} would need older weights; set it false"
+        if self.schedule == "pipedream_2bw" and self.micro_batches < self.stages:
+            yield (
+                f"micro_batches is {self.micro_batches}; with two versions of weights there should "
+                f"be at least as many as the {self.stages} stages"
+            )
+
+    def refusals(self, spec: ExperimentSpec) -> Refusals:
+        training = spec.training
+        refused = {
+            "training.clip_norm": training.clip_norm,
+            "training.precision": "fp16" if training.precision == "fp16" else None,
+        }
+        for key, given in refused.items():
+            if given is not None and self.schedule in ASYNCHRONOUS:
+                yield (
+                    key,
+                    f"given was {given}; it needs the gradients of all stages at once, and "
+                    f"{self.schedule} updates them at different times; leave it out, or take "
+                    "strategy.schedule 1f1b",
+                )
 
     @property
     def model_workers(self) -> int:
-        return self.stages
+        return self.pipeline(self.micro_batches).workers
 
     @property
     def own_accumulation(self) -> int | None:
@@ -421,7 +501,8 @@ class PipelineOptions(_StrategyOptions):
         return self.model_copy(update={"partition": "auto"})
 
     def pipeline(self, micro_batches: int) -> Schedule:
-        return Schedule(self.schedule, micro_batches, (1,) * self.stages)
+        replicas = self.replicas or (1,) * (self.stages // self.chunks)
+        return Schedule(self.schedule, micro_batches, replicas, self.chunks, self.vertical_sync)
 
 
 class CustomOptions(_StrategyOptions):

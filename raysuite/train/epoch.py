@@ -62,6 +62,7 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, Asked | None]:
             loop.first_step_at = now(device)
         if stop := watch.step():
             break
+    loop.engine.drain()
     ended = now(device)
     loop.power.end()
     others.end()

@@ -33,6 +33,8 @@ from raysuite.parallel.comm import Comm
 from raysuite.parallel.precision import MEMORY_FORMATS
 from raysuite.parallel.single import Single
 from raysuite.spec.optimizers import OptimizerOptions, SgdOptions
+from raysuite.spec.strategies import PipelineOptions
+from raysuite.train.delayed import Delayed
 from raysuite.train.small_network import SEED, SmallNet, batch_of, make_samples
 
 RATES = (0.1, 0.05, 0.2, 0.1)
@@ -95,15 +97,19 @@ def compare(
     optimizer: OptimizerOptions = PLAIN,
     layers: int = 3,
     pause_s: float = 0.0,
+    delays: PipelineOptions | None = None,
 ) -> Comparison:
     """Train by `strategy` on all ranks and in fp32 by one process on each, and compare.
 
     `settings.micro_batch` and the optimiser's rates are replaced by the small network's own. All
     ranks must call it. `layers`: of the small network, one for each stage of a pipeline at
-    least. The strategy's backward passes pause for `pause_s` between two of them.
+    least. The strategy's backward passes pause for `pause_s` between two of them. `delays`: of
+    an asynchronous pipeline; one process then applies gradients as late as it does.
     """
     alone = World(0, 1, 0, world.device)
-    single = Single()
+    single = Single() if delays is None else Delayed(delays)
+    fill = 0 if delays is None else delays.pipeline(settings.accumulate).steps_to_fill
+    all_rates = (*RATES, *RATES[:1] * fill)  # more steps than the pipeline takes to fill
     single.start(alone)
     with _without_tf32():
         engine = make_engine(
@@ -111,14 +117,14 @@ def compare(
         )
         slices = engine.replicas * settings.accumulate
         global_batch = slices * _MICRO_BATCH
-        data = make_samples((len(RATES) - 1) * global_batch + 1, world.device)
+        data = make_samples((len(all_rates) - 1) * global_batch + 1, world.device)
         # without BatchNorm the whole global batch in one pass; with it, slice after slice
-        passes = slices if batch_norm else 1
+        passes = slices if batch_norm or delays is not None else 1
         try:
             fault = comm_fault(engine.comm, world)
             if fault:
                 return Comparison(fault=fault)
-            rates = [rate * _pace(optimizer) for rate in RATES]
+            rates = [rate * _pace(optimizer) for rate in all_rates]
             found = _train(engine, data, rates, global_batch, settings.accumulate)
             exact = replace(settings, precision="fp32", memory_format="contiguous")
             reference = make_engine(
@@ -221,17 +227,18 @@ def _train(
     for index, (step, rate) in enumerate(zip(steps, rates, strict=True)):
         batches = [batch_of(data, part) for part in step]
         if index == _OVERFLOW_BEFORE and engine.settings.precision == "fp16":
-            engine.step([_overflowing(batch, engine.world) for batch in batches], rate)
+            engine.step([_overflowing(batch, engine) for batch in batches], rate)
         losses.append(engine.step(batches, rate))
+    engine.drain()
     engine.model.eval()
     with torch.no_grad():
         logits = engine.forward(images[:_LOOKED_AT])
     return _Outcome(engine.weights(), logits.float().cpu(), torch.stack(losses).double().cpu())
 
 
-def _overflowing(batch: Batch, world: World) -> Batch:
-    """`batch`, with pixels on the last rank that fp16 cannot hold."""
-    if world.rank < world.size - 1:
+def _overflowing(batch: Batch, engine: Engine) -> Batch:
+    """`batch`, with pixels on the last replica that fp16 cannot hold."""
+    if engine.replica < engine.replicas - 1:
         return batch
     return replace(batch, images=torch.full_like(batch.images, _TOO_LARGE))
 

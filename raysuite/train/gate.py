@@ -37,9 +37,7 @@ from raysuite.parallel.comm import Comm
 from raysuite.plan import RunPlan
 from raysuite.records import GateVerdict
 from raysuite.spec.optimizers import OptimizerOptions
-from raysuite.spec.strategies import (
-    StrategyOptions,
-)
+from raysuite.spec.strategies import PipelineOptions, StrategyOptions
 from raysuite.train import examination
 from raysuite.train.examination import RATES, Comparison, comm_fault, make_engine
 from raysuite.train.verdicts import cache_file, known_pass, places
@@ -114,7 +112,11 @@ def examine(
     examined by that one too.
     """
     settings = settings or StepSettings(1, options.own_accumulation or 1)
-    compare = partial(examination.compare, layers=_layers(options))
+    examined = options.examined()
+    late = None
+    if isinstance(examined, PipelineOptions) and examined.pipeline(1).asynchronous:
+        late = examined
+    compare = partial(examination.compare, layers=_layers(options), delays=late)
     strategy = _examined(options, world, strategy)
     exact, plain_options = strategy, options.lossless() if strategy.lossy else options
     judged = plain_options is not None
@@ -128,6 +130,8 @@ def examine(
         if plain[0].fault:
             return _verdict(options, world, run_id, message=plain[0].fault)
     rule = "ranks bit-equal; equal to one process on the same global batch"
+    if late:
+        rule += " that applies gradients as late as the schedule, with its versions of weights"
     several = _several_reductions(exact, plain_options, world, pure)
     if several is not None:
         plain.append(several)
@@ -174,7 +178,8 @@ def examine(
 
 def _layers(options: StrategyOptions) -> int:
     """Of the small network: no stage of a pipeline is empty."""
-    return max(3, options.model_workers)
+    schedule = options.pipeline(options.own_accumulation or 1)
+    return max(3, schedule.stages if schedule else 0)
 
 
 def _examined(options: StrategyOptions, world: World, strategy: Strategy) -> Strategy:

@@ -1,49 +1,121 @@
-"""A pipeline is one process that accumulates over the same micro-batches, whatever its schedule."""
+"""A pipeline is one process that accumulates over the same micro-batches, whatever its schedule; an
+asynchronous one is a process that applies gradients as late, with the same versions of weights."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from raysuite.spec.strategies import PipelineOptions
 from tests.contract.launches import found_by
-from tests.contract.pipeline_worker import FLAWS, FLAWS_OF_COPIES
+from tests.contract.pipeline_worker import flaws
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-SCHEDULES = ("model_parallel", "gpipe", "1f1b")
 NETWORKS = ("resnet20", "vgg11", "mobilenet_v2")
 TOLERANCE = 1e-5
-SHAPES = [
-    pytest.param((2, 2), id="2 stages"),
-    pytest.param((4, 4), id="4 stages", marks=pytest.mark.thorough),
-    pytest.param((2, 4), id="2 stages x 2 copies", marks=pytest.mark.thorough),
+
+
+def pipelines(stages: int, copies: int) -> dict[str, dict[str, Any]]:
+    """By name; a step of all copies has four micro-batches."""
+    each = 4 // copies
+    plain = {"stages": stages, "micro_batches": each}
+    found: dict[str, dict[str, Any]] = {
+        name: {"schedule": name, **plain} for name in ("model_parallel", "gpipe", "1f1b")
+    }
+    found["recompute"] = {"schedule": "gpipe", "recompute": True, **plain}
+    if each % stages == 0:
+        found["interleaved"] = {"schedule": "interleaved_1f1b", "chunks": 2, **plain}
+        found["interleaved"]["stages"] = 2 * stages
+    found["pipedream"] = {"schedule": "pipedream", "stages": stages}
+    found["vertical"] = {"schedule": "pipedream", "stages": stages, "vertical_sync": True}
+    if each >= stages:
+        found["2bw"] = {"schedule": "pipedream_2bw", **plain}
+    return found
+
+
+Launch = tuple[int, tuple[str, ...], dict[str, dict[str, Any]]]
+"""Workers, networks, pipelines by name."""
+TWO = pipelines(2, 1)
+LAUNCHES: list[tuple[Launch, bool]] = [
+    ((2, ("resnet20",), TWO), False),
+    ((2, NETWORKS[1:], {name: TWO[name] for name in ("gpipe", "1f1b", "pipedream")}), False),
+    ((2, NETWORKS[1:], {n: v for n, v in TWO.items() if n not in ("gpipe", "1f1b")}), True),
+    ((4, NETWORKS, pipelines(4, 1)), True),
+    ((4, NETWORKS, pipelines(2, 2)), True),
+    (
+        (
+            4,
+            ("resnet20",),
+            {
+                "3-1": {"schedule": "pipedream", "replicas": [3, 1]},
+                "1-3": {"schedule": "pipedream", "replicas": [1, 3], "micro_batches": 6},
+                "2-1-1": {
+                    "schedule": "pipedream_2bw",
+                    "stages": 3,
+                    "replicas": [2, 1, 1],
+                    "micro_batches": 4,
+                },
+            },
+        ),
+        True,
+    ),
 ]
 
 
-def found(shape: tuple[int, int], key: str) -> list[dict[str, float]]:
-    stages, workers = shape
-    request = {"stages": stages, "schedules": SCHEDULES, "networks": NETWORKS}
+def found(launch: Launch, key: str) -> list[dict[str, float]]:
+    workers, networks, options = launch
+    request = {"pipelines": options, "networks": networks, "gate": networks[0] == "resnet20"}
     return [each[key] for each in found_by("pipeline", workers, "pipeline_worker", request)]
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("shape", SHAPES)
-def test_equal_to_one_process(shape: tuple[int, int], schedule: str, network: str) -> None:
-    ranks = found(shape, f"{schedule} {network}")
+def cases(gate: bool) -> list[Any]:
+    return [
+        pytest.param(
+            launch,
+            name,
+            network,
+            id=f"{launch[0]} workers {name} {network}",
+            marks=[pytest.mark.thorough] if thorough else [],
+        )
+        for launch, thorough in LAUNCHES
+        for name in launch[2]
+        for network in launch[1]
+        if network == "resnet20" or not gate
+    ]
+
+
+@pytest.mark.parametrize(("launch", "name", "network"), cases(gate=False))
+def test_equal_to_one_process(launch: Launch, name: str, network: str) -> None:
+    ranks = found(launch, f"{name} {network}")
     for each in ranks:
         assert max(each[key] for key in ("state", "logits", "losses")) <= TOLERANCE, each
         assert each["resumed"] == 0.0
         assert each["resumed alone"] <= TOLERANCE
-    stages, copies = shape[0], shape[1] // shape[0]
-    assert sum(each["own parameters"] for each in ranks) == copies * ranks[0]["parameters"]
-    assert max(each["own parameters"] for each in ranks[:stages]) < ranks[0]["parameters"]
+    options = PipelineOptions.model_validate(launch[2][name])
+    schedule = options.pipeline(options.micro_batches)
+    if max(schedule.replicas) == 1:
+        copies = launch[0] // schedule.workers
+        assert sum(each["own parameters"] for each in ranks) == copies * ranks[0]["parameters"]
+    assert max(each["own parameters"] for each in ranks) < ranks[0]["parameters"]
+    if name == "pipedream":
+        stages = range(options.stages)
+        assert [each["versions"] for each in ranks[: options.stages]] == [
+            options.stages - stage for stage in stages
+        ]
+    elif name in ("2bw", "2-1-1"):
+        assert {each["versions"] for each in ranks} == {2}
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("shape", SHAPES)
-def test_the_gate_passes_it_and_refuses_every_defect(shape: tuple[int, int], schedule: str) -> None:
-    flaws = [*FLAWS, *(FLAWS_OF_COPIES if shape[1] > shape[0] else ())]
-    for each in found(shape, f"{schedule} gate"):
-        # with copies the running statistics are each copy's own, and the gate does not compare them
-        passes = {"none"} if shape[1] == shape[0] else {"none", "BatchNorm frozen"}
-        assert each == {flaw: flaw in passes for flaw in flaws}
+@pytest.mark.parametrize(("launch", "name", "network"), cases(gate=True))
+def test_the_gate_passes_it_and_refuses_every_defect(
+    launch: Launch, name: str, network: str
+) -> None:
+    options = PipelineOptions.model_validate(launch[2][name])
+    passes = {"none"}
+    if launch[0] > options.pipeline(1).stages:
+        # the running statistics are each copy's own, and the gate does not compare them
+        passes.add("BatchNorm frozen")
+    for each in found(launch, f"{name} gate"):
+        assert each == {flaw: flaw in passes for flaw in flaws(options, launch[0])}

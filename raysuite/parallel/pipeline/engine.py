@@ -1,18 +1,21 @@
-"""A network cut into stages, one on each worker, through which micro-batches pass.
+"""A network cut into stages, through which micro-batches pass; the weights change in between.
 
-Ranks [r * stages, (r + 1) * stages) are copy r of the pipeline, in the order of its stages. All
-of them load the micro-batches of that copy: the first stage uses the images, the last one the
-labels, and each knows by them how many samples it is sent. So micro-batches may differ in size and
-are those of one process that accumulates; each sample counts once, on the last stage.
+The ranks of a copy of the pipeline stand next to each other, in the order of its stages. All of
+them load the micro-batches of that copy: the first stage uses the images, the last one the labels,
+and each knows by them how many samples it is sent. So micro-batches may differ in size and are
+those of one process that accumulates; each sample counts once, on the last stage.
 
-Activations go to the next stage and their gradients to the one before, each by a process group of
-its own: within one, the transfers of two neighbours are in the order of micro-batches.
+Activations go to the next stage and their gradients to the one before, by a process group for each
+direction and chunk: between two ranks of one group, transfers are in the order of micro-batches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from importlib import import_module
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,17 +36,40 @@ from raysuite.parallel.base import (
 )
 from raysuite.parallel.comm import TorchComm, join_torch_group, leave_torch_group
 from raysuite.parallel.pipeline.blocks import Block, blocks_of, partition, prune
-from raysuite.parallel.precision import MEMORY_FORMATS
+from raysuite.parallel.precision import DTYPES, MEMORY_FORMATS
+from raysuite.spec.schedules import Operation
 from raysuite.spec.strategies import PipelineOptions
 
 if TYPE_CHECKING:
     from raysuite.data.base import Batch
 
 _MOST_DIMENSIONS = 8
+_SENT_DTYPES = tuple(DTYPES.values())
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Process groups of a rank."""
+
+    forwards: Sequence[Any]
+    """[chunks]: for activations."""
+    backwards: Sequence[Any]
+    """[chunks]: for their gradients."""
+    copy: Any
+    """The ranks of this copy."""
+    alike: Any
+    """The ranks that hold this rank's stages."""
+
+    def close(self) -> None:
+        """Free them."""
+        for group in (*self.forwards, *self.backwards, self.copy, self.alike):
+            if group is not dist.GroupMember.NON_GROUP_MEMBER:
+                dist.destroy_process_group(group)
 
 
 class Pipeline:
-    """Gradients are those of one process that accumulates over the micro-batches."""
+    """Gradients are those of one process that accumulates over the micro-batches; asynchronous
+    schedules apply them late."""
 
     lossy = False
 
@@ -51,49 +77,69 @@ class Pipeline:
         self.options = options
         self._joined = False
         self._world: World | None = None
-        self._groups: list[Any] = []
-        """Activations, their gradients, the ranks of this copy, the ranks of this stage."""
+        self._groups: Groups | None = None
 
     def start(self, world: World) -> None:
         if self._groups:
             return
-        if world.size % self.options.stages:
+        schedule = self.options.pipeline(self.options.micro_batches)
+        if world.size % schedule.workers:
             raise UserError(
-                f"strategy.stages: {self.options.stages} stages need as many workers or a multiple "
-                f"of it; given were {world.size}"
+                f"strategy.stages: {schedule.workers} workers hold one copy of the network; given "
+                f"were {world.size}, which should be a multiple of it"
             )
         self._world = world
         self._joined = join_torch_group(world.rank, world.size, world.device)
         # all ranks make all groups, in the same order
-        stages, ranks = self.options.stages, range(world.size)
-        copies = [dist.new_group(ranks[at : at + stages]) for at in ranks[::stages]]
-        alike = [dist.new_group(ranks[stage::stages]) for stage in range(stages)]
-        self._groups = [
-            dist.new_group(),
-            dist.new_group(),
-            copies[world.rank // stages],
-            alike[world.rank % stages],
+        own, ranks = schedule.workers, range(world.size)
+        parts = [schedule.place(rank % own)[0] for rank in ranks]
+        copies = [dist.new_group(ranks[at : at + own]) for at in ranks[::own]]
+        alike = [
+            dist.new_group([rank for rank in ranks if parts[rank] == part])
+            for part in range(len(schedule.replicas))
         ]
+        self._groups = Groups(
+            [dist.new_group() for _ in range(schedule.chunks)],
+            [dist.new_group() for _ in range(schedule.chunks)],
+            copies[world.rank // own],
+            alike[parts[world.rank]],
+        )
 
     def prepare(
         self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
     ) -> Engine:
         assert self._world is not None, "start() comes first"
-        return PipelineEngine(
-            model, make_optimizer, self._world, settings, self.options, self._groups
-        )
+        assert self._groups is not None
+        engine: type[PipelineEngine] = SynchronousEngine
+        if self.options.pipeline(1).asynchronous:
+            engine = import_module("raysuite.parallel.pipeline.asynchronous").AsynchronousEngine
+        return engine(model, make_optimizer, self._world, settings, self.options, self._groups)
 
     def stop(self) -> None:
-        for group in self._groups:
-            dist.destroy_process_group(group)
-        self._groups = []
+        if self._groups is not None:
+            self._groups.close()
+        self._groups = None
         if self._joined:
             leave_torch_group()
             self._joined = False
 
 
+@dataclass
+class Measured:
+    """What a worker notes of its operations where it is asked to; see `PipelineEngine.measured`."""
+
+    clock: Callable[[], float]
+    """Seconds, once the device has done its work."""
+    slots: list[tuple[Operation, float, float, float]] = field(default_factory=list)
+    """(operation, when it began, when its input was there, when it ended)."""
+    activation_bytes: int = 0
+    """The most at a time: what passes forward keep for those backward, weights apart."""
+    sent_bytes: int = 0
+    """To other stages."""
+
+
 class PipelineEngine(TorchEngine):
-    """One stage: executes its operations of the schedule."""
+    """The stages of one worker: passes micro-batches through them and on to the next."""
 
     def __init__(
         self,
@@ -102,16 +148,21 @@ class PipelineEngine(TorchEngine):
         world: World,
         settings: StepSettings,
         options: PipelineOptions,
-        groups: Sequence[Any],
+        groups: Groups,
     ) -> None:
         self.options = options
-        self.stage = world.rank % options.stages
-        self.last = options.stages - 1
-        self._forwards, self._backwards, self._copy, self._alike = groups
+        self.schedule = options.pipeline(settings.accumulate)
+        self.groups = groups
+        self.worker = world.rank % self.schedule.workers
+        self.stage, place = self.schedule.place(self.worker)
+        """The first of this worker's stages."""
+        self.last = self.schedule.stages - 1
         blocks = blocks_of(model)
-        sizes = stage_sizes(options, blocks)
-        first = sum(sizes[: self.stage])
-        self.blocks = blocks[first : first + sizes[self.stage]]
+        self.sizes = stage_sizes(options, blocks)
+        ends = list(accumulate(self.sizes))
+        cut = [blocks[end - size : end] for end, size in zip(ends, self.sizes, strict=True)]
+        own = range(self.stage, self.schedule.stages, len(self.schedule.replicas))
+        self.blocks = {stage: cut[stage] for stage in own}
         # of the whole model, before the other stages' part of it is freed
         self._parameters = [name for name, _ in model.named_parameters()]
         whole = make_optimizer(model.parameters())
@@ -119,74 +170,164 @@ class PipelineEngine(TorchEngine):
         self._place = {name: index for index, name in enumerate(_names(whole, model))}
         """Parameter -> its place in an optimiser of the whole model."""
         del whole
-        ends = list(accumulate(sizes))
         self._held = [
             _Held(key, each.shape, each.dtype, stage)
             for key, each in _tensors(model).items()
-            for stage, end in enumerate(ends)
-            if _holds(blocks[end - sizes[stage] : end], each)
+            for stage, held in enumerate(cut)
+            if _holds(held, each)
         ]
-        prune(model, self.blocks)
+        prune(model, [block for held in self.blocks.values() for block in held])
         super().__init__(model, TorchComm(world.device), world, settings)
-        self.replicas = world.size // options.stages
-        self.replica = world.rank // options.stages
-        self.counts = self.stage == self.last
+        self.replicas = world.size // self.schedule.workers
+        self.replica = world.rank // self.schedule.workers
+        self.counts = self.last in self.blocks and place == 0
+        self.scale.shares = self.replicas
         self.optimizer = make_optimizer(model.parameters())
+        self.scale.guard(self.optimizer)
         self._own_order = _names(self.optimizer, model)
-        self._sends: list[tuple[Any, Tensor]] = []
-        self._incoming: tuple[torch.Size, torch.dtype] | None = None
-        self._told = False
+        self.measured: Measured | None = None
+        """Where it is set, operations are noted in it."""
+        self._under_way: dict[tuple[int, int], _Pass] = {}
+        self._counted: dict[tuple[int, int], int] = {}
+        self._total = torch.zeros((), device=world.device)
+        self._sends: deque[tuple[Any, Tensor]] = deque()
+        self._incoming: dict[tuple[int, int], tuple[torch.Size, torch.dtype]] = {}
+        self._announced: set[tuple[int, int]] = set()
         self._classes: int | None = None
 
-    def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:
-        set_lr(self.optimizer, lr)
-        self.optimizer.zero_grad(set_to_none=True)
-        total = torch.zeros((), device=self.world.device)
-        under_way: dict[int, tuple[Tensor, Tensor]] = {}
-        for operation in self.options.pipeline(len(micro_batches)).step(self.stage, 0):
-            if operation.kind == "update":
-                continue
-            batch = micro_batches[operation.micro_batch]
+    def execute(self, operations: Iterator[Operation], micro_batches: Sequence[Batch]) -> Tensor:
+        """The summed loss [] of this rank's samples. `micro_batches` of a step, by number."""
+        self._total = torch.zeros((), device=self.world.device)
+        for operation in operations:
+            begin = received = self._now()
             if operation.kind == "forward":
-                given = self._given(batch.images)
-                if self.stage:
-                    given.requires_grad_()
-                result = self._through(given)
-                if self.stage == self.last:
-                    result, summed = self.loss(batch, result)
-                    total += summed
-                else:
-                    self._pass_on(result.detach())
-                under_way[operation.micro_batch] = given, result
+                batch = micro_batches[operation.micro_batch % self.schedule.micro_batches]
+                given = self._given(batch.images, operation)
+                received = self._now()
+                self._pass_forward(operation, batch, given)
+            elif operation.kind == "backward":
+                received = self._pass_backward(operation)
             else:
-                given, result = under_way.pop(operation.micro_batch)
-                gradient = None
-                if self.stage < self.last:
-                    gradient = torch.empty_like(result)
-                    dist.recv(gradient, self.world.rank + 1, self._backwards)
-                result.backward(gradient)
-                if self.stage:
-                    assert given.grad is not None
-                    self._send(given.grad, self.world.rank - 1, self._backwards)
-        self._sent()
-        self._average_gradients()
-        self.take_step()
-        return total
+                self.update(operation)
+            if self.measured:
+                self.measured.slots.append((operation, begin, received, self._now()))
+        return self._total
+
+    def _now(self) -> float:
+        return self.measured.clock() if self.measured else 0.0
+
+    def update(self, operation: Operation) -> None:
+        """Change the weights of a stage by the gradients of a step."""
+        raise NotImplementedError
+
+    def graph(self, operation: Operation) -> AbstractContextManager[object]:
+        """Around a pass forward: decides with which weights, and how they are kept for the pass
+        backward."""
+        return self._kept(operation, {}) if self.measured else nullcontext()
+
+    def _pass_forward(self, operation: Operation, batch: Batch, given: Tensor) -> None:
+        stage, recompute = operation.stage, self._recomputes
+        made = _Pass(given, batch, torch.get_rng_state() if recompute else None)
+        if stage and not recompute:
+            given.requires_grad_()
+        with torch.no_grad() if recompute else self.graph(operation):
+            made.result = self._through(stage, given)
+            if stage == self.last:
+                made.result, summed = self.loss(batch, made.result)
+                self._total += summed
+        if stage < self.last:
+            self._pass_on(made.result.detach(), operation)
+        if recompute:
+            made.result = None
+            if self.measured:
+                self._count(operation, {given.untyped_storage().data_ptr(): _bytes(given)})
+        self._under_way[stage, operation.micro_batch] = made
+
+    def _pass_backward(self, operation: Operation) -> float:
+        """When the gradient from the next stage was there."""
+        stage = operation.stage
+        made = self._under_way.pop((stage, operation.micro_batch))
+        result = made.result if made.result is not None else self._again(operation, made)
+        gradient = None
+        if stage < self.last:
+            gradient = torch.empty_like(result)
+            source = self._rank(stage + 1, operation.micro_batch)
+            dist.recv(gradient, source, self.groups.backwards[self._chunk(stage)])
+        received = self._now()
+        if self.measured:
+            self._counted.pop((stage, operation.micro_batch), None)
+        result.backward(gradient)
+        if stage:
+            assert made.given.grad is not None
+            target = self._rank(stage - 1, operation.micro_batch)
+            self._send(made.given.grad, target, self.groups.backwards[self._chunk(stage - 1)])
+        return received
+
+    @property
+    def _recomputes(self) -> bool:
+        return self.options.recompute and self.schedule.delay(self.worker) > 0
+
+    def _again(self, operation: Operation, made: _Pass) -> Tensor:
+        """The result of a pass forward, this time with what the pass backward needs; the same
+        random numbers are drawn, and running statistics stay as they are."""
+        buffers = [(each, each.clone()) for each in self.model.buffers()]
+        cuda = [self.world.device] if self.world.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=cuda):
+            assert made.draws is not None
+            torch.set_rng_state(made.draws)
+            if operation.stage:
+                made.given.requires_grad_()
+            with self.graph(operation):
+                result = self._through(operation.stage, made.given)
+                if operation.stage == self.last:
+                    result, _ = self.loss(made.batch, result)
+        for buffer, before in buffers:
+            buffer.data.copy_(before)  # what is saved for the backward pass keeps its version
+        return result
+
+    @contextmanager
+    def _kept(self, operation: Operation, weights: dict[int, Any]) -> Iterator[None]:
+        """Count the memory of what a pass keeps. `weights`: data pointers that do not count."""
+        own = weights or {
+            each.untyped_storage().data_ptr(): None
+            for each in (*self.model.parameters(), *self.model.buffers())
+        }
+        kept: dict[int, int] = {}
+
+        def pack(value: Tensor) -> Tensor:
+            place = value.untyped_storage().data_ptr()
+            if place not in own:
+                kept[place] = value.untyped_storage().nbytes()
+            return value.detach()
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
+            yield
+        self._count(operation, kept)
+
+    def _count(self, operation: Operation, kept: dict[int, int]) -> None:
+        assert self.measured is not None
+        self._counted[operation.stage, operation.micro_batch] = sum(kept.values())
+        self.measured.activation_bytes = max(
+            self.measured.activation_bytes, sum(self._counted.values())
+        )
 
     def forward(self, images: Tensor) -> Tensor:
-        result = self._through(self._given(images))
-        if self.stage < self.last:
-            self._pass_on(result)
+        result = images
+        for stage in sorted(self.blocks):
+            operation = Operation("forward", 0, stage)
+            if self.schedule.worker(stage, 0) == self.worker:
+                result = self._through(stage, self._given(images, operation))
+                if stage < self.last:
+                    self._pass_on(result, operation)
         self._sent()
         # the loop asks for the logits on every rank of a copy
-        source = (self.replica + 1) * self.options.stages - 1
+        source = self._rank(self.last, 0)
         if self._classes is None:
             classes = torch.tensor([result.shape[-1]], device=self.world.device)
-            dist.broadcast(classes, source, self._copy)
+            dist.broadcast(classes, source, self.groups.copy)
             self._classes = int(classes)
-        if self.stage < self.last:
-            result = result.new_empty(len(images), self._classes)
-        dist.broadcast(result, source, self._copy)
+        result = result.float() if self.counts else images.new_empty(len(images), self._classes)
+        dist.broadcast(result, source, self.groups.copy)
         return result
 
     def clip(self) -> None:
@@ -210,8 +351,7 @@ class PipelineEngine(TorchEngine):
 
     def average_buffers(self) -> None:
         buffers = [each for each in self.model.buffers() if each.is_floating_point()]
-        if buffers:
-            self._average(buffers)
+        self._reduce(buffers, dist.get_world_size(self.groups.alike))
 
     def save(self, folder: Path) -> None:
         """Rank 0 writes the whole model's state as engines of one process do, so that it can be
@@ -250,56 +390,84 @@ class PipelineEngine(TorchEngine):
         self.scale.load_state(state["scale"])
 
     def close(self) -> None:
-        self.blocks = []
+        self._under_way.clear()
+        self.blocks = {}
 
-    def _through(self, x: Tensor) -> Tensor:
-        for block in self.blocks:
-            x = block(x)
+    def _through(self, stage: int, x: Tensor) -> Tensor:
+        if self.settings.precision == "fp32":
+            autocast: AbstractContextManager[object] = nullcontext()
+        else:
+            dtype = DTYPES[self.settings.precision]
+            autocast = torch.autocast(self.world.device.type, dtype=dtype)
+        with autocast:
+            for block in self.blocks[stage]:
+                x = block(x)
         return x
 
-    def _given(self, images: Tensor) -> Tensor:
-        """What this stage is given for `images` [b, C, H, W]: them, or the activations [b, ...] of
-        the stage before."""
-        if self.stage == 0:
+    def _chunk(self, stage: int) -> int:
+        """Of the stage whose activations are sent."""
+        return stage // len(self.schedule.replicas)
+
+    def _rank(self, stage: int, micro_batch: int) -> int:
+        first = self.replica * self.schedule.workers
+        return first + self.schedule.worker(stage, micro_batch)
+
+    def _given(self, images: Tensor, operation: Operation) -> Tensor:
+        """What a stage is given for `images` [b, C, H, W]: them, or the activations [b, ...] of the
+        stage before."""
+        if operation.stage == 0:
             return images.contiguous(memory_format=MEMORY_FORMATS[self.settings.memory_format])
-        source, device = self.world.rank - 1, self.world.device
-        if self._incoming is None:  # the shape of one sample stays the same
-            head = torch.empty(_MOST_DIMENSIONS, dtype=torch.int64, device=device)
-            dist.recv(head, source, self._forwards)
-            self._incoming = torch.Size(head[head >= 0].tolist()), torch.float32
-        shape, dtype = self._incoming
+        before, device = operation.stage - 1, self.world.device
+        source, group = (
+            self._rank(before, operation.micro_batch),
+            self.groups.forwards[self._chunk(before)],
+        )
+        if (before, source) not in self._incoming:  # the shape of one sample stays the same
+            head = torch.empty(1 + _MOST_DIMENSIONS, dtype=torch.int64, device=device)
+            dist.recv(head, source, group)
+            number, *sizes = head[head >= 0].tolist()
+            self._incoming[before, source] = torch.Size(sizes), _SENT_DTYPES[number]
+        shape, dtype = self._incoming[before, source]
         activations = torch.empty((len(images), *shape), dtype=dtype, device=device)
-        dist.recv(activations, source, self._forwards)
+        dist.recv(activations, source, group)
         return activations
 
-    def _pass_on(self, activations: Tensor) -> None:
-        if not self._told:
-            head = torch.full((_MOST_DIMENSIONS,), -1, dtype=torch.int64)
-            head[: activations.dim() - 1] = torch.tensor(activations.shape[1:])
-            self._send(head.to(self.world.device), self.world.rank + 1, self._forwards)
-            self._told = True
-        self._send(activations, self.world.rank + 1, self._forwards)
+    def _pass_on(self, activations: Tensor, operation: Operation) -> None:
+        stage = operation.stage
+        target = self._rank(stage + 1, operation.micro_batch)
+        group = self.groups.forwards[self._chunk(stage)]
+        if (stage, target) not in self._announced:
+            head = torch.full((1 + _MOST_DIMENSIONS,), -1, dtype=torch.int64)
+            shape = [_SENT_DTYPES.index(activations.dtype), *activations.shape[1:]]
+            head[: len(shape)] = torch.tensor(shape)
+            self._send(head.to(self.world.device), target, group)
+            self._announced.add((stage, target))
+        self._send(activations, target, group)
 
     def _send(self, value: Tensor, rank: int, group: Any) -> None:
         value = value.contiguous()
         self._sends.append((dist.isend(value, rank, group), value))
+        if self.measured:
+            self.measured.sent_bytes += _bytes(value)
 
-    def _sent(self) -> None:
-        """Wait for all that was sent; until then its memory is kept."""
-        for work, _ in self._sends:
+    def _sent(self, left: int = 0) -> None:
+        """Wait for all that was sent but the last `left`; until then its memory is kept."""
+        while len(self._sends) > left:
+            work, _ = self._sends.popleft()
             work.wait()
-        self._sends.clear()
 
-    def _average_gradients(self) -> None:
-        self._average([each.grad for each in self.model.parameters() if each.grad is not None])
+    def average_gradients(self) -> None:
+        """Over copies; the workers of a stage within a copy have each a part of the sum."""
+        gradients = [each.grad for each in self.model.parameters() if each.grad is not None]
+        self._reduce(gradients, self.replicas)
 
-    def _average(self, tensors: Sequence[Tensor]) -> None:
-        """Give all copies of this stage the mean of each tensor."""
-        if self.replicas == 1:
+    def _reduce(self, tensors: Sequence[Tensor], divisor: int) -> None:
+        """Give all ranks with these stages the sum of each tensor, divided."""
+        if not tensors or dist.get_world_size(self.groups.alike) == 1:
             return
         flat = torch.cat([each.flatten() for each in tensors])
-        dist.all_reduce(flat, group=self._alike)
-        parts = (flat / self.replicas).split([each.numel() for each in tensors])
+        dist.all_reduce(flat, group=self.groups.alike)
+        parts = (flat / divisor).split([each.numel() for each in tensors])
         for each, mean in zip(tensors, parts, strict=True):
             each.copy_(mean.view_as(each))
 
@@ -309,11 +477,39 @@ class PipelineEngine(TorchEngine):
         own, found = _tensors(self.model), {}
         for held in self._held:
             value = torch.empty(held.shape, dtype=held.dtype)
-            if held.stage == self.stage:
+            if held.stage in self.blocks:
                 value.copy_(own[held.key].detach())
-            dist.broadcast(value, self.replica * self.options.stages + held.stage, self._copy)
+            dist.broadcast(value, self._rank(held.stage, 0), self.groups.copy)
             found[held.key] = value
         return found
+
+
+class SynchronousEngine(PipelineEngine):
+    """The pipeline runs empty in each step; then all stages are updated."""
+
+    def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:
+        set_lr(self.optimizer, lr)
+        self.optimizer.zero_grad(set_to_none=True)
+        self.scale.carry(micro_batches[0].of_global)
+        return self.execute(self.schedule.step(self.worker, 0), micro_batches)
+
+    def update(self, operation: Operation) -> None:
+        if operation.stage not in self.blocks or operation.stage != max(self.blocks):
+            return  # all stages of a worker at once
+        self._sent()
+        self.average_gradients()
+        self.take_step()
+
+
+@dataclass
+class _Pass:
+    """A micro-batch between its two passes through a stage."""
+
+    given: Tensor
+    batch: Batch
+    draws: Tensor | None
+    """torch's random state before the pass forward, where it will be made again."""
+    result: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -328,6 +524,10 @@ class _Held:
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:
     return model.state_dict(keep_vars=True)
+
+
+def _bytes(value: Tensor) -> int:
+    return value.numel() * value.element_size()
 
 
 def _on_cpu(value: Any) -> Any:
@@ -353,13 +553,14 @@ def _names(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[str]:
 def stage_sizes(options: PipelineOptions, blocks: Sequence[Block]) -> Sequence[int]:
     """Blocks of each stage. Raises UserError where the network has too few, or another number than
     the options' partition."""
+    stages = options.pipeline(options.micro_batches).stages
     if options.partition == "auto":
         costs = [sum(each.numel() for each in block.parameters) for block in blocks]
-        return partition(costs, options.stages)
+        return partition(costs, stages)
     if sum(options.partition) != len(blocks):
         raise UserError(
             f"strategy.partition: given was {list(options.partition)}, {sum(options.partition)} "
-            f"blocks, and the network has {len(blocks)}; give {options.stages} numbers with that "
+            f"blocks, and the network has {len(blocks)}; give {stages} numbers with that "
             "sum, or auto"
         )
     return options.partition

@@ -53,13 +53,13 @@ def mistakes(
             "strategy: pipeline\nresources: {workers: 3}",
             "",
             "resources.workers",
-            "2 stages",
+            "on 2 workers",
         ),
         (
-            "strategy: pipeline\nresources: {workers: 2}",
-            "{epochs: 1, global_batch: 8, precision: bf16}",
+            "strategy: {name: pipeline, schedule: pipedream}\nresources: {workers: 2}",
+            "{epochs: 1, global_batch: 8, precision: fp16}",
             "training.precision",
-            "fp32",
+            "1f1b",
         ),
         (
             "strategy: pipeline\nresources: {workers: 2}",
