@@ -1,6 +1,7 @@
 """The documentation site: `make docs` builds it; a broken link or page is an error.
 
-The references of the command line and of the Records are made from the code at each build.
+The references of the command line, of the Records and of a spec's keys are made from the code at
+each build.
 """
 
 from __future__ import annotations
@@ -41,6 +42,11 @@ def _generate(app: Sphinx) -> None:
 
 def _leave_docs(app: Sphinx, page: str, source: list[str]) -> None:
     """A link to a file of the repository outside docs/ becomes its path; it must exist."""
+    if page == "reference/specs":
+        from raysuite.cli.schema import spec_tables
+        from raysuite.spec import spec_schema
+
+        source[0] += f"\n{spec_tables(spec_schema())}\n"
 
     def path_of(link: re.Match[str]) -> str:
         target = (DOCS / page).parent.joinpath(link["target"]).resolve()

@@ -23,6 +23,7 @@ from raysuite.cli.data import data
 from raysuite.cli.doctor import doctor
 from raysuite.cli.evaluate import evaluate
 from raysuite.cli.explain import explain
+from raysuite.cli.history import history
 from raysuite.cli.image import image
 from raysuite.cli.job import job
 from raysuite.cli.models import models
@@ -101,7 +102,7 @@ def _root(
 
 
 _VERBS = (
-    *(plan, run, sweep, watch, report, calibrate, predict, simulate, recommend, explain),
+    *(plan, run, sweep, watch, report, history, calibrate, predict, simulate, recommend, explain),
     *(models, doctor, verify, sync, register, evaluate, schema),
 )
 for _verb in _VERBS:

@@ -12,7 +12,7 @@ from raysuite.cli.console import print_text
 if TYPE_CHECKING:
     from raysuite.spec.json_schema import Schema
 
-# The keys of a spec as Markdown tables, from the JSON Schema: docs/reference/specs.md.
+# The keys of a spec as Markdown tables, from the JSON Schema; docs/conf.py adds them to a page.
 
 
 def spec_tables(schema: Schema) -> str:

@@ -1,0 +1,143 @@
+"""Throughput of one variant over results folders of different dates, commits and versions."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic import ValidationError
+
+from raysuite.records.derive import RunFigures, results_figures
+from raysuite.records.journal import Results
+from raysuite.records.names import Plan, variant_key
+from raysuite.records.rows import make_rows
+from raysuite.records.statistics import LEVEL, Ratio, Stat, ratio_of_means, summarize
+
+
+@dataclass(frozen=True)
+class Point:
+    """A variant in one results folder."""
+
+    folder: str
+    time: float
+    """When its first run began, in seconds since 1970."""
+    version: str
+    commit: str
+    """Of raysuite's own code; empty where it is not known."""
+    throughput: Stat
+    """Images per second, over the repeats."""
+    change: Ratio | None = None
+    """Throughput from here on relative to that before, where it changed here."""
+
+
+@dataclass(frozen=True)
+class History:
+    """A variant on one kind of hardware, from the oldest folder to the newest."""
+
+    name: str
+    hardware: str
+    points: tuple[Point, ...]
+    by_runs: bool
+    """Whether changes were found between single runs: folders are too few to know how much
+    throughput varies from one to the next, so any drift between two counts as a change."""
+
+
+def histories(folders: Iterable[Results], level: float = LEVEL) -> list[History]:
+    """The history of every variant that has a throughput in two folders or more."""
+    series: dict[tuple[str, str], list[tuple[str, Point]]] = {}
+    for results in folders:
+        for row in make_rows(results_figures(results)):
+            started = next((run.started for run in row.runs if run.started is not None), None)
+            if row.throughput is None or row.diverged or started is None:
+                continue
+            key = _without_names(row.runs[0]), hardware_of(started.environment)
+            environment = started.environment
+            source = environment.get("source") or environment.get("git") or {}
+            point = Point(
+                folder=str(results.folder),
+                time=started.time,
+                version=str((environment.get("versions") or {}).get("raysuite", "")),
+                commit=str(source.get("commit") or "")[:10],
+                throughput=row.throughput,
+            )
+            series.setdefault(key, []).append((row.name, point))
+    found = []
+    for (_, hardware), members in series.items():
+        members.sort(key=lambda each: each[1].time)
+        points = [point for _, point in members]
+        if len(points) > 1:
+            by_runs = len(points) < 4
+            changed = _changes(points, level, by_runs)
+            found.append(History(members[-1][0], hardware, tuple(changed), by_runs))
+    return found
+
+
+def hardware_of(environment: dict[str, Any]) -> str:
+    """Processors and GPUs, as far as a throughput depends on them."""
+    cpu = environment.get("cpu") or {}
+    gpus = [gpu.get("name", "GPU") for gpu in environment.get("gpus") or []]
+    cores = f"{cpu.get('logical_cores')} x {cpu.get('model')}"
+    return ", ".join([cores, *(f"{gpus.count(name)} x {name}" for name in dict.fromkeys(gpus))])
+
+
+def _without_names(run: RunFigures) -> str:
+    """Equal for the same work and options, whatever the experiment is called, and whichever
+    version resolved its spec: options that are newer than it have their defaults."""
+    from raysuite.spec import ExperimentSpec  # which needs records
+
+    plan: Plan = {**run.plan, "spec": {**run.plan["spec"], "name": "x", "description": ""}}
+    with contextlib.suppress(ValidationError):  # of a version whose options are no longer there
+        plan["spec"] = ExperimentSpec.model_validate(plan["spec"]).model_dump(mode="json")
+    return variant_key(plan)
+
+
+def _changes(points: Sequence[Point], level: float, by_runs: bool) -> list[Point]:
+    """The points with their changes: binary segmentation (Scott and Knott 1974, Biometrics 30:507).
+
+    A series is divided where the ratio of its two parts is most significant, if its interval at
+    a level that holds over all places (Bonferroni) excludes 1; both parts are then divided in the
+    same way. Each part has two values at least: the folders' means, or their runs. A change is
+    the ratio of two neighbouring parts, at the same level.
+    """
+    strict = 1 - (1 - level) / max(1, len(points) - 1)
+    ends = [0, *_places(points, strict, by_runs), len(points)]
+    changed = list(points)
+    for begin, place, end in zip(ends, ends[1:], ends[2:], strict=False):
+        ratio = _ratio(points[begin:place], points[place:end], strict, by_runs)
+        changed[place] = replace(points[place], change=ratio)
+    return changed
+
+
+def _places(points: Sequence[Point], level: float, by_runs: bool) -> list[int]:
+    best: tuple[float, int] | None = None
+    for place in range(1, len(points)):
+        ratio = _ratio(points[:place], points[place:], level, by_runs)
+        if ratio is None or ratio.low is None or not ratio.differs_from_one:
+            continue
+        certainty = abs(math.log(ratio.value)) / math.log(ratio.value / ratio.low)
+        best = max(best or (0.0, 0), (certainty, place))
+    if best is None:
+        return []
+    place = best[1]
+    before = _places(points[:place], level, by_runs)
+    return [*before, place, *(place + n for n in _places(points[place:], level, by_runs))]
+
+
+def _ratio(
+    before: Sequence[Point], after: Sequence[Point], level: float, by_runs: bool
+) -> Ratio | None:
+    values = [
+        [v for point in part for v in (point.throughput.values if by_runs else [_mean(point)])]
+        for part in (after, before)
+    ]
+    above, below = summarize(values[0]), summarize(values[1])
+    if above is None or below is None or min(above.n, below.n) < 2:
+        return None
+    return ratio_of_means(above, below, level)
+
+
+def _mean(point: Point) -> float:
+    return point.throughput.mean

@@ -1,0 +1,99 @@
+"""Throughput over results folders: who is compared with whom, and where it changed."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from raysuite.cli import app
+from raysuite.records import Results
+from raysuite.records.history import Point, _changes, histories
+from raysuite.records.statistics import summarize
+from tests.fake_results import write_results
+
+SPEC = """\
+name: NAME
+model: resnet20
+data: digits
+training: {epochs: 3, global_batch: 64}
+strategy: ddp
+repeats: 3
+"""
+
+
+def points(means: Sequence[float], noise: float, seed: int) -> list[Point]:
+    draw = random.Random(seed)
+    found = []
+    for number, mean in enumerate(means):
+        stat = summarize([mean * (1 + draw.gauss(0, noise)) for _ in range(3)])
+        assert stat is not None
+        found.append(Point(str(number), float(number), "1", "", stat))
+    return found
+
+
+def test_a_regression_and_its_repair_are_found_with_their_ratios() -> None:
+    found = _changes(points([100] * 6 + [90] * 6 + [105] * 6, 0.01, 0), 0.95, by_runs=False)
+    changed = {place: each.change for place, each in enumerate(found) if each.change}
+    assert set(changed) == {6, 12}
+    for place, true in ((6, 0.9), (12, 105 / 90)):
+        ratio = changed[place]
+        assert ratio is not None
+        assert ratio.low is not None
+        assert ratio.high is not None
+        assert ratio.low < true < ratio.high
+
+
+def test_equal_versions_hardly_ever_show_a_change() -> None:
+    wrong = sum(
+        any(p.change for p in _changes(points([100] * 10, 0.02, seed), 0.95, by_runs=False))
+        for seed in range(200)
+    )
+    assert wrong <= 20  # 5 % of 200, and three standard errors
+
+
+def test_two_folders_are_compared_by_their_runs() -> None:
+    slower = _changes(points([100, 80], 0.01, 1), 0.95, by_runs=True)
+    assert slower[1].change is not None
+    assert slower[1].change.value == pytest.approx(0.8, rel=0.05)
+    assert _changes(points([100, 80], 0.01, 1), 0.95, by_runs=False)[1].change is None
+
+
+def write(folder: Path, name: str, factor: float, cpu: str = "A") -> Results:
+    results = write_results(folder, SPEC.replace("NAME", name))
+    for plan in results.plans():
+        file = results.journal_file(plan["run_id"])
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        for line in lines:
+            if line["kind"] == "epoch_finished":
+                line["steady_seconds"] /= factor
+            if line["kind"] == "run_started":
+                line["environment"]["cpu"]["model"] = cpu
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return results
+
+
+def test_the_verb_names_the_regression_on_the_same_hardware_alone(tmp_path: Path) -> None:
+    for number, (name, factor, cpu) in enumerate(
+        [("a", 1.0, "A"), ("b", 0.7, "A"), ("a", 0.1, "B")]
+    ):
+        write(tmp_path / name / str(number), name, factor, cpu)
+    seen = CliRunner().invoke(app, ["history", str(tmp_path), "--json"])
+    assert seen.exit_code == 0, seen.output
+    (only,) = json.loads(seen.stdout)
+    assert only["by_runs"]
+    assert [bool(point["change"]) for point in only["points"]] == [False, True]
+    assert np.isclose(only["points"][1]["change"]["value"], 0.7, rtol=0.05)
+    shown = CliRunner().invoke(app, ["history", str(tmp_path)])
+    assert "regression: 0.7" in shown.stdout
+
+
+def test_one_folder_has_no_history(tmp_path: Path) -> None:
+    results = write(tmp_path / "a" / "1", "a", 1.0)
+    assert histories([results]) == []
+    assert CliRunner().invoke(app, ["history", str(tmp_path)]).exit_code == 2
