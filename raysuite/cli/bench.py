@@ -346,7 +346,7 @@ def batch(
       raysuite bench batch experiments/quickstart.yaml 'matrix.strategy=[ddp, deepspeed]' --json
       raysuite bench batch SPEC training.accumulate=auto     # the batch as it is, cut
     """
-    from raysuite.cli.run_suite import search_batches
+    from raysuite.cli.driver import search_batches
     from raysuite.orchestrate import suite
     from raysuite.orchestrate.preflight import dry_batch, unproven
     from raysuite.orchestrate.stopping import StopWatch

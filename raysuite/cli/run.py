@@ -66,10 +66,9 @@ def run(
             raise UserError("--dry-run prints the runs of a SPEC, and none was given")
         plan(spec, overrides, scale, as_json=as_json)
         return
-    from raysuite.cli.run_request import Request
-    from raysuite.cli.run_suite import carry_out
+    from raysuite.cli.driver import Request, drive
 
-    carry_out(
+    drive(
         Request(
             spec=spec,
             overrides=overrides or [],

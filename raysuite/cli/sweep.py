@@ -16,6 +16,7 @@ from raysuite.cli.run_options import (
     RetryFailed,
     Root,
     Scale,
+    ShowTimings,
     Spec,
     StopWithin,
     TrackingUri,
@@ -39,6 +40,7 @@ def sweep(
     stop_within: StopWithin = 60.0,
     quiet: Quiet = False,
     as_json: AsJson = False,
+    timings: ShowTimings = False,
 ) -> None:
     """Search the space of a spec's `search` section, and report what was best there.
 
@@ -58,17 +60,16 @@ def sweep(
       raysuite sweep experiments/sweep-quickstart.yaml --address 10.0.0.1:6379
     """
     if dry_run:
-        from raysuite.cli.sweep_suite import dry_run as foretell
+        from raysuite.cli.sweep_progress import dry_run as foretell
         from raysuite.spec import read_document
 
         if spec is None:
             raise UserError("--dry-run prints the trials of a SPEC, and none was given")
         foretell(read_document(spec, overrides or [], scale), as_json, gpus_before(address))
         return
-    from raysuite.cli.run_request import Request
-    from raysuite.cli.sweep_suite import carry_out
+    from raysuite.cli.driver import Request, drive
 
-    carry_out(
+    drive(
         Request(
             spec=spec,
             overrides=overrides or [],
@@ -84,5 +85,6 @@ def sweep(
             as_json=as_json,
             stop_within_s=stop_within,
             verb="sweep",
+            timings=timings,
         )
     )

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from raysuite.cli.run_request import Tracking
+from raysuite.cli.driver import Tracking
 from raysuite.cluster.ports import free_port
 from raysuite.records import Results
 from tests.fake_results import TWELVE_ROWS, write_results

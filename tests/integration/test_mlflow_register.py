@@ -18,7 +18,7 @@ from sklearn.datasets import load_digits
 from typer.testing import CliRunner
 
 from raysuite.cli import app
-from raysuite.cli.run_request import Tracking
+from raysuite.cli.driver import Tracking
 from raysuite.parallel.base import World
 from raysuite.plan import make_plans
 from raysuite.records import (

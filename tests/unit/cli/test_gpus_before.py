@@ -46,7 +46,7 @@ def connected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str | Non
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr(suite, "connect", connect)
     monkeypatch.setattr(suite, "check", check)
-    monkeypatch.setattr("raysuite.cli.sweep_suite.create_sweep", check)
+    monkeypatch.setattr("raysuite.cli.driver.create_sweep", check)
     return asked
 
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import raysuite.cli
 from raysuite.__main__ import command
 from raysuite.cli import app
-from raysuite.cli.run_request import Request, say_how_to_go_on, say_what_changed
+from raysuite.cli.driver import Request, say_how_to_go_on, say_what_changed
 from raysuite.records import Results
 from raysuite.spec import parse_document
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from raysuite.cli.run_suite import Timings, lines
+from raysuite.cli.driver import Timings
+from raysuite.cli.driver import timing_lines as lines
 from raysuite.records import Journal, Results, RunFinished
 from tests.fake_results import TWELVE_ROWS, write_results
 

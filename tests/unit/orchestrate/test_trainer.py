@@ -86,5 +86,5 @@ def test_the_driver_does_without_torch() -> None:
     """It takes seconds to import."""
     names = ("suite", "stopping", "trainer", "failures", "node_keeper", "groups", "cluster")
     lines = [f"import raysuite.orchestrate.{name}" for name in names]
-    ask = "; ".join(["import sys, raysuite.cli.run_suite", *lines, "print('torch' in sys.modules)"])
+    ask = "; ".join(["import sys, raysuite.cli.driver", *lines, "print('torch' in sys.modules)"])
     assert subprocess.check_output([sys.executable, "-c", ask], text=True) == "False\n"
