@@ -79,11 +79,11 @@ def stand_ins_of(file: Path, scale: str | None) -> list[tuple[StandIn, Path]]:
 
     Raises SpecError for mistakes of the spec, UserError for a synthetic data set that cannot be.
     """
-    from raysuite.data.formats import root_of
     from raysuite.data.synthesis import plan_stand_in
     from raysuite.plan import expand
     from raysuite.plan.trials import specs_of_space
     from raysuite.spec import read_document
+    from raysuite.spec.data import root_of
     from raysuite.spec.search_check import read_search
 
     document = read_document(file, scale=scale)

@@ -9,10 +9,9 @@ from typing import Any
 from raysuite.data import formats
 from raysuite.data.findings import Finding, Report, SplitReport, Tally, Target
 from raysuite.data.formats import tfrecord
-from raysuite.data.formats.base import root_of
 from raysuite.data.processes import Count, each
 from raysuite.errors import DataError
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data import DataOptions, root_of
 from raysuite.spec.datasets import (
     CLASSES_FILE,
     NAMED,

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from raysuite.data.formats.base import root_of
 from raysuite.data.header import Header
 from raysuite.data.pixels import decode, header_of
 from raysuite.data.processes import Count
 from raysuite.errors import DataError
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data import DataOptions, root_of
 
 Kind = Literal["file", "class", "image", "record", "index", "label"]
 KEEP = 100_000

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from raysuite.errors import Mistake, UserError
 from raysuite.plan.run_plan import RunPlan
 from raysuite.spec import ExperimentSpec
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data import DataOptions, root_of
 from raysuite.spec.datasets import DIGITS, NAMED, DatasetFacts
 
 if TYPE_CHECKING:
@@ -48,10 +48,10 @@ _FILES = {"name", "format", "path", "root", "classes", "features", "bad_samples"
 
 def official_counts(data: DataOptions) -> Counts | None:
     """Those of a named set without a folder here; None for every other set."""
-    from raysuite.data.formats import Counts, root_of
-
     if data.name not in NAMED or root_of(data).exists():
         return None
+    from raysuite.data.formats import Counts
+
     facts = NAMED[data.name].facts
     classes = tuple(str(label) for label in range(facts.classes))
     return Counts(facts.train_samples, facts.val_samples, classes)
@@ -66,8 +66,6 @@ def official(plans: Iterable[RunPlan]) -> list[str]:
 
 def passed_over(plans: Iterable[RunPlan]) -> list[str]:
     """What an image folder holds beside its images, a line for each folder."""
-    from raysuite.data.formats import root_of
-
     counts = {
         str(root_of(plan.spec.data)): plan.dataset.passed_over
         for plan in plans

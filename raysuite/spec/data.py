@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import difflib
 import re
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from raysuite.spec.base import IMPORT_PATH, Options
-from raysuite.spec.datasets import DATASETS, NAMED, RECORD_PATTERNS, Augment, Format
+from raysuite.spec.datasets import (
+    DATASETS,
+    NAMED,
+    RECORD_PATTERNS,
+    Augment,
+    Format,
+    default_path,
+)
 
 
 class FeatureMap(Options):
@@ -136,3 +144,9 @@ class DataOptions(Options):
     def form(self) -> Format | None:
         """The form in which it lies on disk; None for the user's own."""
         return self.format or next(iter(self.formats), None)
+
+
+def root_of(data: DataOptions) -> Path:
+    """The folder in which the set is looked for."""
+    assert data.form is not None
+    return Path(data.path or default_path(data.name, data.form, data.root)).expanduser()

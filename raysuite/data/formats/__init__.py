@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from raysuite.data.cache import cache_dir
-from raysuite.data.formats.base import Counts, Source, root_of
+from raysuite.data.formats.base import Counts, Source
 from raysuite.data.prepared import Prepared, Split
 from raysuite.spec.data import DataOptions
 from raysuite.spec.datasets import DatasetFacts
@@ -24,7 +24,6 @@ __all__ = [
     "module_of",
     "open_source",
     "prepare",
-    "root_of",
 ]
 
 _MODULES = {

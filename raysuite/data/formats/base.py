@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from raysuite.data.base import Sample
 from raysuite.errors import DataError
-from raysuite.spec.data import DataOptions
-from raysuite.spec.datasets import NAMED, default_path
+from raysuite.spec.data import DataOptions, root_of
+from raysuite.spec.datasets import NAMED
 
 _SHOWN = 20
 """Missing files that a message names."""
@@ -29,12 +29,6 @@ class Counts:
     classes: tuple[str, ...]
     passed_over: int = 0
     """Entries of an image folder's splits that are neither images nor hidden."""
-
-
-def root_of(data: DataOptions) -> Path:
-    """The folder in which the set is looked for."""
-    assert data.form is not None
-    return Path(data.path or default_path(data.name, data.form, data.root)).expanduser()
 
 
 def absent(data: DataOptions, missing: Sequence[str]) -> DataError:

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from raysuite.data.cache import converted
 from raysuite.data.findings import Finding, Listed, Part, Target, reason
-from raysuite.data.formats.base import Counts, OpenFile, absent, root_of
+from raysuite.data.formats.base import Counts, OpenFile, absent
 from raysuite.data.prepared import Prepared, Split, counted, treatment
 from raysuite.data.processes import Count
 from raysuite.errors import DataError
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data import DataOptions, root_of
 from raysuite.spec.datasets import CIFAR_FILES, CIFAR_FOLDERS, SPLITS, DatasetFacts, Format
 
 SIDE = 32

@@ -22,11 +22,11 @@ from pathlib import Path
 
 from raysuite.data.cache import publish, verify
 from raysuite.data.findings import Finding, Listed, Part, Target, check_image
-from raysuite.data.formats.base import Counts, Listing, absent, named, root_of
+from raysuite.data.formats.base import Counts, Listing, absent, named
 from raysuite.data.prepared import Prepared, Split, counted, treatment
 from raysuite.data.processes import Count
 from raysuite.errors import DataError
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data import DataOptions, root_of
 from raysuite.spec.datasets import IMAGE_SUFFIXES, NAMED, SPLITS, DatasetFacts, Format
 
 LAYOUT = "expected is PATH/train/CLASS/*.png and PATH/val/CLASS/*.png (or .jpg)"

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from raysuite.data.cache import converted
 from raysuite.data.findings import Finding, Listed, Part, Target
-from raysuite.data.formats.base import Counts, OpenFile, absent, root_of
+from raysuite.data.formats.base import Counts, OpenFile, absent
 from raysuite.data.prepared import Prepared, Split, counted, treatment
 from raysuite.data.processes import Count
 from raysuite.errors import DataError
-from raysuite.spec.data import DataOptions
+from raysuite.spec.data import DataOptions, root_of
 from raysuite.spec.datasets import IDX_FILES, SPLITS, DatasetFacts, Format
 
 _FOLDERS = (".", "raw", "MNIST/raw")

@@ -36,11 +36,11 @@ from numpy.typing import NDArray
 
 from raysuite.data.cache import publish, verify
 from raysuite.data.findings import Finding, Listed, Part, Target, check_image, reason
-from raysuite.data.formats.base import Counts, RecordListing, absent, named, root_of
+from raysuite.data.formats.base import Counts, RecordListing, absent, named
 from raysuite.data.prepared import Prepared, Split, counted, treatment
 from raysuite.data.processes import Count
 from raysuite.errors import DataError
-from raysuite.spec.data import DataOptions, FeatureMap
+from raysuite.spec.data import DataOptions, FeatureMap, root_of
 from raysuite.spec.datasets import (
     CLASSES_FILE,
     NAMED,
