@@ -5,6 +5,8 @@ is settled by two locks per folder, which the kernel frees when a process ends, 
 
     KEY.making   held, alone, while the folder is looked for, made or removed
     KEY.users    held, together, by all that use it; it names the folder
+
+NAME.found holds what one process found for those that waited for it, and when.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import shutil
 import socket
 import stat
 import tempfile
+import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -62,6 +65,22 @@ class NodeShare:
     def close(self) -> None:
         """Leave the folder; the last to leave removes it. Mapped arrays stay valid."""
         self._leave()
+
+
+def found_once(name: str, find: Callable[[], str]) -> str:
+    """What `find` returns, called by one process of the node for all that ask while it looks."""
+    asked = time.monotonic()  # one clock for all processes
+    found = _lock(_locks() / f"{name}.found", fcntl.LOCK_EX)
+    try:
+        when, _, text = os.pread(found, 4096, 0).decode().partition(" ")
+        if when and asked <= float(when) <= time.monotonic():
+            return text
+        text = find()
+        os.ftruncate(found, 0)
+        os.pwrite(found, f"{time.monotonic()} {text}".encode(), 0)
+        return text
+    finally:
+        os.close(found)
 
 
 def memory_root() -> Path:
@@ -167,6 +186,11 @@ def _leave(locks: Path, key: str, users: int) -> None:
         making = _lock(locks / f"{key}.making", fcntl.LOCK_EX)
         _remove_if_unused(locks, key)
         os.close(making)
+        for path in locks.glob("*.found"):
+            with contextlib.suppress(BlockingIOError):  # somebody looks, or has just found it
+                found = _lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+                os.close(found)
 
 
 def _remove_unused(locks: Path) -> None:

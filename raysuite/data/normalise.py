@@ -13,8 +13,8 @@ from raysuite.data.rendering import Rendering
 
 
 class Normalise:
-    """Makes Batches on `device`; on a GPU it is the GPU that normalises. Not safe from several
-    threads."""
+    """Makes Batches on `device`; on a GPU it is the GPU that normalises. `batch` and `images` are
+    for one thread; `room` and `pinned` are for those that load."""
 
     def __init__(self, rendering: Rendering, device: torch.device) -> None:
         self._rendering = rendering
@@ -24,11 +24,20 @@ class Normalise:
             torch.from_numpy(each).to(device) for each in rendering.constants
         )
 
-    def batch(self, pixels: NDArray[np.uint8], labels: NDArray[np.int64], slice_: Slice) -> Batch:
-        """pixels: [b, size, size, C]; labels: [b]."""
-        images = self._by_gpu(self._pinned(pixels)) if self._on_gpu else self._by_cpu(pixels)
-        moved = self._pinned(labels).to(self._device, non_blocking=True)
-        return Batch(images, moved, slice_.real, slice_.of_global)
+    def room(self, count: int) -> Tensor:
+        """[count, size, size, C] uint8 to load into; pinned for a GPU, by torch's own cache."""
+        shape = self._rendering.shape(count, torch.uint8)
+        return torch.empty(shape, dtype=torch.uint8, pin_memory=self._on_gpu)
+
+    def pinned(self, values: NDArray[np.int64]) -> Tensor:
+        """The same; in pinned memory for a GPU."""
+        tensor = torch.from_numpy(values if values.flags.writeable else values.copy())
+        return tensor.pin_memory() if self._on_gpu else tensor
+
+    def batch(self, pixels: Tensor, labels: Tensor, slice_: Slice) -> Batch:
+        """pixels: [b, size, size, C], of `room`; labels: [b], of `pinned`."""
+        moved = labels.to(self._device, non_blocking=True)
+        return Batch(self.images(pixels), moved, slice_.real, slice_.of_global)
 
     def images(self, pixels: Tensor) -> Tensor:
         """[b, size, size, C] uint8, on the CPU -> [b, C, size, size] fp32, on the device."""
@@ -43,7 +52,3 @@ class Normalise:
         moved = pixels.to(self._device, non_blocking=True).permute(0, 3, 1, 2)
         floats = moved.to(torch.float32, memory_format=torch.contiguous_format)
         return floats.sub_(self._mean).mul_(self._scale)
-
-    def _pinned(self, values: NDArray[np.uint8] | NDArray[np.int64]) -> Tensor:
-        tensor = torch.from_numpy(values if values.flags.writeable else values.copy())
-        return tensor.pin_memory() if self._on_gpu else tensor

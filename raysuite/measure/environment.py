@@ -22,6 +22,7 @@ from typing import Any
 import psutil
 
 import raysuite
+from raysuite.measure.transport import infiniband
 from raysuite.parts import PARTS
 
 PACKAGES = tuple(
@@ -81,6 +82,7 @@ def environment(commits: bool = True) -> dict[str, Any]:
         "versions": _versions(),
         "git": _commit(Path.cwd()) if commits else None,
         "source": _own_commit() if commits else None,
+        "infiniband": infiniband(),
         "slurm_job_id": os.environ.get("SLURM_JOB_ID"),
         "container": _container(),
         "image": _image(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -117,6 +118,8 @@ def join_torch_group(rank: int, size: int, device: torch.device) -> bool:
         store: Any = dist.HashStore()  # type: ignore[attr-defined]
     else:
         store = shared_store("torch", rank, size)
+    # Gloo connects two ranks when they first exchange something, not each with all at the start
+    os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
     dist.init_process_group(group_backend(device), rank=rank, world_size=size, store=store)
     return True
 

@@ -34,6 +34,10 @@ def _horovod() -> Any:
     return horovod.torch
 
 
+_CHUNK = 2**22
+"""Numbers that are reduced at once: what Horovod copies is bounded by them."""
+
+
 class HorovodComm:
     """Horovod's own group."""
 
@@ -45,11 +49,14 @@ class HorovodComm:
         hvd = self._hvd
         how = {"sum": hvd.Sum, "max": hvd.Max, "min": hvd.Min}[reduction]
         own = value.detach().contiguous()
-        if own.dtype in (torch.uint8, torch.int8, torch.int16):  # Horovod reduces none of them
-            own = own.int()
+        reduced = torch.empty_like(own)
+        parts = zip(own.view(-1).split(_CHUNK), reduced.view(-1).split(_CHUNK), strict=True)
         with communication():
-            reduced: Tensor = hvd.allreduce(own, op=how)
-        return reduced.to(value.dtype)
+            for part, result in parts:
+                small = part.dtype in (torch.uint8, torch.int8, torch.int16)
+                # Horovod reduces none of them
+                result.copy_(hvd.allreduce(part.int() if small else part, op=how))
+        return reduced
 
     def all_gather(self, value: Tensor) -> Tensor:
         with communication():

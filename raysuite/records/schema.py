@@ -28,6 +28,16 @@ class RunStarted(RecordBase):
     """0 for a fresh run, else the epoch at which a checkpoint is taken up."""
     first_step: int = 0
     """Optimiser steps behind that checkpoint; it may lie within the epoch."""
+    transports: list[str] = Field(default_factory=list)
+    """What ranks exchange by, as found before the first epoch: see `raysuite.measure.transport`.
+    Empty for one rank, where nothing could be read, and in old journals."""
+
+    @property
+    def over_tcp(self) -> bool:
+        """Whether gradients pass between hosts by TCP. Where NCCL is at work, it carries them."""
+        if nccl := [name for name in self.transports if name.startswith("NCCL")]:
+            return any("NET/Socket" in name for name in nccl)
+        return any(name.startswith("TCP") and name != "TCP, this host" for name in self.transports)
 
 
 class GateVerdict(RecordBase):

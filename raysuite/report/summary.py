@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import stdev
 from typing import Any
 
-from raysuite.records import Row, RunFigures
+from raysuite.records import Row, RunFigures, RunStarted
 from raysuite.records.statistics import (
     FEWEST_EPOCHS,
     FEWEST_REPEATS,
@@ -102,6 +102,12 @@ def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
         *_unsettled(rows),
         *_left_out(runs),
     ]
+    slow = {run.variant for run in runs if run.started and _beside_infiniband(run.started)}
+    if slow:
+        said.append(
+            "Gradients passed between hosts by TCP, and these hosts have InfiniBand: "
+            f"{text.listed(sorted(slow))}."
+        )
     apart = differing([run.started.environment for run in runs if run.started])
     if apart:
         said.append(
@@ -109,6 +115,10 @@ def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
             "may not compare."
         )
     return [Sentence("caveat", sentence) for sentence in said]
+
+
+def _beside_infiniband(started: RunStarted) -> bool:
+    return started.over_tcp and bool(started.environment.get("infiniband"))
 
 
 def _by_trial(runs: Sequence[RunFigures]) -> list[str]:

@@ -13,8 +13,10 @@ import torch
 
 from raysuite.measure.environment import environment
 from raysuite.measure.memory import PeakMemory
+from raysuite.measure.transport import Transport
 from raysuite.parallel import make_strategy
 from raysuite.parallel.base import World
+from raysuite.parallel.comm import Comm
 from raysuite.plan import RunPlan
 from raysuite.records import Record, RunFailed, RunFinished, RunPruned, RunStarted, RunStopped
 from raysuite.train import gate
@@ -76,6 +78,7 @@ def execute(
     parts: dict[str, float] = defaultdict(float)
     set_torch(plan)
     memory = PeakMemory(world.device)
+    transport = Transport(world.device.type == "cuda" and world.size > 1)
     strategy = make_strategy(plan.spec.strategy, plan.spec.measure.profile == "torch")
     with _timed(parts, "join"):
         strategy.start(world)
@@ -97,6 +100,7 @@ def execute(
             environment=facts,
             first_epoch=loop.epoch if loop else 0,
             first_step=loop.step if loop else 0,
+            transports=_of_all_ranks(transport.names(), loop.engine.comm) if loop else [],
         )
         yield verdict
         if loop is None:
@@ -182,6 +186,19 @@ def execute(
         gc.collect()
         if world.device.type == "cuda":
             torch.cuda.empty_cache()
+
+
+def _of_all_ranks(names: list[str], comm: Comm) -> list[str]:
+    """Every name that some rank gives, on all of them."""
+    own = "\n".join(names).encode()[:_LONGEST]
+    row = torch.zeros(_LONGEST, dtype=torch.uint8)
+    row[: len(own)] = torch.tensor(list(own), dtype=torch.uint8)
+    texts = [bytes(each).rstrip(b"\0").decode(errors="replace") for each in comm.all_gather(row)]
+    return sorted({name for text in texts for name in text.splitlines()})
+
+
+_LONGEST = 256
+"""Bytes of the names of one rank."""
 
 
 @contextmanager

@@ -33,7 +33,8 @@ def places(comm: Comm, facts: dict[str, Any]) -> list[list[int]]:
     transport = {
         name: value
         for name, value in os.environ.items()
-        if name.startswith("NCCL_") or name in _HOROVODS_ALGORITHMS
+        if (name.startswith("NCCL_") and not name.startswith("NCCL_DEBUG"))
+        or name in _HOROVODS_ALGORITHMS
     }
     own = [
         zlib.crc32(socket.gethostname().encode()),

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 from raysuite.data.base import Batch
 from raysuite.data.order import permutation, rank_slices
 from raysuite.errors import MissingPartError
-from raysuite.parallel import make_strategy
+from raysuite.parallel import horovod, make_strategy
 from raysuite.parallel.base import Engine, StepSettings, Strategy, World
 from raysuite.parallel.comm import Reduction, average_buffers
 from raysuite.parallel.single import Single
@@ -259,6 +260,10 @@ def wrong_reductions(strategy: Strategy, world: World) -> list[str]:
                 found = engine.comm.all_reduce(value, how)
                 if not torch.equal(found, torch.full(shape, answer, dtype=dtype)):
                     wrong.append(f"{how} of {dtype} {shape}")
+    many = torch.arange(7, dtype=torch.uint8) + world.rank
+    with patch.object(horovod, "_CHUNK", 3):
+        if engine.comm.all_reduce(many, "max").tolist() != [n + world.size - 1 for n in range(7)]:
+            wrong.append("max in parts")
     pending = engine.comm.begin_max(torch.tensor([world.rank, -world.rank]))
     if pending().tolist() != [world.size - 1, 0]:
         wrong.append("begin_max")

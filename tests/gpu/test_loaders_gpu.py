@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from raysuite.data import Slice, make_loader, prepare
+from raysuite.data.normalise import Normalise
+from raysuite.data.rendering import Rendering
 from raysuite.spec.loaders import LoaderOptions, MemoryOptions, NativeOptions, SyntheticOptions
 from tests import small_sets
 from tests.require import require
@@ -41,3 +43,12 @@ def test_synthetic_batches_lie_on_the_gpu(tmp_path: Path) -> None:
     (batch,) = loader.batches([Slice(np.arange(5), 5, 5)])
     assert batch.images.device.type == batch.labels.device.type == "cuda"
     loader.close()
+
+
+def test_memory_writes_into_pinned_memory(tmp_path: Path) -> None:
+    require("gpu")
+    small = small_sets.write("cifar10-binary", tmp_path / "set")
+    prepared = prepare(small.data, small.facts, tmp_path / "cache")
+    normalise = Normalise(Rendering(prepared, "exact"), torch.device("cuda"))
+    assert normalise.room(3).is_pinned()
+    assert normalise.pinned(np.arange(3)).is_pinned()

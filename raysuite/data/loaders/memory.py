@@ -13,11 +13,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from raysuite.data.base import Batch, Slice
 from raysuite.data.decoded import Decoded, Decoding
 from raysuite.data.formats import Source, open_source
-from raysuite.data.node_share import NodeShare
+from raysuite.data.node_share import NodeShare, found_once
 from raysuite.data.normalise import Normalise
 from raysuite.data.pixels import cut_out
 from raysuite.data.prepared import Prepared, Split
@@ -26,8 +27,8 @@ from raysuite.data.resizing import fit_into
 from raysuite.data.views import Views, views
 from raysuite.spec.loaders import MemoryOptions
 
-_Cut = tuple[NDArray[np.uint8], NDArray[np.int64]]
-"""Images [b, size, size, C] and labels [b]."""
+_Cut = tuple[Tensor, Tensor]
+"""Images [b, size, size, C] and labels [b], where the device takes them from."""
 
 
 class MemoryLoader:
@@ -81,19 +82,23 @@ class MemoryLoader:
         self._source.close()
 
     def _cut(self, slice_: Slice) -> _Cut:
-        ids, images, size = slice_.ids, self._images, self._prepared.facts.image_size
-        cut = np.empty((len(ids), size, size, images.channels), np.uint8)
+        pixels = self._normalise.room(len(slice_.ids))
+        return pixels, self._normalise.pinned(self._cut_into(pixels.numpy(), slice_))
+
+    def _cut_into(self, cut: NDArray[np.uint8], slice_: Slice) -> NDArray[np.int64]:
+        ids, images = slice_.ids, self._images
         if (images.offsets[ids] < 0).any():
-            return cut, self._rendering.write(self._source, slice_, cut)
+            return self._rendering.write(self._source, slice_, cut)
         seen = views(self._prepared, ids, images.sizes[ids], slice_.draw)
         labels = images.labels[ids]
         if self._stack is not None:
-            return shifted(self._stack[ids], seen), labels
+            cut[:] = shifted(self._stack[ids], seen)
+            return labels
         for row, sample in enumerate(ids.tolist()):
             fit_into(*cut_out(images[sample], seen.boxes[row]), cut[row])
             if seen.flips[row]:
                 cut[row] = cut[row, :, ::-1].copy()
-        return cut, labels
+        return labels
 
 
 def shifted(images: NDArray[np.uint8], seen: Views) -> NDArray[np.uint8]:
@@ -113,13 +118,22 @@ def shifted(images: NDArray[np.uint8], seen: Views) -> NDArray[np.uint8]:
 
 
 def _key(source: Source, prepared: Prepared, split: Split) -> str:
-    """What tells one split's pixels from another's: its files, their sizes and their times."""
-    told = hashlib.sha256()
+    """What tells one split's pixels from another's: its files, their sizes and their times.
 
-    def tell(*what: object) -> None:
-        told.update(repr(what).encode("utf-8", "surrogateescape"))
+    One process of the node looks at the files, for all that come meanwhile.
+    """
+    asked = (split, prepared.form, prepared.facts, prepared.data.model_dump(), prepared.listing)
 
-    tell(split, prepared.form, prepared.facts, prepared.data.model_dump())
+    def digest(states: Iterator[object]) -> str:
+        told = hashlib.sha256()
+        for each in itertools.chain([asked], states):
+            told.update(repr(each).encode("utf-8", "surrogateescape"))
+        return f"{split}-{told.hexdigest()[:24]}"
+
+    return found_once(digest(iter(())), lambda: digest(_states(source, prepared, split)))
+
+
+def _states(source: Source, prepared: Prepared, split: Split) -> Iterator[object]:
     files = dict.fromkeys(source.file(sample) for sample in range(prepared.samples(split)))
     for file in files:
         if file is None:  # one's own set: by the module that makes it
@@ -128,5 +142,4 @@ def _key(source: Source, prepared: Prepared, split: Split) -> str:
             found = os.stat(file) if file else None
         except OSError:  # missing: told when it is asked for
             found = None
-        tell(file, found and (found.st_size, found.st_mtime_ns))
-    return f"{split}-{told.hexdigest()[:24]}"
+        yield file, found and (found.st_size, found.st_mtime_ns)

@@ -15,6 +15,7 @@ import ray
 import ray.data
 import torch
 from ray.data.exceptions import SystemException
+from torch import Tensor
 
 from raysuite.data.base import Batch, Slice
 from raysuite.data.formats import open_source
@@ -25,7 +26,9 @@ from raysuite.data.rendering import Rendering
 from raysuite.errors import DataError, RunError, UserError
 from raysuite.spec.loaders import RayDataOptions
 
-_Rows = Generator[dict[str, Any]]
+_Row = tuple[Tensor, Tensor] | str
+"""Images [b, size, size, C] and labels [b], where the device takes them from; or what is wrong."""
+_Rows = Generator[_Row]
 
 _BLOCKS_PER_TASK = 4
 """Blocks of the object store that each block at work or ready may take, inputs included."""
@@ -52,7 +55,7 @@ class RayDataLoader:
         self._prepared, self._split, self._options = prepared, split, options
         self._name = uuid.uuid4().hex
         facts = prepared.facts
-        self._shape = (facts.image_size, facts.image_size, facts.channels)
+        self._image_bytes = facts.image_size**2 * facts.channels
         self._normalise = Normalise(Rendering(prepared, "exact"), device)
         self._rows: _Rows | None = None
         # a line or two per epoch and worker otherwise; its own log file has them
@@ -72,13 +75,10 @@ class RayDataLoader:
             if self._rows is not rows:
                 raise RuntimeError("a later call of batches() has taken this loader over")
             row = next(rows)
-            if row["error"].is_valid:
+            if isinstance(row, str):
                 rows.close()
-                raise DataError(row["error"].as_py())
-            shape = (len(slice_.ids), *self._shape)
-            pixels = np.frombuffer(row["images"].as_buffer(), np.uint8).reshape(shape)
-            labels = np.frombuffer(row["labels"].as_buffer(), np.int64)
-            yield self._normalise.batch(pixels, labels, slice_)
+                raise DataError(row)
+            yield self._normalise.batch(*row, slice_)
 
     def close(self) -> None:
         """End the tasks."""
@@ -90,19 +90,38 @@ class RayDataLoader:
             self._rows = None
 
     def _stream(self, slices: Sequence[Slice]) -> _Rows:
-        """A row of `ray_tasks.decode_slices` per slice, as Arrow scalars, in order."""
+        """A row per slice, in order."""
         dataset, ahead = self._dataset(slices)
         blocks: Any = iter(
-            dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=ahead)
+            dataset.iter_batches(
+                batch_size=None,
+                batch_format="pyarrow",
+                prefetch_batches=ahead,
+                _collate_fn=self._load,
+            )
         )
         try:
             with closing(blocks):  # Ray Data stops its threads and its tasks then
                 for block in blocks:
-                    names = block.column_names
-                    for row in zip(*block.columns, strict=True):
-                        yield dict(zip(names, row, strict=True))
+                    yield from block
         except (ray.exceptions.RayError, SystemException) as error:
             raise RunError(f"Ray Data failed: {error}") from error
+
+    def _load(self, block: Any) -> list[_Row]:
+        """Copy the rows of `ray_tasks.decode_slices` to where they are wanted, in a thread of Ray
+        Data's."""
+        found: list[_Row] = []
+        names = block.column_names
+        for values in zip(*block.columns, strict=True):
+            row = dict(zip(names, values, strict=True))
+            if row["error"].is_valid:
+                found.append(row["error"].as_py())
+                continue
+            labels = np.frombuffer(row["labels"].as_buffer(), np.int64)
+            pixels = self._normalise.room(len(labels))
+            pixels.numpy().reshape(-1)[:] = np.frombuffer(row["images"].as_buffer(), np.uint8)
+            found.append((pixels, self._normalise.pinned(labels)))
+        return found
 
     def _dataset(self, slices: Sequence[Slice]) -> tuple[ray.data.Dataset, int]:
         """The dataset of `slices`, a block per task, and how many blocks are to be held ready."""
@@ -119,7 +138,7 @@ class RayDataLoader:
         execution = dataset.context.execution_options
         execution.preserve_order = True
         # By default each dataset takes half the node's object store, and a node has many workers.
-        block_bytes = per_task * size * math.prod(self._shape)
+        block_bytes = per_task * size * self._image_bytes
         execution.resource_limits = ray.data.ExecutionResources.for_limits(
             object_store_memory=_BLOCKS_PER_TASK * (options.tasks + ahead) * block_bytes
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 from raysuite.errors import UserError
 from raysuite.records import Ratio, Results
 from raysuite.records.names import dotted
+from raysuite.records.statistics import ratio_of_shares
 from raysuite.records.sweep import Goal
 from raysuite.report.against import Comparison, Line, Measured
 from raysuite.report.plot import Plot
@@ -73,7 +74,11 @@ def _best_line(goal: Goal, ours: Study, theirs: Study) -> Line | None:
         ends = accuracy_interval(trial) if goal == "accuracy" else (None, None)
         values.append(Measured(value, *ends))
     left, right = values
-    ratio = Ratio(left.value / right.value, None, None) if right.value > 0 else None
+    if goal == "accuracy":
+        images = (a.figures.val_samples, b.figures.val_samples)
+        ratio = ratio_of_shares(left.value, right.value, *images)
+    else:
+        ratio = Ratio(left.value / right.value, None, None) if right.value > 0 else None
     quantity = {"accuracy": "best_accuracy", "time_to_accuracy": "time_to_accuracy_s"}
     return Line(
         quantity.get(goal, goal),

@@ -7,6 +7,9 @@ import os
 import shutil
 import signal
 import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -15,7 +18,7 @@ from typing import Any
 import pytest
 
 from raysuite.data import node_share
-from raysuite.data.node_share import NodeShare, free_memory
+from raysuite.data.node_share import NodeShare, found_once, free_memory
 from raysuite.errors import DataError
 
 CONTEXT = multiprocessing.get_context("spawn")
@@ -242,3 +245,32 @@ def test_what_is_not_ones_own_folder_is_not_used(root, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "getuid", lambda: os.geteuid() + 1)
     with pytest.raises(DataError, match="is not a folder of yours"):
         share()
+
+
+def test_one_finds_for_all_that_wait_and_later_ones_look_anew(root):
+    calls: list[int] = []
+    began = threading.Event()
+
+    def find() -> str:
+        calls.append(len(calls))
+        began.set()
+        while len(asking) < 4:
+            time.sleep(0.001)
+        time.sleep(0.05)  # the last to ask is in the midst of asking
+        return f"found {len(calls)}"
+
+    asking: list[int] = []
+
+    def ask(number: int) -> str:
+        asking.append(number)
+        return found_once("name", find)
+
+    with ThreadPoolExecutor(4) as pool:
+        first = pool.submit(ask, 0)
+        began.wait()
+        others = [pool.submit(ask, number) for number in range(1, 4)]
+        assert {each.result() for each in [first, *others]} == {"found 1"}
+    assert found_once("name", find) == "found 2"
+    assert [path.name for path in root.iterdir()] == ["name.found"]
+    share().close()
+    assert list(root.iterdir()) == []

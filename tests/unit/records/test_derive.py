@@ -188,3 +188,18 @@ def test_what_was_left_out_is_that_of_the_last_attempt():
     assert found.skipped == (again, val)
     assert found.skipped_samples == 2
     assert len(found.epochs) == 6
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ([], False),
+        (["TCP, this host"], False),
+        (["TCP, eth0", "TCP, this host"], True),
+        (["NCCL, NET/IB/GDRDMA", "TCP, eth0"], False),
+        (["NCCL, NET/Socket", "NCCL, P2P/CUMEM"], True),
+    ],
+)
+def test_gradients_over_tcp(names: list[str], expected: bool) -> None:
+    started = RunStarted(run_id="x", plan={}, environment={}, transports=names)
+    assert started.over_tcp is expected

@@ -195,6 +195,16 @@ def test_a_busy_machine_and_a_wide_spread_are_caveats(tmp_path):
     assert any("standard deviation of 10%" in each and runs[0].variant in each for each in said)
 
 
+@pytest.mark.parametrize("devices", [[], ["mlx5_0"]])
+def test_tcp_between_hosts_that_have_infiniband_is_a_caveat(tmp_path, devices):
+    first, *others = results_figures(write_results(tmp_path))
+    facts = {**ENVIRONMENT, "infiniband": devices}
+    started = first.started.model_copy(update={"transports": ["TCP, eth0"], "environment": facts})
+    runs = [replace(first, started=started), *others]
+    said = [s.text for s in summarize_rows(make_rows(runs), runs) if s.kind == "caveat"]
+    assert any("InfiniBand" in each and first.variant in each for each in said) == bool(devices)
+
+
 def test_claims_of_several_groups_hold_together(tmp_path, monkeypatch):
     """A ratio that one group alone would claim is not claimed where there are eight."""
     levels = []

@@ -1,0 +1,117 @@
+"""What carries the exchange between ranks: TCP by an interface, or what NCCL chose."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+from pathlib import Path
+
+import psutil
+
+INFINIBAND = Path("/sys/class/infiniband")
+"""Devices, their ports' state and link layer (kernel.org, Documentation/ABI/stable/
+sysfs-class-infiniband)."""
+_STORES = ("MASTER_PORT", "HOROVOD_GLOO_RENDEZVOUS_PORT")
+"""Ports at which ranks find each other: no gradient passes there."""
+_VIA = re.compile(r"Channel .* -> .* via (\S+)")
+_DEVICE = re.compile(r"\d+(\(\d+\))?")
+
+Connection = tuple[str, int, str, int]
+"""Own address and port, the other's."""
+
+
+class Transport:
+    """What this process's ranks-to-be exchange by, from here on.
+
+    Connections that are there already are not theirs. NCCL's choice is read from its own log, which
+    a user who sets NCCL_DEBUG has for herself. Nothing of the log touches a disk.
+    """
+
+    def __init__(self, on_gpu: bool) -> None:
+        self._before = connections()
+        self._log = _nccl_log() if on_gpu else None
+        self._start = os.lseek(self._log, 0, os.SEEK_END) if self._log is not None else 0
+
+    def names(self) -> list[str]:
+        """Such as "TCP, eth0", "TCP, this host", "NCCL, NET/IB/GDRDMA"."""
+        return sorted({*tcp_names(connections() - self._before), *self._nccl()})
+
+    def _nccl(self) -> set[str]:
+        if self._log is None:
+            return set()
+        size = os.fstat(self._log).st_size
+        start = self._start if size >= self._start else 0  # another NCCL of this process began it
+        return nccl_names(os.pread(self._log, size - start, start).decode(errors="replace"))
+
+
+def connections() -> set[Connection]:
+    """This process's TCP connections, those to the stores apart; none where they cannot be read."""
+    stores = {int(os.environ.get(name) or 0) for name in _STORES}
+    with contextlib.suppress(psutil.Error, OSError):
+        return {
+            (_plain(each.laddr.ip), each.laddr.port, _plain(each.raddr.ip), each.raddr.port)
+            for each in psutil.Process().net_connections("tcp")
+            if each.raddr and stores.isdisjoint((each.laddr.port, each.raddr.port))
+        }
+    return set()
+
+
+def tcp_names(found: set[Connection]) -> set[str]:
+    """By the interface of the own address; "this host" where the other address is one of it too."""
+    interfaces = {
+        _plain(address.address.partition("%")[0]): name
+        for name, addresses in psutil.net_if_addrs().items()
+        for address in addresses
+        if address.family in (socket.AF_INET, socket.AF_INET6)
+    }
+    return {
+        f"TCP, {'this host' if other in interfaces else interfaces.get(own, own)}"
+        for own, _, other, _ in found
+    }
+
+
+def nccl_names(log: str) -> set[str]:
+    """Of the lines with which NCCL (INFO, INIT) tells how it connects two ranks; the numbers of
+    devices are left out."""
+    found = (_VIA.search(line) for line in log.splitlines())
+    parts = (each[1].split("/") for each in found if each)
+    return {
+        f"NCCL, {'/'.join(part for part in each if not _DEVICE.fullmatch(part))}" for each in parts
+    }
+
+
+def infiniband(root: Path = INFINIBAND) -> list[str]:
+    """This host's InfiniBand devices with an active port; RoCE is Ethernet."""
+    return sorted(
+        {
+            port.parent.parent.name
+            for port in root.glob("*/ports/*")
+            if _text(port / "link_layer") == "InfiniBand" and "ACTIVE" in _text(port / "state")
+        }
+    )
+
+
+_log: int | None = None
+"""NCCL reads its environment once a process, and keeps its log open."""
+
+
+def _nccl_log() -> int | None:
+    """A file in memory into which NCCL tells how it connects; None where the user has a log."""
+    global _log
+    if _log is None and "NCCL_DEBUG" not in os.environ:
+        _log = os.memfd_create("nccl")
+        file = f"/proc/self/fd/{_log}"
+        os.environ.update(NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT", NCCL_DEBUG_FILE=file)
+    return _log
+
+
+def _plain(address: str) -> str:
+    return address.removeprefix("::ffff:")
+
+
+def _text(file: Path) -> str:
+    with contextlib.suppress(OSError):
+        return file.read_text("utf-8").strip()
+    return ""

@@ -1,0 +1,75 @@
+"""The loader `memory`: which threads and processes do what."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from raysuite.data import Slice, make_loader, prepare
+from raysuite.data.normalise import Normalise
+from raysuite.data.formats.folder import FolderSource
+from raysuite.spec.loaders import MemoryOptions
+from tests import small_sets
+
+
+@pytest.fixture(autouse=True)
+def own_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raysuite.data.node_share.memory_root", lambda: tmp_path / "memory")
+
+
+def seen_by(kind: type, name: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The threads in which a method of a class is called from now on."""
+    threads: list[str] = []
+    real: Callable[..., object] = getattr(kind, name)
+
+    def method(*arguments: object) -> object:
+        threads.append(threading.current_thread().name)
+        return real(*arguments)
+
+    monkeypatch.setattr(kind, name, method)
+    return threads
+
+
+def test_what_the_device_takes_is_written_by_the_loading_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = small_sets.write("cifar10-binary", tmp_path / "set")
+    prepared = prepare(small.data, small.facts, tmp_path / "cache")
+    written = [seen_by(Normalise, name, monkeypatch) for name in ("room", "pinned")]
+    taken: list[Tensor] = []
+    real = Normalise.images
+    monkeypatch.setattr(
+        Normalise, "images", lambda self, pixels: (taken.append(pixels), real(self, pixels))[1]
+    )
+    loader = make_loader(prepared, "train", MemoryOptions(), torch.device("cpu"))
+    slices = [Slice(np.arange(start, start + 5), 5, 5, (0, start)) for start in (0, 5)]
+    batches = list(loader.batches(slices))
+    loader.close()
+    assert [len(threads) for threads in written] == [2, 2]
+    assert all(name.startswith("raysuite-memory") for threads in written for name in threads)
+    assert [pixels.dtype for pixels in taken] == [torch.uint8] * len(batches)
+
+
+def test_a_worker_that_is_told_looks_at_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = small_sets.write("imagenet-folder", tmp_path / "set")
+    prepared = prepare(small.data, small.facts, tmp_path / "cache")
+    looked = seen_by(FolderSource, "file", monkeypatch)
+    names: list[str] = []
+
+    def found(name: str, find: Callable[[], str]) -> str:
+        names.append(name)
+        return "found" if len(names) > 1 else find()
+
+    monkeypatch.setattr("raysuite.data.loaders.memory.found_once", found)
+    for _ in range(2):
+        make_loader(prepared, "train", MemoryOptions(), torch.device("cpu")).close()
+    assert len(set(names)) == 1
+    assert len(looked) == prepared.samples("train")
