@@ -34,6 +34,8 @@ measure: {warmup_steps: 1}
 resources: {device: cpu}
 matrix: {strategy: [ddp, horovod, deepspeed]}
 """
+meetings: dict[int, float] = {}
+"""Ranks -> milliseconds of a meeting."""
 EAGER = "ddp, all connected"
 HEAD = f"""\
 # Start of larger worlds on one machine
@@ -55,7 +57,9 @@ def main(sizes: list[int]) -> None:
             lines += measured(workers, Path(folder), "1")
             lines += measured(workers, Path(folder) / "eager", "0", "strategy=ddp")
             print(f"{workers} workers: {time.monotonic() - began:.0f} s", flush=True)
-    text = "\n".join(lines) + "\n"
+    lines += ["", "A reduction of three numbers by Gloo, as the ranks of a run make one a second: "]
+    lines[-1] += "; ".join(f"{each:.2f} ms with {n} ranks" for n, each in meetings.items())
+    text = "\n".join(lines) + ".\n"
     (HERE / "results" / "worlds.md").write_text(text)
     print(text)
 
@@ -70,7 +74,9 @@ def measured(workers: int, folder: Path, lazy: str, *overrides: str) -> list[str
     os.environ.update(TORCH_GLOO_LAZY_INIT=lazy, RAYSUITE_CACHE=str(folder / "cache"))
     asked = [spec, "--results", folder / "results", f"resources.workers={workers}", *overrides]
     ranks(workers, "benchmarks.worlds", "rank", folder, *asked, loaded=DEEPSPEED, timeout_s=1500)
-    found = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(workers)]
+    told = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(workers)]
+    found = [each["runs"] for each in told]
+    meetings.setdefault(workers, 1000 * max(each["meeting"] for each in told))
     results, rows = Results.open(folder / "results"), []
     for run_id in sorted(found[0], key=lambda each: found[0][each]["order"]):
         end = results.end_of(run_id)
@@ -150,8 +156,26 @@ def rank(folder: Path, asked: list[str]) -> int:
 
     train._run = run
     code = train.main(asked)
-    (folder / f"{number}.json").write_text(json.dumps(found))
+    (folder / f"{number}.json").write_text(json.dumps({"runs": found, "meeting": meeting()}))
     return code
+
+
+def meeting() -> float:
+    """Seconds of a reduction of three numbers over all ranks, as runs make one a second."""
+    import torch
+
+    from raysuite.parallel.comm import TorchComm, join_torch_group, leave_torch_group
+
+    cpu = torch.device("cpu")
+    join_torch_group(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), cpu)
+    comm = TorchComm(cpu)
+    for count in (5, 50):  # the first connect
+        began = time.perf_counter()
+        for _ in range(count):
+            comm.begin_max(torch.zeros(3, dtype=torch.float64))()
+    seconds = (time.perf_counter() - began) / count
+    leave_torch_group()
+    return seconds
 
 
 if __name__ == "__main__":

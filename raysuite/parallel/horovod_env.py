@@ -99,6 +99,6 @@ def join_from_torchrun(rank: int, size: int) -> Rendezvous | None:
     os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = os.environ["MASTER_ADDR"]
     os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = store.get("port").decode()
     # the server lives in rank 0's process, and the store in the one that torchrun chose: both
-    # must outlast the other ranks' start-up, and one server answers each rank's request in turn
+    # must outlast the other ranks' start-up, and one process answers the requests of all
     os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(max(60, math.ceil(size / 2))))
     return server

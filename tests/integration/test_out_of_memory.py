@@ -41,7 +41,7 @@ class Eating(Net):
         self._gib, self._held = gib, []
 
     def forward(self, images):
-        while self._gib and os.environ["RANK"] == "1" and len(self._held) < 4 * self._gib:
+        while self._gib and os.environ.get("RANK") == "1" and len(self._held) < 4 * self._gib:
             self._held.append(torch.ones(2**28, dtype=torch.uint8))
             time.sleep(0.2)
         return super().forward(images)
