@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from raysuite.data import Slice, make_loader, prepare
+from raysuite.data.formats.folder import Source
 from raysuite.data.normalise import Normalise
-from raysuite.data.formats.folder import FolderSource
 from raysuite.spec.loaders import MemoryOptions
 from tests import small_sets
 
@@ -61,7 +61,7 @@ def test_a_worker_that_is_told_looks_at_no_file(
 ) -> None:
     small = small_sets.write("imagenet-folder", tmp_path / "set")
     prepared = prepare(small.data, small.facts, tmp_path / "cache")
-    looked = seen_by(FolderSource, "file", monkeypatch)
+    looked = seen_by(Source, "file", monkeypatch)
     names: list[str] = []
 
     def found(name: str, find: Callable[[], str]) -> str:
