@@ -115,10 +115,10 @@ app.add_typer(image, name="image")
 
 
 def command() -> NoReturn:
-    """The console entry: `main`, and the end of the process.
+    """The console entry: run `main`, then end the process.
 
-    Python would take seconds to free what Ray and pandas hold, object by object: where they were
-    loaded, the process ends without that, after what is registered for its end.
+    With Ray and pandas loaded, Python needs seconds to free all objects. In that case the process
+    ends by `os._exit` after its exit handlers.
     """
     code: str | int | None = 0
     try:

@@ -26,8 +26,8 @@ _UNUSED = _references([np.empty(1, np.uint8)])[0]
 class Buffers(Generic[Kind]):
     """Arrays of one type, handed out again when every view of them is gone.
 
-    A batch of 64 ImageNet images is too large for the allocator to keep: each one would be fresh
-    memory, whose first touch costs more than to normalise it. Not safe from several threads.
+    The allocator returns the memory of a batch of 64 ImageNet images to the kernel: each batch
+    would be fresh memory, whose page faults take longer than normalising it. Not thread-safe.
     """
 
     def __init__(self, dtype: type[Kind]) -> None:

@@ -1,12 +1,10 @@
 """A folder that all processes of a node map, made by the first of them and removed by the last.
 
-It lies in memory (/dev/shm), or below the cache where memory is short. Who may make or remove it
-is settled by two locks per folder, which the kernel frees when a process ends, however it ends:
+It is in memory (/dev/shm), or below the cache where memory is short. Two locks per folder control
+who makes and removes it; the kernel frees them when a process ends:
 
-    KEY.making   held, alone, while the folder is looked for, made or removed
-    KEY.users    held, together, by all that use it; it names the folder
-
-NAME.found holds what one process found for those that waited for it, and when.
+    KEY.making   exclusive, while the folder is searched, made or removed
+    KEY.users    shared by all processes that use it; the file names the folder
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
 The strategies join and leave theirs, run by run, so that one group of processes serves a whole
 suite: PyTorch-DDP, Horovod and DeepSpeed, and worlds of several sizes.
 
-Ray Train V2 starts its controller in an actor, and an actor each for data sets, preemptions, the
-cleaning of placement groups, the synchronisation of reports and the registration of resources; each
-is a process that imports Ray. Here the controller runs in the driver, in the thread that calls
-`fit`, and the others, which raysuite does not need, are left out. This uses classes of Ray that are
-not public: tests/unit/orchestrate/test_trainer.py fails where a version of Ray changes them.
+Ray Train V2 starts its controller and five helpers (for data sets, preemptions, placement groups,
+reports and resources) as actors, each a process that imports Ray. Here the controller runs in the
+driver, in the thread that calls `fit`, and the helpers, which raysuite does not need, are left out.
+This uses classes of Ray that are not public: tests/unit/orchestrate/test_trainer.py fails where a
+version of Ray changes them.
 """
 
 from __future__ import annotations

@@ -84,8 +84,8 @@ def hardware_of(environment: dict[str, Any]) -> str:
 
 
 def _without_names(run: RunFigures) -> str:
-    """Equal for the same work and options, whatever the experiment is called, and whichever
-    version resolved its spec: options that are newer than it have their defaults."""
+    """A key of the variant without the experiment's name. Specs of earlier versions get today's
+    defaults for newer options, so that versions compare."""
     from raysuite.spec import ExperimentSpec  # which needs records
 
     plan: Plan = {**run.plan, "spec": {**run.plan["spec"], "name": "x", "description": ""}}

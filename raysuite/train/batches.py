@@ -1,13 +1,13 @@
-"""The batch of a run, found by trial on its own ranks, before the run.
+"""Search for the batch size of a run on its own ranks, before the run.
 
-First each rank passes a micro-batch forward and backward by itself, and all tell each other how
-that went: a rank that runs out of memory there leaves nobody waiting. What fits is then tried in
-true steps, with the optimiser's state and the strategy's buffers. A rank that runs out there may
-leave the others in a collective that nothing can call off, so it ends; whoever started the ranks
-starts them again, and the file of what was tried lets the search go on behind that size.
+First each rank passes a micro-batch forward and backward without communication, and all ranks
+exchange the result; a rank that runs out of memory blocks no other one. The largest size that fits
+is then tried in true steps, with the optimiser's state and the strategy's buffers. A rank that runs
+out of memory there ends, because the others may wait in a collective that cannot be cancelled. The
+driver starts the ranks again, and the search continues below that size from a file of the trials.
 
-On a GPU what does not fit is refused. On a CPU nothing is: there the next size is tried only where
-the growth from the sizes before lets it fit.
+A GPU refuses an allocation that does not fit, a CPU does not. On a CPU a larger size is tried only
+if memory use at the smaller sizes predicts that it fits.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ _PEER_LOSS = ("DistError", "HorovodInternalError")
 
 
 def is_peer_loss(error: BaseException) -> bool:
-    """Whether it began with a failed collective, which another rank's death brings about.
+    """Whether an error comes from a failed collective, as after the death of another rank.
 
-    Gloo has no exception class of its own; its RuntimeErrors begin with a place in its source,
+    Gloo has no exception class of its own; its RuntimeErrors begin with a line of its source code,
     `[.../gloo/transport/tcp/pair.cc:547] Connection closed by peer`.
     """
     while (cause := error.__cause__ or error.__context__) is not None:

@@ -1,9 +1,9 @@
-"""Runs that stop between steps because somebody asked, to go on later or for good.
+"""Stop a run between two steps on request, to be resumed later or for good.
 
-Rank 0 alone is asked, and all ranks have to stop after the same step: a rank that went on would
-wait for the others in its next collective. So they meet now and then, in one small reduction that
-is begun after one step and looked at after the next, while that one computes. Rank 0 tells with
-it after how many steps they meet again, so that it is about once a second however long a step is.
+Only rank 0 reads requests, and all ranks have to stop after the same step: a rank that continued
+would wait for the others in its next collective. So about once a second all ranks take part in one
+small reduction, which starts after one step and is read after the next, while that one computes.
+With it rank 0 also sends the number of steps until the next such reduction.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Who ends trials early: Ray Tune's schedulers, fed from the journals.
+"""Early stopping of trials: Ray Tune's schedulers, fed from the journals.
 
-A scheduler's word is no kill: it is written into the run's folder, the workers end between two
-steps, and rank 0 records it. What a scheduler knows is what the journals hold, in the order in
-which it heard of it, so that a sweep that is resumed has its rungs as they were.
+A scheduler does not kill a trial: its decision is written into the run's folder, the workers end
+between two steps, and rank 0 records it. A resumed sweep gives the scheduler the epochs of the
+journals again, in the same order, so that its rungs are the same.
 """
 
 from __future__ import annotations
