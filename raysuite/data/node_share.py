@@ -5,6 +5,8 @@ who makes and removes it; the kernel frees them when a process ends:
 
     KEY.making   exclusive, while the folder is searched, made or removed
     KEY.users    shared by all processes that use it; the file names the folder
+
+NAME.found holds what one process found, with the time, for the processes that waited for it.
 """
 
 from __future__ import annotations
