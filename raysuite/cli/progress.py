@@ -332,7 +332,7 @@ class Progress(LiveView):
         now = self._clock()
         if self._time_left is None:
             self._time_left = TimeLeft(self._runs, now)
-        elif changed:
+        if changed:
             self._time_left.update(now)
         self._polled = True
         self._log_position(now)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from raysuite.records import Results
 
 _POLL_S = 0.5
+_SILENT_S = 30.0
+"""Without a driver, as under torchrun, runs are taken to be under way as long as they write."""
 
 
 def watch(
@@ -49,8 +52,9 @@ def watch(
     view, known = _view(opened), set[str]()
     with view:
         while True:
-            is_driven = has_driver(opened.folder)  # before the journals are read for the last time
             plans = opened.plans()
+            # before the journals are read for the last time
+            is_driven = has_driver(opened.folder) or _is_written(opened, plans)
             _add(view, plans, known)
             view.poll(opened)
             if once or not is_driven:
@@ -65,6 +69,19 @@ def watch(
     if None in kinds or (opened.search() is not None and not (decided and decided.is_all)):
         raise typer.Exit(os.EX_TEMPFAIL)
     raise typer.Exit(1 if "run_failed" in kinds else 0)
+
+
+def _is_written(results: Results, plans: list[dict[str, Any]]) -> bool:
+    from raysuite.records.live import live_file
+
+    for plan in plans:
+        journal = results.journal_file(plan["run_id"])
+        for file in (journal, live_file(journal)):
+            with contextlib.suppress(FileNotFoundError):
+                recent = time.time() - file.stat().st_mtime < _SILENT_S
+                if recent and results.end_of(plan["run_id"]) is None:
+                    return True
+    return False
 
 
 def _view(results: Results) -> LiveView:
@@ -82,7 +99,7 @@ def _view(results: Results) -> LiveView:
     )
 
 
-def _add(view: LiveView, plans: list[dict[str, object]], known: set[str]) -> None:
+def _add(view: LiveView, plans: list[dict[str, Any]], known: set[str]) -> None:
     from raysuite.plan import RunPlan
 
     for plan in plans:

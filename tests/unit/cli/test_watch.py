@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,23 @@ def test_once_shows_a_run_of_another_host(tmp_path: Path) -> None:
     assert seen.exit_code == 0, seen.output
     assert "step 5 of 23" in seen.stdout
     assert "1,234 images/s" in seen.stdout
+
+
+def test_without_a_driver_it_waits_while_a_run_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = write_results(tmp_path / "1", SPEC, missing=(0, 1))
+    _begin(results, results.plans()[0]["run_id"])
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        for file in results.folder.glob("runs/*/*"):  # time passes
+            os.utime(file, (file.stat().st_mtime - 12,) * 2)
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    seen = CliRunner().invoke(app, ["watch", str(results.folder)])
+    assert (seen.exit_code, len(slept)) == (os.EX_TEMPFAIL, 3)
 
 
 def test_a_folder_without_results_is_bad_input(tmp_path: Path) -> None:
