@@ -134,6 +134,9 @@ def _by_trial(runs: Sequence[RunFigures]) -> list[str]:
 
 BUSY = 0.25
 """Share of a machine's cores that other programs may take before it is pointed out."""
+CROWDED = 0.1
+"""The same of the workers' own cores, where no others are free: images per second were 4 % lower
+below it, and 17 % above it (docs/explanation/method.md)."""
 
 
 def _busy(runs: Sequence[RunFigures]) -> list[str]:
@@ -145,7 +148,10 @@ def _busy(runs: Sequence[RunFigures]) -> list[str]:
         # Ray Data loads in tasks of Ray, which are not the workers' processes
         if cores and run.other_cores and run.plan["spec"]["loader"]["name"] != "ray_data":
             share = run.other_cores / cores
-            if share >= BUSY:
+            resources = run.plan["spec"]["resources"]
+            own = min(cores, run.workers * resources["cpus_per_worker"])
+            taken_from_them = (run.other_cores - (cores - own)) / own
+            if share >= BUSY or taken_from_them >= CROWDED:
                 taken[run.variant] = max(share, taken.get(run.variant, 0.0))
     if not taken:
         return []

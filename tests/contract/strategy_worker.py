@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from raysuite.data.base import Batch
 from raysuite.data.order import permutation, rank_slices
 from raysuite.errors import MissingPartError
+from raysuite.measure.transport import Transport
 from raysuite.parallel import horovod, make_strategy
 from raysuite.parallel.base import Engine, StepSettings, Strategy, World
 from raysuite.parallel.comm import Reduction, average_buffers
@@ -272,8 +273,9 @@ def wrong_reductions(strategy: Strategy, world: World) -> list[str]:
 
 
 def examine(options: StrategyOptions, world: World, kind: str, folder: Path) -> dict[str, Any]:
-    strategy = make_strategy(options)
+    strategy, before = make_strategy(options), Transport(on_gpu=False)
     strategy.start(world)
+    connected = before.names()
     found: dict[str, Any] = {
         name: compared(strategy, world, settings) for name, settings in RECIPES.items()
     }
@@ -287,6 +289,7 @@ def examine(options: StrategyOptions, world: World, kind: str, folder: Path) -> 
         found["resumed"] = resumed(strategy, world, True, "fp32", folder / "shared")
         found["changed"] = resumed(strategy, world, True, "fp32", folder / "changed", 0.3)
     found["comm"] = wrong_reductions(strategy, world)
+    found["transports"] = [connected, before.names()]
     found["left"] = left_behind(strategy, world)
     strategy.stop()
     return found

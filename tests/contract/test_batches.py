@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from raysuite.records import BatchFound, EpochFinished, Results
+from raysuite.records import BatchFound, EpochFinished, Results, RunStarted
 from tests.contract.launches import LOADED
 from tests.ranks import ranks
 from tests.require import require
@@ -71,6 +71,9 @@ def test_what_one_rank_has_no_memory_for_is_not_taken_on_any(name: str, tmp_path
     # the run that follows is the one that was found, and its rate goes with the batch
     assert (plan["global_batch"], plan["peak_lr"]) == (32, pytest.approx(0.02))
     assert [len(each.losses) for each in epochs] == [45]
+    records = Results(tmp_path / "results").records(plan["run_id"])
+    (started,) = [each for each in records if isinstance(each, RunStarted)]
+    assert started.transports == ["TCP, this host"]
 
 
 def test_ranks_that_end_in_a_true_step_are_started_again_behind_it(tmp_path: Path) -> None:

@@ -126,6 +126,13 @@ def test_the_comm_reduces_every_kind_of_tensor(variant: str, size: int) -> None:
     assert found_for(variant, size)["comm"] == []
 
 
+@pytest.mark.parametrize(("variant", "size"), EXACT_CASES)
+def test_ranks_are_connected_when_they_exchange(variant: str, size: int) -> None:
+    at_start, used = found_for(variant, size)["transports"]
+    assert used == (["TCP, this host"] if size > 1 else [])
+    assert at_start == (used if variant.startswith("horovod") else [])
+
+
 @pytest.mark.parametrize(("variant", "size"), [*EXACT_CASES, *LOSSY_CASES])
 def test_nothing_of_an_engine_is_left_after_its_end(variant: str, size: int) -> None:
     assert found_for(variant, size)["left"] == []

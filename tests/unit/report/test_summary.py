@@ -193,6 +193,10 @@ def test_a_busy_machine_and_a_wide_spread_are_caveats(tmp_path):
     said = [s.text for s in summarize_rows(make_rows(runs), runs) if s.kind == "caveat"]
     assert any("up to 25%" in each for each in said)
     assert any("standard deviation of 10%" in each and runs[0].variant in each for each in said)
+    runs = [replace(run, other_cores=0.3) for run in runs]  # of 2: one worker leaves a core free
+    said = [s.text for s in summarize_rows(make_rows(runs), runs) if "busy" in s.text]
+    named = {run.workers: run.variant for run in runs}
+    assert [named[1] in said[0], named[2] in said[0]] == [False, True]
 
 
 @pytest.mark.parametrize("devices", [[], ["mlx5_0"]])
