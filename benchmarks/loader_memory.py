@@ -28,7 +28,7 @@ _EVERY = 4
 
 
 def prepared_at(path: Path) -> Prepared:
-    """ImageNet, or a stand-in of it, as image files."""
+    """ImageNet, or a synthetic data set of it, as image files."""
     spec = {
         "name": "loaders",
         "model": "resnet18",

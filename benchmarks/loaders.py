@@ -95,7 +95,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _made(folder: Path, images: int) -> Path:
-    """A stand-in of ImageNet with that many training images; made once."""
+    """A synthetic data set of ImageNet with that many training images; made once."""
     out = folder / f"imagenet-{images}"
     words = ["data", "make", "imagenet", "--images", str(images), "--size", "500x375"]
     subprocess.run(

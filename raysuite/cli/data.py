@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from raysuite.data.check import Report, Target
     from raysuite.data.convert import Conversion, Summary
-    from raysuite.data.synthesis import Made, StandIn
-    from raysuite.orchestrate.stand_ins import NodeEnd
+    from raysuite.data.synthesis import Made, SyntheticSet
+    from raysuite.orchestrate.synthetic_data import NodeEnd
 
 # The bar that the verbs on data show while they work.
 
@@ -74,12 +74,12 @@ def progress(title: str, total: int, unit: str, hidden: bool) -> Iterator[Callab
 # The synthetic data sets that a spec asks for, and where its runs look for them.
 
 
-def stand_ins_of(file: Path, scale: str | None) -> list[tuple[StandIn, Path]]:
-    """One for each data set and format of the spec's runs or trials that its `stand_ins` names.
+def synthetic_sets_of(file: Path, scale: str | None) -> list[tuple[SyntheticSet, Path]]:
+    """One for each data set and format of the spec's runs that its `synthetic_data` names.
 
     Raises SpecError for mistakes of the spec, UserError for a synthetic data set that cannot be.
     """
-    from raysuite.data.synthesis import plan_stand_in
+    from raysuite.data.synthesis import plan_synthetic_set
     from raysuite.plan import expand
     from raysuite.plan.trials import specs_of_space
     from raysuite.spec import read_document
@@ -92,13 +92,13 @@ def stand_ins_of(file: Path, scale: str | None) -> list[tuple[StandIn, Path]]:
     else:
         specs = [spec for _, spec in expand(document)]
 
-    found: dict[Path, StandIn] = {}
+    found: dict[Path, SyntheticSet] = {}
     for spec in specs:
         data = spec.data
-        wanted = spec.stand_ins.get(data.name)
+        wanted = spec.synthetic_data.get(data.name)
         if wanted is None or root_of(data) in found:
             continue
-        found[root_of(data)] = plan_stand_in(
+        found[root_of(data)] = plan_synthetic_set(
             data.name,
             data.form,
             fraction=wanted.fraction,
@@ -108,7 +108,7 @@ def stand_ins_of(file: Path, scale: str | None) -> list[tuple[StandIn, Path]]:
             content=wanted.content,
             seed=wanted.seed,
         )
-    return [(stand_in, folder) for folder, stand_in in found.items()]
+    return [(synthetic, folder) for folder, synthetic in found.items()]
 
 
 def parse_size(given: str) -> tuple[int, int]:
@@ -128,7 +128,7 @@ def make(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="NAME|SPEC", help=f"{', '.join(NAMED)}; or a spec: its `stand_ins`."
+            metavar="NAME|SPEC", help=f"{', '.join(NAMED)}; or a spec: its `synthetic_data`."
         ),
     ],
     form: Annotated[
@@ -193,9 +193,9 @@ def make(
       raysuite data make highres --fraction 0.01 --content noise --dry-run
       raysuite data make experiments/ddlbench.yaml --scale laptop
     """
-    from raysuite.data.synthesis import plan_stand_in
+    from raysuite.data.synthesis import plan_synthetic_set
 
-    wanted: list[tuple[StandIn, Path | None]]
+    wanted: list[tuple[SyntheticSet, Path | None]]
     if Path(name).suffix in SPEC_SUFFIXES:
         of_spec = (form, fraction, images, classes, size, out, shards, quality)
         if any(each is not None for each in of_spec):
@@ -203,13 +203,13 @@ def make(
                 f"{name} describes its synthetic data sets; with a spec, give --scale, --workers, "
                 "--address, --dry-run, --json and --force alone"
             )
-        wanted = [*stand_ins_of(Path(name), scale)]
+        wanted = [*synthetic_sets_of(Path(name), scale)]
         if not wanted and not as_json:
             print_text(f"{name} asks for no synthetic data sets; nothing was made")
     elif scale is not None:
         raise UserError(f"--scale {scale} is for a spec, and {name!r} is none; leave it out")
     else:
-        stand_in = plan_stand_in(
+        synthetic = plan_synthetic_set(
             name,
             form,
             fraction=fraction,
@@ -221,60 +221,62 @@ def make(
             quality=quality,
             shards=shards,
         )
-        wanted = [(stand_in, out)]
-    for stand_in, folder in wanted:
+        wanted = [(synthetic, out)]
+    for synthetic, folder in wanted:
         if dry_run:
-            _print_synthetic_plan(stand_in, folder or default_path(name, stand_in.form), as_json)
+            _print_synthetic_plan(synthetic, folder or default_path(name, synthetic.form), as_json)
         elif address is None:
-            _here(stand_in, folder, workers or cpus(), force, as_json)
+            _here(synthetic, folder, workers or cpus(), force, as_json)
         else:
-            _on_nodes(stand_in, folder, workers, force, as_json, address)
+            _on_nodes(synthetic, folder, workers, force, as_json, address)
 
 
-def _print_synthetic_plan(stand_in: StandIn, folder: Path, as_json: bool) -> None:
+def _print_synthetic_plan(synthetic: SyntheticSet, folder: Path, as_json: bool) -> None:
     from raysuite.data.synthesis.making import expected_bytes
 
-    size = expected_bytes(stand_in, stand_in.train + stand_in.val)
+    size = expected_bytes(synthetic, synthetic.train + synthetic.val)
     if as_json:
-        plan = {"path": str(folder), "bytes": size, **stand_in.parameters}
+        plan = {"path": str(folder), "bytes": size, **synthetic.parameters}
         print_text(json.dumps(plan, indent=2))
     else:
         print_text(
-            f"{folder}: {stand_in.told()}, as {stand_in.form}, about {human_bytes(size)}"
-            f"{_fewer(stand_in)}"
+            f"{folder}: {synthetic.told()}, as {synthetic.form}, about {human_bytes(size)}"
+            f"{_fewer(synthetic)}"
         )
 
 
-def _fewer(stand_in: StandIn) -> str:
+def _fewer(synthetic: SyntheticSet) -> str:
     """A line that tells of classes that are left out."""
-    official = NAMED[stand_in.name].facts.classes
-    if stand_in.classes == official:
+    official = NAMED[synthetic.name].facts.classes
+    if synthetic.classes == official:
         return ""
     return (
-        f"\n{stand_in.classes:,} of {stand_in.name}'s {official:,} classes; --classes N makes "
+        f"\n{synthetic.classes:,} of {synthetic.name}'s {official:,} classes; --classes N makes "
         "another number"
     )
 
 
-def _here(stand_in: StandIn, out: Path | None, workers: int, force: bool, as_json: bool) -> None:
+def _here(
+    synthetic: SyntheticSet, out: Path | None, workers: int, force: bool, as_json: bool
+) -> None:
     from raysuite.data.synthesis import make
 
-    folder = out or default_path(stand_in.name, stand_in.form)
+    folder = out or default_path(synthetic.name, synthetic.form)
 
     def waiting() -> None:
         print_text(f"{folder} is being written by another process; waiting for it", error=True)
 
-    total = stand_in.train + stand_in.val
-    with progress(f"making {stand_in.name}", total, "images", hidden=as_json) as count:
-        made = make(stand_in, folder, workers, force, count, waiting)
+    total = synthetic.train + synthetic.val
+    with progress(f"making {synthetic.name}", total, "images", hidden=as_json) as count:
+        made = make(synthetic, folder, workers, force, count, waiting)
     if as_json:
-        print_text(json.dumps(_as_data(stand_in, made), indent=2))
+        print_text(json.dumps(_as_data(synthetic, made), indent=2))
     else:
-        print_text(f"{made.path}: {_told(stand_in, made)}{_fewer(stand_in)}")
+        print_text(f"{made.path}: {_told(synthetic, made)}{_fewer(synthetic)}")
 
 
-def _told(stand_in: StandIn, made: Made) -> str:
-    what = f"{stand_in.told()}, as {stand_in.form}, {human_bytes(made.bytes)}"
+def _told(synthetic: SyntheticSet, made: Made) -> str:
+    what = f"{synthetic.told()}, as {synthetic.form}, {human_bytes(made.bytes)}"
     if not made.written:
         return f"{what}; complete already, nothing was written"
     old = made.images - made.drawn
@@ -283,13 +285,13 @@ def _told(stand_in: StandIn, made: Made) -> str:
     return f"{what}; {again}made in {human_seconds(made.seconds)}, {rate}"
 
 
-def _as_data(stand_in: StandIn, made: Made) -> dict[str, Any]:
+def _as_data(synthetic: SyntheticSet, made: Made) -> dict[str, Any]:
     rate = made.drawn / made.seconds if made.drawn else None
-    return {"stand_in": stand_in.parameters, **asdict(made), "images_per_s": rate}
+    return {"synthetic": synthetic.parameters, **asdict(made), "images_per_s": rate}
 
 
 def _on_nodes(
-    stand_in: StandIn,
+    synthetic: SyntheticSet,
     out: Path | None,
     workers: int | None,
     force: bool,
@@ -297,21 +299,21 @@ def _on_nodes(
     address: str,
 ) -> None:
     from raysuite.orchestrate.cluster import connect
-    from raysuite.orchestrate.stand_ins import make_on_nodes
+    from raysuite.orchestrate.synthetic_data import make_on_nodes
 
-    total = stand_in.train + stand_in.val
+    total = synthetic.train + synthetic.val
     folder = None if out is None else out.expanduser().absolute()
     with (
         connect(address) as capacity,
         progress(
-            f"making {stand_in.name} on {capacity.nodes} nodes",
+            f"making {synthetic.name} on {capacity.nodes} nodes",
             total * capacity.nodes,
             "images",
             hidden=as_json,
         ) as count,
     ):
-        ends = make_on_nodes(stand_in, folder, workers, force, count)
-    _tell_nodes(stand_in, ends, as_json)
+        ends = make_on_nodes(synthetic, folder, workers, force, count)
+    _tell_nodes(synthetic, ends, as_json)
     failed = [end for end in ends if end.made is None]
     if failed:
         raise RunError(
@@ -326,23 +328,23 @@ def _on_nodes(
         )
 
 
-def _tell_nodes(stand_in: StandIn, ends: list[NodeEnd], as_json: bool) -> None:
+def _tell_nodes(synthetic: SyntheticSet, ends: list[NodeEnd], as_json: bool) -> None:
     if as_json:
         nodes = [
             {
                 "node": end.node,
                 "error": end.error,
-                **({} if end.made is None else _as_data(stand_in, end.made)),
+                **({} if end.made is None else _as_data(synthetic, end.made)),
             }
             for end in ends
         ]
-        print_text(json.dumps({"stand_in": stand_in.parameters, "nodes": nodes}, indent=2))
+        print_text(json.dumps({"synthetic": synthetic.parameters, "nodes": nodes}, indent=2))
         return
     for end in ends:
-        told = end.error if end.made is None else f"{end.made.path}: {_told(stand_in, end.made)}"
+        told = end.error if end.made is None else f"{end.made.path}: {_told(synthetic, end.made)}"
         print_text(f"{end.node}  {told}")
-    if _fewer(stand_in):
-        print_text(_fewer(stand_in).lstrip())
+    if _fewer(synthetic):
+        print_text(_fewer(synthetic).lstrip())
 
 
 # `raysuite data check`: what lies in a data set, and what is wrong with it, and where.

@@ -130,7 +130,7 @@ def check(
 
 
 def _against_official(target: Target, tally: Tally) -> list[Finding]:
-    """A note where a named set has other counts than its official files: a stand-in, or a part."""
+    """A note where a named set has other counts than its official files: synthetic, or a part."""
     known = NAMED.get(target.data.name)
     found = tuple(
         tally.splits[split].images if split in tally.splits else 0 for split in ("train", "val")

@@ -108,7 +108,7 @@ def dataset_mistakes(spec: ExperimentSpec, seen: Datasets) -> list[Mistake]:
     found = "" if data.name == "digits" else seen.look(data)
     if not isinstance(found, str) or not found:
         return []
-    if data.name in spec.stand_ins:
+    if data.name in spec.synthetic_data:
         scale = f" --scale {spec.scale}" if spec.scale else ""
         found += f", or the one that this spec asks for: `raysuite data make SPEC{scale}`"
     return [Mistake(found, key="data.name" if data.own or data.path is None else "data.path")]

@@ -130,8 +130,8 @@ def _variant(
 
 def _one_run(spec: ExperimentSpec) -> ExperimentSpec:
     """The spec without what belongs to the whole experiment: other scales and data sets."""
-    own = {name: each for name, each in spec.stand_ins.items() if name == spec.data.name}
-    return spec.model_copy(update={"scales": {}, "stand_ins": own})
+    own = {name: each for name, each in spec.synthetic_data.items() if name == spec.data.name}
+    return spec.model_copy(update={"scales": {}, "synthetic_data": own})
 
 
 def _of_a_sweep(document: Document) -> list[Mistake]:

@@ -55,8 +55,8 @@ def trial_spec(document: Document, values: Mapping[str, Any]) -> ExperimentSpec:
     for key, value in sorted(settings, key=lambda setting: setting[0].count(".")):
         set_dotted(content, key, copy.deepcopy(value))
     spec = validate(content, lambda path: _place(document, path, values))
-    own = {name: each for name, each in spec.stand_ins.items() if name == spec.data.name}
-    return spec.model_copy(update={"stand_ins": own})
+    own = {name: each for name, each in spec.synthetic_data.items() if name == spec.data.name}
+    return spec.model_copy(update={"synthetic_data": own})
 
 
 def specs_of_space(document: Document, search: SearchOptions) -> list[ExperimentSpec]:

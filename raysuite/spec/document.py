@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from raysuite.errors import Mistake, SpecError
+from raysuite.spec.aliases import ALIASES, current_name, current_names
 from raysuite.spec.space import SPACE, end_dimension, set_dimension
 from raysuite.spec.sweeps import end_sweeps, swept_keys
 
@@ -103,7 +104,8 @@ def parse_document(text: str, file: str) -> Document:
         )
     if repeated:
         raise SpecError(repeated)
-    return Document(data=data, file=file, text=text, lines=lines)
+    places = {(ALIASES.get(str(path[0]), path[0]), *path[1:]): at for path, at in lines.items()}
+    return Document(data=current_names(data), file=file, text=text, lines=places)
 
 
 def _walk(
@@ -161,6 +163,7 @@ def set_key(document: Document, key: str, value: Any) -> None:
 
     `matrix.KEY` sets a sweep instead, `search.space.KEY` what is searched; null ends the search.
     """
+    key = current_name(key)
     search = document.data.get("search")
     if key.startswith(SPACE):
         document.data["search"] = set_dimension(search, key.removeprefix(SPACE), value)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from raysuite.spec.aliases import current_names
 from raysuite.spec.base import IMPORT_PATH, Options, expand_shorthand
 from raysuite.spec.batches import AUTO, AutoBatch, NumberOrAuto
 from raysuite.spec.data import DataOptions
@@ -20,7 +21,7 @@ from raysuite.spec.strategies import SingleOptions, StrategyOptions
 # What of a named data set is made up, where a spec asks for a synthetic data set.
 
 
-class StandInOptions(Options):
+class SyntheticDataOptions(Options):
     """A synthetic data set, as `raysuite data make` takes it; what is left out is the paper's."""
 
     fraction: float | None = Field(default=None, gt=0, le=1)
@@ -44,7 +45,7 @@ NOT_IN_A_MATRIX = (
     "description",
     "scales",
     "scale",
-    "stand_ins",
+    "synthetic_data",
     "search",
 )
 """Keys of the whole experiment, which no single run can have for itself."""
@@ -254,5 +255,10 @@ class ExperimentSpec(Options):
     instead. `matrix` replaces the whole matrix, `matrix.KEY` one sweep."""
     scale: str = ""
     """The form that was chosen; `--scale` sets it."""
-    stand_ins: dict[str, StandInOptions] = Field(default_factory=dict)
+    synthetic_data: dict[str, SyntheticDataOptions] = Field(default_factory=dict)
     """Data set -> the synthetic data set that `raysuite data make SPEC` writes for it."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_former_names(cls, data: Any) -> Any:
+        return current_names(data) if isinstance(data, dict) else data

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from raysuite.errors import Mistake, SpecError
+from raysuite.spec.aliases import current_name
 from raysuite.spec.document import (
     COMMAND_LINE,
     UNREADABLE,
@@ -43,8 +44,8 @@ def choose_scale(document: Document, scale: str) -> None:
     settings: dict[str, Any] = {str(key): value for key, value in chosen.items()}
     for key in sorted(settings, key=lambda key: (key == "matrix", key.startswith("matrix."))):
         set_key(document, key, copy.deepcopy(settings[key]))
-        document.scaled[key] = settings[key]
-        _move_lines(document, ("scales", scale, key), _path(key))
+        document.scaled[current_name(key)] = settings[key]
+        _move_lines(document, ("scales", scale, key), _path(current_name(key)))
     document.data["scale"] = scale
     if "name" not in settings and isinstance(document.data.get("name"), str):
         document.data["name"] += f"-{scale}"
@@ -100,7 +101,7 @@ def read_document(file: Path, overrides: Sequence[str] = (), scale: str | None =
         except UNREADABLE:
             mistakes.append(Mistake(f"{value!r} is not YAML", key=key, file=COMMAND_LINE))
             continue
-        document.overrides[key] = parsed
+        document.overrides[current_name(key)] = parsed
         set_key(document, key, parsed)
     if mistakes:
         raise SpecError(mistakes)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from raysuite.cluster.ports import free_port
-from raysuite.data.synthesis import make, plan_stand_in
+from raysuite.data.synthesis import make, plan_synthetic_set
 from tests.integration.workplace import Workplace, alive, until
 
 # what is resumed is tested in process too: tests/unit/data/test_synthesis_making.py
@@ -28,8 +28,8 @@ WORDS = ["imagenet", "--images", str(IMAGES), "--size", "200x150", "--out", "set
 @pytest.fixture(scope="module")
 def digest(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Of the set as one process makes it, undisturbed."""
-    stand_in = plan_stand_in("imagenet", images=IMAGES, size=(200, 150))
-    return make(stand_in, tmp_path_factory.mktemp("one") / "set", 1).digest
+    synthetic = plan_synthetic_set("imagenet", images=IMAGES, size=(200, 150))
+    return make(synthetic, tmp_path_factory.mktemp("one") / "set", 1).digest
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])

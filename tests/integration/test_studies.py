@@ -73,7 +73,7 @@ def test_the_laptop_form_fits_on_two_cores(name: str) -> None:
     assert {plan.spec.scale for plan in found} == {"laptop"}
     for plan in found:
         data = plan.spec.data
-        assert data.name == "digits" or (data.name in plan.spec.stand_ins and data.root)
+        assert data.name == "digits" or (data.name in plan.spec.synthetic_data and data.root)
 
 
 def test_the_paper_s_rates_and_batches() -> None:

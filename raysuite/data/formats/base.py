@@ -53,7 +53,7 @@ def absent(data: DataOptions, missing: Sequence[str]) -> DataError:
     else:
         whence = "put a folder of images there, or set data.path"
     return DataError(
-        f"{data.name} as {data.form}: {what}; {whence}; or make a synthetic stand-in: `{make}`"
+        f"{data.name} as {data.form}: {what}; {whence}; or make a synthetic data set: `{make}`"
     )
 
 

@@ -1,6 +1,6 @@
-"""Synthetic stand-ins of the named data sets, with their counts, sizes and layouts."""
+"""Synthetic versions of the named data sets, with their counts, sizes and layouts."""
 
 from raysuite.data.synthesis.making import Made, make
-from raysuite.data.synthesis.stand_in import StandIn, plan_stand_in
+from raysuite.data.synthesis.plan import SyntheticSet, plan_synthetic_set
 
-__all__ = ["Made", "StandIn", "make", "plan_stand_in"]
+__all__ = ["Made", "SyntheticSet", "make", "plan_synthetic_set"]

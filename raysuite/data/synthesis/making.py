@@ -1,4 +1,4 @@
-"""From a StandIn to its folder: complete under its name, or not there.
+"""From a SyntheticSet to its folder: complete under its name, or not there.
 
 Everything is written into a hidden sibling of the folder, chunk by chunk; a line of its journal
 tells that a chunk is whole. The folder gets its name when all are
@@ -7,34 +7,177 @@ tells that a chunk is whole. The folder gets its name when all are
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import json
+import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import raysuite
 from raysuite.data.processes import Count, each
-from raysuite.data.synthesis.pictures import Painter
-from raysuite.data.synthesis.stand_in import Chunk, StandIn
-from raysuite.data.synthesis.state import (
-    JOURNAL,
-    MANIFEST,
-    PLAN,
-    begin,
-    check_place,
-    find,
-    identity,
-    locked,
-    whole,
-    write_text,
-)
-from raysuite.data.synthesis.writers import Task, Written, encode, write_chunk
-from raysuite.errors import DataError
+from raysuite.data.synthesis.pictures import VERSION, Painter
+from raysuite.data.synthesis.plan import Chunk, SyntheticSet
+from raysuite.data.synthesis.writers import Task, Written, encode, paths, write_chunk
+from raysuite.errors import DataError, UserError
 from raysuite.spec.datasets import CLASSES_FILE
 from raysuite.units import human_bytes
+
+MANIFEST = "manifest.json"
+PLAN, JOURNAL = "plan.json", "chunks.jsonl"
+"""In the hidden folder alone: what is being made, and a line for each chunk that is whole."""
+
+_WAIT_S = 0.5
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+"""What file systems say that know no locks. Two writers then do the same work twice."""
+
+
+def check_place(folder: Path) -> None:
+    """Raise UserError where no set of ours can come to lie, before anything is written."""
+    if os.path.ismount(folder):
+        raise UserError(f"{folder} is where a disk begins; give a folder below it as --out")
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; give another --out")
+    if folder.is_dir() and any(folder.iterdir()) and read_manifest(folder) is None:
+        raise UserError(
+            f"{folder} holds files that `raysuite data make` did not write; they are left alone: "
+            "give another --out, or move them away"
+        )
+
+
+def read_manifest(folder: Path) -> dict[str, Any] | None:
+    """What a complete synthetic data set tells of itself; None where none lies."""
+    try:
+        found: Any = json.loads((folder / MANIFEST).read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    if "stand_in" in found:  # of earlier versions
+        found["synthetic"] = found.pop("stand_in")
+    return found if "synthetic" in found else None
+
+
+def find(folder: Path, synthetic: SyntheticSet, force: bool) -> list[Written] | None:
+    """The chunks of the complete set in `folder`; None where none lies there, or no longer."""
+    manifest = read_manifest(folder)
+    if manifest is None:
+        return None
+    if force:
+        shutil.rmtree(folder)
+        return None
+    if manifest["synthetic"] != identity(synthetic):
+        raise UserError(
+            _differs(f"{folder} holds another synthetic data set", manifest["synthetic"], synthetic)
+        )
+    return [Written(**chunk) for chunk in manifest["chunks"]]
+
+
+def _differs(what: str, found: dict[str, Any], synthetic: SyntheticSet) -> str:
+    wanted = identity(synthetic)
+    keys = [key for key in wanted if found.get(key) != wanted[key]]
+    told = ", ".join(f"{key} {found.get(key)} instead of {wanted[key]}" for key in keys)
+    return f"{what} ({told}); --force replaces it, --out names another folder"
+
+
+def identity(synthetic: SyntheticSet) -> dict[str, Any]:
+    return {"version": VERSION, **synthetic.parameters}
+
+
+def begin(work: Path, synthetic: SyntheticSet, force: bool) -> dict[tuple[str, int], Written]:
+    """Make the folder in which chunks are written, or read what was done there."""
+    plan = work / PLAN
+    if force:
+        shutil.rmtree(work, ignore_errors=True)
+    if plan.is_file():
+        try:
+            begun = json.loads(plan.read_text("utf-8"))
+        except ValueError:  # the machine went down as it was written
+            begun = {}
+        if begun != identity(synthetic):
+            raise UserError(
+                _differs(f"another synthetic set was begun in {work}", begun, synthetic)
+            )
+    else:
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir()
+        write_text(plan, json.dumps(identity(synthetic)))
+    done: dict[tuple[str, int], Written] = {}
+    journal = work / JOURNAL
+    lines = journal.read_text("utf-8").splitlines() if journal.is_file() else []
+    for line in lines:
+        try:
+            written = Written(**json.loads(line))
+        except (ValueError, TypeError):
+            continue  # cut short by a kill: its chunk is written again
+        done[written.split, written.number] = written
+    write_text(journal, "".join(json.dumps(asdict(each)) + "\n" for each in done.values()))
+    return done
+
+
+def whole(
+    chunk: Chunk, done: dict[tuple[str, int], Written], synthetic: SyntheticSet, work: Path
+) -> bool:
+    """Whether the journal tells of the chunk, and its files have the bytes that it tells of."""
+    written = done.get((chunk.split, chunk.number))
+    if written is None:
+        return False
+    try:
+        size = sum((work / path).stat().st_size for path in paths(synthetic, chunk))
+    except FileNotFoundError:
+        return False
+    return size == written.bytes
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file, so that it is never seen half written."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text, "utf-8")
+    temporary.rename(path)
+
+
+@contextmanager
+def locked(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
+    """Hold the right to write `folder`; it ends with this process, however that ends.
+
+    `waiting` is called once if another process holds it.
+    """
+    path = folder.with_name(f".{folder.name}.lock")
+    told = False
+    while True:
+        with path.open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not told:
+                    waiting()
+                told = True
+                time.sleep(_WAIT_S)
+                continue
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
+            if not _is(file.fileno(), path):
+                continue  # the one before us removed it
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+            return
+
+
+def _is(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
 
 _SAMPLED = 8
 """Images that are drawn to know about how large the set becomes."""
@@ -58,19 +201,19 @@ class Made:
 
 
 def make(
-    stand_in: StandIn,
+    synthetic: SyntheticSet,
     folder: Path,
     workers: int,
     force: bool = False,
     count: Count = lambda images: None,
     waiting: Callable[[], None] = lambda: None,
 ) -> Made:
-    """Make sure that `folder` holds the stand-in, complete. May be killed, and called again.
+    """Make sure that `folder` holds the synthetic data set. May be killed, and called again.
 
     `count` is told images as they are done, or found done. `waiting` is called once where
     another process is writing the same folder; its end is waited for.
 
-    Raises UserError where something else lies in the folder, unless it is another stand-in and
+    Raises UserError where something else lies in the folder, unless it is another synthetic set and
     `force` is given; DataError where the disk is too small or cannot be written.
     """
     began = time.monotonic()
@@ -80,24 +223,24 @@ def make(
         work = folder.with_name(f".{folder.name}.making")
         folder.parent.mkdir(parents=True, exist_ok=True)
         with locked(folder, waiting):
-            there = find(folder, stand_in, force)
+            there = find(folder, synthetic, force)
             if there is not None:
-                count(stand_in.train + stand_in.val)
-                return _made(folder, stand_in, there, [], began)
-            done = begin(work, stand_in, force)
-            chunks = list(stand_in.chunks())
-            todo = [chunk for chunk in chunks if not whole(chunk, done, stand_in, work)]
+                count(synthetic.train + synthetic.val)
+                return _made(folder, synthetic, there, [], began)
+            done = begin(work, synthetic, force)
+            chunks = list(synthetic.chunks())
+            todo = [chunk for chunk in chunks if not whole(chunk, done, synthetic, work)]
             count(_images(chunks) - _images(todo))
-            _check_room(stand_in, folder, _images(todo))
+            _check_room(synthetic, folder, _images(todo))
             with (work / JOURNAL).open("a", encoding="utf-8") as journal:
-                tasks = [Task(stand_in, chunk, work) for chunk in todo]
+                tasks = [Task(synthetic, chunk, work) for chunk in todo]
                 for written in each(write_chunk, tasks, workers, count):
                     done[written.split, written.number] = written
                     journal.write(json.dumps(asdict(written)) + "\n")
                     journal.flush()
             complete = [done[chunk.split, chunk.number] for chunk in chunks]
-            _finish(work, folder, stand_in, complete)
-            return _made(folder, stand_in, complete, todo, began)
+            _finish(work, folder, synthetic, complete)
+            return _made(folder, synthetic, complete, todo, began)
     except OSError as error:
         raise DataError(
             f"{folder} cannot be written: {error}; make room or give another --out; what is done "
@@ -105,21 +248,21 @@ def make(
         ) from error
 
 
-def expected_bytes(stand_in: StandIn, images: int) -> int:
+def expected_bytes(synthetic: SyntheticSet, images: int) -> int:
     """About what that many images take on disk, from a few that are drawn for it."""
-    sampled = [_drawn_bytes(stand_in, sample) for sample in range(min(_SAMPLED, images))]
+    sampled = [_drawn_bytes(synthetic, sample) for sample in range(min(_SAMPLED, images))]
     return round(sum(sampled) / len(sampled) * images) if sampled else 0
 
 
-def _drawn_bytes(stand_in: StandIn, sample: int) -> int:
-    if stand_in.form in ("folder", "tfrecord"):
-        pixels, _ = Painter(stand_in).picture("train", sample)
-        return len(encode(pixels, stand_in.quality))
-    return stand_in.height * stand_in.width * stand_in.channels + 1
+def _drawn_bytes(synthetic: SyntheticSet, sample: int) -> int:
+    if synthetic.form in ("folder", "tfrecord"):
+        pixels, _ = Painter(synthetic).picture("train", sample)
+        return len(encode(pixels, synthetic.quality))
+    return synthetic.height * synthetic.width * synthetic.channels + 1
 
 
-def _check_room(stand_in: StandIn, folder: Path, images: int) -> None:
-    needed, free = expected_bytes(stand_in, images), shutil.disk_usage(folder.parent).free
+def _check_room(synthetic: SyntheticSet, folder: Path, images: int) -> None:
+    needed, free = expected_bytes(synthetic, images), shutil.disk_usage(folder.parent).free
     if needed > free:
         raise DataError(
             f"{folder.parent}: about {human_bytes(needed)} are needed and {human_bytes(free)} are "
@@ -127,17 +270,17 @@ def _check_room(stand_in: StandIn, folder: Path, images: int) -> None:
         )
 
 
-def _finish(work: Path, folder: Path, stand_in: StandIn, chunks: list[Written]) -> None:
+def _finish(work: Path, folder: Path, synthetic: SyntheticSet, chunks: list[Written]) -> None:
     """Write what readers need beside the images, and give the folder its name."""
-    names = "".join(f"{name}\n" for name in stand_in.class_names)
-    if stand_in.form == "tfrecord":
+    names = "".join(f"{name}\n" for name in synthetic.class_names)
+    if synthetic.form == "tfrecord":
         write_text(work / CLASSES_FILE, names)
-    elif stand_in.form == "binary":
+    elif synthetic.form == "binary":
         write_text(work / "batches.meta.txt", names)
     manifest = {
-        "stand_in": identity(stand_in),
+        "synthetic": identity(synthetic),
         "raysuite": raysuite.__version__,
-        "images": {"train": stand_in.train, "val": stand_in.val},
+        "images": {"train": synthetic.train, "val": synthetic.val},
         "bytes": sum(chunk.bytes for chunk in chunks),
         "digest": _digest(chunks),
         "chunks": [asdict(chunk) for chunk in chunks],
@@ -149,11 +292,11 @@ def _finish(work: Path, folder: Path, stand_in: StandIn, chunks: list[Written]) 
 
 
 def _made(
-    folder: Path, stand_in: StandIn, chunks: list[Written], todo: list[Chunk], began: float
+    folder: Path, synthetic: SyntheticSet, chunks: list[Written], todo: list[Chunk], began: float
 ) -> Made:
     return Made(
         path=str(folder),
-        images=stand_in.train + stand_in.val,
+        images=synthetic.train + synthetic.val,
         bytes=sum(chunk.bytes for chunk in chunks),
         chunks=len(chunks),
         written=len(todo),

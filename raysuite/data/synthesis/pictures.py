@@ -1,4 +1,4 @@
-"""Pictures of a stand-in: sample i of a split depends on the seed, the split and i alone."""
+"""Pictures of synthetic data: sample i of a split depends on the seed, the split and i alone."""
 
 from __future__ import annotations
 
@@ -8,8 +8,58 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from raysuite.data.synthesis.fields import FIELDS, field_side, fields
-from raysuite.data.synthesis.stand_in import Split, StandIn
+from raysuite.data.synthesis.plan import Split, SyntheticSet
+
+FIELDS = 6
+"""Two of them, each cut anywhere, make a picture."""
+
+_VARIANCE = np.array([0.2175, 0.0188, 0.0045])
+_DIRECTION = np.array(
+    [[-0.5675, 0.7192, 0.4009], [-0.5808, -0.0045, -0.8140], [-0.5836, -0.6948, 0.4203]]
+)
+"""Principal components of ImageNet's RGB values: brightness, then blue-yellow, then red-green, as
+columns. Krizhevsky et al. 2012, section 4.1; the figures are those of fb.resnet.torch,
+https://github.com/facebookarchive/fb.resnet.torch/blob/master/datasets/imagenet.lua"""
+
+_STEP = 64
+"""Values are multiples of 1/64: so a Fourier transform that rounds otherwise on another processor
+leads to the same pixels."""
+
+
+@cache
+def fields(side: int) -> list[NDArray[np.float32]]:
+    """FIELDS fields [side, side, 3], mean 0; over the channels the mean variance is 1.
+
+    Always the same ones: what differs between pictures and seeds is what is cut from them.
+    """
+    generator = np.random.Generator(np.random.PCG64(20_120_930))
+    return [_colour(generator, side) for _ in range(FIELDS)]
+
+
+def field_side(longest: int) -> int:
+    """The side of the fields from which pictures of `longest` pixels are cut: half as much again
+    and more, in steps that suit the Fourier transform."""
+    return 256 * max(1, -(-3 * longest // (2 * 256)))
+
+
+def _colour(generator: np.random.Generator, side: int) -> NDArray[np.float32]:
+    components = np.stack([_grey(generator, side) for _ in range(3)], axis=-1)
+    scale = np.sqrt(3 * _VARIANCE / _VARIANCE.sum())
+    mixed = sum(components[..., [each]] * (scale[each] * _DIRECTION[:, each]) for each in range(3))
+    rounded: NDArray[np.float32] = (np.round(mixed * _STEP) / _STEP).astype(np.float32)
+    return rounded
+
+
+def _grey(generator: np.random.Generator, side: int) -> NDArray[np.float64]:
+    """Gaussian noise [side, side], filtered to an amplitude of 1/f; mean 0, variance 1."""
+    rows, columns = np.fft.fftfreq(side)[:, None], np.fft.rfftfreq(side)[None, :]
+    frequency = np.hypot(rows, columns)
+    frequency[0, 0] = np.inf  # no mean
+    noise = np.fft.rfft2(generator.standard_normal((side, side)))
+    field = np.fft.irfft2(noise / frequency, s=(side, side))
+    scaled: NDArray[np.float64] = field / field.std()
+    return scaled
+
 
 Pixels = NDArray[np.uint8]
 
@@ -32,10 +82,10 @@ _STRIPE = 64
 
 
 class Painter:
-    """Draws the samples of a stand-in."""
+    """Draws the samples of a synthetic data set."""
 
-    def __init__(self, stand_in: StandIn) -> None:
-        self._of = stand_in
+    def __init__(self, synthetic: SyntheticSet) -> None:
+        self._of = synthetic
 
     def label(self, split: Split, sample: int) -> int:
         """From 0. Each run of `classes` samples has every class once, in a random order."""

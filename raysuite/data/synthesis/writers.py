@@ -1,4 +1,4 @@
-"""One chunk of a stand-in on disk, in each of the forms."""
+"""One chunk of a synthetic data set on disk, in each of the forms."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from PIL import Image
 from raysuite.data.formats.tfrecord import encode_example, write_records
 from raysuite.data.processes import Count
 from raysuite.data.synthesis.pictures import Painter, Pixels
-from raysuite.data.synthesis.stand_in import Chunk, StandIn
+from raysuite.data.synthesis.plan import Chunk, SyntheticSet
 from raysuite.spec.datasets import CIFAR_FILES, IDX_FILES, NAMED
 
 Samples = Iterator[tuple[int, Pixels, int]]
@@ -28,7 +28,7 @@ Samples = Iterator[tuple[int, Pixels, int]]
 class Task:
     """What a process must know to write one chunk."""
 
-    stand_in: StandIn
+    synthetic: SyntheticSet
     chunk: Chunk
     folder: Path
 
@@ -57,8 +57,8 @@ def write_chunk(task: Task, count: Count) -> Written:
         "idx": _idx,
         "binary": _cifar_binary,
         "pickle": _cifar_pickle,
-    }[task.stand_in.form]
-    painter = _painter(task.stand_in)
+    }[task.synthetic.form]
+    painter = _painter(task.synthetic)
 
     def samples() -> Samples:
         for sample in range(task.chunk.first, task.chunk.first + task.chunk.images):
@@ -67,7 +67,7 @@ def write_chunk(task: Task, count: Count) -> Written:
 
     write(task, samples())
     digest, size = hashlib.sha256(), 0
-    for path in paths(task.stand_in, task.chunk):
+    for path in paths(task.synthetic, task.chunk):
         content = task.folder / path
         size += content.stat().st_size
         with content.open("rb") as file:
@@ -77,29 +77,29 @@ def write_chunk(task: Task, count: Count) -> Written:
     return Written(chunk.split, chunk.number, chunk.images, size, digest.hexdigest())
 
 
-def paths(stand_in: StandIn, chunk: Chunk) -> Iterator[str]:
+def paths(synthetic: SyntheticSet, chunk: Chunk) -> Iterator[str]:
     """The files of a chunk, relative to the set's folder."""
     split = chunk.split
-    if stand_in.form == "folder":
-        painter = _painter(stand_in)
+    if synthetic.form == "folder":
+        painter = _painter(synthetic)
         for sample in range(chunk.first, chunk.first + chunk.images):
-            yield image_path(stand_in, chunk, sample, painter.label(split, sample))
-    elif stand_in.form == "tfrecord":
+            yield image_path(synthetic, chunk, sample, painter.label(split, sample))
+    elif synthetic.form == "tfrecord":
         # TensorFlow's ImageNet files begin with "validation"
         name = "validation" if split == "val" else split
         shard = f"{name}-{chunk.number:05d}-of-{chunk.of:05d}"
         yield from (shard, f"{shard}.idx")
-    elif stand_in.form == "idx":
+    elif synthetic.form == "idx":
         yield from IDX_FILES[split]
     else:
-        yield CIFAR_FILES[stand_in.form][split][chunk.number]
+        yield CIFAR_FILES[synthetic.form][split][chunk.number]
 
 
-def image_path(stand_in: StandIn, chunk: Chunk, sample: int, label: int) -> str:
+def image_path(synthetic: SyntheticSet, chunk: Chunk, sample: int, label: int) -> str:
     """SPLIT/CLASS/NAME; ImageNet's names are like those of ILSVRC."""
-    name = stand_in.class_names[label]
-    file = f"{sample:08d}.{'png' if stand_in.quality is None else 'jpg'}"
-    if stand_in.name == "imagenet":
+    name = synthetic.class_names[label]
+    file = f"{sample:08d}.{'png' if synthetic.quality is None else 'jpg'}"
+    if synthetic.name == "imagenet":
         train = chunk.split == "train"
         file = f"{name}_{sample}.JPEG" if train else f"ILSVRC2012_val_{sample + 1:08d}.JPEG"
     return f"{chunk.split}/{name}/{file}"
@@ -117,14 +117,14 @@ def encode(pixels: Pixels, quality: int | None) -> bytes:
 
 
 @lru_cache(maxsize=1)
-def _painter(stand_in: StandIn) -> Painter:
-    return Painter(stand_in)
+def _painter(synthetic: SyntheticSet) -> Painter:
+    return Painter(synthetic)
 
 
 def _files(task: Task, samples: Samples) -> None:
     for sample, pixels, label in samples:
-        path = task.folder / image_path(task.stand_in, task.chunk, sample, label)
-        content = encode(pixels, task.stand_in.quality)
+        path = task.folder / image_path(task.synthetic, task.chunk, sample, label)
+        content = encode(pixels, task.synthetic.quality)
         try:
             path.write_bytes(content)
         except FileNotFoundError:
@@ -133,12 +133,12 @@ def _files(task: Task, samples: Samples) -> None:
 
 
 def _records(task: Task, samples: Samples) -> None:
-    first_label = NAMED[task.stand_in.name].first_label
-    shard, _ = paths(task.stand_in, task.chunk)
+    first_label = NAMED[task.synthetic.name].first_label
+    shard, _ = paths(task.synthetic, task.chunk)
     write_records(
         task.folder / shard,
         (
-            encode_example(encode(pixels, task.stand_in.quality), label + first_label)
+            encode_example(encode(pixels, task.synthetic.quality), label + first_label)
             for _, pixels, label in samples
         ),
     )
@@ -146,8 +146,8 @@ def _records(task: Task, samples: Samples) -> None:
 
 def _idx(task: Task, samples: Samples) -> None:
     """MNIST's files: http://yann.lecun.com/exdb/mnist, section "file formats"."""
-    shape = (task.chunk.images, task.stand_in.height, task.stand_in.width)
-    images, labels = (task.folder / name for name in paths(task.stand_in, task.chunk))
+    shape = (task.chunk.images, task.synthetic.height, task.synthetic.width)
+    images, labels = (task.folder / name for name in paths(task.synthetic, task.chunk))
     with images.open("wb") as pixel_file, labels.open("wb") as label_file:
         pixel_file.write(struct.pack(">HBB3I", 0, 8, 3, *shape))
         label_file.write(struct.pack(">HBBI", 0, 8, 1, shape[0]))
@@ -163,7 +163,7 @@ def _planes(pixels: Pixels) -> bytes:
 
 def _cifar_binary(task: Task, samples: Samples) -> None:
     """https://www.cs.toronto.edu/~kriz/cifar.html, "binary version"."""
-    (name,) = paths(task.stand_in, task.chunk)
+    (name,) = paths(task.synthetic, task.chunk)
     with (task.folder / name).open("wb") as file:
         for _, pixels, label in samples:
             file.write(bytes([label]) + _planes(pixels))
@@ -171,7 +171,7 @@ def _cifar_binary(task: Task, samples: Samples) -> None:
 
 def _cifar_pickle(task: Task, samples: Samples) -> None:
     """https://www.cs.toronto.edu/~kriz/cifar.html, "python version", with its keys of bytes."""
-    (name,) = paths(task.stand_in, task.chunk)
+    (name,) = paths(task.synthetic, task.chunk)
     numbers, labels, rows = [], [], []
     for sample, pixels, label in samples:
         numbers.append(f"{sample:08d}.png".encode())

@@ -95,7 +95,7 @@ def test_stated_names(tmp_path: Path) -> None:
     small_sets.write("imagenet-folder", tmp_path)
     (tmp_path / "val" / small_sets.SYNSETS[0]).rename(tmp_path / "away")
     assert run(tmp_path).exit_code == 1
-    # of ImageNet, validation may lack classes: stand-ins are small
+    # of ImageNet, validation may lack classes: synthetic sets are small
     assert run(tmp_path, "--name", "imagenet").exit_code == 0
 
 

@@ -68,7 +68,7 @@ def test_json_tells_what_lies_there(tmp_path: Path) -> None:
     assert first["images_per_s"] > 0
     assert again["images_per_s"] is None
     assert again["digest"] == first["digest"]
-    assert first["stand_in"]["seed"] == 0
+    assert first["synthetic"]["seed"] == 0
 
 
 @pytest.mark.parametrize("form", ["folder", "tfrecord"])
@@ -81,7 +81,7 @@ def test_what_was_made_is_found_in_order(tmp_path: Path, form: str) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["minst"], "no stand-in for 'minst'"),
+        (["minst"], "no synthetic data set for 'minst'"),
         (["mnist", "--size", "big"], "such as 64, or 500x375"),
         (["mnist", "--format", "tfrecords"], "valid: idx or folder or tfrecord"),
         (["mnist", "--address", "auto"], "may"),

@@ -13,7 +13,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from raysuite.cli import app
-from raysuite.cli.data import stand_ins_of
+from raysuite.cli.data import synthetic_sets_of
 from raysuite.cli.sweep_progress import SweepProgress, table, titles
 from raysuite.plan import RunPlan
 from raysuite.plan.space import count, drawn
@@ -129,12 +129,15 @@ def test_the_newest_sweep_of_a_name_is_gone_on_with(tmp_path: Path) -> None:
     assert (second.folder / "spec.yaml").read_text("utf-8") == SPEC
 
 
-def test_stand_ins_of_every_data_set_that_may_be_drawn(tmp_path: Path) -> None:
+def test_synthetic_sets_of_every_data_set_that_may_be_drawn(tmp_path: Path) -> None:
     text = SPEC.replace("data: digits\n", "")
     text = text.replace("  scheduler", "    data: {choice: DATA}\n  scheduler")
     data = f"[{{name: mnist, root: {tmp_path}/m}}, digits, {{name: cifar10, root: {tmp_path}/c}}]"
-    text = text.replace("DATA", data) + "stand_ins: {mnist: {images: 90}, cifar10: {images: 80}}\n"
-    found = stand_ins_of(Path(spec_file(tmp_path, text)), None)
+    text = (
+        text.replace("DATA", data)
+        + "synthetic_data: {mnist: {images: 90}, cifar10: {images: 80}}\n"
+    )
+    found = synthetic_sets_of(Path(spec_file(tmp_path, text)), None)
     assert [folder.parent for _, folder in found] == [tmp_path / "m", tmp_path / "c"]
 
 

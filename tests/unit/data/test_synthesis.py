@@ -9,17 +9,19 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
-from raysuite.data.synthesis import StandIn, plan_stand_in
+from raysuite.data.synthesis import SyntheticSet, plan_synthetic_set
 from raysuite.data.synthesis.pictures import Painter
-from raysuite.data.synthesis.stand_in import Split
+from raysuite.data.synthesis.plan import Split
 from raysuite.data.synthesis.writers import encode
 from raysuite.errors import UserError
 from raysuite.spec.datasets import NAMED
 
 
-def drawn(stand_in: StandIn, split: Split, count: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
+def drawn(
+    synthetic: SyntheticSet, split: Split, count: int
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """The first `count` pictures, as rows of values in 0..1, and their labels."""
-    painter = Painter(stand_in)
+    painter = Painter(synthetic)
     pairs = [painter.picture(split, sample) for sample in range(count)]
     rows = np.stack([pixels.ravel() for pixels, _ in pairs]) / 255
     return rows, np.array([label for _, label in pairs])
@@ -27,21 +29,21 @@ def drawn(stand_in: StandIn, split: Split, count: int) -> tuple[NDArray[Any], ND
 
 @pytest.mark.parametrize("name", NAMED)
 def test_whole_ones_have_the_papers_counts(name: str) -> None:
-    facts, stand_in = NAMED[name].facts, plan_stand_in(name)
-    found = (stand_in.train, stand_in.val, stand_in.classes, stand_in.channels)
+    facts, synthetic = NAMED[name].facts, plan_synthetic_set(name)
+    found = (synthetic.train, synthetic.val, synthetic.classes, synthetic.channels)
     assert found == (facts.train_samples, facts.val_samples, facts.classes, facts.channels)
-    chunks = list(stand_in.chunks())
+    chunks = list(synthetic.chunks())
     for split in ("train", "val"):
         firsts = [chunk.first for chunk in chunks if chunk.split == split]
         images = [chunk.images for chunk in chunks if chunk.split == split]
         assert firsts == np.cumsum([0, *images])[:-1].tolist()
-        assert sum(images) == stand_in.samples(split)
-    assert list(stand_in.class_names) == sorted(set(stand_in.class_names))
-    assert len(stand_in.class_names) == facts.classes
+        assert sum(images) == synthetic.samples(split)
+    assert list(synthetic.class_names) == sorted(set(synthetic.class_names))
+    assert len(synthetic.class_names) == facts.classes
 
 
 def test_imagenets_shards_are_those_of_tensorflow() -> None:
-    assert plan_stand_in("imagenet", "tfrecord").shards == (1024, 128)
+    assert plan_synthetic_set("imagenet", "tfrecord").shards == (1024, 128)
 
 
 @pytest.mark.parametrize(
@@ -59,8 +61,8 @@ def test_imagenets_shards_are_those_of_tensorflow() -> None:
 def test_parts_keep_classes_that_can_be_learned(
     name: str, options: dict[str, Any], train: int, val: int, classes: int
 ) -> None:
-    stand_in = plan_stand_in(name, **options)
-    assert (stand_in.train, stand_in.val, stand_in.classes) == (train, val, classes)
+    synthetic = plan_synthetic_set(name, **options)
+    assert (synthetic.train, synthetic.val, synthetic.classes) == (train, val, classes)
 
 
 @pytest.mark.parametrize(
@@ -87,32 +89,34 @@ def test_parts_keep_classes_that_can_be_learned(
 )
 def test_what_cannot_be_made_is_told(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as error:
-        plan_stand_in(name, **options)
+        plan_synthetic_set(name, **options)
     assert message in str(error.value)
 
 
 @pytest.mark.parametrize("name", NAMED)
 @pytest.mark.parametrize("content", ["natural", "noise"])
 def test_a_picture_depends_on_seed_split_and_number_alone(name: str, content: str) -> None:
-    stand_in = plan_stand_in(name, images=30, content=content)
-    forwards, backwards = Painter(stand_in), Painter(stand_in)
+    synthetic = plan_synthetic_set(name, images=30, content=content)
+    forwards, backwards = Painter(synthetic), Painter(synthetic)
     one = [forwards.picture("train", sample) for sample in range(4)]
     two = [backwards.picture("train", sample) for sample in (3, 2, 1, 0)][::-1]
     for (pixels, label), (same, same_label) in zip(one, two, strict=True):
         np.testing.assert_array_equal(pixels, same)
         assert label == same_label
-        assert pixels.shape[2] == stand_in.channels
-        assert sorted(pixels.shape[:2]) == sorted((stand_in.height, stand_in.width))
+        assert pixels.shape[2] == synthetic.channels
+        assert sorted(pixels.shape[:2]) == sorted((synthetic.height, synthetic.width))
     others = [
         forwards.picture("val", 0)[0],
-        Painter(plan_stand_in(name, images=30, content=content, seed=1)).picture("train", 0)[0],
+        Painter(plan_synthetic_set(name, images=30, content=content, seed=1)).picture("train", 0)[
+            0
+        ],
         *(pixels for pixels, _ in one[1:]),
     ]
     assert all(other.tobytes() != one[0][0].tobytes() for other in others)
 
 
 def test_every_class_has_its_share() -> None:
-    painter = Painter(plan_stand_in("imagenet", images=100, classes=7))
+    painter = Painter(plan_synthetic_set("imagenet", images=100, classes=7))
     labels = [painter.label("train", sample) for sample in range(28)]
     blocks = [labels[at : at + 7] for at in range(0, 28, 7)]
     assert [sorted(block) for block in blocks] == [list(range(7))] * 4
@@ -120,18 +124,18 @@ def test_every_class_has_its_share() -> None:
 
 
 def test_one_photograph_in_four_stands_upright() -> None:
-    painter = Painter(plan_stand_in("imagenet", images=200))
+    painter = Painter(plan_synthetic_set("imagenet", images=200))
     shapes = [painter.picture("train", sample)[0].shape for sample in range(60)]
     assert set(shapes) == {(375, 500, 3), (500, 375, 3)}
     assert 5 <= shapes.count((500, 375, 3)) <= 25
-    plain = Painter(plan_stand_in("imagenet", images=200, size=(80, 60)))
+    plain = Painter(plan_synthetic_set("imagenet", images=200, size=(80, 60)))
     assert {plain.picture("train", sample)[0].shape for sample in range(20)} == {(60, 80, 3)}
 
 
 def test_amplitudes_fall_with_frequency_as_those_of_photographs() -> None:
     """van der Schaaf and van Hateren 1996 find f^-0.94 on average, with a deviation of 0.2 between
     pictures; the patterns of the classes lie at low frequencies and steepen it somewhat."""
-    painter = Painter(plan_stand_in("highres", size=(256, 256)))
+    painter = Painter(plan_synthetic_set("highres", size=(256, 256)))
     window = np.hanning(256)[:, None] * np.hanning(256)
     power = np.zeros((256, 256))
     for sample in range(24):
@@ -145,31 +149,31 @@ def test_amplitudes_fall_with_frequency_as_those_of_photographs() -> None:
 
 
 def test_channels_go_together_as_in_photographs() -> None:
-    pixels, _ = drawn(plan_stand_in("cifar10"), "train", 300)
+    pixels, _ = drawn(plan_synthetic_set("cifar10"), "train", 300)
     correlation = np.corrcoef(pixels.reshape(-1, 3).T)
     assert 0.6 < correlation[0, 1] < 0.98
     assert 0.4 < correlation[0, 2] < 0.95
 
 
 def test_noise_is_uniform() -> None:
-    pixels, _ = drawn(plan_stand_in("highres", content="noise"), "train", 2)
+    pixels, _ = drawn(plan_synthetic_set("highres", content="noise"), "train", 2)
     counts = np.bincount((pixels.ravel() * 255).round().astype(int), minlength=256)
     expected = counts.sum() / 256
     assert (np.abs(counts - expected) < 6 * np.sqrt(expected)).all()
 
 
 def test_jpegs_of_500_x_375_take_about_100_kilobytes() -> None:
-    stand_in = plan_stand_in("imagenet")
-    painter = Painter(stand_in)
-    sizes = [len(encode(painter.picture("train", i)[0], stand_in.quality)) for i in range(40)]
+    synthetic = plan_synthetic_set("imagenet")
+    painter = Painter(synthetic)
+    sizes = [len(encode(painter.picture("train", i)[0], synthetic.quality)) for i in range(40)]
     assert 80_000 < np.mean(sizes) < 120_000
 
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10"])
 def test_a_linear_model_learns_the_classes(name: str) -> None:
-    stand_in = plan_stand_in(name)
-    train, labels = drawn(stand_in, "train", 1000)
-    val, truth = drawn(stand_in, "val", 500)
+    synthetic = plan_synthetic_set(name)
+    train, labels = drawn(synthetic, "train", 1000)
+    val, truth = drawn(synthetic, "val", 500)
     model = LogisticRegression(C=0.01 if name == "cifar10" else 0.1, max_iter=500)
     score = model.fit(train, labels).score(val, truth)
     assert score > 0.6  # 0.1 by chance
@@ -177,7 +181,7 @@ def test_a_linear_model_learns_the_classes(name: str) -> None:
 
 
 def test_no_model_learns_noise() -> None:
-    stand_in = plan_stand_in("cifar10", content="noise")
-    train, labels = drawn(stand_in, "train", 400)
-    val, truth = drawn(stand_in, "val", 400)
+    synthetic = plan_synthetic_set("cifar10", content="noise")
+    train, labels = drawn(synthetic, "train", 400)
+    val, truth = drawn(synthetic, "val", 400)
     assert LogisticRegression(C=0.01, max_iter=500).fit(train, labels).score(val, truth) < 0.2

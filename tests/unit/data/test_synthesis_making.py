@@ -18,9 +18,9 @@ from torchvision.datasets.mnist import read_image_file, read_label_file
 from raysuite.data import formats, prepare
 from raysuite.data.formats import open_source
 from raysuite.data.formats.tfrecord import decode_example, read_index
-from raysuite.data.synthesis import StandIn, make, plan_stand_in
+from raysuite.data.synthesis import SyntheticSet, make, plan_synthetic_set
+from raysuite.data.synthesis.making import locked
 from raysuite.data.synthesis.pictures import Painter
-from raysuite.data.synthesis.state import locked
 from raysuite.data.synthesis.writers import encode
 from raysuite.errors import DataError, UserError
 from raysuite.spec.data import DataOptions
@@ -29,9 +29,9 @@ from raysuite.spec.datasets import NAMED
 SMALL: dict[str, Any] = {"images": 20, "size": (32, 24)}
 
 
-def expected(stand_in: StandIn, split: Any) -> list[tuple[np.ndarray[Any, Any], int]]:
-    painter = Painter(stand_in)
-    return [painter.picture(split, sample) for sample in range(stand_in.samples(split))]
+def expected(synthetic: SyntheticSet, split: Any) -> list[tuple[np.ndarray[Any, Any], int]]:
+    painter = Painter(synthetic)
+    return [painter.picture(split, sample) for sample in range(synthetic.samples(split))]
 
 
 def hidden(folder: Path) -> list[str]:
@@ -39,20 +39,20 @@ def hidden(folder: Path) -> list[str]:
 
 
 def test_idx_files_as_torchvision_reads_them(tmp_path: Path) -> None:
-    stand_in = plan_stand_in("mnist", images=20)
-    make(stand_in, tmp_path / "set", 1)
+    synthetic = plan_synthetic_set("mnist", images=20)
+    make(synthetic, tmp_path / "set", 1)
     for split, prefix in (("train", "train"), ("val", "t10k")):
         images = read_image_file(str(tmp_path / "set" / f"{prefix}-images-idx3-ubyte")).numpy()
         labels = read_label_file(str(tmp_path / "set" / f"{prefix}-labels-idx1-ubyte")).tolist()
-        pairs = expected(stand_in, split)
+        pairs = expected(synthetic, split)
         np.testing.assert_array_equal(images, np.stack([pixels[..., 0] for pixels, _ in pairs]))
         assert labels == [label for _, label in pairs]
 
 
 @pytest.mark.parametrize("form", ["binary", "pickle"])
 def test_cifar_batches_as_their_page_describes_them(tmp_path: Path, form: str) -> None:
-    stand_in = plan_stand_in("cifar10", form, images=23)
-    make(stand_in, tmp_path / "set", 1)
+    synthetic = plan_synthetic_set("cifar10", form, images=23)
+    make(synthetic, tmp_path / "set", 1)
     suffix = ".bin" if form == "binary" else ""
     names = {"train": [f"data_batch_{i}{suffix}" for i in range(1, 6)]}
     names["val"] = [f"test_batch{suffix}"]
@@ -70,41 +70,41 @@ def test_cifar_batches_as_their_page_describes_them(tmp_path: Path, form: str) -
                 labels += batch[b"labels"]
                 planes.append(batch[b"data"])
         images = np.concatenate(planes).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-        pairs = expected(stand_in, split)
+        pairs = expected(synthetic, split)
         np.testing.assert_array_equal(images, np.stack([pixels for pixels, _ in pairs]))
         assert labels == [label for _, label in pairs]
 
 
 def test_imagenets_folders_are_named_as_ilsvrcs(tmp_path: Path) -> None:
-    stand_in = plan_stand_in("imagenet", **SMALL)
-    make(stand_in, tmp_path / "set", 1)
+    synthetic = plan_synthetic_set("imagenet", **SMALL)
+    make(synthetic, tmp_path / "set", 1)
     root = tmp_path / "set"
     found = {str(path.relative_to(root)) for path in root.rglob("*.JPEG")}
-    names = [f"n{label:08d}" for label in range(1, stand_in.classes + 1)]
+    names = [f"n{label:08d}" for label in range(1, synthetic.classes + 1)]
     wanted = {}
     for split in ("train", "val"):
-        for sample, (pixels, label) in enumerate(expected(stand_in, split)):
+        for sample, (pixels, label) in enumerate(expected(synthetic, split)):
             name = names[label]
             file = f"{name}_{sample}" if split == "train" else f"ILSVRC2012_val_{sample + 1:08d}"
-            wanted[f"{split}/{name}/{file}.JPEG"] = encode(pixels, stand_in.quality)
+            wanted[f"{split}/{name}/{file}.JPEG"] = encode(pixels, synthetic.quality)
     assert found == set(wanted)
     assert all((root / path).read_bytes() == content for path, content in wanted.items())
 
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10"])
 def test_small_images_are_lossless_files(tmp_path: Path, name: str) -> None:
-    stand_in = plan_stand_in(name, "folder", images=10)
-    make(stand_in, tmp_path / "set", 1)
-    for sample, (pixels, label) in enumerate(expected(stand_in, "train")):
-        file = f"train/{stand_in.class_names[label]}/{sample:08d}.png"
+    synthetic = plan_synthetic_set(name, "folder", images=10)
+    make(synthetic, tmp_path / "set", 1)
+    for sample, (pixels, label) in enumerate(expected(synthetic, "train")):
+        file = f"train/{synthetic.class_names[label]}/{sample:08d}.png"
         with Image.open(tmp_path / "set" / file) as image:
             np.testing.assert_array_equal(np.asarray(image), pixels.squeeze())
 
 
 @pytest.mark.parametrize(("name", "first"), [("imagenet", 1), ("highres", 0)])
 def test_records_count_labels_as_tensorflow_does(tmp_path: Path, name: str, first: int) -> None:
-    stand_in = plan_stand_in(name, "tfrecord", shards=3, **SMALL)
-    make(stand_in, tmp_path / "set", 1)
+    synthetic = plan_synthetic_set(name, "tfrecord", shards=3, **SMALL)
+    make(synthetic, tmp_path / "set", 1)
     shards = {"train": [f"train-{i:05d}-of-00003" for i in range(3)]}
     shards["val"] = ["validation-00000-of-00001"]
     for split, files in shards.items():
@@ -114,20 +114,20 @@ def test_records_count_labels_as_tensorflow_does(tmp_path: Path, name: str, firs
             for offset, size in read_index(tmp_path / "set" / f"{file}.idx").tolist():
                 record = content[offset + 12 : offset + size - 4]
                 found.append(decode_example(record, file))
-        pairs = expected(stand_in, split)
+        pairs = expected(synthetic, split)
         assert [label for _, label in found] == [label + first for _, label in pairs]
-        assert found[0][0] == encode(pairs[0][0], stand_in.quality)
+        assert found[0][0] == encode(pairs[0][0], synthetic.quality)
         with Image.open(io.BytesIO(found[-1][0])) as image:
             assert (image.format, image.size) == ("JPEG", (32, 24))
     names = (tmp_path / "set" / "classes.txt").read_text().splitlines()
-    assert tuple(names) == stand_in.class_names
+    assert tuple(names) == synthetic.class_names
 
 
 def test_a_manifest_tells_what_lies_there(tmp_path: Path) -> None:
-    stand_in = plan_stand_in("mnist", images=20, seed=7)
-    made = make(stand_in, tmp_path / "set", 1)
+    synthetic = plan_synthetic_set("mnist", images=20, seed=7)
+    made = make(synthetic, tmp_path / "set", 1)
     manifest = json.loads((tmp_path / "set" / "manifest.json").read_text())
-    assert manifest["stand_in"] == {"version": 1, **stand_in.parameters}
+    assert manifest["synthetic"] == {"version": 1, **synthetic.parameters}
     assert manifest["images"] == {"train": 20, "val": 10}
     files = [p for p in (tmp_path / "set").iterdir() if p.name != "manifest.json"]
     assert manifest["bytes"] == made.bytes == sum(path.stat().st_size for path in files)
@@ -136,17 +136,17 @@ def test_a_manifest_tells_what_lies_there(tmp_path: Path) -> None:
 
 
 def test_a_complete_one_is_left_as_it_is(tmp_path: Path) -> None:
-    stand_in = plan_stand_in("mnist", images=20)
-    first = make(stand_in, tmp_path / "set", 1)
+    synthetic = plan_synthetic_set("mnist", images=20)
+    first = make(synthetic, tmp_path / "set", 1)
     told: list[int] = []
-    again = make(stand_in, tmp_path / "set", 1, count=told.append)
+    again = make(synthetic, tmp_path / "set", 1, count=told.append)
     assert (again.written, again.drawn, again.digest) == (0, 0, first.digest)
     assert sum(told) == 30
 
 
 def test_another_one_is_not_replaced_unasked(tmp_path: Path) -> None:
-    make(plan_stand_in("mnist", images=20), tmp_path / "set", 1)
-    other = plan_stand_in("mnist", images=30, seed=1)
+    make(plan_synthetic_set("mnist", images=20), tmp_path / "set", 1)
+    other = plan_synthetic_set("mnist", images=30, seed=1)
     with pytest.raises(
         UserError, match=r"train 20 instead of 30, .*seed 0 instead of 1\); --force"
     ):
@@ -161,10 +161,10 @@ def test_what_others_wrote_is_left_alone(tmp_path: Path, force: bool) -> None:
     folder.mkdir()
     (folder / "train").write_text("precious")
     with pytest.raises(UserError, match="did not write; they are left alone"):
-        make(plan_stand_in("mnist", images=20), folder, 1, force)
+        make(plan_synthetic_set("mnist", images=20), folder, 1, force)
     assert (folder / "train").read_text() == "precious"
     with pytest.raises(UserError, match="is a file"):
-        make(plan_stand_in("mnist", images=20), folder / "train", 1, force)
+        make(plan_synthetic_set("mnist", images=20), folder / "train", 1, force)
 
 
 class StopError(Exception):
@@ -173,7 +173,7 @@ class StopError(Exception):
 
 @pytest.mark.parametrize(("name", "form"), [("imagenet", "folder"), ("imagenet", "tfrecord")])
 def test_one_that_was_broken_off_is_gone_on_with(tmp_path: Path, name: str, form: str) -> None:
-    stand_in = plan_stand_in(
+    synthetic = plan_synthetic_set(
         name, form, images=600, size=(32, 24), shards=4 if form == "tfrecord" else None
     )
     done = 0
@@ -185,7 +185,7 @@ def test_one_that_was_broken_off_is_gone_on_with(tmp_path: Path, name: str, form
             raise StopError
 
     with pytest.raises(StopError):
-        make(stand_in, tmp_path / "set", 1, count=stop)
+        make(synthetic, tmp_path / "set", 1, count=stop)
     assert not (tmp_path / "set").exists()
     assert hidden(tmp_path) == [".set.making"]
     work = tmp_path / ".set.making"
@@ -196,8 +196,8 @@ def test_one_that_was_broken_off_is_gone_on_with(tmp_path: Path, name: str, form
     with journal.open("a") as file:
         file.write('{"split": "tra')
     told: list[int] = []
-    resumed = make(stand_in, tmp_path / "set", 1, count=told.append)
-    undisturbed = make(stand_in, tmp_path / "other", 1)
+    resumed = make(synthetic, tmp_path / "set", 1, count=told.append)
+    undisturbed = make(synthetic, tmp_path / "other", 1)
     assert resumed.digest == undisturbed.digest
     assert resumed.written == resumed.chunks - whole
     assert sum(told) == resumed.images
@@ -210,7 +210,7 @@ def test_one_that_was_broken_off_is_gone_on_with(tmp_path: Path, name: str, form
 
 
 def test_a_chunk_that_was_cut_is_written_again(tmp_path: Path) -> None:
-    stand_in = plan_stand_in("imagenet", "tfrecord", images=30, size=(32, 24), shards=3)
+    synthetic = plan_synthetic_set("imagenet", "tfrecord", images=30, size=(32, 24), shards=3)
     done = 0
 
     def stop(images: int) -> None:
@@ -220,10 +220,10 @@ def test_a_chunk_that_was_cut_is_written_again(tmp_path: Path) -> None:
             raise StopError
 
     with pytest.raises(StopError):
-        make(stand_in, tmp_path / "set", 1, count=stop)
+        make(synthetic, tmp_path / "set", 1, count=stop)
     shard = tmp_path / ".set.making" / "train-00000-of-00003"
     shard.write_bytes(shard.read_bytes()[:-1])
-    assert make(stand_in, tmp_path / "set", 1).digest == make(stand_in, tmp_path / "b", 1).digest
+    assert make(synthetic, tmp_path / "set", 1).digest == make(synthetic, tmp_path / "b", 1).digest
 
 
 def test_another_one_that_was_begun_is_told(tmp_path: Path) -> None:
@@ -231,25 +231,25 @@ def test_another_one_that_was_begun_is_told(tmp_path: Path) -> None:
         raise StopError
 
     with pytest.raises(StopError):
-        make(plan_stand_in("mnist", images=20), tmp_path / "set", 1, count=stop)
-    other = plan_stand_in("mnist", images=30)
-    with pytest.raises(UserError, match="another stand-in was begun in"):
+        make(plan_synthetic_set("mnist", images=20), tmp_path / "set", 1, count=stop)
+    other = plan_synthetic_set("mnist", images=30)
+    with pytest.raises(UserError, match="another synthetic set was begun in"):
         make(other, tmp_path / "set", 1)
     assert make(other, tmp_path / "set", 1, force=True).images == 40
 
 
 def test_a_disk_that_is_too_small_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"are needed and .* are free"):
-        make(plan_stand_in("mnist", images=10**12), tmp_path / "set", 1)
+        make(plan_synthetic_set("mnist", images=10**12), tmp_path / "set", 1)
 
 
 def test_a_second_writer_waits_for_the_first(tmp_path: Path) -> None:
-    stand_in = plan_stand_in("mnist", images=20)
+    synthetic = plan_synthetic_set("mnist", images=20)
     waits, ends = threading.Event(), threading.Event()
     second: list[int] = []
 
     def write() -> None:
-        second.append(make(stand_in, tmp_path / "set", 1, waiting=waits.set).written)
+        second.append(make(synthetic, tmp_path / "set", 1, waiting=waits.set).written)
         ends.set()
 
     with locked(tmp_path / "set", lambda: None):
@@ -265,12 +265,12 @@ def test_a_second_writer_waits_for_the_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "form"), [(n, form) for n in NAMED for form in NAMED[n].formats])
 def test_raysuite_reads_what_it_made(tmp_path: Path, name: str, form: Any) -> None:
     size = None if name in ("mnist", "cifar10") else (32, 24)
-    stand_in = plan_stand_in(name, form, images=20, size=size)
-    make(stand_in, tmp_path / "set", 1)
+    synthetic = plan_synthetic_set(name, form, images=20, size=size)
+    make(synthetic, tmp_path / "set", 1)
     data = DataOptions(name=name, format=form, path=str(tmp_path / "set"))
     counts = formats.count(data)
     assert not isinstance(counts, str)
-    assert (counts.train, counts.val) == (stand_in.train, stand_in.val)
+    assert (counts.train, counts.val) == (synthetic.train, synthetic.val)
     facts = NAMED[name].facts
     facts = replace(
         facts, train_samples=counts.train, val_samples=counts.val, classes=len(counts.classes)
@@ -278,11 +278,11 @@ def test_raysuite_reads_what_it_made(tmp_path: Path, name: str, form: Any) -> No
     prepared = prepare(data, facts, tmp_path / "cache")
     for split in ("train", "val"):
         source = open_source(prepared, split)
-        found = [source.read(sample) for sample in range(stand_in.samples(split))]
+        found = [source.read(sample) for sample in range(synthetic.samples(split))]
         source.close()
-        written = expected(stand_in, split)
+        written = expected(synthetic, split)
         if prepared.encoded:
-            kept = [(encode(pixels, stand_in.quality), label) for pixels, label in written]
+            kept = [(encode(pixels, synthetic.quality), label) for pixels, label in written]
         else:
             kept = [(pixels.tobytes(), label) for pixels, label in written]
         # a folder's samples are numbered by class and name

@@ -76,7 +76,7 @@ def test_sets_below_a_root(tmp_path: Path) -> None:
 def test_a_stand_in_that_is_asked_for_is_named(tmp_path: Path) -> None:
     data = DataOptions(name="mnist", root=str(tmp_path))
     with pytest.raises(SpecError, match="asks for: `raysuite data make SPEC --scale laptop`"):
-        plans_of(data, stand_ins={"mnist": {"images": 9}}, scale="laptop")
+        plans_of(data, synthetic_data={"mnist": {"images": 9}}, scale="laptop")
 
 
 def test_a_set_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ def test_valid_specs_fit(text: str) -> None:
         "matrix: {model.options.width.deep: [1, 2], strategy.zero_stage: [1]}\n",
         "matrix: {'data.name, training.epochs': [[digits, 1], [mnist, 2]]}\n",
         "scales: {laptop: {training.epochs: 1, matrix: {seed: [1]}}}\n",
-        "stand_ins: {mnist: {images: 700}, imagenet: {size: 64x48, fraction: 0.1}}\n",
+        "synthetic_data: {mnist: {images: 700}, imagenet: {size: 64x48, fraction: 0.1}}\n",
         "search: {trials: 3, space: {optimizer.lr: {loguniform: [0.1, 1]}}, scheduler: asha}\n",
         "search: {space: {seed: {grid: [0, 1]}}, searcher: {name: optuna, sampler: nsga2}}\n",
     ],

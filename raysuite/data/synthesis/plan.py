@@ -1,4 +1,4 @@
-"""StandIn: what a synthetic set consists of, decided before a pixel is drawn."""
+"""SyntheticSet: what a synthetic set consists of, decided before a pixel is drawn."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class StandIn:
+class SyntheticSet:
     """Everything that the files depend on; equal ones have equal bytes, however made."""
 
     name: str
@@ -113,7 +113,7 @@ class StandIn:
         )
 
 
-def plan_stand_in(
+def plan_synthetic_set(
     name: str,
     form: str | None = None,
     *,
@@ -125,8 +125,8 @@ def plan_stand_in(
     seed: int = 0,
     quality: int | None = None,
     shards: int | None = None,
-) -> StandIn:
-    """Decide what the stand-in of a named set consists of; what is None is as in the paper.
+) -> SyntheticSet:
+    """Decide what a synthetic version of a named set consists of; None: as in the paper.
 
     `images` are training images; validation images keep the paper's proportion, but for one of
     each class at least. Where fewer training images than ten a class would come of it, sets with
@@ -154,7 +154,7 @@ def plan_stand_in(
             else f"quality {quality}: {name} as {chosen} holds no JPEGs; leave it out"
         )
     width, height = _size(name, chosen, size)
-    return StandIn(
+    return SyntheticSet(
         name=name,
         form=chosen,
         train=train,
@@ -174,7 +174,7 @@ def plan_stand_in(
 def _known(name: str) -> NamedSet:
     if name not in NAMED:
         hint = "; digits needs none: it comes with scikit-learn" if name == "digits" else ""
-        raise UserError(f"no stand-in for {name!r}; valid are {', '.join(NAMED)}{hint}")
+        raise UserError(f"no synthetic data set for {name!r}; valid are {', '.join(NAMED)}{hint}")
     return NAMED[name]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from raysuite.data.synthesis import Made, StandIn, make
+from raysuite.data.synthesis import Made, SyntheticSet, make
 from raysuite.errors import RaysuiteError
 from raysuite.spec.datasets import default_path
 
@@ -36,7 +36,7 @@ class _Refused:
 
 
 def make_on_nodes(
-    stand_in: StandIn,
+    synthetic: SyntheticSet,
     folder: Path | None,
     workers: int | None,
     force: bool,
@@ -56,7 +56,7 @@ def make_on_nodes(
     task = ray.remote(num_cpus=0, max_retries=0, num_returns="streaming")(_make_here)
     pending: dict[Any, str] = {
         task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(
-            stand_in, folder, workers, force
+            synthetic, folder, workers, force
         ): node
         for node in nodes
     }
@@ -83,7 +83,7 @@ def make_on_nodes(
 
 
 def _make_here(
-    stand_in: StandIn, folder: Path | None, workers: int | None, force: bool
+    synthetic: SyntheticSet, folder: Path | None, workers: int | None, force: bool
 ) -> Iterator[int | Made | _Refused]:
     """On the node: images as they are done, then what became of it."""
     told: SimpleQueue[int | Made | Exception] = SimpleQueue()
@@ -92,8 +92,8 @@ def _make_here(
         try:
             told.put(
                 make(
-                    stand_in,
-                    folder or default_path(stand_in.name, stand_in.form),
+                    synthetic,
+                    folder or default_path(synthetic.name, synthetic.form),
                     workers or len(os.sched_getaffinity(0)),
                     force,
                     told.put,
