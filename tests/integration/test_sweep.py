@@ -127,7 +127,7 @@ def test_a_trial_raises_the_best_one_wins_and_asha_ends_a_poor_one(workplace):
     assert winner.number == 1
     assert winner.goals["accuracy"] > 0.8
     assert (results.folder / "best.yaml").is_file()
-    assert command.stdout == ""
+    assert command.stdout.split() == [str(results.folder)]
     assert "Traceback" not in command.stderr
 
 
