@@ -36,6 +36,7 @@ from raysuite.records import (
     RunStarted,
     RunStopped,
     SamplesSkipped,
+    StagesMeasured,
     TimeShares,
     run_figures,
 )
@@ -360,6 +361,7 @@ class Progress(LiveView):
             | RunPruned
             | RunStopped
             | SamplesSkipped
+            | StagesMeasured
             | TimeShares,
         ):
             return  # the live part shows it
@@ -471,7 +473,7 @@ def event(run: RunState, record: Record) -> str | None:
             )
         case RunCosts():
             return None
-        case TimeShares():
+        case TimeShares() | StagesMeasured():
             return record.words
         case RunFinished():
             figures, parts = run.figures(), []

@@ -303,7 +303,7 @@ def _counted(plan: RunPlan) -> tuple[list[LayerCost], list[int]]:
     if plan.schedule is None:
         return counted, []
     from raysuite.parallel.pipeline.blocks import blocks_of
-    from raysuite.parallel.pipeline.engine import stage_sizes
+    from raysuite.parallel.pipeline.partition import stage_sizes
 
     blocks = blocks_of(model)
     names = {id(module): name for name, module in model.named_modules()}

@@ -57,6 +57,8 @@ class StepSettings:
     memory_format: str = "contiguous"
     """Of the images that the model is given, and, where the framework allows it, of its weights:
     contiguous or channels_last."""
+    image: tuple[int, int, int] = (3, 32, 32)
+    """Channels, height and width."""
 
 
 class Strategy(Protocol):

@@ -23,6 +23,8 @@ from raysuite.records.schema import (
     RunCosts,
     RunStarted,
     SamplesSkipped,
+    Slot,
+    StagesMeasured,
     TimeShares,
 )
 from raysuite.records.statistics import Ratio, Stat, ratio_of_means, summarize
@@ -52,6 +54,8 @@ __all__ = [
     "RunStopped",
     "SamplesSkipped",
     "Sink",
+    "Slot",
+    "StagesMeasured",
     "Stat",
     "StopReason",
     "TimeShares",

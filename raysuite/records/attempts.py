@@ -11,6 +11,7 @@ from raysuite.records.schema import (
     RunCosts,
     RunStarted,
     SamplesSkipped,
+    StagesMeasured,
     TimeShares,
 )
 
@@ -20,6 +21,7 @@ _OF_AN_ATTEMPT = (
     RunPruned,
     RunStopped,
     SamplesSkipped,
+    StagesMeasured,
     TimeShares,
     RunCosts,
 )

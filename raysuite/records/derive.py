@@ -21,6 +21,7 @@ from raysuite.records.schema import (
     RunCosts,
     RunStarted,
     SamplesSkipped,
+    StagesMeasured,
     TimeShares,
 )
 from raysuite.records.shares import Shares, run_shares
@@ -85,6 +86,7 @@ class RunFigures:
     epochs_to_accuracy: int | None = None
     """Epochs up to and with that validation: what was learnt, whatever the pace."""
     shares: Shares | None = None
+    stages: StagesMeasured | None = None
     """Where the time of the profiled steps went. None unless profiled, and the gate was passed."""
     costs: Costs | None = None
     """Operations, traffic, energy. None unless the gate was passed."""
@@ -194,6 +196,7 @@ def run_figures(plan: Plan, records: Sequence[Record]) -> RunFigures:
         other_cores=_other_cores(epochs),
         epochs_to_accuracy=_epochs_to(target, learnt) if may_tell_speed else None,
         shares=run_shares(profiled),
+        stages=_last(counted, StagesMeasured) if may_tell_speed else None,
         costs=run_costs(plan, _last(counted, RunCosts), profiled, steady, epoch_seconds, throughput)
         if may_tell_speed
         else None,

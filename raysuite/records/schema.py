@@ -5,7 +5,7 @@ Times are seconds; `time` is the wall clock in seconds since 1970 (UTC). Memory 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -217,6 +217,76 @@ class TimeShares(RecordBase):
         )
 
 
+class Slot(NamedTuple):
+    """An operation of a worker of a pipeline, in seconds since the window began."""
+
+    kind: Literal["forward", "backward", "update"]
+    micro_batch: int
+    stage: int
+    begin: float
+    """Once its input was there."""
+    end: float
+
+
+class StagesMeasured(RecordBase):
+    """What the stages of a pipeline did in some steps, after the training that is timed.
+
+    Lists hold a value per worker of all copies, unless they say otherwise. Devices are waited for
+    in every operation, which they are not in training.
+    """
+
+    kind: Literal["stages_measured"] = "stages_measured"
+    schedule: str
+    stages: int
+    micro_batches: int
+    steps: int
+    """Optimiser steps of the window; an asynchronous pipeline is full at its begin."""
+    partition: list[int]
+    """Blocks per stage."""
+    window_seconds: float
+    """From a barrier before the first step to the end of the slowest worker's last one."""
+    forward_seconds: list[float]
+    """In the window, without waiting for other workers; recomputation counts as backward."""
+    backward_seconds: list[float]
+    update_seconds: list[float]
+    wait_seconds: list[float]
+    """For activations, gradients and other copies."""
+    bubble: list[float]
+    """Share of the window in which the worker does none of the three."""
+    ideal_bubble: float
+    """Of the schedule, were all stages equally fast and transfers free; 0 of asynchronous ones."""
+    weight_bytes: list[int]
+    """Of one version."""
+    versions: list[int]
+    """The most that were held at a time."""
+    activation_bytes: list[int]
+    """The most at a time that passes forward kept for those backward, weights apart."""
+    sent_bytes: list[int]
+    """To other stages, in one step."""
+    slots: list[list[Slot]]
+    """[workers of the first copy][operations] of the window's first step."""
+    block_seconds: list[tuple[float, float]] = Field(default_factory=list)
+    """(forward, backward) of each block with one micro-batch, where they were measured to balance
+    the stages."""
+
+    @property
+    def imbalance(self) -> float:
+        """The slowest worker's time in passes, relative to their mean."""
+        each = [f + b for f, b in zip(self.forward_seconds, self.backward_seconds, strict=True)]
+        return max(each) * len(each) / sum(each) if sum(each) > 0 else 1.0
+
+    @property
+    def words(self) -> str:
+        """In one line."""
+        idle = sum(self.bubble) / len(self.bubble)
+        kept = max(self.activation_bytes) / 2**20
+        return (
+            f"{self.schedule}: bubble {idle:.0%} (with equal stages {self.ideal_bubble:.0%}), "
+            f"slowest stage {self.imbalance:.2f} times the mean, activations up to {kept:.1f} MiB, "
+            f"up to {max(self.versions)} version{'s' if max(self.versions) > 1 else ''} of weights"
+        )
+
+
 Record = Annotated[
     BatchFound
     | RunStarted
@@ -225,6 +295,7 @@ Record = Annotated[
     | EpochFinished
     | RunCosts
     | TimeShares
+    | StagesMeasured
     | RunFinished
     | RunFailed
     | RunPruned

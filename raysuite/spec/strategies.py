@@ -384,9 +384,13 @@ class PipelineOptions(_StrategyOptions):
     """Into how many micro-batches a copy's share of the global batch is cut: pipelines' name for
     `training.accumulate`. `pipedream` has 1 where it is left out."""
     partition: Literal["auto"] | tuple[int, ...] = "auto"
-    """Blocks of the network per stage, such as `[5, 6]`. `auto`: the largest number of parameters
-    of a stage is as small as it can be."""
+    """Blocks of the network per stage, such as `[5, 6]`. `auto`: as `balance` says."""
     # left out where they are not set, so that runs keep their ids
+    balance: Literal["time", "memory", "parameters"] = Field(
+        default="parameters", exclude_if=lambda value: value == "parameters"
+    )
+    """Of what the largest sum of a stage is made as small as it can be: `parameters`; `time` of
+    both passes or `memory` with activations, which are measured on the first worker before."""
     chunks: int = Field(default=1, ge=1, exclude_if=lambda value: value == 1)
     """Stages on each worker in `interleaved_1f1b`: `stages` is a multiple of it."""
     replicas: tuple[int, ...] | None = Field(default=None, exclude_if=lambda value: value is None)
@@ -404,7 +408,7 @@ class PipelineOptions(_StrategyOptions):
         "model.freeze": ((),),
         "optimizer.name": ("sgd", "adamw"),
         "optimizer.lr_factors": ({},),
-        "measure.profile": ("off",),
+        "measure.profile": ("off",),  # torch 2.15's trace of Gloo's send and recv ends in bad_alloc
         "resources.elastic": (False,),
     }
 
@@ -498,7 +502,7 @@ class PipelineOptions(_StrategyOptions):
         return "strategy.micro_batches"
 
     def examined(self) -> Self:
-        return self.model_copy(update={"partition": "auto"})
+        return self.model_copy(update={"partition": "auto", "balance": "parameters"})
 
     def pipeline(self, micro_batches: int) -> Schedule:
         replicas = self.replicas or (1,) * (self.stages // self.chunks)

@@ -29,6 +29,7 @@ from raysuite.records import (
     RunFinished,
     RunStopped,
     SamplesSkipped,
+    StagesMeasured,
     TimeShares,
 )
 from raysuite.records.live import live_file
@@ -133,7 +134,7 @@ def _tell(plan: RunPlan, record: Record) -> None:
                 f"{record.images / record.seconds:.0f} images/s",
                 flush=True,
             )
-        case TimeShares(words=words):
+        case TimeShares(words=words) | StagesMeasured(words=words):
             print(f"{plan.title}: {words}", flush=True)
         case RunStopped():
             why = STOPPED[record.reason]

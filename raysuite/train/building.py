@@ -52,6 +52,7 @@ def build_engine(
             precision=training.precision,
             label_smoothing=training.label_smoothing,
             memory_format=plan.memory_format,
+            image=(plan.dataset.channels, plan.dataset.image_size, plan.dataset.image_size),
         ),
     )
     return engine, average

@@ -160,7 +160,8 @@ def load_rank(folder: Path, world: World, models: Sequence[nn.Module]) -> dict[s
     state = torch.load(_rank_file(folder, world), map_location="cpu", weights_only=True)
     with torch.no_grad():
         for name, buffer in _buffers(models):
-            buffer.copy_(state["buffers"][name])
+            if name in state["buffers"]:  # a stage of a pipeline may hold others than before
+                buffer.copy_(state["buffers"][name])
     found: dict[str, Tensor] = state["draws"]
     return found
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, World, set_lr
 from raysuite.parallel.pipeline.blocks import blocks_of
-from raysuite.parallel.pipeline.engine import stage_sizes
+from raysuite.parallel.pipeline.partition import stage_sizes
 from raysuite.parallel.single import Single, SingleEngine
 from raysuite.spec.strategies import PipelineOptions
 

@@ -62,7 +62,7 @@ def mistakes(plan: RunPlan) -> list[Mistake]:
 def _uncut(plan: RunPlan) -> dict[str, str]:
     """Why this plan's network cannot be cut into its stages, by key; empty where it can be."""
     from raysuite.parallel.pipeline.blocks import blocks_of
-    from raysuite.parallel.pipeline.engine import stage_sizes
+    from raysuite.parallel.pipeline.partition import stage_sizes
 
     assert isinstance(plan.spec.strategy, PipelineOptions)
     try:

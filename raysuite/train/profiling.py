@@ -54,7 +54,7 @@ def profile(loop: TrainingLoop, trace: Path | None = None) -> TimeShares | None:
     """
     began = time.perf_counter()
     measure = loop.plan.spec.measure
-    steps = _Steps(loop, measure.warmup_steps + _SETTLING_STEPS + measure.profile_steps)
+    steps = Steps(loop, measure.warmup_steps + _SETTLING_STEPS + measure.profile_steps)
     if measure.profile == "nsight":
         steps.take(measure.warmup_steps + _SETTLING_STEPS)
         with _seen_by_nsys():
@@ -121,7 +121,7 @@ def _record(
     )
 
 
-class _Steps:
+class Steps:
     """Training steps that go on where the last epoch ended."""
 
     def __init__(self, loop: TrainingLoop, steps: int) -> None:

@@ -26,6 +26,7 @@ from raysuite.train.examination import same_on_all_ranks
 from raysuite.train.loop import TrainingLoop
 from raysuite.train.profiling import profile
 from raysuite.train.skipping import bad_samples
+from raysuite.train.stages import measure_stages
 from raysuite.train.stopping import AskedToStop, Prune, Stop, Watch, never
 
 _DRIFTED = (
@@ -176,6 +177,8 @@ def execute(
         yield run_costs(plan, world, loop.engine.comm)
         if plan.spec.measure.profile != "off" and (shares := profile(loop, trace_file)):
             yield shares
+        if stages := measure_stages(loop):
+            yield stages
         yield finished
     finally:
         if loop is not None:

@@ -34,7 +34,7 @@ from tests.contract.launches import write
 BATCH, SAMPLES, MICRO_BATCHES = 16, 37, 4
 """The last batch holds 5 samples: micro-batches of 2, and of 1 with 1 of padding."""
 FACTS = DatasetFacts(train_samples=SAMPLES, val_samples=1, classes=10, channels=3, image_size=16)
-STEPS = StepSettings(BATCH // MICRO_BATCHES, MICRO_BATCHES, label_smoothing=0.1)
+STEPS = StepSettings(BATCH // MICRO_BATCHES, MICRO_BATCHES, label_smoothing=0.1, image=(3, 16, 16))
 ALONE = World(0, 1, 0, torch.device("cpu"))
 
 

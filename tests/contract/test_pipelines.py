@@ -3,13 +3,16 @@ asynchronous one is a process that applies gradients as late, with the same vers
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from raysuite.records import Results, results_figures
 from raysuite.spec.strategies import PipelineOptions
 from tests.contract.launches import found_by
 from tests.contract.pipeline_worker import flaws
+from tests.ranks import ranks
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -24,7 +27,7 @@ def pipelines(stages: int, copies: int) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {
         name: {"schedule": name, **plain} for name in ("model_parallel", "gpipe", "1f1b")
     }
-    found["recompute"] = {"schedule": "gpipe", "recompute": True, **plain}
+    found["recompute"] = {"schedule": "gpipe", "recompute": True, "balance": "time", **plain}
     if each % stages == 0:
         found["interleaved"] = {"schedule": "interleaved_1f1b", "chunks": 2, **plain}
         found["interleaved"]["stages"] = 2 * stages
@@ -88,8 +91,8 @@ def cases(gate: bool) -> list[Any]:
 
 @pytest.mark.parametrize(("launch", "name", "network"), cases(gate=False))
 def test_equal_to_one_process(launch: Launch, name: str, network: str) -> None:
-    ranks = found(launch, f"{name} {network}")
-    for each in ranks:
+    each_rank = found(launch, f"{name} {network}")
+    for each in each_rank:
         assert max(each[key] for key in ("state", "logits", "losses")) <= TOLERANCE, each
         assert each["resumed"] == 0.0
         assert each["resumed alone"] <= TOLERANCE
@@ -97,15 +100,17 @@ def test_equal_to_one_process(launch: Launch, name: str, network: str) -> None:
     schedule = options.pipeline(options.micro_batches)
     if max(schedule.replicas) == 1:
         copies = launch[0] // schedule.workers
-        assert sum(each["own parameters"] for each in ranks) == copies * ranks[0]["parameters"]
-    assert max(each["own parameters"] for each in ranks) < ranks[0]["parameters"]
+        assert (
+            sum(each["own parameters"] for each in each_rank) == copies * each_rank[0]["parameters"]
+        )
+    assert max(each["own parameters"] for each in each_rank) < each_rank[0]["parameters"]
     if name == "pipedream":
         stages = range(options.stages)
-        assert [each["versions"] for each in ranks[: options.stages]] == [
+        assert [each["versions"] for each in each_rank[: options.stages]] == [
             options.stages - stage for stage in stages
         ]
     elif name in ("2bw", "2-1-1"):
-        assert {each["versions"] for each in ranks} == {2}
+        assert {each["versions"] for each in each_rank} == {2}
 
 
 @pytest.mark.parametrize(("launch", "name", "network"), cases(gate=True))
@@ -119,3 +124,42 @@ def test_the_gate_passes_it_and_refuses_every_defect(
         passes.add("BatchNorm frozen")
     for each in found(launch, f"{name} gate"):
         assert each == {flaw: flaw in passes for flaw in flaws(options, launch[0])}
+
+
+RUNS = """
+name: runs
+model: resnet20
+data: digits
+strategy: pipeline
+training: {epochs: 1, global_batch: 256}
+measure: {warmup_steps: 0}
+resources: {workers: 2, device: cpu}
+matrix:
+  strategy:
+  - {name: pipeline, schedule: 1f1b, micro_batches: 8, balance: memory}
+  - {name: pipeline, schedule: gpipe, micro_batches: 8, partition: [5, 6]}
+  - {name: pipeline, schedule: gpipe, micro_batches: 8, partition: [5, 6], recompute: true}
+  - {name: pipeline, schedule: pipedream, partition: [5, 6]}
+"""
+
+
+def test_runs_record_what_their_stages_do(tmp_path: Path) -> None:
+    (tmp_path / "runs.yaml").write_text(RUNS)
+    ranks(2, "raysuite.train", tmp_path / "runs.yaml", "--results", tmp_path / "results")
+    figures = results_figures(Results(tmp_path / "results"))
+    assert [each.status for each in figures] == ["finished"] * 4
+    assert [each.gate for each in figures] == ["passed"] * 4
+    stages = [each.stages for each in figures if each.stages is not None]
+    one_by_one, gpipe, recomputed, pipedream = stages
+    for each in stages:
+        assert sum(each.partition) == 11
+        assert len(each.slots) == 2
+        assert all(0 < share < 1 for share in each.bubble)
+        assert each.sent_bytes[0] == each.sent_bytes[1] > 0  # activations and their gradients
+    assert len(one_by_one.block_seconds) == 11
+    assert one_by_one.ideal_bubble == gpipe.ideal_bubble == pytest.approx(1 / 9)
+    assert max(one_by_one.activation_bytes) < gpipe.activation_bytes[0] / 2
+    assert recomputed.activation_bytes[0] < gpipe.activation_bytes[0] / 2
+    assert pipedream.ideal_bubble == 0.0
+    assert [each.versions for each in stages] == [[1, 1]] * 3 + [[2, 1]]
+    assert [slot.kind for slot in pipedream.slots[0]] == ["forward", "backward", "update"]

@@ -69,8 +69,12 @@ class AsynchronousEngine(PipelineEngine):
         kept: dict[int, int] = {}
         with self.stash.used(operation.version, kept):
             yield
-        if self.measured:
+        if self.measured and self.measured.memory:
             self._count(operation, kept)
+
+    @property
+    def versions(self) -> int:
+        return self.stash.most
 
     def update(self, operation: Operation) -> None:
         self.average_gradients()
@@ -94,11 +98,6 @@ class Stash:
         self._older: dict[int, list[Tensor]] = {}
         self.most = 1
         """Versions that were held at a time."""
-
-    @property
-    def bytes(self) -> int:
-        """Memory of one version."""
-        return sum(each.numel() * each.element_size() for each in self._weights)
 
     def of(self, version: int) -> list[Tensor]:
         """The weights of a version."""

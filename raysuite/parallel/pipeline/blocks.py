@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -108,34 +107,6 @@ def _in_a_row(sequence: nn.Sequential) -> list[list[Part]]:
         else:
             found.append([layer])
     return found
-
-
-def partition(costs: Sequence[float], stages: int) -> list[int]:
-    """Blocks per stage: contiguous, none empty, the largest sum of a stage's costs the smallest.
-
-    Exact, by a dynamic programme over (stages, first blocks), in O(stages * blocks^2). Among equal
-    ones the earlier stages are the shorter. Raises UserError with fewer costs than stages.
-    """
-    count = len(costs)
-    if count < stages:
-        raise UserError(
-            f"strategy.stages: given were {stages}, and the network has {count} blocks; at most "
-            f"{count} stages have a block each"
-        )
-    sums = [0.0, *accumulate(costs)]
-    # best[n]: (largest sum, sizes) of the first n blocks in as many stages as were added
-    best: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
-    for _ in range(stages):
-        best = {
-            end: min(
-                (max(worst, sums[end] - sums[start]), (*sizes, end - start))
-                for start, (worst, sizes) in best.items()
-                if start < end
-            )
-            for end in range(1, count + 1)
-            if any(start < end for start in best)
-        }
-    return list(best[count][1])
 
 
 def prune(model: nn.Module, kept: Sequence[Block]) -> None:

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from itertools import accumulate
 from pathlib import Path
@@ -35,7 +36,9 @@ from raysuite.parallel.base import (
     set_lr,
 )
 from raysuite.parallel.comm import TorchComm, join_torch_group, leave_torch_group
-from raysuite.parallel.pipeline.blocks import Block, blocks_of, partition, prune
+from raysuite.parallel.marks import communication
+from raysuite.parallel.pipeline.blocks import Block, blocks_of, prune
+from raysuite.parallel.pipeline.partition import BlockCosts, measured_costs, stage_sizes
 from raysuite.parallel.precision import DTYPES, MEMORY_FORMATS
 from raysuite.spec.schedules import Operation
 from raysuite.spec.strategies import PipelineOptions
@@ -130,8 +133,12 @@ class Measured:
 
     clock: Callable[[], float]
     """Seconds, once the device has done its work."""
+    memory: bool = False
+    """Whether to count what passes forward keep, which costs them time."""
     slots: list[tuple[Operation, float, float, float]] = field(default_factory=list)
-    """(operation, when it began, when its input was there, when it ended)."""
+    """(operation, when it began, when it ended, seconds of that in which it waited for others)."""
+    waited_s: float = 0.0
+    """In the present operation."""
     activation_bytes: int = 0
     """The most at a time: what passes forward keep for those backward, weights apart."""
     sent_bytes: int = 0
@@ -158,7 +165,13 @@ class PipelineEngine(TorchEngine):
         """The first of this worker's stages."""
         self.last = self.schedule.stages - 1
         blocks = blocks_of(model)
-        self.sizes = stage_sizes(options, blocks)
+        self.costs: list[BlockCosts] | None = None
+        """Of each block of the whole network, where they were measured."""
+        if options.partition == "auto" and options.balance != "parameters":
+            shape = (max(2, settings.micro_batch), *settings.image)
+            images = torch.randn(shape, device=world.device)
+            self.costs = measured_costs(model, blocks, images, partial(_autocast, world, settings))
+        self.sizes = stage_sizes(options, blocks, self.costs)
         ends = list(accumulate(self.sizes))
         cut = [blocks[end - size : end] for end, size in zip(ends, self.sizes, strict=True)]
         own = range(self.stage, self.schedule.stages, len(self.schedule.replicas))
@@ -199,22 +212,30 @@ class PipelineEngine(TorchEngine):
         """The summed loss [] of this rank's samples. `micro_batches` of a step, by number."""
         self._total = torch.zeros((), device=self.world.device)
         for operation in operations:
-            begin = received = self._now()
+            begin = self._now()
             if operation.kind == "forward":
                 batch = micro_batches[operation.micro_batch % self.schedule.micro_batches]
-                given = self._given(batch.images, operation)
-                received = self._now()
-                self._pass_forward(operation, batch, given)
+                self._pass_forward(operation, batch, self._given(batch.images, operation))
             elif operation.kind == "backward":
-                received = self._pass_backward(operation)
+                self._pass_backward(operation)
             else:
                 self.update(operation)
             if self.measured:
-                self.measured.slots.append((operation, begin, received, self._now()))
+                self.measured.slots.append((operation, begin, self._now(), self.measured.waited_s))
+                self.measured.waited_s = 0.0
         return self._total
 
     def _now(self) -> float:
         return self.measured.clock() if self.measured else 0.0
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Around what waits for another worker."""
+        began = self._now()
+        with communication():
+            yield
+        if self.measured:
+            self.measured.waited_s += self._now() - began
 
     def update(self, operation: Operation) -> None:
         """Change the weights of a stage by the gradients of a step."""
@@ -223,7 +244,7 @@ class PipelineEngine(TorchEngine):
     def graph(self, operation: Operation) -> AbstractContextManager[object]:
         """Around a pass forward: decides with which weights, and how they are kept for the pass
         backward."""
-        return self._kept(operation, {}) if self.measured else nullcontext()
+        return self._kept(operation) if self.measured and self.measured.memory else nullcontext()
 
     def _pass_forward(self, operation: Operation, batch: Batch, given: Tensor) -> None:
         stage, recompute = operation.stage, self._recomputes
@@ -239,12 +260,11 @@ class PipelineEngine(TorchEngine):
             self._pass_on(made.result.detach(), operation)
         if recompute:
             made.result = None
-            if self.measured:
+            if self.measured and self.measured.memory:
                 self._count(operation, {given.untyped_storage().data_ptr(): _bytes(given)})
         self._under_way[stage, operation.micro_batch] = made
 
-    def _pass_backward(self, operation: Operation) -> float:
-        """When the gradient from the next stage was there."""
+    def _pass_backward(self, operation: Operation) -> None:
         stage = operation.stage
         made = self._under_way.pop((stage, operation.micro_batch))
         result = made.result if made.result is not None else self._again(operation, made)
@@ -252,8 +272,8 @@ class PipelineEngine(TorchEngine):
         if stage < self.last:
             gradient = torch.empty_like(result)
             source = self._rank(stage + 1, operation.micro_batch)
-            dist.recv(gradient, source, self.groups.backwards[self._chunk(stage)])
-        received = self._now()
+            with self._waiting():
+                dist.recv(gradient, source, self.groups.backwards[self._chunk(stage)])
         if self.measured:
             self._counted.pop((stage, operation.micro_batch), None)
         result.backward(gradient)
@@ -261,7 +281,6 @@ class PipelineEngine(TorchEngine):
             assert made.given.grad is not None
             target = self._rank(stage - 1, operation.micro_batch)
             self._send(made.given.grad, target, self.groups.backwards[self._chunk(stage - 1)])
-        return received
 
     @property
     def _recomputes(self) -> bool:
@@ -286,10 +305,10 @@ class PipelineEngine(TorchEngine):
         return result
 
     @contextmanager
-    def _kept(self, operation: Operation, weights: dict[int, Any]) -> Iterator[None]:
-        """Count the memory of what a pass keeps. `weights`: data pointers that do not count."""
-        own = weights or {
-            each.untyped_storage().data_ptr(): None
+    def _kept(self, operation: Operation) -> Iterator[None]:
+        """Count the memory of what a pass keeps, weights apart."""
+        own = {
+            each.untyped_storage().data_ptr()
             for each in (*self.model.parameters(), *self.model.buffers())
         }
         kept: dict[int, int] = {}
@@ -394,12 +413,7 @@ class PipelineEngine(TorchEngine):
         self.blocks = {}
 
     def _through(self, stage: int, x: Tensor) -> Tensor:
-        if self.settings.precision == "fp32":
-            autocast: AbstractContextManager[object] = nullcontext()
-        else:
-            dtype = DTYPES[self.settings.precision]
-            autocast = torch.autocast(self.world.device.type, dtype=dtype)
-        with autocast:
+        with _autocast(self.world, self.settings):
             for block in self.blocks[stage]:
                 x = block(x)
         return x
@@ -429,7 +443,8 @@ class PipelineEngine(TorchEngine):
             self._incoming[before, source] = torch.Size(sizes), _SENT_DTYPES[number]
         shape, dtype = self._incoming[before, source]
         activations = torch.empty((len(images), *shape), dtype=dtype, device=device)
-        dist.recv(activations, source, group)
+        with self._waiting():
+            dist.recv(activations, source, group)
         return activations
 
     def _pass_on(self, activations: Tensor, operation: Operation) -> None:
@@ -452,9 +467,15 @@ class PipelineEngine(TorchEngine):
 
     def _sent(self, left: int = 0) -> None:
         """Wait for all that was sent but the last `left`; until then its memory is kept."""
-        while len(self._sends) > left:
-            work, _ = self._sends.popleft()
-            work.wait()
+        with self._waiting():
+            while len(self._sends) > left:
+                work, _ = self._sends.popleft()
+                work.wait()
+
+    @property
+    def versions(self) -> int:
+        """The most versions of the weights that were held at a time."""
+        return 1
 
     def average_gradients(self) -> None:
         """Over copies; the workers of a stage within a copy have each a part of the sum."""
@@ -466,7 +487,8 @@ class PipelineEngine(TorchEngine):
         if not tensors or dist.get_world_size(self.groups.alike) == 1:
             return
         flat = torch.cat([each.flatten() for each in tensors])
-        dist.all_reduce(flat, group=self.groups.alike)
+        with self._waiting():
+            dist.all_reduce(flat, group=self.groups.alike)
         parts = (flat / divisor).split([each.numel() for each in tensors])
         for each, mean in zip(tensors, parts, strict=True):
             each.copy_(mean.view_as(each))
@@ -526,6 +548,12 @@ def _tensors(model: nn.Module) -> dict[str, Tensor]:
     return model.state_dict(keep_vars=True)
 
 
+def _autocast(world: World, settings: StepSettings) -> AbstractContextManager[object]:
+    if settings.precision == "fp32":
+        return nullcontext()
+    return torch.autocast(world.device.type, dtype=DTYPES[settings.precision])
+
+
 def _bytes(value: Tensor) -> int:
     return value.numel() * value.element_size()
 
@@ -548,19 +576,3 @@ def _names(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[str]:
     """The names of an optimiser's parameters, in the order of its state."""
     names = {each: name for name, each in model.named_parameters()}
     return [names[each] for group in optimizer.param_groups for each in group["params"]]
-
-
-def stage_sizes(options: PipelineOptions, blocks: Sequence[Block]) -> Sequence[int]:
-    """Blocks of each stage. Raises UserError where the network has too few, or another number than
-    the options' partition."""
-    stages = options.pipeline(options.micro_batches).stages
-    if options.partition == "auto":
-        costs = [sum(each.numel() for each in block.parameters) for block in blocks]
-        return partition(costs, stages)
-    if sum(options.partition) != len(blocks):
-        raise UserError(
-            f"strategy.partition: given was {list(options.partition)}, {sum(options.partition)} "
-            f"blocks, and the network has {len(blocks)}; give {stages} numbers with that "
-            "sum, or auto"
-        )
-    return options.partition

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -11,9 +12,16 @@ from torch import nn
 
 from raysuite import models
 from raysuite.errors import UserError
-from raysuite.parallel.pipeline.blocks import blocks_of, partition, prune
+from raysuite.parallel.pipeline.blocks import blocks_of, prune
+from raysuite.parallel.pipeline.partition import (
+    BlockCosts,
+    partition,
+    pipedream_plan,
+    stage_cost,
+)
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.experiment import ModelOptions
+from raysuite.spec.schedules import Schedule
 
 
 @pytest.mark.parametrize(
@@ -64,20 +72,82 @@ def test_a_network_of_ones_own() -> None:
 def test_the_partition_is_the_best_of_all() -> None:
     draws = random.Random(5)
     for _ in range(1000):
-        costs = [draws.choice([0, 1, 2, 3, 5, 8]) for _ in range(draws.randint(2, 10))]
+        costs = [draws.choice([0, 1, 2, 3, 5, 8]) for _ in range(draws.randint(2, 12))]
         stages = draws.randint(1, min(5, len(costs)))
-        found = partition(costs, stages)
+        weights = [draws.choice([1, 1, 2, 3]) for _ in range(stages)]
+
+        def cost(stage: int, begin: int, end: int) -> float:
+            return sum(costs[begin:end]) / weights[stage]  # noqa: B023 - called in this turn
+
+        found = partition(len(costs), stages, cost)
         assert len(found) == stages
         assert sum(found) == len(costs)
         assert min(found) >= 1
-        assert worst(costs, found) == min(
-            worst(costs, [b - a for a, b in itertools.pairwise([0, *cuts, len(costs)])])
-            for cuts in itertools.combinations(range(1, len(costs)), stages - 1)
-        )
+        assert worst(found, cost) == min(worst(c, cost) for c in cuts(len(costs), stages))
     with pytest.raises(UserError, match="2 blocks"):
-        partition([1, 1], 3)
+        partition(2, 3, lambda stage, begin, end: 1.0)
 
 
-def worst(costs: list[int], sizes: list[int]) -> int:
+def test_pipedreams_plan_is_the_best_of_all() -> None:
+    draws = random.Random(6)
+    for _ in range(200):
+        costs = [
+            BlockCosts(
+                draws.randint(0, 9),
+                draws.randint(1, 9),
+                draws.randint(1, 9),
+                0,
+                draws.randint(0, 9),
+            )
+            for _ in range(draws.randint(1, 7))
+        ]
+        workers, speed = draws.randint(1, 4), draws.choice([0.5, 2.0, 1e9])
+
+        def seconds(sizes: list[int], counts: list[int]) -> float:
+            found, begin = 0.0, 0
+            for size, count in zip(sizes, counts, strict=True):
+                own = costs[begin : begin + size]  # noqa: B023 - called in this turn
+                weights = sum(each.parameter_bytes for each in own)
+                synchronised = 2 * (count - 1) * weights / speed  # noqa: B023
+                found = max(found, max(sum(e.seconds for e in own), synchronised) / count)
+                if begin:
+                    found = max(found, 2 * costs[begin - 1].output_bytes / speed)  # noqa: B023
+                begin += size
+            return found
+
+        best, sizes, counts = pipedream_plan(costs, workers, speed)
+        assert sum(sizes) == len(costs)
+        assert sum(counts) == workers
+        assert best == pytest.approx(seconds(sizes, counts))
+        assert best == pytest.approx(
+            min(
+                seconds(each, shares)
+                for stages in range(1, min(workers, len(costs)) + 1)
+                for each in cuts(len(costs), stages)
+                for shares in cuts(workers, stages)
+            )
+        )
+
+
+def cuts(count: int, parts: int) -> Iterator[list[int]]:
+    """Every way to cut `count` things in a row into non-empty parts."""
+    for ends in itertools.combinations(range(1, count), parts - 1):
+        yield [b - a for a, b in itertools.pairwise([0, *ends, count])]
+
+
+def worst(sizes: list[int], cost: Callable[[int, int, int], float]) -> float:
     ends = list(itertools.accumulate(sizes))
-    return max(sum(costs[end - size : end]) for end, size in zip(ends, sizes, strict=True))
+    return max(
+        cost(stage, end - size, end)
+        for stage, (end, size) in enumerate(zip(ends, sizes, strict=True))
+    )
+
+
+def test_memory_is_balanced_by_what_each_stage_holds() -> None:
+    """The first stage of 1f1b holds more activations and so fewer layers; gpipe's hold the same."""
+    costs = [BlockCosts(1, kept_bytes=100)] * 12
+    sizes = {
+        name: partition(12, 3, stage_cost("memory", Schedule(name, 6, (1, 1, 1)), costs))
+        for name in ("gpipe", "1f1b")
+    }
+    assert sizes == {"gpipe": [4, 4, 4], "1f1b": [2, 3, 7]}

@@ -1,0 +1,233 @@
+"""Where a network is cut: what each block costs, and the best contiguous parts, exactly."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass
+from itertools import accumulate
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from raysuite.errors import UserError
+from raysuite.parallel.pipeline.blocks import Block
+from raysuite.spec.schedules import Schedule, in_flight, versions_held
+from raysuite.spec.strategies import PipelineOptions
+
+_WARM_UP, _TIMED = 2, 5
+
+
+@dataclass(frozen=True)
+class BlockCosts:
+    """Of one block and one micro-batch; times are 0 where they were not measured."""
+
+    parameter_bytes: int
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    kept_bytes: int = 0
+    """What its pass forward keeps for the pass backward, weights apart."""
+    output_bytes: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """Of both passes."""
+        return self.forward_s + self.backward_s
+
+
+def partition(count: int, stages: int, cost: Callable[[int, int, int], float]) -> list[int]:
+    """Blocks per stage of `count` blocks: contiguous, none empty, the largest cost the smallest.
+
+    `cost(stage, begin, end)` is that of blocks [begin, end) as a stage. Exact, by a dynamic
+    programme over (stages, first blocks), in O(stages * count^2). Among equal ones the earlier
+    stages are the shorter. Raises UserError with fewer blocks than stages.
+    """
+    if count < stages:
+        raise UserError(
+            f"strategy.stages: given were {stages}, and the network has {count} blocks; at most "
+            f"{count} stages have a block each"
+        )
+    # best[n]: (largest cost, sizes) of the first n blocks in as many stages as were added
+    best: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
+    for stage in range(stages):
+        best = {
+            end: min(
+                (max(worst, cost(stage, start, end)), (*sizes, end - start))
+                for start, (worst, sizes) in best.items()
+                if start < end
+            )
+            for end in range(1, count + 1)
+            if any(start < end for start in best)
+        }
+    return list(best[count][1])
+
+
+def pipedream_plan(
+    costs: Sequence[BlockCosts], workers: int, bytes_per_s: float
+) -> tuple[float, list[int], list[int]]:
+    """(seconds per micro-batch of the slowest stage, blocks per stage, workers per stage).
+
+    PipeDream's optimiser (Narayanan et al. 2019, section 3.1) for workers that are linked alike: a
+    stage of m workers takes max(its time, 2 (m - 1) |w| / B) / m, a transfer between two stages
+    2 a / B; the slowest of all is made as fast as it can be. Exact, by a dynamic programme over
+    (first blocks, workers), in O(blocks^2 * workers^2). Among equal ones, fewer stages.
+    """
+    times = [0.0, *accumulate(each.seconds for each in costs)]
+    weights = [0.0, *accumulate(float(each.parameter_bytes) for each in costs)]
+    found: dict[tuple[int, int], tuple[float, int, list[int], list[int]]] = {}
+    for used in range(1, workers + 1):
+        for end in range(1, len(costs) + 1):
+            options = [
+                (stage_seconds(times[end], weights[end], used, bytes_per_s), 1, [end], [used])
+            ]
+            for own in range(1, used):
+                for start in range(1, end):
+                    slowest, stages, sizes, counts = found[start, used - own]
+                    transfer = 2 * costs[start - 1].output_bytes / bytes_per_s
+                    last = stage_seconds(
+                        times[end] - times[start], weights[end] - weights[start], own, bytes_per_s
+                    )
+                    options.append(
+                        (
+                            max(slowest, transfer, last),
+                            stages + 1,
+                            [*sizes, end - start],
+                            [*counts, own],
+                        )
+                    )
+            found[end, used] = min(options)
+    seconds, _, sizes, counts = found[len(costs), workers]
+    return seconds, sizes, counts
+
+
+def stage_seconds(seconds: float, weights: float, workers: int, bytes_per_s: float) -> float:
+    """Per micro-batch, of a stage with so many workers and bytes of weights."""
+    return max(seconds, 2 * (workers - 1) * weights / bytes_per_s) / workers
+
+
+def stage_sizes(
+    options: PipelineOptions, blocks: Sequence[Block], costs: Sequence[BlockCosts] | None = None
+) -> Sequence[int]:
+    """Blocks of each stage, balanced by the `costs` where they were measured. Raises UserError
+    where the network has too few, or another number than the options' partition."""
+    schedule = options.pipeline(options.micro_batches)
+    if options.partition != "auto":
+        if sum(options.partition) != len(blocks):
+            raise UserError(
+                f"strategy.partition: given was {list(options.partition)}, "
+                f"{sum(options.partition)} blocks, and the network has {len(blocks)}; give "
+                f"{schedule.stages} numbers with that sum, or auto"
+            )
+        return options.partition
+    known = costs or [BlockCosts(_parameter_bytes(block)) for block in blocks]
+    balance = options.balance if costs is not None else "parameters"
+    return partition(len(blocks), schedule.stages, stage_cost(balance, schedule, known))
+
+
+def stage_cost(
+    balance: str, schedule: Schedule, costs: Sequence[BlockCosts]
+) -> Callable[[int, int, int], float]:
+    """What `partition` balances.
+
+    time: seconds of a micro-batch by each worker of the stage. memory: bytes of its versions of
+    weights, of the gradient and a momentum, and of activations of all micro-batches in flight.
+    """
+
+    def sums(values: Sequence[float]) -> list[float]:
+        return [0.0, *accumulate(values)]
+
+    if balance == "memory":
+        steps = schedule.steps_to_fill + 3
+        operations = schedule.operations(steps)
+        parts = len(schedule.replicas)
+        own = [operations[schedule.worker(stage, 0)] for stage in range(parts)]
+        held = [in_flight(each) / schedule.chunks for each in own]
+        copies = [versions_held(each) + 2 for each in own]
+        weights = sums([each.parameter_bytes for each in costs])
+        kept = sums([each.kept_bytes for each in costs])
+        return lambda stage, begin, end: (
+            copies[stage % parts] * (weights[end] - weights[begin])
+            + held[stage % parts] * (kept[end] - kept[begin])
+        )
+    each = sums([one.seconds if balance == "time" else one.parameter_bytes for one in costs])
+    replicas = schedule.replicas if balance == "time" else (1,)
+    return lambda stage, begin, end: (each[end] - each[begin]) / replicas[stage % len(replicas)]
+
+
+def measured_costs(
+    model: nn.Module, blocks: Sequence[Block], images: Tensor, autocast: Callable[[], object]
+) -> list[BlockCosts]:
+    """Of each block with `images` [b, C, H, W]: rank 0's medians, on all ranks, which must call it.
+
+    Random numbers are drawn apart, and the model's buffers are as before.
+    """
+    found: list[list[BlockCosts]] = [[]]
+    if dist.get_rank() == 0:
+        before = [(each, each.clone()) for each in model.buffers()]
+        cuda = [images.device] if images.device.type == "cuda" else []
+        model.train()
+        with torch.random.fork_rng(devices=cuda):
+            rounds = [_once(blocks, images, autocast) for _ in range(_WARM_UP + _TIMED)]
+        for buffer, value in before:
+            buffer.copy_(value)
+        found = [
+            [
+                BlockCosts(
+                    each[0].parameter_bytes,
+                    statistics.median(one.forward_s for one in each),
+                    statistics.median(one.backward_s for one in each),
+                    each[0].kept_bytes,
+                    each[0].output_bytes,
+                )
+                for each in zip(*rounds[_WARM_UP:], strict=True)
+            ]
+        ]
+    rows = [[astuple(each) for each in found[0]]]
+    dist.broadcast_object_list(rows, 0, device=torch.device("cpu"))
+    return [BlockCosts(*row) for row in rows[0]]
+
+
+def _once(
+    blocks: Sequence[Block], images: Tensor, autocast: Callable[[], object]
+) -> list[BlockCosts]:
+    found, x = [], images
+    for index, block in enumerate(blocks):
+        weights = {each.untyped_storage().data_ptr() for each in block.parameters}
+        kept: dict[int, int] = {}
+
+        def pack(value: Tensor, weights: set[int] = weights, kept: dict[int, int] = kept) -> Tensor:
+            storage = value.untyped_storage()
+            if storage.data_ptr() not in weights:
+                kept[storage.data_ptr()] = storage.nbytes()
+            return value.detach()
+
+        x = x.detach().requires_grad_(index > 0)
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
+            began = _now(x)
+            with autocast():  # type: ignore[attr-defined]
+                result = block(x)
+            forward = _now(x) - began
+        gradient = torch.ones_like(result)
+        began = _now(x)
+        torch.autograd.grad(
+            result, [*block.parameters, *([x] if index else [])], gradient, allow_unused=True
+        )
+        backward = _now(x) - began
+        size = result.numel() * result.element_size()
+        found.append(
+            BlockCosts(_parameter_bytes(block), forward, backward, sum(kept.values()), size)
+        )
+        x = result
+    return found
+
+
+def _now(value: Tensor) -> float:
+    if value.device.type == "cuda":
+        torch.cuda.synchronize(value.device)
+    return time.perf_counter()
+
+
+def _parameter_bytes(block: Block) -> int:
+    return sum(each.numel() * each.element_size() for each in block.parameters)

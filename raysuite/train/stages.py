@@ -1,0 +1,95 @@
+"""What the stages of a pipeline do: extra steps, measured after the training that is timed.
+
+The weights that these steps make are kept nowhere: the trained model has been written before.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal
+
+import torch
+
+from raysuite.measure.clock import now
+from raysuite.parallel.pipeline.engine import Measured, PipelineEngine
+from raysuite.records import Slot, StagesMeasured
+from raysuite.spec.schedules import bubble, timeline
+from raysuite.train.loop import TrainingLoop
+from raysuite.train.profiling import Steps
+
+_WARM_UP, _STEPS = 2, 5
+_KINDS: tuple[Literal["forward", "backward", "update"], ...] = ("forward", "backward", "update")
+
+
+def measure_stages(loop: TrainingLoop) -> StagesMeasured | None:
+    """All ranks call it, after training; the Record is the same on all of them. None of other
+    strategies than pipelines."""
+    engine = loop.engine
+    if not isinstance(engine, PipelineEngine):
+        return None
+    schedule = engine.schedule
+    before = _WARM_UP + schedule.steps_to_fill
+    steps = Steps(loop, before + 2 * (1 + schedule.steps_to_fill) + _STEPS)
+    clock = partial(now, loop.world.device)
+    steps.take(before)
+    engine.measured = counted = Measured(clock, memory=True)
+    steps.take(1 + schedule.steps_to_fill)  # until nothing is under way that was not counted
+    engine.measured = None
+    engine.comm.all_reduce(torch.zeros(1), "max")
+    engine.measured = timed = Measured(clock)
+    began = clock()
+    steps.take(_STEPS)
+    engine.measured = None
+    own = [clock() - began]
+    engine.drain()
+    seconds = dict.fromkeys(_KINDS, 0.0)
+    waited = 0.0
+    for operation, begin, end, wait in timed.slots:
+        seconds[operation.kind] += end - begin - wait
+        waited += wait
+    window = max(loop.per_worker(own[0]))
+    parameters = sum(each.numel() * each.element_size() for each in engine.model.parameters())
+    each = loop.per_worker
+    busy = each(sum(seconds.values()))
+    ideal = 0.0 if schedule.asynchronous else bubble(timeline(schedule.operations()))
+    return StagesMeasured(
+        run_id=loop.plan.run_id,
+        schedule=schedule.name,
+        stages=schedule.stages,
+        micro_batches=schedule.micro_batches,
+        steps=_STEPS,
+        partition=list(engine.sizes),
+        window_seconds=window,
+        forward_seconds=each(seconds["forward"]),
+        backward_seconds=each(seconds["backward"]),
+        update_seconds=each(seconds["update"]),
+        wait_seconds=each(waited),
+        bubble=[max(0.0, 1 - one / window) for one in busy],
+        ideal_bubble=ideal,
+        weight_bytes=[int(one) for one in each(parameters)],
+        versions=[int(one) for one in each(engine.versions)],
+        activation_bytes=[int(one) for one in each(counted.activation_bytes)],
+        sent_bytes=[int(one) for one in each(timed.sent_bytes / _STEPS)],
+        slots=_first_step(engine, timed, began),
+        block_seconds=[(one.forward_s, one.backward_s) for one in engine.costs or ()],
+    )
+
+
+def _first_step(engine: PipelineEngine, timed: Measured, began: float) -> list[list[Slot]]:
+    """Of the workers of the first copy."""
+    count = len(timed.slots) // _STEPS
+    rows = torch.full((count + 1, 5), -1.0, dtype=torch.float64)
+    for place, (operation, begin, end, wait) in enumerate(timed.slots[:count]):
+        row = [_KINDS.index(operation.kind), operation.micro_batch, operation.stage]
+        rows[place] = torch.tensor([*row, begin + wait - began, end - began])
+    longest = int(engine.comm.all_reduce(torch.tensor([len(rows)]), "max"))
+    padded = torch.full((longest, 5), -1.0, dtype=torch.float64)
+    padded[: len(rows)] = rows
+    return [
+        [
+            Slot(_KINDS[int(kind)], int(batch), int(stage), begin, end)
+            for kind, batch, stage, begin, end in worker
+            if kind >= 0
+        ]
+        for worker in engine.comm.all_gather(padded)[: engine.schedule.workers].tolist()
+    ]
