@@ -36,11 +36,11 @@ Guess = Callable[[Plan], float]
 """Seconds of a step."""
 
 
-def cells(folders: Sequence[str]) -> dict[str, list[Observed]]:
+def cells(folders: Sequence[str], most_other_cores: float) -> dict[str, list[Observed]]:
     """Variant -> its measured runs."""
     found: dict[str, list[Observed]] = {}
     for folder in folders:
-        for each in observed(results_figures(Results.open(Path(folder)))):
+        for each in observed(results_figures(Results.open(Path(folder))), most_other_cores):
             found.setdefault(variant_key(each.run.plan), []).append(each)
     return found
 
@@ -142,12 +142,14 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--calibrated", nargs="+", required=True, metavar="RESULTS")
     options.add_argument("--held-out", nargs="+", required=True, metavar="RESULTS")
+    options.add_argument("--most-other-cores", type=float, default=0.5, metavar="N")
     asked = options.parse_args()
-    seen = [each for group in cells(asked.calibrated).values() for each in group]
-    found = calibrate([each.run for each in seen], ["calibration"])
-    groups = [
-        group for key, group in cells(asked.held_out).items() if key not in cells(asked.calibrated)
-    ]
+    most = asked.most_other_cores
+    seen = [each for group in cells(asked.calibrated, most).values() for each in group]
+    found = calibrate([each.run for each in seen], ["calibration"], None, most)
+    known = {variant_key(each.run.plan) for each in seen}
+    held_out = cells(asked.held_out, most)
+    groups = [group for key, group in held_out.items() if key not in known]
     plans = [group[0].run.plan for group in groups]
     predicted = predict(plans, found, "calibration")
     measured = [statistics.mean(each.seconds for each in group) for group in groups]

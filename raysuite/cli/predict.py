@@ -38,6 +38,12 @@ def calibrate(
         int | None,
         typer.Option(min=1, help="Workers that shared a node. Default: all of them did."),
     ] = None,
+    most_other_cores: Annotated[
+        float,
+        typer.Option(
+            min=0, help="Leave out epochs beside which other programs kept more cores busy."
+        ),
+    ] = 0.5,
     as_json: Annotated[bool, typer.Option("--json", help="Print the calibration as JSON.")] = False,
 ) -> None:
     """Fit the costs of this machine to measured runs, and state their errors.
@@ -55,7 +61,8 @@ def calibrate(
 
     opened = [Results.open(folder) for folder in results]
     runs = [run for each in opened for run in results_figures(each)]
-    found = fitted(runs, [str(folder) for folder in results], workers_per_node)
+    names = [str(folder) for folder in results]
+    found = fitted(runs, names, workers_per_node, most_other_cores)
     found.write(out)
     if as_json:
         print_text(found.model_dump_json(indent=2))

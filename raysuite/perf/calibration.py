@@ -192,9 +192,10 @@ class Observed:
     """Of an epoch of steady steps."""
 
 
-def observed(runs: Iterable[RunFigures]) -> list[Observed]:
+def observed(runs: Iterable[RunFigures], most_other_cores: float = math.inf) -> list[Observed]:
     """The runs whose times count: finished, passed by the gate, of one strategy without stages, and
-    with counted costs."""
+    with counted costs. Of each, the epochs count beside which other programs kept at most so many
+    cores busy; a run without any is left out."""
     found = []
     for run in runs:
         counted = run.costs.counted if run.costs else None
@@ -207,21 +208,35 @@ def observed(runs: Iterable[RunFigures]) -> list[Observed]:
         if counted is None or counted.parameters is None:
             continue
         work = Work(counted.parameters, counted.gradient_bytes or 0, counted.forward_flops)
-        seconds = run.plan["dataset"]["train_samples"] / run.throughput
-        found.append(Observed(run, work, seconds))
+        quiet = [
+            epoch
+            for epoch in run.epochs
+            if epoch.steady_images and max(epoch.other_cores, default=0.0) <= most_other_cores
+        ]
+        if quiet:
+            pace = sum(each.steady_seconds for each in quiet) / sum(
+                each.steady_images for each in quiet
+            )
+            found.append(Observed(run, work, pace * run.plan["dataset"]["train_samples"]))
     return found
 
 
 def calibrate(
-    runs: Sequence[RunFigures], sources: Sequence[str], workers_per_node: int | None = None
+    runs: Sequence[RunFigures],
+    sources: Sequence[str],
+    workers_per_node: int | None = None,
+    most_other_cores: float = math.inf,
 ) -> Calibration:
-    """Fit costs to measured runs. Raises UserError where they are too few."""
-    seen = observed(runs)
+    """Fit costs to measured runs; see `observed` for which of them. Raises UserError where they
+    are too few."""
+    seen = observed(runs, most_other_cores)
     if len(seen) < _LEAST_RUNS:
+        busy = len(observed(runs)) - len(seen)
         raise UserError(
-            f"{len(seen)} of {len(runs)} runs finished with a throughput; at least {_LEAST_RUNS} "
-            "are needed: run experiments/calibration.yaml, or a matrix of your own over batches, "
-            "strategies and workers"
+            f"{len(seen)} of {len(runs)} runs finished with a throughput"
+            + (f", and {busy} more beside other programs (--most-other-cores)" if busy else "")
+            + f"; at least {_LEAST_RUNS} are needed: run experiments/calibration.yaml, or a matrix "
+            "of your own over batches, strategies and workers"
         )
     most = max(each.run.workers for each in seen)
     beside = workers_per_node or most

@@ -1,0 +1,135 @@
+"""calibrate, predict, recommend, explain and simulate, on journals whose costs are known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from raysuite.cli import app
+from raysuite.perf.calibration import Calibration
+from raysuite.plan import make_plans
+from raysuite.records import Results
+from raysuite.report.build import collect, contents
+from raysuite.spec import read_document
+from tests.fake_calibration import HELD_OUT, SEEN, SPEC, seconds, write
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With `seen` and `held-out` results, `spec.yaml` of the latter, and `c.yaml`."""
+    made = tmp_path_factory.mktemp("predict")
+    write(made / "seen", SEEN)
+    write(made / "held-out", HELD_OUT)
+    (made / "spec.yaml").write_text(SPEC.replace("BATCHES", HELD_OUT), "utf-8")
+    run("calibrate", str(made / "seen"), "--out", str(made / "c.yaml"))
+    return made
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == code, result.output
+    return result.stdout
+
+
+def test_calibrate_writes_costs_with_their_errors(folder: Path) -> None:
+    found = Calibration.read(folder / "c.yaml")
+    assert found.runs == 20
+    assert found.seconds.fit.largest < 0.01
+    assert len(found.seconds.residuals) == 20
+
+
+def test_predictions_of_a_spec_are_no_measurements(folder: Path) -> None:
+    told = run(
+        *("predict", str(folder / "spec.yaml"), "--calibration", str(folder / "c.yaml")),
+        *("--results", str(folder / "predictions"), "--json"),
+    )
+    assert len(json.loads(told)) == 20
+    results = Results.open(folder / "predictions")
+    assert not (results.folder / "runs").exists()
+    report = collect(results)
+    assert all(row.throughput is None for row in report.rows)
+    assert {row.status for row in report.rows} == {"missing"}
+    assert len(report.predictions) == 20
+    assert "tables/predictions.csv" in contents(report)
+
+
+def test_a_report_overlays_predictions_and_measurements(folder: Path) -> None:
+    results = Results.open(folder / "held-out")
+    before = [row.throughput for row in collect(results).rows]
+    run("predict", str(results.folder), "--calibration", str(folder / "c.yaml"))
+    report = collect(results)
+    assert [row.throughput for row in report.rows] == before
+    plot = next(plot for plot in report.plots if plot.name == "predictions")
+    predicted, measured = (trace["x"] for trace in plot.traces)
+    assert predicted == pytest.approx(measured, rel=1e-3)
+    assert 'id="predictions"' in contents(report)["report.html"]
+
+
+def test_recommend_writes_a_spec_of_the_fastest(folder: Path) -> None:
+    out, probe = folder / "best.yaml", folder / "probe.yaml"
+    told = run(
+        *("recommend", str(folder / "spec.yaml"), "--calibration", str(folder / "c.yaml")),
+        *("--batches", "64,192", "--out", str(out), "--probe", str(probe), "--json"),
+    )
+    ranked = json.loads(told)
+    assert len(ranked) == 2 * 5  # DeepSpeed was not calibrated
+    assert ranked[0]["tied"]
+    plans = make_plans(read_document(out), gpus=0)
+    assert len(plans) == 1
+    assert plans[0].strategy_name == "ddp"
+    assert plans[0].workers == 2
+    assert plans[0].global_batch == 192
+    known = seconds(plans[0].model_dump(mode="json"))
+    assert ranked[0]["epoch_s"][0] == pytest.approx(known, rel=1e-3)
+    tied = sum(each["tied"] for each in ranked)
+    assert len(make_plans(read_document(probe), gpus=0)) == 5 * tied
+
+
+def test_explain_splits_the_time_by_the_calibration(folder: Path) -> None:
+    told = json.loads(
+        run("explain", str(folder / "seen"), "--calibration", str(folder / "c.yaml"), "--json")
+    )
+    assert len(told) == 20
+    assert all(sum(row["shares"].values()) == pytest.approx(1) for row in told)
+    horovod = next(row for row in told if row["name"].startswith("horovod · native · 2 workers"))
+    assert horovod["shares"]["exposed communication"] > 0.01
+    assert all(row["limits"][row["binding"]] > row["throughput"] for row in told)
+
+
+def test_simulate_from_a_calibration_is_near_its_sum(folder: Path) -> None:
+    told = json.loads(
+        run(
+            "simulate", str(folder / "spec.yaml"), "--calibration", str(folder / "c.yaml"), "--json"
+        )
+    )
+    plans = make_plans(read_document(folder / "spec.yaml"), gpus=0)
+    for line, plan in zip(told, plans, strict=True):
+        step = seconds(plan.model_dump(mode="json")) / plan.steps_per_epoch
+        # an epoch's last step is shorter, and an epoch has a start
+        assert line["step_s"] == pytest.approx(step, rel=0.15)
+
+
+def test_simulate_refuses_what_it_does_not_know(folder: Path) -> None:
+    spec = str(folder / "spec.yaml")
+    run("simulate", spec, code=2)
+    run("simulate", spec, "--workers", "1024", "--calibration", str(folder / "c.yaml"), code=2)
+    run("simulate", spec, "--images-per-second", "100", code=2)
+    run("simulate", spec, "--images-per-second", "1", "--network", "none.yaml", code=2)
+
+
+def test_simulated_pipelines_have_a_trace(folder: Path) -> None:
+    trace = folder / "trace.json"
+    told = run(
+        *("simulate", str(folder / "spec.yaml"), "matrix=null", "training.global_batch=64"),
+        *("strategy={name: pipeline, schedule: gpipe, micro_batches: 4}", "resources.workers=2"),
+        *("--network", "hdr-fat-tree", "--images-per-second", "500", "--trace", str(trace)),
+        "--json",
+    )
+    step = json.loads(told)[0]["step_s"]
+    events = json.loads(trace.read_text("utf-8"))["traceEvents"]
+    ends = [each["ts"] + each["dur"] for each in events if each["ph"] == "X"]
+    assert max(ends) == pytest.approx(step * 1e6)
+    assert 64 / 500 / 2 < step < 64 / 500
