@@ -1,10 +1,11 @@
 """Ten bottlenecks, constructed and run for real, and what `raysuite explain` calls them. Writes
 results/explanation.md, and prints it.
 
-    python benchmarks/explanation.py CALIBRATION
+    python benchmarks/explanation.py CALIBRATION [--undisturbed]
 
 CALIBRATION is of this machine, from experiments/calibration.yaml: it knows what a step costs whose
-batch is tiny. Time: about 2 minutes on 2 cores.
+batch is tiny. --undisturbed trains by undisturbed.py, but where other programs are the bottleneck.
+Time: about 2 minutes on 2 cores.
 """
 
 from __future__ import annotations
@@ -168,16 +169,20 @@ def run(case: Case, folder: Path) -> None:
     spec.write_text(SPEC, "utf-8")
     words = [str(spec), "--results", str(folder), f"resources.workers={case.workers}"]
     words += [each for each in case.overrides if not each.startswith("resources.workers")]
-    launcher = [sys.executable, "-m"]
+    launcher = [sys.executable]
     if case.workers > 1:
-        launcher += ["torch.distributed.run", "--standalone", "--nproc-per-node"]
-        launcher += [str(case.workers), "-m"]
+        launcher += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+        launcher += [str(case.workers)]
+    if "--undisturbed" in sys.argv and not case.burners:
+        launcher += [str(Path(__file__).with_name("undisturbed.py"))]
+    else:
+        launcher += ["-m", "raysuite.train"]
     burners = [
         subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(case.burners)
     ]
     try:
         done = subprocess.run(
-            [*launcher, "raysuite.train", *words],
+            [*launcher, *words],
             env={
                 **os.environ,
                 "PYTHONPATH": str(Path(__file__).parent),

@@ -557,8 +557,8 @@ def network(
             "name": f"measured with up to {max(counts)} processes on one node",
             "source": "raysuite bench network",
             "workers_per_node": max(counts),
-            "inside": link,
-            "between": link,
+            "inside": {**link},
+            "between": {**link},
         }
         out.write_text(yaml.safe_dump(content, sort_keys=False), "utf-8")
     if as_json:
@@ -582,7 +582,7 @@ def network(
     stdout().print(terminal_sheet(Sheet("network", "", header, cells, frozenset(header[1:]))))
     print_text(
         f"all-reduce by ring: {link['latency_us']:.1f} us a message, {link['gb_per_s']:.2f} GB/s; "
-        f"error {errors.median:.0%} (median), {errors.largest:.0%} (largest); n = {repeats} each"
+        f"a buffer left out of the fit is {errors.median:.0%} off (median); n = {repeats} each"
     )
     if out is not None:
         print_text(str(out))

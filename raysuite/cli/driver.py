@@ -276,10 +276,11 @@ def _flat(data: dict[str, Any], above: str = "") -> dict[str, Any]:
 
 def write_report(results: Results, request: Request) -> None:
     """Write the report, and show it; with --quiet print the results folder alone."""
+    from raysuite.cli.explain import sheets_of
     from raysuite.cli.report import show
     from raysuite.report import build
 
-    made = build(results)
+    made = build(results, further=sheets_of(results))
     if not request.silent:
         show(made, results.folder)
     elif request.quiet:

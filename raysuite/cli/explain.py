@@ -13,6 +13,7 @@ from raysuite.cli.console import print_text, stdout
 
 if TYPE_CHECKING:
     from raysuite.perf.explanation import Explained
+    from raysuite.records import Results
     from raysuite.report.sheet import Sheet
 
 
@@ -55,7 +56,7 @@ def explain(
     if not rows:
         print_text("no row has a throughput yet")
         return
-    sheet = _sheet(rows)
+    sheet = sheet_of(rows)
     stdout().print(terminal_sheet(sheet))
     for note in sheet.notes:
         print_text(f"- {note}")
@@ -65,7 +66,18 @@ def _data(row: Explained) -> dict[str, Any]:
     return asdict(row) | {"limits": {term: row.limit(term) for term in row.shares}}
 
 
-def _sheet(rows: list[Explained]) -> Sheet:
+def sheets_of(results: Results) -> list[Sheet]:
+    """The table of a report; none where nothing has a throughput, and of a sweep, whose rows differ
+    in too much."""
+    from raysuite.perf.explanation import explain as explained
+    from raysuite.records import make_rows, results_figures
+
+    rows = explained(make_rows(results_figures(results)))
+    return [sheet_of(rows)] if rows and results.search() is None else []
+
+
+def sheet_of(rows: list[Explained]) -> Sheet:
+    """One line a row."""
     from raysuite.report import text
     from raysuite.report.sheet import Sheet
 

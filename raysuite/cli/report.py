@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from raysuite.cli.console import print_text, stdout
+from raysuite.cli.explain import sheets_of
 
 if TYPE_CHECKING:
     from raysuite.report import Report
@@ -74,7 +75,7 @@ def report(
     from raysuite.report.data import finite
 
     opened = Results.open(results)
-    made = build(opened, out, baseline, against=against)
+    made = build(opened, out, baseline, against=against, further=sheets_of(opened))
     if as_json:
         compared = {"against": made.comparison.data()} if made.comparison else {}
         print_text(json.dumps(finite(made.data() | compared), indent=2, ensure_ascii=False))

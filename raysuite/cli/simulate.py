@@ -100,8 +100,8 @@ def simulate(
     lines: list[dict[str, Any]] = []
     for each in _plans(spec, overrides or [], scale, workers):
         began = time.perf_counter()
-        between = stated or _measured(each, found)
-        step = _step(each, found, rate, between, jitter, straggler)
+        between = stated or measured_network(each, found)
+        step = step_of(each, found, rate, between, jitter, straggler)
         took = time.perf_counter() - began
         if trace is not None and not lines:
             trace.write_text(step.trace(), "utf-8")
@@ -174,7 +174,7 @@ def _plans(
     return [plan for plan in plans if plan.repeat == 0]
 
 
-def _measured(plan: RunPlan, calibration: Calibration | None) -> Network:
+def measured_network(plan: RunPlan, calibration: Calibration | None) -> Network:
     """The link that a calibration found inside a node. Raises UserError where there is none."""
     from raysuite.perf.costs import strategy_kind
     from raysuite.perf.simulator import Link, Network
@@ -196,7 +196,7 @@ def _measured(plan: RunPlan, calibration: Calibration | None) -> Network:
     )
 
 
-def _step(
+def step_of(
     plan: RunPlan,
     calibration: Calibration | None,
     rate: float | None,

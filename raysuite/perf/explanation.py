@@ -17,6 +17,8 @@ from raysuite.perf.calibration import Calibration
 from raysuite.perf.costs import by_kind, epoch_terms, fused_bytes, work_name
 from raysuite.records import Row, RunFigures
 from raysuite.records.costs import step_traffic
+from raysuite.spec.schedules import bubble, timeline
+from raysuite.spec.strategies import STRATEGY_OPTIONS
 
 Term = Literal[
     "loader",
@@ -88,7 +90,7 @@ def _explained(
     strategy = run.plan["spec"]["strategy"]
     if strategy.get("stages"):
         evidence.append("schedule")
-        shares["bubble"], shares["imbalance"] = idle.get(run.run_id, (0.0, 0.0))
+        shares["bubble"], shares["imbalance"] = idle.get(run.run_id) or (_bubble(run), 0.0)
     elif calibration is not None and not calibration.unseen(run.plan):
         evidence.append("calibration")
         shares |= _by_model(run, calibration, profiled=run.shares is not None)
@@ -121,6 +123,16 @@ def _other_programs(run: RunFigures) -> float:
 def _cores(run: RunFigures) -> int | None:
     found = run.started.environment.get("cpu", {}) if run.started else {}
     return found.get("logical_cores")
+
+
+def _bubble(run: RunFigures) -> float:
+    """Of equal stages, and transfers that take no time."""
+    options = STRATEGY_OPTIONS[run.plan["spec"]["strategy"]["name"]]
+    strategy = options.model_validate(run.plan["spec"]["strategy"])
+    schedule = strategy.pipeline(int(run.plan["accumulate"]))
+    if schedule is None or schedule.asynchronous:
+        return 0.0
+    return bubble(timeline(schedule.operations()))
 
 
 def _by_model(run: RunFigures, calibration: Calibration, profiled: bool) -> dict[Term, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,7 @@ from raysuite.report.plot import Plot
 from raysuite.report.plots import make_plots
 from raysuite.report.predictions import Predictions, predictions_plot, predictions_sheet
 from raysuite.report.provenance import provenance
-from raysuite.report.sheet import markdown_sheet
+from raysuite.report.sheet import Sheet, markdown_sheet
 from raysuite.report.sheets import files_of, sheet_files
 from raysuite.report.summary import repeats_note, summarize_rows
 from raysuite.report.sweep.best import outdated
@@ -49,6 +49,14 @@ class Report:
     """What a sweep's results say beside the rows."""
     predictions: Predictions = field(default_factory=dict)
     """What `raysuite predict` wrote beside the runs."""
+    further: Sequence[Sheet] = ()
+    """Tables that others made of the same rows."""
+
+    @property
+    def sheets(self) -> list[Sheet]:
+        """Tables between that of the rows and the plots."""
+        found = (costs_sheet(self.rows), predictions_sheet(self.runs, self.predictions))
+        return [*(sheet for sheet in found if sheet), *self.further]
 
     @property
     def names(self) -> dict[str, str]:
@@ -100,13 +108,17 @@ class Report:
         lines = [f"# {self.name}", "", *(f"- {line}" for line in said), ""]
         if self.sweep is not None:
             return "\n".join([*lines, *(markdown_sheet(sheet) for sheet in self.sweep.sheets)])
-        sheets = (costs_sheet(self.rows), predictions_sheet(self.runs, self.predictions))
-        further = [markdown_sheet(sheet) for sheet in sheets if sheet]
-        return "\n".join([*lines, markdown(self.rows), self.note, "", *further])
+        sheets = map(markdown_sheet, self.sheets)
+        return "\n".join([*lines, markdown(self.rows), self.note, "", *sheets])
 
 
-def collect(results: Results, baseline: str | None = None, against: str | None = None) -> Report:
-    """The report of a results folder, without writing anything.
+def collect(
+    results: Results,
+    baseline: str | None = None,
+    against: str | None = None,
+    further: Sequence[Sheet] = (),
+) -> Report:
+    """The report of a results folder, with `further` tables, without writing anything.
 
     `baseline` is the name of a row, or a part of it: see `raysuite.records.make_rows`. `against`
     is `published:PAPER` or another results folder. Raises UserError if no row is called so, or
@@ -136,6 +148,7 @@ def collect(results: Results, baseline: str | None = None, against: str | None =
         comparison=comparison,
         sweep=sweep,
         predictions=predictions,
+        further=further,
     )
 
 
@@ -145,6 +158,7 @@ def build(
     baseline: str | None = None,
     pictures: bool = True,
     against: str | None = None,
+    further: Sequence[Sheet] = (),
 ) -> Report:
     """Collect the report and write its files into `out` (default: the results folder).
 
@@ -154,7 +168,7 @@ def build(
     best spec, or best-N.yaml for each trial N on its Pareto front. The same Records give the same
     bytes. Raises UserError if no row is called `baseline`, or nothing `against`.
     """
-    report = collect(results, baseline, against)
+    report = collect(results, baseline, against, further)
     folder = out or results.folder
     written = contents(report)
     for file in outdated(folder, written) if report.sweep else ():
@@ -170,14 +184,13 @@ def contents(report: Report) -> dict[str, str]:
     """Every text file of a report but its plots: its name, and what stands in it."""
     from raysuite.report.page import page  # here: rows alone need no Jinja2
 
-    foretold = predictions_sheet(report.runs, report.predictions)
     return {
         "rows.csv": csv_text(report.rows, report.sweep.study.keys if report.sweep else ()),
         "rows.md": report.markdown(),
         "rows.json": json.dumps(report.data(), indent=1, ensure_ascii=False) + "\n",
         "provenance.json": json.dumps(report.provenance, indent=1, ensure_ascii=False) + "\n",
         **sheet_files(report.rows, report.runs, report.provenance, report.comparison),
-        **(files_of(foretold) if foretold else {}),
+        **{name: text for sheet in report.sheets for name, text in files_of(sheet).items()},
         **(report.sweep.files() if report.sweep else {}),
         "report.html": page(report),
     }

@@ -16,9 +16,7 @@ from raysuite.records import STATUS_WORDS, Row, RunFigures
 from raysuite.records.names import workers_name
 from raysuite.report import text
 from raysuite.report.against_sheets import comparison_sheets
-from raysuite.report.costs import costs_sheet
 from raysuite.report.data import finite
-from raysuite.report.predictions import predictions_sheet
 from raysuite.report.provenance import provenance_sheets
 from raysuite.report.sweep.page import sweep_context
 from raysuite.report.tables import columns
@@ -49,8 +47,7 @@ def page(report: Report) -> str:
             baselines=_baselines(report.rows),
             resolved=_resolved(report.runs),
             measured=_measured(report.runs),
-            costs=costs_sheet(report.rows),
-            predictions=predictions_sheet(report.runs, report.predictions),
+            sheets=report.sheets,
             provenance_sheets=provenance_sheets(report.provenance),
             comparison_sheets=comparison_sheets(report.comparison) if report.comparison else [],
             figures=Markup(script_json({plot.name: plot.figure for plot in report.plots})),

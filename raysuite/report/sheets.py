@@ -10,7 +10,6 @@ from raysuite.records import Row, RunFigures
 from raysuite.report import text
 from raysuite.report.against import Comparison, line_data
 from raysuite.report.against_sheets import comparison_sheets
-from raysuite.report.costs import costs_sheet
 from raysuite.report.data import finite
 from raysuite.report.latex import latex
 from raysuite.report.provenance import provenance_sheets
@@ -95,9 +94,8 @@ def sheet_files(
 ) -> dict[str, str]:
     """The files of all tables but rows.csv and rows.md: their paths, and what stands in them."""
     files = {"rows.tex": latex(rows_sheet(rows))}
-    costs = costs_sheet(rows)
     others = (gate_sheet(runs), *provenance_sheets(provenance))
-    for sheet in ([costs] if costs else []) + list(others):
+    for sheet in others:
         files |= files_of(sheet)
     if comparison is None:
         return files

@@ -1,0 +1,104 @@
+"""What bounds rows whose parts are known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from raysuite.perf.explanation import Explained, explain
+from raysuite.records import Record, RunFigures, RunStarted, TimeShares, make_rows, run_figures
+from raysuite.records.names import Plan
+from tests.fake_calibration import plans, records
+
+
+def explained(plan: Plan, *more: Record, **epoch: Any) -> Explained:
+    own = [
+        each.model_copy(update=epoch) if each.kind == "epoch_finished" else each
+        for each in records(plan, 0.0)
+    ]
+    run: RunFigures = run_figures(plan, [own[0], *more, *own[1:]])
+    return explain(make_rows([run]))[0]
+
+
+def of(strategy: str, workers: int) -> Plan:
+    return next(
+        plan
+        for plan in plans("[[64, 1]]")
+        if plan["spec"]["strategy"]["name"] == strategy and plan["workers"] == workers
+    )
+
+
+def shares(computation: list[float], communication: list[float]) -> TimeShares:
+    return TimeShares(
+        run_id="",
+        steps=10,
+        warmup_steps=2,
+        window_seconds=[1.0] * len(computation),
+        computation_seconds=computation,
+        communication_seconds=communication,
+        communication_exposed_seconds=communication,
+        data_seconds=[0.0] * len(computation),
+        data_exposed_seconds=[0.0] * len(computation),
+        seconds=1.0,
+    )
+
+
+def test_one_process_without_waits_computes() -> None:
+    found = explained(of("single", 1))
+    assert found.binding == "computation"
+    assert found.shares == {"computation": 1.0}
+
+
+def test_waits_for_the_loader() -> None:
+    plan = of("single", 1)
+    took = records(plan, 0.0)[1].seconds  # type: ignore[union-attr]
+    found = explained(plan, data_wait_seconds=[0.7 * took])
+    assert found.binding == "loader"
+    assert found.shares["loader"] == pytest.approx(0.7)
+    assert found.limit("loader") == pytest.approx(found.throughput / 0.3)
+
+
+def test_a_rank_for_which_the_other_waits() -> None:
+    found = explained(of("ddp", 2), shares([0.3, 0.95], [0.68, 0.03]))
+    assert found.binding == "straggler"
+    assert found.shares["straggler"] == pytest.approx(0.65)
+    assert found.shares["exposed communication"] == pytest.approx(0.03)
+
+
+def test_communication_for_which_both_wait() -> None:
+    found = explained(of("ddp", 2), shares([0.3, 0.35], [0.68, 0.63]))
+    assert found.binding == "exposed communication"
+    assert found.shares["straggler"] == pytest.approx(0.05)
+
+
+def test_other_programs_take_the_processors() -> None:
+    started = RunStarted(run_id="", plan={}, environment={"cpu": {"logical_cores": 2}})
+    found = explained(of("ddp", 2), started, other_cores=[1.5, 1.5])
+    assert found.binding == "other programs"
+    assert found.shares["other programs"] == pytest.approx(0.75)
+    idle = explained(of("single", 1), started, other_cores=[0.9])
+    assert idle.binding == "computation"
+    assert "1 of 2 processors" in idle.first
+
+
+def test_a_tiny_batch_by_rows_that_differ_in_it() -> None:
+    several = [plan for plan in plans("[[2, 1], [256, 1]]") if plan["workers"] == 1]
+    rows = make_rows([run_figures(plan, records(plan, 0.0)) for plan in several])
+    found = {row.name: row for row in explain(rows)}
+    tiny, large = (
+        found[f"single · native · 1 worker · global_batch={batch} · accumulate=1"]
+        for batch in (2, 256)
+    )
+    assert tiny.binding == "overhead of a step"
+    assert tiny.shares["overhead of a step"] == pytest.approx(5e-3 / 6e-3, rel=0.05)
+    assert large.binding == "computation"
+
+
+def test_a_pipeline_with_one_micro_batch_idles() -> None:
+    plan = of("ddp", 2)
+    strategy = {"name": "pipeline", "schedule": "gpipe", "micro_batches": 1, "stages": 2}
+    spec = {**plan["spec"], "strategy": strategy}
+    found = explained({**plan, "spec": spec, "label": {}})
+    assert found.binding == "bubble"
+    assert found.shares["bubble"] == pytest.approx(0.5)
