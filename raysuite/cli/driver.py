@@ -43,6 +43,7 @@ from raysuite.plan.trials import check_space
 from raysuite.records import STOPPED, BatchFound, Journal, Results, RunFailed, RunFinished
 from raysuite.records.sweep import trials
 from raysuite.spec import Document, parse_document, read_document
+from raysuite.spec.document import set_key
 from raysuite.spec.search_check import read_search
 
 if TYPE_CHECKING:
@@ -445,6 +446,8 @@ class Work(ABC):
     def __init__(self, request: Request) -> None:
         self.request = request
         self.timings = Timings()
+        self.remarks: list[str] = []
+        """Printed at the end."""
         self.opened: Results | None = None
         """None until there is a results folder."""
 
@@ -490,7 +493,7 @@ class SuiteWork(Work):
     """Every run of a spec."""
 
     def plan(self) -> None:
-        from raysuite.orchestrate import suite
+        from raysuite.orchestrate import budget, suite
         from raysuite.plan import make_plans, passed_over
 
         request = self.request
@@ -502,6 +505,8 @@ class SuiteWork(Work):
         else:
             assert request.spec is not None
             self.document = read_document(request.spec, request.overrides, request.scale)
+            if request.budget_s is not None:
+                set_key(self.document, "repeats", budget.MOST_REPEATS)
             self.plans = make_plans(self.document, gpus_before(request.address))
             if request.resume:
                 self.opened = suite.latest(self.plans[0].spec.name, request.root)
@@ -546,11 +551,17 @@ class SuiteWork(Work):
         return Progress(self.plans, request.quiet, request.as_json, console.stdout())
 
     def execute(self, capacity: Capacity, listener: Listener) -> Stop | None:
-        from raysuite.orchestrate import suite
+        from raysuite.orchestrate import budget, suite
 
+        seconds = self.request.budget_s
+        deadline = None if seconds is None else self.timings.began + seconds - _AFTER_RUNS_S
+        budget.begin(self.results, deadline)
         for run_id, record in self.found.items():
             Journal(self.results.journal_file(run_id)).write(record)
-        return suite.run(self.plans, self.results, capacity.nodes, listener)
+        stop = suite.run(self.plans, self.results, capacity.nodes, listener)
+        if seconds is not None and stop is None:
+            self.remarks = budget.settle(self.results)
+        return stop
 
     def has_failed(self) -> bool:
         ends = (self.results.end_of(plan["run_id"]) for plan in self.results.plans())
@@ -671,6 +682,8 @@ def drive(request: Request) -> None:
             say_how_to_go_on(request.verb, work.opened)
         raise
     timings.write(results)
+    for line in () if request.silent else work.remarks:
+        print_text(line)
     if request.timings:
         for line in timing_lines(results, timings):
             print_text(line, error=request.as_json)
