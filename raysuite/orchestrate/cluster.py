@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 PREFIX = "rs-"
-_PRELOADED = "raysuite.orchestrate.worker"
+_PRELOADED = "raysuite.orchestrate.worker,torch._dynamo"  # optimisers import the latter
 log = logging.getLogger(__name__)
 
 

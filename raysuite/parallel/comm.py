@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import time
 from collections import Counter
@@ -125,17 +126,25 @@ def join_torch_group(rank: int, size: int, device: torch.device) -> bool:
 
 
 def leave_torch_group() -> None:
-    """Leave torch's default process group, so that the process may end right after.
+    """Leave torch's default process group.
 
     torch can keep the group's threads alive behind this. A thread of Gloo that lets go of the
     last collective's tensors asks for Python's lock, and where Python is ending already, it
-    aborts the process. So they are given the lock here.
+    aborts the process. So a process that ends soon after this gives them the lock first.
     """
+    global _left_at
     dist.destroy_process_group()
-    time.sleep(_LET_GO_SECONDS)
+    if not _left_at:
+        atexit.register(_let_go)
+    _left_at = time.monotonic()
+
+
+def _let_go() -> None:
+    time.sleep(max(0.0, _left_at + _LET_GO_SECONDS - time.monotonic()))
 
 
 _LET_GO_SECONDS = 0.2
+_left_at = 0.0
 
 _joins: Counter[tuple[str, int]] = Counter()
 _store: Any = None
