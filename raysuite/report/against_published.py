@@ -57,6 +57,7 @@ def against_published(rows: Sequence[Row], paper: Paper) -> Comparison:
         unmatched=tuple(unmatched),
         recomputed=tuple(recomputed(paper)),
         remarks=paper.remarks,
+        published=True,
     )
 
 

@@ -140,7 +140,7 @@ def collect(
         rows=rows,
         runs=runs,
         summary=summarize_rows(rows, runs) if sweep is None else sweep.summary,
-        plots=[*make_plots(rows), *([predicted] if predicted else [])]
+        plots=[*make_plots(rows, comparison), *([predicted] if predicted else [])]
         if sweep is None
         else sweep.plots,
         spec_text=spec.read_text("utf-8", errors="replace") if spec.is_file() else "",
@@ -163,9 +163,9 @@ def build(
     """Collect the report and write its files into `out` (default: the results folder).
 
     rows.csv, rows.md, rows.tex, rows.json, report.html, provenance.json, tables/ with further
-    tables, against.json where there is something to compare with, and plots/ with a page for
-    each plot and, unless `pictures` is False, its SVG and PNG; of a sweep also best.yaml, the
-    best spec, or best-N.yaml for each trial N on its Pareto front. The same Records give the same
+    tables, against.json where there is something to compare with, and, unless `pictures` is False,
+    plots/ with SVG, PDF and PNG of each plot; of a sweep also best.yaml, the best spec, or
+    best-N.yaml for each trial N on its Pareto front. The same Records give the same
     bytes. Raises UserError if no row is called `baseline`, or nothing `against`.
     """
     report = collect(results, baseline, against, further)
@@ -175,7 +175,7 @@ def build(
         file.unlink()
     for name, content in written.items():
         _write(folder / name, content.encode("utf-8"))
-    for name, drawn in plot_files(report, pictures):
+    for name, drawn in plot_files(report) if pictures else ():
         _write(folder / "plots" / name, drawn)
     return report
 
@@ -196,17 +196,12 @@ def contents(report: Report) -> dict[str, str]:
     }
 
 
-def plot_files(report: Report, pictures: bool = True) -> Iterator[tuple[str, bytes]]:
-    """The files of plots/, one after the other: drawing all of them takes seconds."""
-    from raysuite.report.pictures import pictures as draw
-    from raysuite.report.plot_page import SCRIPT, plot_page, script
+def plot_files(report: Report) -> Iterator[tuple[str, bytes]]:
+    """The pictures of plots/, one after the other."""
+    from raysuite.report.plot import pictures
 
-    if report.plots:
-        yield SCRIPT, script().encode("utf-8")
     for plot in report.plots:
-        drawn = draw(plot) if pictures else {}
-        yield f"{plot.name}.html", plot_page(plot, drawn.get(".png")).encode("utf-8")
-        for suffix, content in drawn.items():
+        for suffix, content in pictures(plot).items():
             yield f"{plot.name}{suffix}", content
 
 

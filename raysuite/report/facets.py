@@ -1,4 +1,4 @@
-"""What tells rows apart, so that legends say what differs and titles say what is shared."""
+"""What tells rows apart, and the colour, dash and symbol that it has in every plot of a report."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 
 from raysuite.records import Row
 from raysuite.records.names import block_name, workers_name
+from raysuite.report.plot import COLORS, DASHES, SYMBOLS, Style
 
 OWN = ("strategy", "loader", "model", "data", "schedule", "batch", "workers", "device")
 """The facets that every row has, in the order in which they are written."""
@@ -29,7 +30,7 @@ _KEYS = {
     "resources.workers": "workers",
     "resources.device": "device",
 }
-"""Keys of a matrix that one of OWN speaks for."""
+"""Keys of a matrix that one of OWN stands for."""
 
 
 def facets(row: Row) -> dict[str, str]:
@@ -94,3 +95,29 @@ def shared(rows: Sequence[Row], names: Sequence[str] = ("model", "data")) -> str
 
 def _texts(each: dict[str, str], names: Sequence[str]) -> tuple[str, ...]:
     return tuple(each.get(name, "") for name in names)
+
+
+class Styles:
+    """The first facet of a legend has the colour, the second the dash, all together the symbol: the
+    same in every plot of a report."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._values: dict[str, list[str]] = {}
+        for row in rows:
+            for name, value in facets(row).items():
+                known = self._values.setdefault(name, [])
+                if value not in known:
+                    known.append(value)
+
+    def of(self, row: Row, names: Sequence[str]) -> Style:
+        """Of a row's series, told apart by the facets `names`; by strategy where there are none."""
+        places = [self._place(row, name) for name in names or ("strategy",)]
+        return Style(
+            COLORS[places[0] % len(COLORS)],
+            DASHES[places[1] % len(DASHES)] if len(places) > 1 else DASHES[0],
+            SYMBOLS[sum(places) % len(SYMBOLS)],
+        )
+
+    def _place(self, row: Row, name: str) -> int:
+        value = facets(row).get(name)
+        return self._values[name].index(value) if value is not None else 0

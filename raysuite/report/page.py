@@ -1,10 +1,11 @@
-"""report.html: one page that holds all it needs, plotly.js included, and asks no other host."""
+"""report.html: one page that holds all it needs, Vega included, and asks no other host."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import jinja2
@@ -17,6 +18,8 @@ from raysuite.records.names import workers_name
 from raysuite.report import text
 from raysuite.report.against_sheets import comparison_sheets
 from raysuite.report.data import finite
+from raysuite.report.plot import CONFIG, Plot
+from raysuite.report.plot import key as row_key
 from raysuite.report.provenance import provenance_sheets
 from raysuite.report.sweep.page import sweep_context
 from raysuite.report.tables import columns
@@ -30,32 +33,56 @@ OPEN_UP_TO = 24
 
 def page(report: Report) -> str:
     """The whole report as HTML. Every name and message is escaped on its way in."""
-    from plotly.offline import get_plotlyjs
+    return render(
+        "page.html.jinja" if report.sweep is None else "sweep.html.jinja",
+        report.plots,
+        report=report,
+        sweep=None if report.sweep is None else sweep_context(report.sweep),
+        names=report.names,
+        columns=columns(report.rows),
+        lines=[
+            (row, row_key(row), "bad" if row.gate == "failed" else "" if row.throughput else "dim")
+            for row in report.rows
+        ],
+        filters=_filters(report.rows),
+        environments=_environments(report.runs),
+        failures=[run for run in report.runs if run.status != "finished"],
+        status_words=STATUS_WORDS,
+        baselines=_baselines(report.rows),
+        resolved=_resolved(report.runs),
+        measured=_measured(report.runs),
+        sheets=report.sheets,
+        provenance_sheets=provenance_sheets(report.provenance),
+        comparison_sheets=comparison_sheets(report.comparison) if report.comparison else [],
+        open_up_to=OPEN_UP_TO,
+    )
 
-    return (
+
+def render(template: str, plots: Sequence[Plot], **context: Any) -> str:
+    """A page by its template, with what its plots need."""
+    drawn = {"config": CONFIG, "plots": {plot.name: plot.data() for plot in plots}}
+    written: str = (
         templates()
-        .get_template("page.html.jinja" if report.sweep is None else "sweep/page.html.jinja")
+        .get_template(template)
         .render(
-            report=report,
-            sweep=None if report.sweep is None else sweep_context(report.sweep),
-            names=report.names,
-            columns=columns(report.rows),
-            filters=_filters(report.rows),
-            environments=_environments(report.runs),
-            failures=[run for run in report.runs if run.status != "finished"],
-            status_words=STATUS_WORDS,
-            baselines=_baselines(report.rows),
-            resolved=_resolved(report.runs),
-            measured=_measured(report.runs),
-            sheets=report.sheets,
-            provenance_sheets=provenance_sheets(report.provenance),
-            comparison_sheets=comparison_sheets(report.comparison) if report.comparison else [],
-            figures=Markup(script_json({plot.name: plot.figure for plot in report.plots})),
-            # its own closing tags are written split, as in plotly's own pages
-            plotlyjs=Markup(get_plotlyjs()),
-            open_up_to=OPEN_UP_TO,
+            figures=Markup(script_json(drawn)),
+            vega=Markup(_vega()),
+            plots=plots,
             version=__version__,
+            **context,
         )
+    )
+    return written
+
+
+@cache
+def _vega() -> str:
+    """Vega, Vega-Lite and vega-embed as one script: a second of work."""
+    import vl_convert
+
+    # no text in it ends the script element that it stands in
+    return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")).replace(
+        "</script", "<\\/script"
     )
 
 
@@ -76,6 +103,7 @@ def _rounded(data: Any) -> Any:
     return float(f"{data:.6g}") if isinstance(data, float) else data
 
 
+@cache
 def templates() -> jinja2.Environment:
     """The pages' templates, by their path below this folder; what they are given is escaped."""
     environment = jinja2.Environment(

@@ -1,26 +1,55 @@
-"""What all plots share: their form as plain data, their colours, and how names are written.
+"""Plots as data: traces, layers and axes, which become one Vega-Lite specification for the page,
+and for SVG, PDF and PNG by vl-convert, which needs neither a browser nor a network.
 
-A plot is plotly's JSON as plain data, so that building one imports no plotly.
+A trace is a dictionary; its lists are columns of equal length, all else holds for each of its
+points. Layers draw the traces of one `kind`:
+
+    kind, panel, series    which layers draw it, in which panel, under which entry of the legend
+    x, y                   where; `low` and `high` are the ends of an interval, None without one
+    tip                    text that a pointer shows, lines separated by newlines
+    key                    what the page's filters look at (see `key`); several are separated by
+                           newlines, and one of them is enough
 """
 
 from __future__ import annotations
 
-import html
-import textwrap
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from raysuite.records import Row, Stat
+from raysuite.records import Row
 
-# Okabe and Ito 2008, "Color Universal Design": told apart with every kind of colour vision.
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#7F7F7F")
-DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
-SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "triangle-down")
-NEUTRAL = "#8A8F98"
-
-Figure = dict[str, Any]
 Trace = dict[str, Any]
+Layer = dict[str, Any]
+
+# After Okabe and Ito 2008, "Color Universal Design", each with a contrast of at least 3:1 on the
+# page's light and dark background (WCAG 2.2, success criterion 1.4.11).
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#B37700", "#2E93CC", "#8C6D31", "#7F7F7F")
+SHADES = ("#1B9AA0", "#2E93CC", "#3D7CC2", "#5C63C4", "#8150B8", "#A2459B", "#B53F72", "#B04A4A")
+"""A row of hues in which more is deeper."""
+NEUTRAL = "#878D96"
+DASHES = ((1, 0), (6, 4), (2, 3), (8, 3, 2, 3), (12, 4))
+SYMBOLS = (
+    *("circle", "square", "diamond", "triangle-up"),
+    *("cross", "triangle-down", "triangle-right", "triangle-left"),
+)
+PANEL_HEIGHT = 260
+"""Pixels of one row of panels."""
+BAR_PX = 15
+BAR_GAP = 1.25
+"""Room for a bar, over its own height."""
+MOST_BANDS = 6
+PAPER_PX = 480
+"""Width of a picture of one panel: a column of a paper at 5 inches."""
+
+
+class Style(NamedTuple):
+    """How a series is drawn."""
+
+    color: str
+    dash: Sequence[int] = DASHES[0]
+    symbol: str = SYMBOLS[0]
 
 
 @dataclass(frozen=True)
@@ -35,51 +64,316 @@ class Plot:
     description: str
     """What it shows, for those who do not see it."""
     traces: list[Trace]
-    layout: dict[str, Any] = field(default_factory=dict)
+    layers: list[Layer]
+    x: Layer
+    """Vega-Lite's definition of the channel, without its field."""
+    y: Layer
+    styles: Mapping[str, Style] = field(default_factory=dict)
+    """Entries of the legend, in its order; without any, each trace has its `color`."""
+    panels: Sequence[str] = ("",)
+    columns: int = 3
+    """Panels beside each other, at most."""
+    height: int = PANEL_HEIGHT
+    """Pixels of a panel, or with `bars_per_label` those of one bar."""
+    same_y: bool = True
+    """Whether all panels have the same axis."""
+    bars_per_label: int = 0
+    """Of bars that lie: how many stand at each label."""
+    can_be_log: bool = False
+    """Whether the page offers a logarithmic axis."""
+    wide: bool = False
+    """Whether it needs the page's whole width."""
 
-    @property
-    def wide(self) -> bool:
-        """Whether it wants the page's whole width."""
-        return bool(self.layout.get("grid", {}).get("columns", 1) > 1)
+    def spec(self, width: float, columns: int | None = None) -> dict[str, Any]:
+        """Vega-Lite of the whole plot, `width` pixels wide; the page changes no more than its
+        width, its columns and what its filters leave of the traces."""
+        columns = min(columns or self.columns, len(self.panels))
+        unit: dict[str, Any] = {
+            "width": max(120.0, width / columns - 60),
+            "height": self._height(),
+            "encoding": {"x": {"field": "x", **self.x}, "y": {"field": "y", **self.y}},
+            "layer": [self._layer(each) for each in self.layers if self._is_drawn(each)],
+        }
+        whole: dict[str, Any] = {
+            "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
+            "config": CONFIG,
+            "params": [
+                {"name": "legendColumns", "value": self.legend_columns(width)},
+                {"name": "labelWidth", "value": 200},
+            ],
+            "data": {"values": [point for trace in self.traces for point in points(trace)]},
+        }
+        if len(self.panels) == 1:
+            return whole | unit
+        panel = {"field": "panel", "type": "nominal", "title": None, "sort": list(self.panels)}
+        whole |= {"facet": panel, "columns": columns, "spec": unit, "spacing": 26}
+        axes = {"x": "independent", "y": "independent"}
+        scales = {} if self.same_y else {"y": "independent"}
+        return whole | {"resolve": {"axis": axes, "scale": scales}}
 
-    @property
-    def figure(self) -> Figure:
-        """plotly's JSON."""
-        return {"data": self.traces, "layout": self.layout}
+    def _height(self) -> float:
+        """Of a panel, in pixels."""
+        if not self.bars_per_label:
+            return self.height
+        names = {name for trace in self.traces for name in trace["y"]}
+        return BAR_GAP * self.height * self.bars_per_label * len(names)
+
+    def legend_columns(self, width: float) -> int:
+        """Entries of the legend beside each other."""
+        longest = max(map(len, self.styles), default=1)
+        return max(1, int(width / (6.2 * longest + 40)))
+
+    def _is_drawn(self, layer: Layer) -> bool:
+        """Whether any trace has something for it."""
+        mine = [trace for trace in self.traces if trace["kind"] == layer["kind"]]
+        if _HAS_ENDS not in layer.get("transform", ()):
+            return bool(mine)
+        return any(end is not None for trace in mine for end in trace.get("low", ()))
+
+    def _layer(self, layer: Layer) -> Layer:
+        """With the colours, dashes and symbols of the series."""
+        mark, own = layer["mark"], layer.get("encoding", {})
+        encoding: Layer = {"color": self._channel("color")}
+        if self.styles and mark["type"] == "line":
+            encoding["strokeDash"] = self._channel("dash")
+        if self.styles and mark["type"] == "point" and "shape" not in mark:
+            encoding["shape"] = self._channel("symbol")
+        chosen = {"filter": f"datum.kind === '{layer['kind']}'"}
+        transform = [chosen, *layer.get("transform", ())]
+        return {"mark": mark, "transform": transform, "encoding": encoding | own}
+
+    def _channel(self, name: str) -> Layer:
+        """Of a series; the legend shows symbols where there are any, else dashes."""
+        if not self.styles:
+            return {"field": "color", "type": "nominal", "scale": None, "legend": None}
+        kinds = {layer["mark"]["type"] for layer in self.layers}
+        legend: Layer = {"title": None, "columns": {"expr": "legendColumns"}}
+        if "point" not in kinds and "line" in kinds:
+            legend |= {"symbolType": "stroke", "symbolSize": 300}
+        hidden = len(self.styles) < 2 or (name == "dash" and "point" in kinds)
+        # in another order its domain is another one: Vega-Lite warns of merging it with the others
+        styles = dict(reversed(self.styles.items())) if hidden else self.styles
+        looks = [getattr(style, name) for style in styles.values()]
+        return {
+            "field": "series",
+            "type": "nominal",
+            "scale": {
+                "domain": list(styles),
+                "range": [list(look) if name == "dash" else look for look in looks],
+            },
+            "legend": None if hidden else legend,
+        }
+
+    def data(self) -> dict[str, Any]:
+        """What the page draws it from: its traces stay columns, which takes a tenth of the room."""
+        spec = self.spec(600)
+        spec.pop("config")
+        return {
+            "spec": spec | {"data": {"values": []}},
+            "traces": self.traces,
+            "columns": self.columns,
+            "panels": list(self.panels),
+            "longest": max(map(len, self.styles), default=0),
+            "label_px": BAR_GAP * self.height * self.bars_per_label,
+        }
 
 
-def paler(color: str, share: float) -> str:
-    """A colour mixed with that share of white."""
-    parts = (int(color[place : place + 2], 16) for place in (1, 3, 5))
-    return "#" + "".join(f"{round(part + (255 - part) * share):02X}" for part in parts)
+def points(trace: Trace) -> Iterator[Trace]:
+    """A trace's points, each by itself."""
+    columns = {key: value for key, value in trace.items() if isinstance(value, list)}
+    same = {key: value for key, value in trace.items() if key not in columns}
+    names = list(columns)
+    return (
+        {**same, **dict(zip(names, row, strict=True))}
+        for row in zip(*columns.values(), strict=True)
+    )
 
 
-def key(row: Row) -> list[Any]:
+def key(row: Row) -> str:
     """What the page's filters look at: strategy, loader, workers, name."""
-    return [row.strategy, row.loader, row.workers, row.name]
+    return json.dumps([row.strategy, row.loader, row.workers, row.name])
 
 
-def safe(name: str) -> str:
-    """A name as plotly shows it: plotly reads a subset of HTML in every text."""
-    return html.escape(name, quote=False)
+# Layers: what draws the traces of a kind.
+
+_TIP = {"tooltip": {"field": "tip", "type": "nominal"}}
+_DETAIL = {"detail": [{"field": "series", "type": "nominal"}, {"field": "key", "type": "nominal"}]}
+_HAS_ENDS = {"filter": "isValid(datum.low)"}
 
 
-def folded(name: str, width: int = 44) -> str:
-    """A long name over several lines, for an axis."""
-    return "<br>".join(safe(line) for line in textwrap.wrap(name, width) or [""])
-
-
-def error_bar(stats: Sequence[Stat | None], scale: float = 1.0) -> dict[str, Any]:
-    """Distances to the ends of the 95 % intervals; 0 draws none."""
-    known = [stat if stat and stat.low is not None else None for stat in stats]
-    above = [((s.high or 0.0) - s.mean) * scale if s else 0.0 for s in known]
-    below = [(s.mean - (s.low or 0.0)) * scale if s else 0.0 for s in known]
+def line(kind: str = "mean", width: float = 2, **mark: Any) -> Layer:
+    """Lines through the points of each series."""
     return {
-        "type": "data",
-        "symmetric": False,
-        "array": above,
-        "arrayminus": below,
-        "visible": any(above),
-        "thickness": 1.5,
-        "width": 4,
+        "kind": kind,
+        "mark": {"type": "line", "strokeWidth": width, **mark},
+        "encoding": _DETAIL if kind == "trial" else {},
+    }
+
+
+def markers(kind: str = "mean", size: float = 45, **mark: Any) -> Layer:
+    """Points that tell their values."""
+    return {
+        "kind": kind,
+        "mark": {"type": "point", "filled": True, "size": size, "opacity": 1, **mark},
+        "encoding": _TIP,
+    }
+
+
+def intervals(series: int, kind: str = "mean") -> Layer:
+    """The 95 % intervals along lines: bands, or of many series, whose bands would cover each other,
+    upright rules."""
+    mark: Layer = {"type": "area", "opacity": 0.18, "tooltip": None}
+    if series > MOST_BANDS:
+        mark = {"type": "rule", "strokeWidth": 1.2, "opacity": 0.7, "tooltip": None}
+    return {
+        "kind": kind,
+        "mark": mark,
+        "transform": [_HAS_ENDS],
+        "encoding": {"y": {"field": "low", "type": "quantitative"}, "y2": {"field": "high"}},
+    }
+
+
+def dots(kind: str = "repeat") -> Layer:
+    """The repeats by themselves."""
+    mark = {"type": "point", "filled": True, "size": 14, "opacity": 0.55, "shape": "circle"}
+    return {"kind": kind, "mark": mark, "encoding": _TIP}
+
+
+def level(kind: str = "level") -> Layer:
+    """Reference lines, such as the ideal one."""
+    mark = {"type": "line", "strokeWidth": 1.5, "strokeDash": [2, 3], "color": NEUTRAL}
+    none = {"color": {"value": NEUTRAL}, "strokeDash": {"value": [2, 3]}}
+    return {"kind": kind, "mark": mark, "encoding": none | {"detail": {"field": "series"}}}
+
+
+def published() -> Layer:
+    """Values that a paper states."""
+    mark = {"type": "point", "filled": False, "size": 110, "strokeWidth": 2, "shape": "diamond"}
+    return {"kind": "published", "mark": mark, "encoding": _TIP | {"color": {"value": "#B0528F"}}}
+
+
+def bars(lying: bool = True, offset: bool = True, stacked: bool = False) -> list[Layer]:
+    """Bars with their intervals; `x` is a bar's label where it stands, `y` where it lies."""
+    across, along = ("y", "x") if lying else ("x", "y")
+    place: Layer = {f"{across}Offset": {"field": "series", "sort": None}} if offset else {}
+    ends = {
+        along: {"field": "low", "type": "quantitative"},
+        f"{along}2": {"field": "high"},
+        "color": {"value": "currentColor"},
+    }
+    order = {"order": {"field": "order", "type": "quantitative"}} if stacked else {}
+    made: list[Layer] = [
+        {"kind": "bar", "mark": {"type": "bar"}, "encoding": place | _TIP | order},
+        {
+            "kind": "bar",
+            "mark": {"type": "rule", "strokeWidth": 1.5},
+            "transform": [_HAS_ENDS],
+            "encoding": place | ends | _TIP,
+        },
+    ]
+    return made[:1] if stacked else made
+
+
+def text_layer(kind: str = "text", **mark: Any) -> Layer:
+    """Words beside their points."""
+    return {
+        "kind": kind,
+        "mark": {"type": "text", "align": "left", "dx": 6, **mark},
+        "encoding": {
+            "text": {"field": "text", "type": "nominal"},
+            "color": {"value": "currentColor"},
+        },
+    }
+
+
+# Axes.
+
+
+def quantity(title: str, zero: bool = True, format: str = "", **more: Any) -> Layer:
+    """An axis of numbers; `format` is d3's, such as `~%`."""
+    axis = {"format": format} if format else {}
+    return {
+        "type": "quantitative",
+        "title": title,
+        "scale": {"zero": zero, "nice": True, **more.pop("scale", {})},
+        "axis": axis | more,
+    }
+
+
+def counts(title: str, values: Sequence[int], log: bool | None = None) -> Layer:
+    """An axis of a few whole numbers: logarithmic where the small ones would crowd."""
+    log = values[-1] >= 8 * values[0] if log is None else log
+    scale: Layer = {"type": "log", "base": 2} if log else {"zero": False, "padding": 12}
+    scale["nice"] = False
+    axis = {"values": list(values), "format": ",d", "grid": False, "labelOverlap": True}
+    return {"type": "quantitative", "title": title, "scale": scale, "axis": axis}
+
+
+def labels(names: Sequence[str], title: str | None = None, lying: bool = True) -> Layer:
+    """An axis of names in their order."""
+    axis: dict[str, Any] = {
+        "grid": False,
+        "ticks": False,
+        "domain": not lying,
+        "labelOverlap": False,
+    }
+    if lying:
+        axis.update({"labelLimit": {"expr": "labelWidth"}, "labelPadding": 6})
+    else:
+        axis["labelAngle"] = -25 if any(len(name) > 8 for name in names) else 0
+    return {"type": "nominal", "title": title, "sort": list(names), "axis": axis}
+
+
+CONFIG: dict[str, Any] = {
+    "background": None,
+    "font": "system-ui, 'Segoe UI', Roboto, 'Liberation Sans', 'DejaVu Sans', sans-serif",
+    "aria": False,
+    "view": {"stroke": None},
+    "axis": {
+        "labelColor": "currentColor",
+        "titleColor": "currentColor",
+        "domainColor": "currentColor",
+        "tickColor": "currentColor",
+        "gridColor": "currentColor",
+        "gridOpacity": 0.13,
+        "domainOpacity": 0.4,
+        "tickOpacity": 0.4,
+        "labelFontSize": 11,
+        "labelOverlap": True,
+        "labelSeparation": 5,
+        "titleFontSize": 12,
+        "titleFontWeight": "normal",
+    },
+    "legend": {
+        "orient": "bottom",
+        "labelColor": "currentColor",
+        "labelLimit": 420,
+        "labelFontSize": 11,
+        "symbolStrokeWidth": 2,
+        "symbolOpacity": 1,
+    },
+    "header": {
+        "labelColor": "currentColor",
+        "labelFontSize": 11.5,
+        "labelAnchor": "start",
+        "labelLimit": 300,
+    },
+    "text": {"fontSize": 10.5},
+}
+
+PICTURES = (".svg", ".pdf", ".png")
+
+
+def pictures(plot: Plot) -> dict[str, bytes]:
+    """The plot as a file for each of PICTURES, without a title: a paper has its caption."""
+    import vl_convert
+
+    columns = min(plot.columns, len(plot.panels))
+    spec = plot.spec(PAPER_PX if columns == 1 else 330 * columns)
+    spec["config"] = CONFIG | {"font": "Liberation Sans, Arial, Helvetica, sans-serif"}
+    svg = vl_convert.vegalite_to_svg(spec).replace("currentColor", "#000")
+    return {
+        ".svg": svg.encode(),
+        ".pdf": vl_convert.svg_to_pdf(svg),
+        ".png": vl_convert.svg_to_png(svg, scale=2),
     }

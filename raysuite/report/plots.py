@@ -1,35 +1,1058 @@
-"""All plots of a report, in the order of the page."""
+"""The plots of a suite's report: a function each, in `PLOTS`, None where there is nothing to draw.
+
+A plot that is to come is one more function of `Drawing`, and one more line in `PLOTS`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
-from raysuite.records import Row
-from raysuite.report import bars, curves
-from raysuite.report.figures import batches, scaling, stacks, target, works
-from raysuite.report.figures.styles import Styles
-from raysuite.report.plot import Plot
+from raysuite.records import EpochFinished, Ratio, Row, RunFigures, Stat
+from raysuite.records.costs import PROJECTED_EPOCHS
+from raysuite.records.names import work_key, workers_name
+from raysuite.records.statistics import accuracy as accuracy_of
+from raysuite.report import plot as p
+from raysuite.report import text
+from raysuite.report.against import Comparison
+from raysuite.report.facets import WORK, Styles, facets, shared, telling, written
+from raysuite.report.plot import Plot, Style, Trace, key
+from raysuite.units import GIB, MIB
+
+Value = Stat | Ratio
+Figure = Callable[[Row], Value | None]
 
 
-def make_plots(rows: Sequence[Row]) -> list[Plot]:
-    """The plots for which there is anything to draw."""
-    styles = Styles(rows)
-    made = (
-        bars.throughput(rows),
-        target.time_to_accuracy(rows, styles),
-        scaling.throughput(rows, styles),
-        scaling.speed_up(rows, styles),
-        scaling.efficiency(rows, styles),
-        scaling.efficiency_per_model(rows, styles),
-        works.speed_up(rows, styles),
-        works.epoch_time(rows, styles) or bars.epoch_time(rows),
-        stacks.shares(rows),
-        bars.data_wait(rows),
-        batches.accuracy(rows, styles),
-        batches.largest_batch(rows, styles),
-        curves.accuracy(rows, styles),
-        curves.loss(rows, styles),
-        curves.learning_rate(rows, styles),
-        works.memory(rows, styles) or bars.memory(rows),
+@dataclass(frozen=True)
+class Drawing:
+    """What plots are drawn from."""
+
+    rows: Sequence[Row]
+    comparison: Comparison | None = None
+    """Its published values are markers in the plots of their quantities."""
+
+    @cached_property
+    def styles(self) -> Styles:
+        """Equal for a facet in all plots."""
+        return Styles(self.rows)
+
+
+def make_plots(rows: Sequence[Row], comparison: Comparison | None = None) -> list[Plot]:
+    """The plots for which there is anything to draw, in the order of the page."""
+    drawing = Drawing(rows, comparison)
+    return [plot for draw in PLOTS if (plot := draw(drawing)) is not None]
+
+
+# Values of rows.
+
+
+def middle(value: Value | None) -> float:
+    """The mean, or the ratio."""
+    if value is None:
+        return 0.0
+    return value.value if isinstance(value, Ratio) else value.mean
+
+
+def told(row: Row, figure: Figure, write: text.Writer) -> str:
+    """What a pointer shows of a row's figure."""
+    value = figure(row)
+    if isinstance(value, Stat):
+        return f"{row.name}\n{text.stat(value, write)}"
+    return f"{row.name}\n{text.ratio(value)} against {row.baseline}"
+
+
+def interval_note(values: Iterable[Value | None]) -> str:
+    """What points stand for; of intervals only where some are drawn."""
+    drawn = any(value and value.low is not None for value in values)
+    return "means over repeats" + (" with 95 % intervals" if drawn else "")
+
+
+def traces_of(
+    rows: Sequence[Row],
+    figure: Figure,
+    write: text.Writer,
+    x: Callable[[Row], Any],
+    scale: float = 1.0,
+    panel: str = "",
+    series: str = "",
+) -> list[Trace]:
+    """Means of rows with the ends of their intervals; and each repeat, where there are several."""
+    values = [figure(row) for row in rows]
+    pairs = [
+        (row, each)
+        for row, stat in zip(rows, values, strict=True)
+        if isinstance(stat, Stat) and stat.n > 1
+        for each in stat.values
+    ]
+    same = {"panel": panel, "series": series}
+    means = {
+        **same,
+        "kind": "mean",
+        "x": [x(row) for row in rows],
+        "y": [middle(value) * scale for value in values],
+        "low": [value and _end(value.low, scale) for value in values],
+        "high": [value and _end(value.high, scale) for value in values],
+        "tip": [told(row, figure, write) for row in rows],
+        "key": [key(row) for row in rows],
+    }
+    dots = {
+        **same,
+        "kind": "repeat",
+        "x": [x(row) for row, _ in pairs],
+        "y": [value * scale for _, value in pairs],
+        "tip": [f"{row.name}\none repeat: {write(value)}" for row, value in pairs],
+        "key": [key(row) for row, _ in pairs],
+    }
+    return [means, dots] if pairs else [means]
+
+
+def _end(value: float | None, scale: float) -> float | None:
+    """None where an interval has no end to draw."""
+    return None if value is None or not math.isfinite(value) else max(0.0, value) * scale
+
+
+def bar_trace(*args: Any, lying: bool = False) -> Trace:
+    """Bars in place of points; `args` as those of `traces_of`."""
+    made = traces_of(*args)[0]
+    if lying:
+        made["x"], made["y"] = made["y"], made["x"]
+    return made | {"kind": "bar"}
+
+
+def headings(rows: Sequence[Row], across: Sequence[str]) -> list[str]:
+    """Panel titles, so ordered that the last facet varies fastest."""
+    places = {name: list(dict.fromkeys(written(row, [name]) for row in rows)) for name in across}
+    ordered = sorted(
+        rows, key=lambda row: [places[name].index(written(row, [name])) for name in across]
     )
-    return [plot for plot in made if plot is not None]
+    return list(dict.fromkeys(written(row, across) for row in ordered))
+
+
+def columns_of(rows: Sequence[Row], across: Sequence[str]) -> int:
+    """Panels beside each other: a column for each value of the facet that varies fastest."""
+    values = len({written(row, across[-1:]) for row in rows})
+    if len(across) > 1 and 2 <= values <= 4:
+        return values
+    return 2 if values == 4 else 3
+
+
+def titled(title: str, said: str) -> str:
+    """With what all variants share."""
+    return f"{title} – {said}" if said else title
+
+
+# Over workers.
+
+
+def over_workers(
+    drawing: Drawing,
+    rows: Sequence[Row],
+    figure: Figure,
+    *,
+    name: str,
+    title: str,
+    y: dict[str, Any],
+    note: str,
+    panel: Collection[str] = WORK,
+    quantity: str = "",
+    ideal: Callable[[Sequence[Row]], list[Trace]] | None = None,
+    write: text.Writer = text.number,
+    log: bool = False,
+    scale: float = 1.0,
+) -> Plot | None:
+    """A line for each series, in a panel for each value of the facets `panel`.
+
+    None unless some series has several numbers of workers. `quantity` is what papers' values are
+    called by that belong into it.
+    """
+    shown = [row for row in rows if figure(row)]
+    names = telling(shown, lambda row: row.workers, WORK)
+    series: dict[tuple[str, str | None], list[Row]] = {}
+    for row in sorted(shown, key=lambda row: row.workers):
+        # ratios to different baselines make no line
+        base = row.baseline if isinstance(figure(row), Ratio) else None
+        series.setdefault((written(row, names), base), []).append(row)
+    if all(len(members) < 2 for members in series.values()):
+        return None
+    # a column of panels is one loader
+    across = sorted((each for each in names if each in panel), key=lambda each: each == "loader")
+    within = [each for each in names if each not in panel]
+    panels = headings(shown, across)
+    styles: dict[str, Style] = {}
+    traces: list[Trace] = []
+    for heading in panels:
+        inside = [m for m in series.values() if written(m[0], across) == heading]
+        if ideal:
+            everyone = [row for members in inside for row in members]
+            traces += [{**each, "panel": heading} for each in ideal(everyone)]
+        labels = [written(m[0], within) or shared(m, ("strategy", "loader")) for m in inside]
+        for members, label in zip(inside, labels, strict=True):
+            if labels.count(label) > 1:
+                label += f" against {members[0].baseline}"
+            styles.setdefault(label, drawing.styles.of(members[0], within))
+            traces += traces_of(
+                members, figure, write, lambda row: row.workers, scale, heading, label
+            )
+    marks = published_marks(drawing, quantity, shown, across, scale)
+    traces += [mark for mark in marks if mark["panel"] in panels]
+    workers = sorted({row.workers for row in shown})
+    best = max(shown, key=lambda row: middle(figure(row)))
+    both = shared(shown, [each for each in ("strategy", "loader", *WORK) if each not in names])
+    if log:
+        y = y | {"scale": {"type": "log", "nice": True}}
+    return Plot(
+        name=name,
+        title=titled(title, both),
+        note=note + (" Open diamonds are a paper's values." if marks else ""),
+        description="Lines over the number of workers; the highest point is "
+        f"{write(middle(figure(best)))} ({best.name}).",
+        traces=traces,
+        layers=point_layers(len(styles)),
+        x=p.counts("workers", workers),
+        y=y,
+        styles=styles,
+        panels=panels,
+        columns=columns_of(shown, across),
+        wide=len(panels) > 1,
+    )
+
+
+def point_layers(series: int) -> list[p.Layer]:
+    """Lines with their points, repeats and intervals, the ideal, and a paper's values."""
+    lines = [p.level(), p.intervals(series), p.line()]
+    return [*lines, p.dots(), p.markers(), p.published()]
+
+
+def published_marks(
+    drawing: Drawing,
+    quantity: str,
+    rows: Sequence[Row],
+    across: Sequence[str],
+    scale: float = 1.0,
+    x: Callable[[Row], int] = lambda row: row.workers,
+) -> list[Trace]:
+    """What a paper states of a quantity, in the panel and at the place of the row beside it."""
+    compared = drawing.comparison
+    if not quantity or compared is None or not compared.published:
+        return []
+    named = {row.name: row for row in rows}
+    marks: dict[tuple[str, int, float], Trace] = {}
+    for line in compared.lines:
+        row = named.get(line.ours_name)
+        if line.quantity == quantity and row is not None:
+            place = (written(row, across), x(row), line.theirs.value * scale)
+            value = f"{line.bound} {text.number(line.theirs.value)}".strip()
+            marks[place] = {
+                "kind": "published",
+                "panel": place[0],
+                "x": [place[1]],
+                "y": [place[2]],
+                "tip": [f"{compared.title}\n{line.theirs_name}: {value} ({line.source})"],
+            }
+    return list(marks.values())
+
+
+def level_trace(values: Mapping[float, float], name: str = "ideal") -> Trace:
+    """A reference line."""
+    return {"kind": "level", "series": name, "x": list(values), "y": list(values.values())}
+
+
+def images(value: float) -> str:
+    """`1,234 images/s`."""
+    return f"{text.number(value)} images/s"
+
+
+def throughput_lines(drawing: Drawing) -> Plot | None:
+    """Throughput over workers, one panel a loader and work (Aach et al. 2023, Fig. 3)."""
+    rows = drawing.rows
+    return over_workers(
+        drawing,
+        rows,
+        lambda row: row.throughput,
+        panel=("loader", *WORK),
+        quantity="throughput",
+        name="throughput",
+        title="Throughput",
+        y=p.quantity("images per second"),
+        note=f"Warm-up is left out. Points are {interval_note(row.throughput for row in rows)}.",
+        write=images,
+    )
+
+
+def throughput(drawing: Drawing) -> Plot | None:
+    """Over workers, or a bar for each variant where no series has several numbers of them."""
+    return throughput_lines(drawing) or variant_bars(
+        drawing,
+        lambda row: row.throughput,
+        name="throughput",
+        title="Throughput",
+        x=p.quantity("images per second"),
+        note="Warm-up is left out. Bars are "
+        f"{interval_note(row.throughput for row in drawing.rows)}.",
+        write=images,
+    )
+
+
+def training_time(drawing: Drawing) -> Plot | None:
+    """Projected run time over workers, as the papers state it (Aach et al. 2023)."""
+    return over_workers(
+        drawing,
+        drawing.rows,
+        lambda row: row.costs.projected_seconds if row.costs else None,
+        panel=("loader", *WORK),
+        quantity="training_s",
+        name="training-time",
+        title=f"Time of {PROJECTED_EPOCHS} epochs",
+        y=p.quantity("hours", zero=False),
+        note=f"A projection: {PROJECTED_EPOCHS} times the mean training time of an epoch, without "
+        "validation. Both axes are logarithmic where workers are many.",
+        write=text.seconds,
+        log=True,
+        scale=1 / 3600,
+    )
+
+
+def speed_up(drawing: Drawing) -> Plot | None:
+    """Speed-up over workers with its ideal line (Aach et al. 2023, Fig. 4)."""
+    shown = [row for row in drawing.rows if row.speed_up]
+    bases = {row.name: row.workers for row in drawing.rows}
+    several = len({bases[str(row.baseline)] for row in shown}) > 1
+
+    def ideal(inside: Sequence[Row]) -> list[Trace]:
+        found: dict[int, set[int]] = {}
+        for row in inside:
+            found.setdefault(bases[str(row.baseline)], set()).add(row.workers)
+        return [
+            level_trace(
+                {workers: workers / base for workers in sorted(counts)},
+                f"ideal from {workers_name(base)}" if several else "ideal",
+            )
+            for base, counts in sorted(found.items())
+        ]
+
+    return over_workers(
+        drawing,
+        shown,
+        lambda row: row.speed_up,
+        ideal=ideal,
+        quantity="speed_up",
+        name="speed-up",
+        title="Speed-up",
+        y=p.quantity("speed-up S"),
+        note="S = throughput / throughput of the baseline; dotted is ideal. " + _baselines(shown),
+    )
+
+
+def _efficiency(
+    drawing: Drawing, name: str, title: str, note: str, panel: Collection[str]
+) -> Plot | None:
+    shown = [row for row in drawing.rows if row.efficiency]
+
+    def ideal(inside: Sequence[Row]) -> list[Trace]:
+        return [level_trace(dict.fromkeys(sorted({row.workers for row in inside}), 1.0))]
+
+    return over_workers(
+        drawing,
+        shown,
+        lambda row: row.efficiency,
+        panel=panel,
+        ideal=ideal,
+        quantity="efficiency",
+        name=name,
+        title=title,
+        y=p.quantity("parallel efficiency E"),
+        note=f"{note} {_baselines(shown)}",
+    )
+
+
+def efficiency(drawing: Drawing) -> Plot | None:
+    """Parallel efficiency, one line per framework and loader (Aach et al. 2023, Figs. 5 and 7)."""
+    note = "E = S × workers of the baseline / workers; dotted is ideal."
+    return _efficiency(drawing, "efficiency", "Parallel efficiency", note, WORK)
+
+
+def efficiency_models(drawing: Drawing) -> Plot | None:
+    """Parallel efficiency, one line per network (Aach et al. 2023, Fig. 6)."""
+    shown = [row for row in drawing.rows if row.efficiency]
+    names = telling(shown, lambda row: row.workers, WORK)
+    if "model" not in names:
+        return None
+    panel = [name for name in names if name != "model"]
+    title = "Parallel efficiency per network"
+    return _efficiency(drawing, "efficiency-models", title, "One line per network.", panel)
+
+
+def _baselines(rows: Sequence[Row]) -> str:
+    named = sorted({str(row.baseline) for row in rows})
+    return f"Baseline: {named[0]}." if len(named) == 1 else "Baselines are named below the plots."
+
+
+def time_to_accuracy(drawing: Drawing) -> Plot | None:
+    """Over workers (Mahon et al. 2020), or a bar for each variant; None without a target."""
+    counted = [run for row in drawing.rows for run in row.counted if run.target_accuracy]
+    if not counted:
+        return None
+    targets = text.listed(
+        [text.percent(e) for e in sorted({r.target_accuracy or 0 for r in counted})]
+    )
+    missed = [row for row in drawing.rows if row.counted and not row.time_to_accuracy]
+    note = (
+        f"Target: {targets}. Time counts from before the first sample; there is none unless every "
+        "repeat met the target. Its resolution is an epoch, as validation comes after each."
+    )
+    if missed:
+        note += f" Not met by {text.listed([row.name for row in missed])}."
+    common: dict[str, Any] = {
+        "name": "time-to-accuracy",
+        "title": "Time to accuracy",
+        "note": note,
+        "write": text.seconds,
+    }
+
+    def figure(row: Row) -> Stat | None:
+        return row.time_to_accuracy
+
+    return over_workers(
+        drawing,
+        drawing.rows,
+        figure,
+        quantity="time_to_accuracy_s",
+        y=p.quantity("seconds to the target accuracy"),
+        **common,
+    ) or variant_bars(drawing, figure, x=p.quantity("seconds to the target accuracy"), **common)
+
+
+# Bars: one for each variant.
+
+
+def variant_bars(
+    drawing: Drawing,
+    figure: Figure,
+    *,
+    name: str,
+    title: str,
+    x: dict[str, Any],
+    note: str,
+    write: text.Writer,
+    scale: float = 1.0,
+) -> Plot | None:
+    """Grouped by series, a colour for each number of workers; None where nothing was measured."""
+    shown = [row for row in drawing.rows if figure(row)]
+    if not shown:
+        return None
+    names = telling(drawing.rows, lambda row: row.workers)
+    everyone = sorted({row.workers for row in drawing.rows})
+    styles = {
+        workers_name(count): Style(p.SHADES[place % len(p.SHADES)])
+        for place, count in enumerate(everyone)
+    }
+
+    def label(row: Row) -> str:
+        return written(row, names) or row.series
+
+    traces = []
+    for count in everyone:
+        mine = [row for row in shown if row.workers == count]
+        if mine:
+            args = (mine, figure, write, label, scale, "", workers_name(count))
+            traces.append(bar_trace(*args, lying=True))
+    order = list(dict.fromkeys(label(row) for row in shown))
+    least, best = (pick(shown, key=lambda row: middle(figure(row))) for pick in (min, max))
+    return Plot(
+        name=name,
+        title=title,
+        note=note,
+        description=f"Bars per variant, from {write(middle(figure(least)))} ({least.name}) to "
+        f"{write(middle(figure(best)))} ({best.name}).",
+        traces=traces,
+        layers=p.bars(),
+        x=x,
+        y=p.labels(order),
+        styles=styles,
+        height=p.BAR_PX if len(shown) <= 60 else 9,
+        bars_per_label=len(everyone),
+        wide=len(shown) > 40,
+    )
+
+
+def work_bars(
+    drawing: Drawing,
+    figure: Figure,
+    *,
+    name: str,
+    title: str,
+    x: dict[str, Any],
+    note: str,
+    write: text.Writer,
+    scale: float = 1.0,
+    same_y: bool = True,
+) -> Plot | None:
+    """Panels of data sets, in each a group of bars per network (Jansen et al. 2020, Mahon et al.
+    2020); None for a single work."""
+    shown = [row for row in drawing.rows if figure(row)]
+    if len({tuple(facets(row)[each] for each in WORK) for row in shown}) < 2:
+        return None
+    models = list(dict.fromkeys(facets(row)["model"] for row in shown))
+    sets = list(dict.fromkeys(facets(row)["data"] for row in shown))
+    category, panel = ("model", "data") if len(models) > 1 else ("data", "model")
+    names, legend = _within_works(shown)
+    if len(legend) > MOST_BARS:
+        most = max(row.workers for row in shown)
+        shown = [row for row in shown if row.workers == most]
+        names, legend = _within_works(shown)
+        title += f", {workers_name(most)}"
+    colors = p.COLORS if len(legend) <= len(p.COLORS) else (*p.COLORS, *p.SHADES)
+    styles = {
+        entry or shared(shown, ("strategy", "loader")): Style(colors[place % len(colors)])
+        for place, entry in enumerate(legend)
+    }
+    traces = []
+    panels = list(dict.fromkeys(facets(row)[panel] for row in shown))
+    for heading in panels:
+        for entry, series in zip(legend, styles, strict=True):
+            mine = [
+                row
+                for row in shown
+                if facets(row)[panel] == heading and written(row, names) == entry
+            ]
+            if mine:
+                args = (mine, figure, write, lambda row: facets(row)[category], scale)
+                traces.append(bar_trace(*args, heading, series))
+    least, best = (pick(shown, key=lambda row: middle(figure(row))) for pick in (min, max))
+    return Plot(
+        name=name,
+        title=title,
+        note=note,
+        description=f"Bars from {write(middle(figure(least)))} ({least.name}) to "
+        f"{write(middle(figure(best)))} ({best.name}).",
+        traces=traces,
+        layers=p.bars(lying=False),
+        x=p.labels(models if category == "model" else sets, lying=False),
+        y=x,
+        styles=styles,
+        panels=panels,
+        columns=2,
+        same_y=same_y,
+        wide=len(panels) > 1,
+    )
+
+
+MOST_BARS = 12
+"""Bars of one group; where there would be more, only the largest number of workers is drawn."""
+
+
+def _within_works(rows: Sequence[Row]) -> tuple[list[str], list[str]]:
+    """The facets that tell apart the bars of one group, and what they come to."""
+    names = telling(rows, lambda row: tuple(facets(row)[each] for each in WORK))
+    return names, list(dict.fromkeys(written(row, names) for row in rows))
+
+
+def speed_up_works(drawing: Drawing) -> Plot | None:
+    """Speed-up per data set and network, baselines left out."""
+    return work_bars(
+        drawing,
+        lambda row: None if row.is_baseline else row.speed_up,
+        name="speed-up-works",
+        title="Speed-up per data set and network",
+        x=p.quantity("speed-up S"),
+        note="Against each network's own baseline, which the section Baselines names.",
+        write=text.number,
+    )
+
+
+def _bars_of(
+    drawing: Drawing, figure: Figure, title: str, same_y: bool = True, **how: Any
+) -> Plot | None:
+    """Per data set and network where there are several, else per variant."""
+    works = f"{title} per data set and network"
+    return work_bars(drawing, figure, title=works, same_y=same_y, **how) or variant_bars(
+        drawing, figure, title=title, **how
+    )
+
+
+def epoch_time(drawing: Drawing) -> Plot | None:
+    """Training seconds of an epoch."""
+    return _bars_of(
+        drawing,
+        lambda row: row.epoch_seconds,
+        "Epoch time",
+        name="epoch-time",
+        x=p.quantity("seconds of training per epoch"),
+        note="On the slowest worker, without validation; epochs with warm-up steps only where "
+        "there are no others.",
+        write=text.seconds,
+        same_y=False,  # an epoch of ImageNet is a thousand of MNIST's
+    )
+
+
+def memory(drawing: Drawing) -> Plot | None:
+    """Peak memory of the device, on a CPU of the process, of the worker that had most."""
+    on_device = any(row.peak_device_bytes for row in drawing.rows)
+
+    def figure(row: Row) -> Stat | None:
+        return row.peak_device_bytes if on_device else row.peak_process_bytes
+
+    peaks = [value.mean for row in drawing.rows if (value := figure(row))]
+    unit, divisor = ("GiB", GIB) if max(peaks, default=0) >= GIB else ("MiB", MIB)
+    return _bars_of(
+        drawing,
+        figure,
+        "Memory",
+        name="memory",
+        x=p.quantity(f"peak {'device' if on_device else 'process'} memory, {unit}"),
+        note="Largest memory of the worker that had most."
+        + ("" if on_device else " A process that ran earlier runs still holds their libraries."),
+        write=text.size,
+        scale=1 / divisor,
+    )
+
+
+def data_wait(drawing: Drawing) -> Plot | None:
+    """Share of an epoch in which a worker waits for its loader."""
+    return variant_bars(
+        drawing,
+        lambda row: row.data_wait_share,
+        name="data-wait",
+        title="Waiting for data",
+        x=p.quantity("share of the epoch's time", format="~%"),
+        note="Mean over workers. Where the share is large, the loader bounds the throughput, not "
+        "the strategy.",
+        write=text.percent,
+    )
+
+
+def energy(drawing: Drawing) -> Plot | None:
+    """Energy of a training image: of devices, else of hosts."""
+    costs = [row.costs for row in drawing.rows if row.costs]
+    on_device = any(each.device_joules for each in costs)
+
+    def figure(row: Row) -> Stat | None:
+        if row.costs is None:
+            return None
+        return row.costs.device_joules if on_device else row.costs.host_joules
+
+    source = "devices, by NVML" if on_device else "processors and their memory, by RAPL"
+    return _bars_of(
+        drawing,
+        figure,
+        "Energy",
+        name="energy",
+        x=p.quantity("joules per training image"),
+        note=f"Energy of {source}, over the training time of epochs.",
+        write=lambda value: f"{text.number(value)} J/image",
+        same_y=False,
+    )
+
+
+def utilisation(drawing: Drawing) -> Plot | None:
+    """Part of the training time in which a device computed."""
+    return _bars_of(
+        drawing,
+        lambda row: row.costs.device_busy if row.costs else None,
+        "Utilisation of devices",
+        name="utilisation",
+        x=p.quantity("share of the training time", format="~%"),
+        note="Part of the training time in which a kernel ran, by NVML, mean over workers.",
+        write=text.percent,
+    )
+
+
+PARTS = (
+    ("computation", "computation", "#0072B2"),
+    ("communication_exposed", "exposed communication", "#D55E00"),
+    ("data_exposed", "exposed loading", "#009E73"),
+    ("other", "other", p.NEUTRAL),
+)
+
+
+def shares(drawing: Drawing) -> Plot | None:
+    """Where the time of profiled steps went (Aach et al. 2023, Table 2); None without a profile."""
+    shown = sorted((row for row in drawing.rows if row.shares), key=lambda row: row.workers)
+    if not shown:
+        return None
+    names = telling(shown, lambda row: row.workers, WORK)
+    panels = headings(shown, names)
+    traces = []
+    for heading in panels:
+        rows = [row for row in shown if written(row, names) == heading]
+        for order, (part, name, _) in enumerate(PARTS):
+
+            def figure(row: Row, part: str = part) -> Stat | None:
+                return getattr(row.shares, part) if row.shares else None
+
+            def tip(row: Row, figure: Figure = figure, name: str = name) -> str:
+                whole = row.shares.communication if row.shares else None
+                hidden = f" (in all {text.stat(whole, text.percent)})" if "comm" in name else ""
+                return f"{told(row, figure, text.percent)} {name}{hidden}"
+
+            made = bar_trace(
+                rows, figure, text.percent, lambda row: str(row.workers), 1.0, heading, name
+            )
+            traces.append(made | {"order": order, "tip": [tip(row) for row in rows]})
+    return Plot(
+        name="shares",
+        title=titled("Time shares", shared(shown, ("strategy", "loader", "model", "data"))),
+        note="Of the profiled steps, mean over workers and repeats. Exposed is what no computation "
+        "hides; communication in all stands in the hover.",
+        description="Stacked bars of computation, exposed communication, exposed loading and the "
+        "rest, which add up to 100 %.",
+        traces=traces,
+        layers=p.bars(lying=False, offset=False, stacked=True),
+        x=p.labels(
+            [str(each) for each in sorted({row.workers for row in shown})], "workers", lying=False
+        ),
+        y=p.quantity("share of the time", format=".0%", scale={"domain": [0, 1]}),
+        styles={name: Style(color) for _, name, color in PARTS},
+        panels=panels,
+        columns=columns_of(shown, names),
+        height=220,
+        wide=len(panels) > 1,
+    )
+
+
+# Over epochs and steps.
+
+MOST_POINTS = 250
+"""Points of one curve; longer ones are drawn as means of equal stretches of steps."""
+MOST_MARKERS = 40
+SAME = 2e-3
+"""Curves that are nowhere farther apart than this part of a plot's height share a line."""
+
+Curve = tuple[list[float], list[float]]
+
+
+def _runs(rows: Sequence[Row]) -> list[RunFigures]:
+    """The runs with something to draw: those that the gate caught have no say."""
+    return [run for row in rows for run in row.runs if run.epochs and run.gate != "failed"]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _mean_curve(curves: Sequence[Curve]) -> Curve:
+    """Mean over repeats at each place; a repeat that ended early counts as far as it came."""
+    x = max((curve[0] for curve in curves), key=len)
+    return x, [_mean([y[place] for _, y in curves if place < len(y)]) for place in range(len(x))]
+
+
+def _thinned(curve: Curve) -> Curve:
+    """Means of equal stretches of steps where there are many; after the mean over repeats, as
+    these may differ in length."""
+    x, y = curve
+    stretch = max(1, math.ceil(len(x) / MOST_POINTS))
+    starts = range(0, len(x), stretch)
+    return (
+        [_mean(x[start : start + stretch]) for start in starts],
+        [_mean(y[start : start + stretch]) for start in starts],
+    )
+
+
+def _by_epoch(run: RunFigures, figure: Callable[[EpochFinished], float]) -> Curve:
+    return [epoch.epoch + 1.0 for epoch in run.epochs], [figure(epoch) for epoch in run.epochs]
+
+
+def _by_step(run: RunFigures, figure: Callable[[EpochFinished], list[float]]) -> Curve:
+    """Values per step, counted from 1."""
+    steps = [epoch.first_step + n + 1.0 for epoch in run.epochs for n in range(len(figure(epoch)))]
+    return steps, [value for epoch in run.epochs for value in figure(epoch)]
+
+
+def _same(left: Curve, right: Curve, height: float) -> bool:
+    """Whether one line lies on the other as far as the shorter of them goes."""
+    pairs = [(a, b) for a, b in zip(left[1], right[1], strict=False) if not math.isnan(a + b)]
+    return all(abs(a - b) <= SAME * height for a, b in pairs)
+
+
+def _curves(
+    drawing: Drawing,
+    rows: Sequence[Row],
+    curve: Callable[[Row], Curve | None],
+    digits: str,
+    panel: Sequence[str] = WORK,
+) -> tuple[list[Trace], dict[str, Style], list[str], dict[str, list[Row]]]:
+    """Traces, styles, panels, and the rows of each series: those that coincide in all panels are
+    one."""
+    names = telling(rows, always=panel)
+    across, within = ([n for n in names if (n in panel) == wanted] for wanted in (True, False))
+    drawn = [(row, found) for row in rows if (found := curve(row))]
+    finite = [y for _, (_, ys) in drawn for y in ys if math.isfinite(y)]
+    height = max(finite, default=1.0) - min(finite, default=0.0)
+    groups: list[tuple[str, Curve, list[Row]]] = []
+    for row, found in sorted(drawn, key=lambda each: -len(each[1][0])):
+        heading = written(row, across)
+        for known, other, members in groups:
+            if known == heading and _same(other, found, height):
+                members.append(row)
+                break
+        else:
+            groups.append((heading, found, [row]))
+    groups.sort(key=lambda each: min(map(list(rows).index, each[2])))
+    traces: list[Trace] = []
+    styles: dict[str, Style] = {}
+    series: dict[str, list[Row]] = {}
+    for heading, (x, y), members in groups:
+        label = _series_name(members, within, [row for row, _ in drawn])
+        styles.setdefault(label, drawing.styles.of(members[0], within))
+        series.setdefault(label, []).extend(members)
+        traces.append(
+            {
+                "kind": "mean",
+                "panel": heading,
+                "series": label,
+                "x": x,
+                "y": [value if math.isfinite(value) else None for value in y],
+                "tip": [f"{label}\n{a:.5g}: {b:{digits}}" for a, b in zip(x, y, strict=True)]
+                if len(x) <= MOST_MARKERS
+                else label,
+                "key": "\n".join(key(row) for row in members),
+            }
+        )
+    return traces, styles, list(dict.fromkeys(heading for heading, _, _ in groups)), series
+
+
+def _series_name(members: Sequence[Row], names: Sequence[str], drawn: Sequence[Row]) -> str:
+    """What the members share of that which tells rows apart, else their names."""
+    if len(members) == 1:
+        row = members[0]
+        said = written(row, names) or shared([row], ("strategy", "loader"))
+        return said if row.status == "finished" else f"{said} ({row.status})"
+    if len(members) == len(drawn):
+        return "all variants"
+    alike = shared(members, names)
+    others = [row for row in drawn if row not in members and shared([row], names) != ""]
+    if alike and not any(alike == shared([*members, row], names) for row in others):
+        return alike
+    return text.listed([written(row, names) or row.name for row in members], 3)
+
+
+def _curve_layers(traces: Sequence[Trace], series: int, width: float = 1.8) -> list[p.Layer]:
+    marked = all(len(trace["x"]) <= MOST_MARKERS for trace in traces if trace["kind"] == "mean")
+    hover = {"encoding": {"tooltip": {"field": "tip", "type": "nominal"}}}
+    line = p.line(width=width)
+    layers = [p.level(), p.intervals(series, "interval"), line | ({} if marked else hover)]
+    return [*layers, p.markers(size=28)] if marked else layers
+
+
+def accuracy(
+    drawing: Drawing, rows: Sequence[Row] | None = None, name: str = "accuracy"
+) -> Plot | None:
+    """Validation accuracy over epochs, with the intervals over repeats."""
+    rows = drawing.rows if rows is None else rows
+
+    def curve(row: Row) -> Curve | None:
+        curves = [_by_epoch(run, lambda e: e.val_accuracy) for run in _runs([row])]
+        return _mean_curve(curves) if curves else None
+
+    traces, styles, panels, series = _curves(drawing, rows, curve, ".2%")
+    if not traces:
+        return None
+    traces += [band for trace in traces for band in _intervals(trace, series[trace["series"]])]
+    last = max(trace["x"][-1] for trace in traces)
+    targets = sorted({run.target_accuracy for r in rows for run in r.runs if run.target_accuracy})
+    traces += [
+        {
+            "kind": "level",
+            "panel": panel,
+            "series": f"target {each}",
+            "x": [0, last],
+            "y": [each] * 2,
+        }
+        for panel in panels
+        for each in targets
+    ]
+    finals = [row.final_accuracy.mean for row in rows if row.final_accuracy]
+    reached = (
+        f" Final accuracies lie from {text.percent(min(finals))} to {text.percent(max(finals))}."
+        if finals
+        else ""
+    )
+    aim = f" Dotted: target {text.listed([text.percent(each) for each in targets])}."
+    banded = any(trace["kind"] == "interval" for trace in traces)
+    return Plot(
+        name=name,
+        title="Validation accuracy",
+        note="Top-1 over the whole validation set, mean over repeats"
+        + (" with 95 % intervals." if banded else ".")
+        + (aim if targets else ""),
+        description=f"Lines over epochs.{reached}",
+        traces=traces,
+        layers=_curve_layers(traces, len(styles)),
+        x=p.quantity("epochs", tickMinStep=1),
+        y=p.quantity("validation accuracy", zero=False, format="~%"),
+        styles=styles,
+        panels=panels,
+        columns=2,
+        height=300,
+        wide=len(panels) > 1,
+    )
+
+
+def _intervals(trace: Trace, rows: Sequence[Row]) -> list[Trace]:
+    """95 % intervals over the repeats of a single variant, at each of its epochs."""
+    runs = _runs(rows)
+    if len(rows) != 1 or len(runs) < 2 or trace["kind"] != "mean":
+        return []
+    curves = [[epoch.val_accuracy for epoch in run.epochs] for run in runs]
+    samples = min(run.val_samples for run in runs)
+    stats = [
+        accuracy_of((y[place] for y in curves if place < len(y)), samples)
+        for place in range(len(trace["x"]))
+    ]
+    ends = [
+        (None, None)
+        if stat is None or stat.low is None or stat.high is None
+        else (max(0.0, stat.low), min(1.0, stat.high))
+        for stat in stats
+    ]
+    same = {name: trace[name] for name in ("panel", "series", "x", "y", "key")}
+    low, high = ([end[place] for end in ends] for place in (0, 1))
+    return [{**same, "kind": "interval", "low": low, "high": high}]
+
+
+def loss(drawing: Drawing) -> Plot | None:
+    """Training loss over optimiser steps."""
+
+    def curve(row: Row) -> Curve | None:
+        curves = [_by_step(run, lambda e: e.losses) for run in _runs([row])]
+        return _thinned(_mean_curve(curves)) if curves else None
+
+    traces, styles, panels, _ = _curves(drawing, drawing.rows, curve, ".4f")
+    if not traces:
+        return None
+    steps = max(e.first_step + len(e.losses) for run in _runs(drawing.rows) for e in run.epochs)
+    stretch = math.ceil(steps / MOST_POINTS)
+    means = f" Drawn as means of up to {stretch} steps." if stretch > 1 else ""
+    return Plot(
+        name="loss",
+        title="Training loss",
+        note=f"Mean loss of the global batch in each optimiser step, mean over repeats.{means}",
+        description="Lines over optimiser steps.",
+        traces=traces,
+        layers=_curve_layers(traces, len(styles), 1.3),
+        x=p.quantity("optimiser steps"),
+        y=p.quantity("training loss"),
+        styles=styles,
+        panels=panels,
+        columns=2,
+        height=300,
+        can_be_log=True,
+        wide=len(panels) > 1,
+    )
+
+
+def learning_rate(drawing: Drawing) -> Plot | None:
+    """Learning rate over epochs."""
+
+    def curve(row: Row) -> Curve | None:
+        runs = _runs([row])
+        if not runs:
+            return None
+        run = max(runs, key=lambda run: len(run.epochs))
+        steps, rates = _thinned(_by_step(run, lambda e: e.learning_rates))
+        return [step / run.plan["steps_per_epoch"] for step in steps], rates
+
+    traces, styles, _, _ = _curves(drawing, drawing.rows, curve, ".4g", panel=())
+    if not traces:
+        return None
+    return Plot(
+        name="learning-rate",
+        title="Learning rate",
+        note="The rate that each optimiser step used.",
+        description=f"{text.count(len(traces), 'line')} over epochs.",
+        traces=traces,
+        layers=_curve_layers(traces, len(styles)),
+        x=p.quantity("epochs"),
+        y=p.quantity("learning rate"),
+        styles=styles,
+        can_be_log=True,
+    )
+
+
+def accuracy_batch(drawing: Drawing) -> Plot | None:
+    """Final accuracy over the global batch (Aach et al. 2023, Fig. 8b); None unless some series
+    has several batches."""
+    shown = sorted((r for r in drawing.rows if r.final_accuracy), key=lambda r: r.global_batch)
+    names = telling(shown, lambda row: row.global_batch, WORK)
+    across, within = ([n for n in names if (n in WORK) == wanted] for wanted in (True, False))
+    series: dict[str, list[Row]] = {}
+    for row in sorted(shown, key=list(drawing.rows).index):
+        series.setdefault(written(row, names), []).append(row)
+    if all(len(members) < 2 for members in series.values()):
+        return None
+    traces: list[Trace] = []
+    styles: dict[str, Style] = {}
+
+    def figure(row: Row) -> Stat | None:
+        return row.final_accuracy
+
+    for members in series.values():
+        label = written(members[0], within) or shared(members, ("schedule",))
+        styles.setdefault(label, drawing.styles.of(members[0], within))
+        members = sorted(members, key=lambda row: row.global_batch)
+        panel = written(members[0], across)
+        traces += traces_of(
+            members, figure, text.percent, lambda row: row.global_batch, 1.0, panel, label
+        )
+    traces += published_marks(drawing, "accuracy", shown, across, x=lambda row: row.global_batch)
+    batches = sorted({row.global_batch for row in shown})
+    said = shared(shown, [name for name in (*WORK, "schedule") if name not in names])
+    panels = list(dict.fromkeys(trace["panel"] for trace in traces))
+    return Plot(
+        name="accuracy-batch",
+        title=titled("Accuracy over global batch", said),
+        note=f"Top-1 after the last epoch: {interval_note(row.final_accuracy for row in shown)}.",
+        description=f"Lines over {len(batches)} sizes of the global batch, from {batches[0]} to "
+        f"{batches[-1]}.",
+        traces=traces,
+        layers=point_layers(len(styles)),
+        x=p.counts("global batch", batches, log=True),
+        y=p.quantity("validation accuracy", zero=False, format="~%"),
+        styles=styles,
+        panels=panels,
+        wide=len(panels) > 1,
+    )
+
+
+def accuracy_largest(drawing: Drawing) -> Plot | None:
+    """Accuracy over epochs of the rows with the largest global batch of their work (Aach et al.
+    2023, Fig. 9)."""
+    shown = [row for row in drawing.rows if row.final_accuracy]
+    names = telling(shown, lambda row: row.global_batch, WORK)
+    most: dict[str, int] = {}  # by the key of their work
+    sizes: dict[str, set[int]] = {}
+    for row in shown:
+        work = work_key(row.runs[0].plan)
+        most[work] = max(most.get(work, 0), row.global_batch)
+        sizes.setdefault(written(row, names), set()).add(row.global_batch)
+    if all(len(batches) < 2 for batches in sizes.values()):
+        return None
+    chosen = [row for row in shown if row.global_batch == most[work_key(row.runs[0].plan)]]
+    plot = accuracy(drawing, chosen, "accuracy-largest")
+    largest = ", ".join(f"{size:,}" for size in sorted({row.global_batch for row in chosen}))
+    return plot and replace(plot, title=f"Accuracy at the largest batch ({largest})")
+
+
+PLOTS: tuple[Callable[[Drawing], Plot | None], ...] = (
+    throughput,
+    time_to_accuracy,
+    speed_up,
+    efficiency,
+    efficiency_models,
+    training_time,
+    speed_up_works,
+    epoch_time,
+    shares,
+    data_wait,
+    accuracy_batch,
+    accuracy_largest,
+    accuracy,
+    loss,
+    learning_rate,
+    memory,
+    energy,
+    utilisation,
+)

@@ -7,11 +7,23 @@ from collections.abc import Mapping, Sequence
 from raysuite.records import RunFigures
 from raysuite.records.predicted import Interval, RunPredicted
 from raysuite.report import text
-from raysuite.report.plot import COLORS, NEUTRAL, Plot, Trace, folded
+from raysuite.report.plot import (
+    COLORS,
+    NEUTRAL,
+    Plot,
+    Style,
+    Trace,
+    intervals,
+    labels,
+    markers,
+    quantity,
+)
 from raysuite.report.sheet import Sheet
 
 Predictions = Mapping[str, RunPredicted]
 """By the run's id."""
+
+PREDICTED = "predicted, not measured"
 
 
 def predictions_sheet(runs: Sequence[RunFigures], predicted: Predictions) -> Sheet | None:
@@ -103,40 +115,41 @@ def predictions_plot(runs: Sequence[RunFigures], predicted: Predictions) -> Plot
     ]
     if not shown:
         return None
-    names = [folded(run.name) for run, _ in shown]
     traces: list[Trace] = [
         {
-            "type": "scatter",
-            "mode": "markers",
-            "name": "predicted, not measured",
+            "kind": "mean",
+            "series": PREDICTED,
             "x": [figure.value for _, figure in shown],
-            "y": names,
-            "error_x": {
-                "type": "data",
-                "symmetric": False,
-                "array": [figure.high - figure.value for _, figure in shown],
-                "arrayminus": [figure.value - figure.low for _, figure in shown],
-            },
-            "marker": {"symbol": "line-ns-open", "size": 12, "color": NEUTRAL},
-        },
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": "measured",
-            "x": [run.throughput for run, _ in shown],
-            "y": names,
-            "marker": {"color": COLORS[0]},
-        },
+            "y": [run.name for run, _ in shown],
+            "low": [figure.low for _, figure in shown],
+            "high": [figure.high for _, figure in shown],
+            "tip": [f"{run.name}\npredicted: {interval(figure)} images/s" for run, figure in shown],
+        }
     ]
+    measured = [(run.name, rate) for run, _ in shown if (rate := run.throughput) is not None]
+    if measured:
+        traces.append(
+            {
+                "kind": "mean",
+                "series": "measured",
+                "x": [rate for _, rate in measured],
+                "y": [name for name, _ in measured],
+                "tip": [
+                    f"{name}\nmeasured: {text.number(rate)} images/s" for name, rate in measured
+                ],
+            }
+        )
+    ends = {"x": {"field": "low", "type": "quantitative"}, "x2": {"field": "high"}}
     return Plot(
         name="predictions",
         title="Throughput predicted and measured",
-        note="Bars are prediction intervals; a model made them, no run.",
+        note="Rules are prediction intervals; a model made them, no run.",
         description=f"{len(shown)} runs with a predicted throughput.",
         traces=traces,
-        layout={
-            "xaxis": {"title": {"text": "images per second"}, "rangemode": "tozero"},
-            "yaxis": {"autorange": "reversed", "automargin": True},
-            "height": 160 + 26 * len(shown),
-        },
+        layers=[{**intervals(len(shown)), "mark": {"type": "rule"}, "encoding": ends}, markers()],
+        x=quantity("images per second"),
+        y=labels([run.name for run, _ in shown]),
+        styles={PREDICTED: Style(NEUTRAL, symbol="square"), "measured": Style(COLORS[0])},
+        height=22,
+        bars_per_label=1,
     )

@@ -209,8 +209,8 @@ FILES = (
     *("spec.yaml", "search.json", "plan.json", "report.html", "provenance.json", "against.json"),
     *(f"rows.{suffix}" for suffix in ("csv", "md", "tex", "json")),
 )
-PLOT_SUFFIXES = (".html", ".js", ".png", ".svg")
-"""Pages with the script that they share, and pictures, which MLflow shows by itself."""
+PLOT_SUFFIXES = (".pdf", ".png", ".svg")
+"""Pictures, which MLflow shows by itself."""
 REPORT = "raysuite.report"
 """Tag of the parent run: where its report lies, below the address of MLflow's pages."""
 MARK = "raysuite.synced"

@@ -26,7 +26,7 @@ FIGURES = {
 def test_it_is_drawn_without_a_complaint(browser, tmp_path: Path, width: int) -> None:
     build(fake_bench(FIGURES, failures={"dali cpu · 2 threads": "<b>no</b> DALI"}), tmp_path)
     page, complaints = open_page(browser, tmp_path / "loaders.html", width)
-    bars = page.query_selector_all("#plot-loaders .bars .point path")
+    bars = page.query_selector_all("#plot-loaders .role-mark.mark-rect path")
     assert len([bar for bar in bars if bar.bounding_box()]) == 4
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert "<b>no</b> DALI" in page.inner_text("#table")

@@ -118,7 +118,7 @@ def test_runs_are_nested_with_status_times_and_artifacts(database, tmp_path):
     folder = Path(root.removeprefix("file://"))
     names = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
     assert {"spec.yaml", "plan.json", "report.html", "rows.csv", "rows.md"} <= names
-    for plot in ("throughput.html", "throughput.png", "throughput.svg", "plotly.min.js"):
+    for plot in ("throughput.pdf", "throughput.png", "throughput.svg"):
         assert f"plots/{plot}" in names
     tags = dict(query(database, f"select key, value from tags where run_uuid = '{parent}'"))
     assert tags["raysuite.report"].endswith(f"/runs/{parent}/artifacts/report.html")

@@ -30,23 +30,21 @@ MANY = TWELVE_ROWS.replace("[1, 2]", "[1, 2, 4, 8]").replace(
 )
 
 
-SILENT = """(div) => {
-  // Names of the traces that say nothing at some point, or nothing that a person can read.
-  const silent = [], now = Date.now;
-  let later = now();
-  Date.now = () => (later += 1000);  // Plotly leaves out hovers that follow one at once
-  div._fullData.forEach((trace, curveNumber) => {
-    if (trace.hoverinfo === "skip") return;
-    const last = trace.x.length - 1;
-    new Set(last < 0 ? [] : [0, last >> 1, last]).forEach((pointNumber) => {
-      Plotly.Fx.hover(div, [{curveNumber, pointNumber}], trace.xaxis + trace.yaxis);
-      const said = div.querySelector(".hoverlayer").textContent;
-      if (!said.trim() || /undefined|%\\{|<br>/.test(said)) silent.push(`${trace.name}: ${said}`);
-      Plotly.Fx.unhover(div);
-    });
-  });
-  Date.now = now;
-  return silent;
+MARKS = ".role-mark.mark-symbol path, .role-mark.mark-rect path, .role-mark.mark-line path"
+SILENT = """(div, marks) => {
+  // Points and bars that a pointer tells nothing of, or nothing that a person can read.
+  const points = [...div.querySelectorAll(marks)].filter((each) => !each.closest(".mark-line"));
+  const lines = [...div.querySelectorAll(marks)].filter((each) => each.__data__.tooltip);
+  if (!points.length && !lines.length) return ["the whole plot"];
+  return points.map((each) => String(each.__data__.tooltip)).filter(
+    (said) => !said.trim() || /undefined|null|NaN/.test(said));
+}"""
+MIDDLE = """(div, marks) => {
+  // A point or bar, or else a line, in the middle of a plot.
+  const told = [...div.querySelectorAll(marks)].filter((each) => each.__data__.tooltip
+    && each.getBoundingClientRect().width);
+  const points = told.filter((each) => !each.closest(".mark-line"));
+  return (points.length ? points : told)[Math.floor((points.length || told.length) / 2)];
 }"""
 
 
@@ -91,16 +89,35 @@ def redrawn(page, act: Callable[[], None]) -> None:
 def assert_all_drawn(page) -> int:
     plots = page.query_selector_all(".plot")
     for plot in plots:
-        name = plot.get_attribute("id")
-        assert plot.query_selector_all("svg.main-svg"), f"{name} is not drawn"
-        marks = plot.query_selector_all(".trace path, .lines path, .bars path")
-        assert [mark for mark in marks if mark.bounding_box()], f"{name} shows no trace"
+        marks = plot.query_selector_all(MARKS)
+        assert [mark for mark in marks if mark.bounding_box()], plot.get_attribute("id")
     return len(plots)
 
 
 def assert_every_point_answers(page) -> None:
     for plot in page.query_selector_all(".plot"):
-        assert plot.evaluate(SILENT) == [], plot.get_attribute("id")
+        assert plot.evaluate(SILENT, MARKS) == [], plot.get_attribute("id")
+
+
+def hovered(page, plot) -> str:
+    """What the pointer at a mark of the plot shows."""
+    mark = plot.evaluate_handle(MIDDLE, MARKS).as_element()
+    mark.scroll_into_view_if_needed()
+    if mark.evaluate("(mark) => Boolean(mark.closest('.mark-line'))"):
+        place = mark.evaluate(
+            """(line) => {
+              const point = line.getPointAtLength(line.getTotalLength() / 2);
+              const at = new DOMPoint(point.x, point.y).matrixTransform(line.getScreenCTM());
+              return [at.x, at.y];
+            }"""
+        )
+    else:
+        box = mark.bounding_box()
+        place = [box["x"] + box["width"] / 2, box["y"] + box["height"] / 2]
+    page.mouse.move(place[0] + 40, place[1] + 40)
+    page.mouse.move(*place)
+    page.wait_for_selector("#vg-tooltip-element.visible", timeout=10_000)
+    return str(page.inner_text("#vg-tooltip-element"))
 
 
 SIZES = [
@@ -118,6 +135,23 @@ def test_every_plot_is_drawn_without_a_network(browser, tmp_path, width, scheme)
     assert assert_all_drawn(page) == 11
     assert complaints == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert_every_point_answers(page)
+
+
+def test_a_logarithmic_axis_and_a_pointer(browser, tmp_path):
+    build(write_results(tmp_path, repeats=2), pictures=False)
+    page, complaints = open_page(browser, tmp_path / "report.html")
+    labels = "#plot-loss .role-axis-label text"
+    before = page.locator(labels).all_inner_texts()
+    page.check("[data-log=loss]")
+    page.wait_for_function(
+        "([labels, before]) => [...document.querySelectorAll(labels)].map((e) => e.textContent)"
+        ".join() !== before",
+        arg=[labels, ",".join(before)],
+    )
+    for name in ("throughput", "epoch-time", "loss"):
+        assert hovered(page, page.query_selector(f"#plot-{name}")).strip()
+    assert complaints == []
 
 
 def test_partial_results(browser, tmp_path):
@@ -156,6 +190,6 @@ def test_filters_and_sorting(browser, tmp_path):
 def test_some_hundred_runs(browser, tmp_path):
     build(write_results(tmp_path, spec=MANY), pictures=False)
     page, complaints = open_page(browser, tmp_path / "report.html")
-    assert assert_all_drawn(page) == 13
+    assert assert_all_drawn(page) == 14
     assert complaints == []
     assert page.locator(".rows tbody tr").count() == 144

@@ -68,7 +68,7 @@ def test_all_is_drawn_and_answers(browser, request, which, width, scheme):
 
 def test_states_and_values_filter_tables_and_plots(browser, asha):
     page, complaints = open_page(browser, asha / "report.html")
-    lines = "#plot-learning-curves .scatterlayer .trace"
+    lines = "#plot-learning-curves .role-mark.mark-line path"
     assert page.locator("#trials tbody tr:visible").count() == 12
     before = page.locator(lines).count()
     redrawn(page, lambda: page.uncheck("input[name=state][value=pruned]"))

@@ -5,19 +5,16 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from markupsafe import Markup
-
-from raysuite import __version__
 from raysuite.records.loading import LoadingBench, loading_rows
 from raysuite.report.loading.plot import speeds
 from raysuite.report.loading.tables import columns, described, diagnose, markdown, notes
-from raysuite.report.page import readable, script_json, templates
-from raysuite.report.pictures import pictures
+from raysuite.report.page import readable, render
+from raysuite.report.plot import pictures
 from raysuite.report.tables import markdown_text
 
 
 def build(bench: LoadingBench, folder: Path) -> None:
-    """Write loaders.html, loaders.md, loaders.svg and loaders.png into `folder`."""
+    """Write loaders.html, loaders.md and pictures of the plot into `folder`."""
     (folder / "loaders.html").write_text(page(bench), "utf-8")
     (folder / "loaders.md").write_text(written(bench), "utf-8")
     plot = speeds(loading_rows(bench))
@@ -36,23 +33,18 @@ def written(bench: LoadingBench) -> str:
 
 
 def page(bench: LoadingBench) -> str:
-    """One page that holds all it needs, plotly.js included."""
-    from plotly.offline import get_plotlyjs
-
+    """One page that holds all it needs, Vega included."""
     rows = loading_rows(bench)
     plots = [plot for plot in [speeds(rows)] if plot is not None]
-    template = templates().get_template("loading/page.html.jinja")
-    return template.render(
+    return render(
+        "loaders.html.jinja",
+        plots,
         bench=bench,
         described=described(bench),
         measured=datetime.fromtimestamp(bench.time, UTC).strftime("%Y-%m-%d %H:%M UTC"),
         diagnosis=str(diagnose(bench)),
         notes=notes(bench, rows),
         columns=columns(rows),
-        rows=rows,
-        plots=plots,
+        lines=[(row, "", "" if row.throughput else "dim") for row in rows],
         environment=readable(bench.environment),
-        figures=Markup(script_json({plot.name: plot.figure for plot in plots})),
-        plotlyjs=Markup(get_plotlyjs()),
-        version=__version__,
     )

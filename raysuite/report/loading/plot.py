@@ -6,8 +6,17 @@ from collections.abc import Sequence
 
 from raysuite.records.loading import LoadingRow
 from raysuite.report import text
-from raysuite.report.bars import SHADES
-from raysuite.report.plot import NEUTRAL, Plot, Trace, error_bar, folded, safe
+from raysuite.report.plot import (
+    BAR_PX,
+    NEUTRAL,
+    SHADES,
+    Plot,
+    Style,
+    Trace,
+    bars,
+    labels,
+    quantity,
+)
 
 FARTHEST = 3.0
 """Limits beyond so many times the fastest of the others are told, not drawn: all bars beside them
@@ -23,12 +32,16 @@ def speeds(rows: Sequence[LoadingRow]) -> Plot | None:
     bound = FARTHEST * max(_mean(row) for row in ruling)
     shown = [row for row in measured if _mean(row) <= bound]
     widths = sorted({row.candidate.width for row in shown})
-    traces: list[Trace] = []
-    for width in widths:
-        mine = [row for row in shown if row.candidate.width == width]
-        place = [each for each in widths if each].index(width) if width else 0
-        color = SHADES[place % len(SHADES)] if width else NEUTRAL
-        traces.append(_bars(mine, f"{width} at work" if width else "nothing loaded", color))
+    styles = {
+        f"{width} at work" if width else "nothing loaded": Style(
+            SHADES[place % len(SHADES)] if width else NEUTRAL
+        )
+        for place, width in enumerate(widths)
+    }
+    traces = [
+        _bars([row for row in shown if row.candidate.width == width], series)
+        for width, series in zip(widths, styles, strict=True)
+    ]
     far = [
         f"{row.candidate.name} {text.stat(row.throughput, single='')}"
         for row in measured
@@ -38,7 +51,6 @@ def speeds(rows: Sequence[LoadingRow]) -> Plot | None:
     if far:
         note += f" Too far to be drawn, images/s: {text.listed(far, most=8)}."
     best = max(shown, key=_mean)
-    groups = list(dict.fromkeys(folded(row.candidate.series) for row in shown))
     return Plot(
         name="loaders",
         title="Images per second",
@@ -46,39 +58,30 @@ def speeds(rows: Sequence[LoadingRow]) -> Plot | None:
         description=f"Bars per loader and number of threads; the longest is {best.candidate.name} "
         f"with {text.number(_mean(best))} images/s.",
         traces=traces,
-        layout={
-            "barmode": "group",
-            "bargap": 0.25,
-            "xaxis": {"title": {"text": "images per second"}, "rangemode": "tozero"},
-            "yaxis": {
-                "type": "category",
-                "categoryorder": "array",
-                "categoryarray": groups,
-                "autorange": "reversed",
-                "automargin": True,
-            },
-            "legend": {"traceorder": "normal"},
-            "height": 130 + max(16 * len(shown) + 8 * len(groups), 90),
-        },
+        layers=bars(),
+        x=quantity("images per second"),
+        y=labels(list(dict.fromkeys(row.candidate.series for row in shown))),
+        styles=styles,
+        height=BAR_PX,
+        bars_per_label=len(widths),
+        wide=True,
     )
 
 
-def _bars(rows: Sequence[LoadingRow], label: str, color: str) -> Trace:
+def _bars(rows: Sequence[LoadingRow], series: str) -> Trace:
     stats = [row.throughput for row in rows]
     return {
-        "type": "bar",
-        "orientation": "h",
-        "name": label,
-        "y": [folded(row.candidate.series) for row in rows],
+        "kind": "bar",
+        "series": series,
+        "y": [row.candidate.series for row in rows],
         "x": [_mean(row) for row in rows],
-        "error_x": error_bar(stats),
-        "marker": {"color": color},
-        "customdata": [
-            [safe(row.candidate.name), text.stat(row.throughput), text.ratio(row.of_decoding)]
+        "low": [stat.low if stat else None for stat in stats],
+        "high": [stat.high if stat else None for stat in stats],
+        "tip": [
+            f"{row.candidate.name}\n{text.stat(row.throughput)} images/s\n"
+            f"{text.ratio(row.of_decoding)} of bare decoding"
             for row in rows
         ],
-        "hovertemplate": "%{customdata[0]}<br>%{customdata[1]} images/s<br>"
-        "%{customdata[2]} of bare decoding<extra></extra>",
     }
 
 

@@ -12,9 +12,7 @@ from raysuite.records.names import dotted
 from raysuite.records.statistics import ratio_of_shares
 from raysuite.records.sweep import Goal
 from raysuite.report.against import Comparison, Line, Measured
-from raysuite.report.plot import Plot
-from raysuite.report.sweep.spending import anytime_layout, anytime_trace, unit_of
-from raysuite.report.sweep.study import TOLD, Study, study, trial_name
+from raysuite.report.sweep.study import Study, study, trial_name
 from raysuite.report.sweep.summary import accuracy_interval
 
 MOST_DIFFERENCES = 6
@@ -124,26 +122,3 @@ def _differences(ours: Study, theirs: Study) -> Iterator[str]:
         if left.get(key) != right.get(key) and key not in ("name", "description"):
             a, b = (json.dumps(each.get(key)) for each in (left, right))
             yield f"{key} ({a}, theirs {b})"
-
-
-def anytime_plot(ours: Study, theirs: Study) -> Plot | None:
-    """The best so far of both, over what each had cost by then."""
-    longest = max(each.worker_seconds for each in (ours, theirs))
-    looks = (("ours", ours, "#0072B2", "solid"), ("theirs", theirs, "#D55E00", "dash"))
-    made = [
-        anytime_trace(each, f"{side}: {each.name} ({each.scheduler})", color, longest, dash)
-        for side, each, color, dash in looks
-    ]
-    traces = [trace for trace in made if trace is not None]
-    if len(traces) < 2 or ours.goal != theirs.goal:
-        return None
-    told = TOLD[ours.goal]
-    return Plot(
-        name="against-anytime",
-        title="Best so far over its cost, beside the other sweep",
-        note=f"The best {told.words} that any trial of a sweep had reached, over the worker time "
-        "that its trials together had taken by then. A line ends where its sweep did.",
-        description="One line a sweep.",
-        traces=traces,
-        layout=anytime_layout(ours.goal, unit_of(longest)),
-    )

@@ -13,11 +13,11 @@ from raysuite.report.fastest import Sentence
 from raysuite.report.plot import Plot
 from raysuite.report.sheet import Sheet, csv_lines
 from raysuite.report.sheets import files_of
-from raysuite.report.sweep.against import against_sweep, anytime_plot, other_sweep
+from raysuite.report.sweep.against import against_sweep, other_sweep
 from raysuite.report.sweep.best import best_files
 from raysuite.report.sweep.importance import Importances, importances
 from raysuite.report.sweep.lineage import lines
-from raysuite.report.sweep.plots import sweep_plots
+from raysuite.report.sweep.plots import anytime_plot, sweep_plots
 from raysuite.report.sweep.study import Study, study, value_text
 from raysuite.report.sweep.summary import summarize_sweep
 from raysuite.report.sweep.tables import sheets

@@ -10,13 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from raysuite.records.names import key_name
 from raysuite.records.sweep import Goal, TrialFigures
 from raysuite.report import text
-from raysuite.report.plot import NEUTRAL, Plot, folded
-from raysuite.report.sweep.axes import is_number
 from raysuite.report.sweep.lineage import judged_within
-from raysuite.report.sweep.study import TOLD, Study
+from raysuite.report.sweep.study import TOLD, Study, is_number
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -183,60 +180,3 @@ def _middle(values: Sequence[float]) -> tuple[float, float, float]:
 
 def _written(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
-
-
-def importance_plot(found: Importances) -> Plot | None:
-    """A bar for each key; None where nothing is told."""
-    if not found.keys:
-        return None
-    names = [folded(key_name(each.key)) for each in found.keys]
-    rough = f" {found.trials} trials make a rough estimate." if found.trials < FEW else ""
-    without = f" Left out, as not every trial has it: {text.listed(list(found.left_out))}."
-    return Plot(
-        name="importance",
-        title="Importance of parameters",
-        note=f"Share of the variance of the {found.judged} that a key alone explains, by fANOVA "
-        f"over {found.trials} trials; what the bars lack to 100 % is of keys together, and noise. "
-        f"Bars are medians and whiskers the middle {MIDDLE:.0%} of {found.resamples} bootstrap "
-        f"samples.{rough}{without if found.left_out else ''}",
-        description=f"The largest is {found.keys[0].key} with {found.keys[0].middle:.0%}.",
-        traces=[
-            {
-                "type": "bar",
-                "orientation": "h",
-                "name": "importance",
-                "y": names,
-                "x": [each.middle for each in found.keys],
-                "error_x": {
-                    "type": "data",
-                    "symmetric": False,
-                    "array": [each.high - each.middle for each in found.keys],
-                    "arrayminus": [each.middle - each.low for each in found.keys],
-                    "visible": True,
-                    "thickness": 1.5,
-                    "width": 4,
-                },
-                "marker": {"color": "#0072B2", "line": {"color": NEUTRAL, "width": 0}},
-                "customdata": [
-                    [each.key, f"{each.middle:.0%} [{each.low:.0%}, {each.high:.0%}]"]
-                    for each in found.keys
-                ],
-                "hovertemplate": "%{customdata[0]}<br>%{customdata[1]}<extra></extra>",
-            }
-        ],
-        layout={
-            "xaxis": {
-                "title": {"text": "share of the variance, by itself"},
-                "tickformat": "~%",
-                "rangemode": "tozero",
-            },
-            "yaxis": {
-                "type": "category",
-                "categoryorder": "array",
-                "categoryarray": names,
-                "autorange": "reversed",
-                "automargin": True,
-            },
-            "height": 130 + max(24 * len(names), 90),
-        },
-    )

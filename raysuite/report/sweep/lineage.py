@@ -9,12 +9,8 @@ from raysuite.records.judged import RunJudged, Stretch, lineage
 from raysuite.records.names import key_name
 from raysuite.records.sweep import TrialFigures
 from raysuite.report import text
-from raysuite.report.plot import Trace, safe
 from raysuite.report.sheet import Sheet
-from raysuite.report.sweep.parallel import trial_key
 from raysuite.report.sweep.study import Study, trial_name, value_text
-
-_MARK = "#E69F00"
 
 
 def judged_within(study: Study) -> int | None:
@@ -33,7 +29,7 @@ def way_words(study: Study, trial: TrialFigures) -> list[str]:
     """`epochs 1 to 4 in trial 1 with lr=0.1`, a text for each stretch."""
     return [
         f"epoch{'s' if each.end - each.first > 1 else ''} "
-        f"{_span(each)} in trial {each.trial} with {_values(study, each.values)}"
+        f"{_span(each)} in trial {each.trial} with {values_text(study, each.values)}"
         for each in way_of(study, trial)
     ]
 
@@ -43,7 +39,8 @@ def _span(stretch: Stretch) -> str:
     return str(last) if first == last else f"{first} to {last}"
 
 
-def _values(study: Study, values: Mapping[str, Any]) -> str:
+def values_text(study: Study, values: Mapping[str, Any]) -> str:
+    """`lr=0.1, momentum=0.9`."""
     return ", ".join(
         f"{key_name(key)}={value_text(values[key])}" for key in study.keys if key in values
     )
@@ -74,8 +71,8 @@ def taken_sheet(study: Study) -> Sheet:
                 text.NONE if turn.value is None else text.percent(turn.value),
                 f"{turn.place} of {turn.population}",
                 f"trial {turn.source_trial}",
-                _percent(_accuracy(study, turn)),
-                _values(study, turn.values),
+                _percent(accuracy_there(study, turn)),
+                values_text(study, turn.values),
             )
             for turn, trial in taken
         ),
@@ -91,7 +88,7 @@ def _percent(value: float | None) -> str:
     return text.NONE if value is None else text.percent(value)
 
 
-def _accuracy(study: Study, turn: RunJudged) -> float | None:
+def accuracy_there(study: Study, turn: RunJudged) -> float | None:
     """What the source had reached at that epoch."""
     curves = {trial.run_id: trial.curve for trial in study.trials}
     curve = curves.get(turn.source or "", ())
@@ -116,43 +113,6 @@ def caveat(study: Study) -> Iterator[str]:
             "Values in tables and parallel coordinates are those that a trial began with; pbt "
             "changed some on the way, so that what a trial reached is not due to them alone."
         )
-
-
-def broken_curve(study: Study, trial: TrialFigures) -> list[tuple[float, float | None]]:
-    """Epochs and accuracies of a trial; where it took weights, the line goes on from theirs."""
-    points: list[tuple[float, float | None]] = []
-    taken = {turn.epoch: turn for turn in trial.taken}
-    for epoch, _, accuracy in trial.curve:
-        points.append((epoch + 1, accuracy))
-        if epoch in taken and (there := _accuracy(study, taken[epoch])) is not None:
-            points += [(epoch + 1, None), (epoch + 1, there)]
-    return points
-
-
-def taken_marks(study: Study) -> list[Trace]:
-    """A mark where a trial left its own weights."""
-    taken = [(trial, turn) for trial in study.trials for turn in trial.taken]
-    shown = [(trial, turn) for trial, turn in taken if turn.value is not None]
-    if not shown:
-        return []
-    return [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": "took another's weights",
-            "x": [turn.epoch + 1 for _, turn in shown],
-            "y": [turn.value for _, turn in shown],
-            "marker": {"color": _MARK, "size": 9, "symbol": "diamond"},
-            "customdata": [[_hover(study, trial, turn)] for trial, turn in shown],
-            "hovertemplate": "%{customdata[0]}<extra></extra>",
-            "meta": {"keys": [trial_key(study, trial) for trial, _ in shown], "points": True},
-        }
-    ]
-
-
-def _hover(study: Study, trial: TrialFigures, turn: RunJudged) -> str:
-    goes_on = safe(_values(study, turn.values))
-    return f"{trial_name(trial)}, {safe(turn.words)}<br>goes on with {goes_on}"
 
 
 def lines(study: Study, trials: Sequence[TrialFigures]) -> list[dict[str, Any]]:

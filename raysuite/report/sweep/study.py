@@ -199,3 +199,8 @@ def worker_time(seconds: float) -> str:
     if seconds >= 3600:
         return f"{text.number(seconds / 3600)} worker-hours"
     return f"{text.number(seconds)} worker-seconds"
+
+
+def is_number(value: Any) -> bool:
+    """Whether it can stand on a line of numbers."""
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -9,10 +9,16 @@ from raysuite.records.names import key_name
 from raysuite.records.sweep import Goal, TrialFigures
 from raysuite.report import text
 from raysuite.report.sheet import Sheet
-from raysuite.report.sweep.axes import is_number
 from raysuite.report.sweep.lineage import taken_sheet
-from raysuite.report.sweep.spending import costs_sheet
-from raysuite.report.sweep.study import TOLD, Study, goal_text, trial_name, value_text
+from raysuite.report.sweep.study import (
+    STATES,
+    TOLD,
+    Study,
+    goal_text,
+    is_number,
+    trial_name,
+    value_text,
+)
 from raysuite.report.tables import Column
 
 MOST_BEST = 10
@@ -146,4 +152,41 @@ def failed_sheet(study: Study) -> Sheet:
             for trial in without
         ),
         numbers=frozenset(("Epochs",)),
+    )
+
+
+def costs_sheet(study: Study) -> Sheet:
+    """Trials, epochs and worker-seconds by state."""
+    total = study.worker_seconds
+    cells = []
+    for state in STATES:
+        trials = study.of(state)
+        if trials:
+            seconds = sum(trial.worker_seconds for trial in trials)
+            share = text.percent(seconds / total) if total > 0 else text.NONE
+            cells.append((STATUS_WORDS[trials[0].status], *_counted(trials), share))
+    cells.append(("all", *_counted(list(study.trials)), text.percent(1.0) if total else text.NONE))
+    return Sheet(
+        name="sweep-costs",
+        title="Cost by state",
+        header=("State", "Trials", "Epochs", "Worker-seconds", "Worker-hours", "Share"),
+        cells=tuple(cells),
+        numbers=frozenset(("Trials", "Epochs", "Worker-seconds", "Worker-hours", "Share")),
+        notes=(
+            "Worker-seconds: workers times the wall clock from each start of a trial to its last "
+            "record, over all attempts, and that of the search for its batch. Starting Ray and "
+            "what lies between trials is not in it, nor are searches that found no batch, and "
+            "attempts that were made again with --retry-failed.",
+        ),
+    )
+
+
+def _counted(trials: list[TrialFigures]) -> tuple[str, str, str, str]:
+    seconds = sum(trial.worker_seconds for trial in trials)
+    epochs = sum(trial.epochs for trial in trials)
+    return (
+        str(len(trials)),
+        str(epochs),
+        f"{seconds:,.1f}",
+        f"{seconds / 3600:,.4f}" if seconds < 3600 else f"{seconds / 3600:,.2f}",
     )

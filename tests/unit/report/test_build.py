@@ -8,7 +8,6 @@ import io
 import json
 import re
 
-import plotly.graph_objects as go
 import pytest
 from rich.console import Console
 
@@ -33,7 +32,7 @@ def test_files(tmp_path):
     assert (len(data["rows"]), len(data["runs"])) == (12, 24)
     markdown = (tmp_path / "rows.md").read_text("utf-8")
     assert markdown.count("\n| ") == 2 * 14  # variants, and their costs
-    for suffix in ("html", "svg", "png"):
+    for suffix in ("svg", "pdf", "png"):
         assert len(list((tmp_path / "plots").glob(f"*.{suffix}"))) == 11
 
 
@@ -51,10 +50,14 @@ def test_the_same_records_give_the_same_bytes(tmp_path):
     results = write_results(
         tmp_path / "a", fails={0: RunFailed(run_id="", reason="error", message="")}
     )
-    build(results)
-    first = {f.name: f.read_bytes() for f in results.folder.rglob("*") if f.is_file()}
-    build(results)
-    assert first == {f.name: f.read_bytes() for f in results.folder.rglob("*") if f.is_file()}
+
+    def written() -> dict[str, bytes]:
+        build(results)
+        files = (file for file in results.folder.rglob("*") if file.is_file())
+        # in a PDF, objects stand in any order
+        return {file.name: file.read_bytes() for file in files if file.suffix != ".pdf"}
+
+    assert written() == written()
 
 
 def test_out_leaves_the_results_alone(tmp_path):
@@ -68,10 +71,10 @@ def test_the_page_asks_nothing_of_any_host(tmp_path):
     build(write_results(tmp_path), pictures=False)
     page = (tmp_path / "report.html").read_text("utf-8")
     assert "default-src 'none'" in page
-    assert page.count("plotly.js v") == 1, "plotly.js is embedded once"
+    assert len(page.encode()) < 2_000_000
     ours = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
     assert not re.findall(r"(?:src|href)=[\"'](?!#)", ours)
-    assert "http" not in re.sub(r"http-equiv", "", ours)
+    assert "http" not in re.sub(r"http-equiv|https://vega.github.io/schema/", "", ours)
 
 
 def test_the_page_escapes_what_people_wrote(tmp_path):
@@ -92,19 +95,18 @@ def test_names_in_plots_are_no_markup(tmp_path):
     strategy = {"name": "custom", "target": "mine:Own", "options": {"note": "<b>x</b></script>"}}
     spec = TWELVE_ROWS.replace("[ddp, horovod, deepspeed]", json.dumps(["ddp", strategy]))
     report = collect(write_results(tmp_path, spec=spec))
-    assert any("&lt;b&gt;" in t["name"] for p in report.plots for t in p.traces if p.name == "loss")
-    written = script_json({plot.name: plot.figure for plot in report.plots})
+    assert any("<b>" in t["series"] for p in report.plots for t in p.traces if p.name == "loss")
+    written = script_json({plot.name: plot.data() for plot in report.plots})
     assert "<" not in written
     build(Results(tmp_path), pictures=False)
     assert "<b>x</b>" not in (tmp_path / "report.html").read_text("utf-8")
 
 
 @pytest.mark.parametrize("missing", [(), (0, 5), range(12)])
-def test_every_plot_is_one_that_plotly_takes(tmp_path, missing):
+def test_every_plot_has_a_description(tmp_path, missing):
     report = collect(write_results(tmp_path, repeats=1, missing=missing))
     assert bool(report.plots) == (len(missing) < 12)
     for plot in report.plots:
-        go.Figure(plot.figure)
         assert plot.description
 
 
@@ -112,8 +114,8 @@ def test_a_run_that_the_gate_caught_is_in_no_plot(tmp_path):
     caught = RunFailed(run_id="", reason="gate", message="differs")
     report = collect(write_results(tmp_path, fails={4: caught}))
     for plot in report.plots:
-        keys = [key[3] for t in plot.traces for key in t.get("meta", {}).get("keys", [])]
-        assert "horovod · native · 1 worker" not in keys
+        keys = "".join("".join(trace.get("key", "")) for trace in plot.traces)
+        assert json.dumps("horovod · native · 1 worker") not in keys
 
 
 def test_long_runs_are_thinned(tmp_path):
@@ -129,7 +131,7 @@ def test_a_diverged_run_has_gaps_and_valid_json(tmp_path):
     text = re.sub(r'"losses":\[[^,]+,', '"losses":[NaN,', file.read_text("utf-8"))
     file.write_text(text, "utf-8")
     build(results, pictures=False)
-    assert '"loss"' in script_json({p.name: p.figure for p in collect(results).plots})
+    assert '"loss"' in script_json({p.name: p.data() for p in collect(results).plots})
     json.loads(
         (tmp_path / "rows.json").read_text("utf-8"),
         parse_constant=lambda name: pytest.fail(f"{name} is not JSON"),

@@ -124,6 +124,7 @@ def test_files(tmp_path: Path):
     assert "http-equiv" in html
     assert "src=" not in html.split("<script")[0]
     figures = html.split('id="figures">')[1].split("</script>")[0]
-    assert [each["type"] for each in json.loads(figures)["loaders"]["data"]] == ["bar", "bar"]
+    traces = json.loads(figures)["plots"]["loaders"]["traces"]
+    assert [trace["kind"] for trace in traces] == ["bar", "bar"]
     build(bench, tmp_path)
     assert (tmp_path / "loaders.svg").read_text("utf-8") == svg

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 
-import plotly.graph_objects as go
 import pytest
 import yaml
 
@@ -54,22 +53,16 @@ def test_each_time_stands_in_a_table(report, results):
 
 def test_the_curve_of_who_took_weights_breaks_off_and_goes_on_from_theirs(report, results):
     (plot,) = [plot for plot in report.sweep.plots if plot.name == "learning-curves"]
-    go.Figure({"data": plot.traces, "layout": plot.layout})
-    (marks,) = [t for t in plot.traces if t["name"] == "took another's weights"]
-    assert len(marks["x"]) == 4
+    assert sum(trace["kind"] == "taken" for trace in plot.traces) == 4
     assert "A diamond is where a trial took another's weights" in plot.note
     found = {trial.run_id: trial for trial in trials(results)}
     turn, trial = taken(results)[0]
     there = found[turn.source].curve[turn.epoch][2]
-    (line,) = [
-        t
-        for t in plot.traces
-        if t["mode"] == "lines+markers" and f"trial {trial.number}:" in t["hovertemplate"]
-    ]
-    at = line["y"].index(None)
-    assert line["x"][at - 1 : at + 3] == [turn.epoch + 1] * 3 + [turn.epoch + 2]
-    assert line["y"][at - 1] == turn.value
-    assert line["y"][at + 1] == there
+    own, others = [
+        t for t in plot.traces if t.get("series", "").startswith(f"trial {trial.number}.")
+    ][:2]
+    assert (own["x"][-1], others["x"][0]) == (turn.epoch + 1, turn.epoch + 1)
+    assert (own["y"][-1], others["y"][0]) == (turn.value, there)
     assert (report.folder / "plots" / "learning-curves.png").stat().st_size > 10_000
 
 

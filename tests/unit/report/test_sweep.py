@@ -6,14 +6,15 @@ import csv
 import json
 from dataclasses import replace
 
-import plotly.graph_objects as go
 import pytest
+import vl_convert
 
 from raysuite.errors import UserError
 from raysuite.plan import make_plans
 from raysuite.records import Results, RunFailed
 from raysuite.report import build, collect
-from raysuite.report.sweep.importance import LEAST, importance_plot, importances
+from raysuite.report.sweep.importance import LEAST, importances
+from raysuite.report.sweep.plots import BEST, importance_plot
 from raysuite.report.sweep.study import study
 from raysuite.report.sweep.summary import accuracy_interval, side_by_side
 from raysuite.spec import parse_document
@@ -103,7 +104,7 @@ def test_provenance_names_what_was_searched(asha):
     assert [run["name"] for run in data["runs"]][:2] == ["trial 0", "trial 1"]
 
 
-def test_every_plot_is_plotlys(asha, front):
+def test_vega_takes_every_plot(asha, front):
     names = {plot.name for plot in asha.plots}
     assert names == {
         "parallel",
@@ -115,16 +116,16 @@ def test_every_plot_is_plotlys(asha, front):
     }
     assert "pareto-accuracy-throughput" in {plot.name for plot in front.plots}
     for plot in (*asha.plots, *front.plots):
-        go.Figure(plot.figure)  # raises on a key that plotly does not know
+        vl_convert.vegalite_to_vega(plot.spec(600))
 
 
 def test_parallel_coordinates_hold_every_trial_and_axis(asha):
     plot = next(plot for plot in asha.plots if plot.name == "parallel")
-    lines = [trace for trace in plot.traces if trace.get("meta")]
+    lines = [trace for trace in plot.traces if trace["kind"] == "trial"]
     assert len(lines) == 12
     assert all(len(line["x"]) == len(SPACE) + 1 for line in lines)
-    assert sum(line.get("opacity", 1) < 1 for line in lines) == 9
-    best = next(line for line in lines if line["name"].startswith("best"))
+    assert sum(line["faint"] < 1 for line in lines) == 9
+    best = next(line for line in lines if line["color"] == BEST)
     assert best["y"][-1] == 1.0
     stages = [line["y"][-2] for line in lines]
     assert sum(stage < 0 for stage in stages) == 12 - sum(
@@ -134,9 +135,10 @@ def test_parallel_coordinates_hold_every_trial_and_axis(asha):
 
 def test_crosses_stand_where_trials_were_stopped(asha):
     plot = next(plot for plot in asha.plots if plot.name == "learning-curves")
-    crosses = next(trace for trace in plot.traces if trace["name"] == "where it was stopped")
-    assert crosses["x"] == [trial.epochs for trial in asha.sweep.study.of("pruned")]
-    assert "by asha after epoch" in crosses["customdata"][0][0]
+    crosses = [trace for trace in plot.traces if trace["kind"] == "stopped"]
+    pruned = asha.sweep.study.of("pruned")
+    assert [cross["x"] for cross in crosses] == [[trial.epochs] for trial in pruned]
+    assert "by asha after epoch" in crosses[0]["tip"]
 
 
 def test_importance_finds_what_the_figures_hang_on(tmp_path):
@@ -181,7 +183,7 @@ def test_cost_over_time_ends_at_the_sum_of_all_trials(asha):
 def test_the_front_is_told_and_drawn(front):
     numbers = [trial.number for trial in front.sweep.study.front]
     plot = next(plot for plot in front.plots if plot.name.startswith("pareto"))
-    line = next(trace for trace in plot.traces if trace["name"] == "Pareto front")
+    line = next(trace for trace in plot.traces if trace["kind"] == "front")
     assert len(line["x"]) == len(numbers)
     assert line["y"] == sorted(line["y"], reverse=True)
     assert "Pareto front of validation accuracy and throughput" in said(front, "result")

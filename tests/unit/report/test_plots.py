@@ -1,0 +1,267 @@
+"""The plots of suites: drawn where the records allow, with the rows' own values, never empty."""
+
+from __future__ import annotations
+
+import io
+import json
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+
+import pytest
+import vl_convert
+from PIL import Image
+
+from raysuite.records import Row, RunFigures, make_rows, results_figures
+from raysuite.report import Report, collect, plots
+from raysuite.report.plot import COLORS, SHADES, Plot, Style, line, pictures, points, quantity
+from raysuite.report.plots import Drawing
+from tests.fake_results import TWELVE_ROWS, write_results
+from tests.fake_studies import ALL, write_study
+
+ONE_ROW = TWELVE_ROWS.partition("matrix:")[0] + "strategy: single\n"
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory) -> dict[str, Report]:
+    return {
+        study: collect(write_study(tmp_path_factory.mktemp(study), study, repeats=2))
+        for study in ALL
+    }
+
+
+def named(report: Report, name: str) -> Plot:
+    return next(plot for plot in report.plots if plot.name == name)
+
+
+def series_of(plot: Plot, panel: str = "", kind: str = "mean") -> dict[str, dict]:
+    return {t["series"]: t for t in plot.traces if t["kind"] == kind and t["panel"] == panel}
+
+
+def drawn_by(plot: Plot) -> set[str]:
+    return {layer["kind"] for layer in plot.layers}
+
+
+@pytest.mark.parametrize("study", ALL)
+def test_vega_takes_every_plot_and_no_panel_is_empty(reports, study):
+    for plot in reports[study].plots:
+        vl_convert.vegalite_to_vega(plot.spec(600))
+        json.dumps(plot.data(), allow_nan=False)
+        assert {trace["kind"] for trace in plot.traces} <= drawn_by(plot), plot.name
+        for trace in plot.traces:
+            assert list(points(trace)), plot.name
+            assert trace.get("panel", "") in plot.panels or plot.panels == ("",)
+        held = {t.get("panel", "") for t in plot.traces if t["kind"] in ("mean", "bar")}
+        assert held == set(plot.panels), plot.name
+        shown = {t["series"] for t in plot.traces if t["kind"] in ("mean", "bar")}
+        assert shown <= set(plot.styles), plot.name
+        assert plot.title
+        assert plot.note
+        assert plot.description
+
+
+def test_throughput_has_a_panel_a_loader_and_a_line_a_framework(reports):
+    report = reports["throughput"]
+    plot = named(report, "throughput")
+    assert plot.columns == 2
+    line = series_of(plot, "resnet32 · dali")["horovod"]
+    wanted = {
+        r.workers: r
+        for r in report.rows
+        if (r.strategy, r.loader, r.work) == ("horovod", "dali", "resnet32 on digits")
+    }
+    assert line["x"] == [1, 2, 4, 8]
+    assert line["y"] == [wanted[workers].throughput.mean for workers in line["x"]]
+    assert line["high"][0] == wanted[1].throughput.high
+    dots = series_of(plot, "resnet32 · dali", "repeat")["horovod"]
+    assert dots["y"][:2] == list(wanted[1].throughput.values)
+
+
+@pytest.mark.parametrize(("repeats", "told"), [(1, False), (2, True)])
+def test_intervals_are_told_where_there_are_some(tmp_path, repeats, told):
+    report = collect(write_study(tmp_path, "throughput", repeats=repeats))
+    assert ("95 % intervals" in named(report, "throughput").note) == told
+
+
+def test_efficiency_has_its_ideal_line_and_one_line_per_network(reports):
+    plot = named(reports["throughput"], "efficiency-models")
+    assert set(series_of(plot, "ddp · native")) == {"resnet20", "resnet32", "resnet44"}
+    assert set(series_of(plot, "ddp · native", "level")["ideal"]["y"]) == {1.0}
+    speed_up = named(reports["throughput"], "speed-up")
+    assert series_of(speed_up, "resnet20", "level")["ideal"]["y"] == [1, 2, 4, 8]
+
+
+def test_rows_of_different_baselines_are_not_joined(tmp_path):
+    spec = TWELVE_ROWS.replace("[native, dali]", "[native]").replace("[1, 2]", "[1, 2, 4]")
+    results = write_results(tmp_path, spec=spec)
+    whole = collect(results, baseline="ddp")
+    rows = {row.name: row for row in whole.rows}
+    assert rows["horovod · native · 2 workers"].baseline == "ddp · native · 2 workers"
+    assert "speed-up" not in {plot.name for plot in whole.plots}
+    assert named(whole, "throughput").title.startswith("Throughput")
+
+
+def test_each_number_of_workers_of_a_baseline_has_its_ideal_line(tmp_path):
+    spec = TWELVE_ROWS.replace("[native, dali]", "[native]").replace("[1, 2]", "[1, 2, 4]")
+    spec = spec.replace("[ddp, horovod, deepspeed]", "[ddp, horovod]")
+    runs = results_figures(write_results(tmp_path, spec=spec))
+    rows = make_rows([run for run in runs if run.variant != "horovod · native · 1 worker"])
+    plot = plots.speed_up(Drawing(rows))
+    lines = {name: (t["x"], t["y"]) for name, t in series_of(plot, "", "level").items()}
+    assert lines == {
+        "ideal from 1 worker": ([1, 2, 4], [1, 2, 4]),
+        "ideal from 2 workers": ([2, 4], [1, 2]),
+    }
+
+
+def test_shares_add_up_to_one(reports):
+    plot = named(reports["throughput"], "shares")
+    for panel in plot.panels:
+        parts = series_of(plot, panel, "bar").values()
+        for stack in zip(*(trace["y"] for trace in parts), strict=True):
+            assert sum(stack) == pytest.approx(1.0)
+
+
+def test_accuracy_over_the_global_batch_per_schedule(reports):
+    report = reports["schedules"]
+    lines = series_of(named(report, "accuracy-batch"))
+    assert list(lines) == ["step", "cosine", "exponential"]
+    for trace in lines.values():
+        assert trace["x"] == [32, 64, 128, 256]
+        assert all(high > y for high, y in zip(trace["high"], trace["y"], strict=True))
+    largest = named(report, "accuracy-largest")
+    assert "256" in largest.title
+    assert list(largest.styles) == ["step", "cosine", "exponential"]
+
+
+def test_batches_of_different_data_sets_are_not_joined(reports):
+    plot = named(reports["sets"], "accuracy-batch")
+    assert sorted(plot.panels)[0] == "resnet20 · cifar10"
+    assert series_of(plot, "resnet20 · mnist")["ddp"]["x"] == [64, 256]
+
+
+def test_bars_per_data_set_and_network(reports):
+    report = reports["sets"]
+    for name in ("speed-up-works", "epoch-time", "memory"):
+        plot = named(report, name)
+        assert plot.panels == ["mnist", "cifar10"]
+        assert plot.traces[0]["x"] == ["resnet20", "resnet32", "vgg11"]
+        assert plot.same_y == (name != "epoch-time")
+
+
+def test_time_to_accuracy_over_workers_and_per_variant(tmp_path, reports):
+    plot = named(reports["schedules"], "time-to-accuracy")
+    rows = reports["schedules"].rows
+    assert plot.traces[0]["x"] == [row.time_to_accuracy.mean for row in rows]
+    assert all(plot.name != "time-to-accuracy" for plot in reports["sets"].plots)
+    over = named(collect(write_results(tmp_path)), "time-to-accuracy")
+    assert series_of(over)["ddp · native"]["x"] == [1, 2]
+
+
+def test_a_missed_target_is_no_plot(tmp_path):
+    spec = TWELVE_ROWS.replace("target_accuracy: 0.9", "target_accuracy: 0.9999")
+    names = {plot.name for plot in collect(write_results(tmp_path, spec=spec)).plots}
+    assert "time-to-accuracy" not in names
+
+
+def test_nothing_is_drawn_that_the_records_do_not_hold(tmp_path):
+    spec = TWELVE_ROWS.replace("[1, 2]", "[1]").replace(", target_accuracy: 0.9", "")
+    names = {plot.name for plot in collect(write_results(tmp_path, spec=spec)).plots}
+    assert names == {
+        "throughput",
+        "epoch-time",
+        "data-wait",
+        "accuracy",
+        "loss",
+        "learning-rate",
+        "memory",
+    }
+
+
+def test_published_values_are_markers(tmp_path):
+    spec = (
+        TWELVE_ROWS.replace("model: resnet20", "model: resnet50")
+        .replace("data: digits", "data: imagenet")
+        .replace("[1, 2]", "[4, 1024]")
+        .replace("global_batch: 64", "batch_per_worker: 64")
+        .replace("epochs: 6", "epochs: 1")
+    )
+    results = write_results(tmp_path, spec, elsewhere=True)
+    plot = named(collect(results, against="published:aach2023"), "speed-up")
+    (mark,) = [trace for trace in plot.traces if trace["kind"] == "published"]
+    assert (mark["x"], mark["y"]) == ([1024], [234])
+    assert all(t["kind"] != "published" for p in collect(results).plots for t in p.traces)
+
+
+def row_of(folder, spec: str = ONE_ROW, repeats: int = 2) -> Row:
+    [row] = make_rows(results_figures(write_results(folder, spec, repeats)))
+    return row
+
+
+def with_losses(run: RunFigures, losses: list[float]) -> RunFigures:
+    epoch = run.epochs[0].model_copy(update={"losses": losses})
+    return replace(run, epochs=(epoch,))
+
+
+def test_each_point_of_the_loss_is_of_the_same_steps_of_all_repeats(tmp_path):
+    row = row_of(tmp_path)
+    steps = [float(step) for step in range(1, 1251)]
+    whole, cut = row.runs
+    runs = (with_losses(whole, steps), with_losses(cut, steps[:400]))
+    plot = plots.loss(Drawing([replace(row, runs=runs)]))
+    [trace] = plot.traces
+    assert len(trace["x"]) == plots.MOST_POINTS
+    assert trace["y"] == pytest.approx(trace["x"])
+    assert plot.can_be_log
+
+
+def test_curves_that_coincide_share_an_entry_of_the_legend(tmp_path):
+    spec = TWELVE_ROWS.replace("[native, dali]", "[native]").replace("[1, 2]", "[1]")
+    rows = make_rows(results_figures(write_results(tmp_path, spec)))
+    first, second, third = (with_losses(row.runs[0], [2.0, 1.0]) for row in rows)
+    third = with_losses(third, [2.0, 1.5])
+    runs = (first, second, third)
+    rows = [replace(row, runs=(run,)) for row, run in zip(rows, runs, strict=True)]
+    alike = " and ".join(row.strategy for row in rows[:2])
+    assert list(plots.loss(Drawing(rows)).styles) == [alike, rows[2].strategy]
+
+
+@pytest.mark.parametrize("color", [*COLORS, *SHADES])
+@pytest.mark.parametrize("paper", ["#ffffff", "#14171b"])
+def test_colours_are_told_from_the_page(color, paper):
+    """WCAG 2.2, 1.4.11: graphical objects have a contrast of at least 3:1."""
+
+    def luminance(code: str) -> float:
+        parts = [int(code[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return sum(w * p for w, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    dark, light = sorted((luminance(color), luminance(paper)))
+    assert (light + 0.05) / (dark + 0.05) >= 3
+
+
+def texts(svg: bytes) -> list[str]:
+    root = ElementTree.fromstring(svg)
+    return ["".join(e.itertext()) for e in root.iter("{http://www.w3.org/2000/svg}text")]
+
+
+def test_a_picture_has_the_panels_and_the_legend_of_the_plot_and_no_title(reports):
+    plot = named(reports["throughput"], "efficiency")
+    made = pictures(plot)
+    said = texts(made[".svg"])
+    assert {*plot.panels, *plot.styles} <= set(said)
+    assert plot.title not in said
+    assert made[".pdf"].startswith(b"%PDF")
+    image = Image.open(io.BytesIO(made[".png"]))
+    assert image.width >= 1000
+    assert len(image.convert("RGB").getcolors(2**24)) > 50
+    assert pictures(plot)[".svg"] == made[".svg"]
+
+
+def test_markup_in_names_stays_text():
+    name = "a <b> $x_1$"
+    traces = [
+        {"kind": "mean", "series": each, "x": [1, 2], "y": [1.0, None]} for each in (name, "語")
+    ]
+    styles = {name: Style("#000000"), "語": Style("#ff0000")}
+    plot = Plot("p", "t", "", "", traces, [line()], quantity("x"), quantity("y"), styles)
+    assert {name, "語"} <= set(texts(pictures(plot)[".svg"]))
