@@ -152,7 +152,7 @@ class Plot:
             legend |= {"symbolType": "stroke", "symbolSize": 300}
         hidden = len(self.styles) < 2 or (name == "dash" and "point" in kinds)
         # in another order its domain is another one: Vega-Lite warns of merging it with the others
-        styles = dict(reversed(self.styles.items())) if hidden else self.styles
+        styles = dict(list(self.styles.items())[:: -1 if hidden else 1])
         looks = [getattr(style, name) for style in styles.values()]
         return {
             "field": "series",

@@ -127,6 +127,7 @@ def predictions_plot(runs: Sequence[RunFigures], predicted: Predictions) -> Plot
         }
     ]
     measured = [(run.name, rate) for run, _ in shown if (rate := run.throughput) is not None]
+    told = [f"{name}\nmeasured: {text.number(rate)} images/s" for name, rate in measured]
     if measured:
         traces.append(
             {
