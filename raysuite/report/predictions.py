@@ -135,9 +135,7 @@ def predictions_plot(runs: Sequence[RunFigures], predicted: Predictions) -> Plot
                 "series": "measured",
                 "x": [rate for _, rate in measured],
                 "y": [name for name, _ in measured],
-                "tip": [
-                    f"{name}\nmeasured: {text.number(rate)} images/s" for name, rate in measured
-                ],
+                "tip": told,
             }
         )
     ends = {"x": {"field": "low", "type": "quantitative"}, "x2": {"field": "high"}}
