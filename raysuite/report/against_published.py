@@ -95,7 +95,7 @@ def _facts(row: Row) -> dict[str, tuple[object, ...]]:
     loader = spec["loader"]["name"]
     loaders = (loader, f"dali-{spec['loader']['device']}") if loader == "dali" else (loader,)
     return {
-        "framework": (spec["strategy"]["name"],),
+        "framework": (spec["strategy"]["name"], spec["strategy"].get("schedule")),
         "model": (spec["model"]["name"],),
         "loader": loaders,
         "schedule": (spec["schedule"]["name"],),

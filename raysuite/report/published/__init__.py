@@ -55,6 +55,7 @@ _TITLES = {
     "aach2023": "Aach et al. 2023, Journal of Big Data 10:96, doi 10.1186/s40537-023-00765-w",
     "mahon2020": "Mahon et al. 2020, CCGRID 2020, pp. 760-766",
     "ddlbench2020": "Jansen, Codreanu and Varbanescu 2020, DDLBench",
+    "torchgpipe2020": "Kim et al. 2020, torchgpipe, arXiv:2004.09910, with GPipe's values beside",
 }
 _REMARKS = {
     "aach2023": (
@@ -65,8 +66,10 @@ _REMARKS = {
     ),
     "mahon2020": ("Throughput stands beside accuracy there: see time to accuracy in the table.",),
     "ddlbench2020": (
-        "GPipe and PipeDream have no counterpart here yet.",
         "Its code counts neither a warm-up nor repeats, and a partial batch as a full one.",
+    ),
+    "torchgpipe2020": (
+        "Against one GPU without a pipeline; GPipe's values are of other hardware and software.",
     ),
 }
 PAPERS = tuple(_TITLES)
