@@ -73,7 +73,7 @@ def cli() -> str:
     command: Any = typer.main.get_command(app)
     text = get_docs_for_click(obj=command, ctx=Context(command), name="raysuite")
     # examples are indented by two: a block of code needs four
-    text = re.sub(r"(?m)^  (?=\S)", "    ", text.replace("Examples:\n", "Examples:\n\n"))
+    text = re.sub(r"(?m)^  (?=\S)", "    ", text.replace("\b\nExamples:\n", "Examples:\n\n"))
     return text.replace("# `raysuite`\n", "# Command line\n", 1)
 
 
@@ -89,9 +89,16 @@ def records() -> str:
     ]
     for record in get_args(get_args(Record)[0]):
         kind = record.model_fields["kind"].default
-        parts += [f"## {kind}", record.__doc__ or "", "| key | meaning |\n| --- | --- |"]
+        parts += [
+            f"## {kind}",
+            record.__doc__ or "",
+            "| key | type | meaning |\n| --- | --- | --- |",
+        ]
         for name, field in record.model_fields.items():
             if name not in ("kind", "run_id", "time"):
                 meaning = " ".join((field.description or "").split()).replace("|", "\\|")
-                parts[-1] += f"\n| `{name}` | {meaning} |"
+                kind = getattr(field.annotation, "__name__", "") or str(field.annotation)
+                kind = str(field.annotation) if "[" in str(field.annotation) else kind
+                kind = re.sub(r"[\w.]+\.(?=\w)", "", kind).replace("|", "\\|")
+                parts[-1] += f"\n| `{name}` | `{kind}` | {meaning} |"
     return "\n\n".join(parts) + "\n"
