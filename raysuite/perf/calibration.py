@@ -66,8 +66,8 @@ class Model(_Part):
     spread: dict[str, dict[str, float]] = Field(default_factory=dict)
     """Covariance of the costs that are not zero, in units of `sigma` squared."""
     sigma: float
-    """Relative standard deviation of a run about its prediction, from runs whose batch size was
-    left out of the fit."""
+    """Relative standard deviation of a run about its prediction, from runs each of which was left
+    out of the fit."""
     freedom: int
     """Degrees of freedom: runs less costs that are not zero."""
     fit: Errors
@@ -328,17 +328,23 @@ def fit(
     every = np.ones(len(rows), bool)
     costs = solved(every)
     fitted = amounts @ costs
-    without = fitted.copy()
-    for group in set(groups):
-        inside = np.array([each == group for each in groups])
-        if not inside.all():
-            without[inside] = amounts[inside] @ solved(~inside)
+
+    def predicted(labels: Sequence[Any]) -> Any:
+        """Each run by the others, without those of its label."""
+        found = fitted.copy()
+        for label in set(labels):
+            inside = np.array([each == label for each in labels])
+            if not inside.all():
+                found[inside] = amounts[inside] @ solved(~inside)
+        return found
+
+    without = predicted(groups)
+    logs = np.log(np.maximum(predicted(range(len(rows))), 1e-9))
     active = costs > 0
     freedom = max(1, len(rows) - int(active.sum()))
     chosen = amounts[:, active] / scale[active]
     inverse = np.linalg.pinv(chosen.T @ chosen) / np.outer(scale[active], scale[active])
     used = [term for term, on in zip(terms, active, strict=True) if on]
-    logs = np.log(np.maximum(without, 1e-9))
     return Model(
         costs={term: float(cost) for term, cost in zip(terms, costs, strict=True)},
         spread={
