@@ -142,6 +142,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--calibrated", nargs="+", required=True, metavar="RESULTS")
     options.add_argument("--held-out", nargs="+", required=True, metavar="RESULTS")
+    options.add_argument("--note", default="", help="how it was measured")
     options.add_argument("--most-other-cores", type=float, default=0.5, metavar="N")
     asked = options.parse_args()
     most = asked.most_other_cores
@@ -173,6 +174,14 @@ def main() -> None:
         lines.append(line(name, [own / each - 1 for own, each in zip(steps, made, strict=True)]))
     if apart:
         lines.append(line("(repeats about their mean)", apart))
+    paces = [
+        [epoch.steady_seconds / epoch.steady_images for epoch in one.run.epochs]
+        for group in groups
+        for one in group
+    ]
+    within = [each / statistics.mean(own) - 1 for own in paces for each in own if len(own) > 1]
+    if within:
+        lines.append(line("(epochs of a run about their mean)", within))
     memory = [
         each.memory_bytes.value / memory_of(one.run) - 1 for each, one in every if each.memory_bytes
     ]
@@ -184,7 +193,8 @@ def main() -> None:
         "# Predictions of runs that were not seen",
         f"Written by `benchmarks/prediction.py`. {machine.get('model', 'CPU')}, "
         f"{machine.get('logical_cores', '?')} cores, shared with other programs; calibrated with "
-        f"{len(seen)} runs, {len(groups)} other variants with {len(every)} runs predicted.",
+        f"{len(seen)} runs, {len(groups)} other variants with {len(every)} runs predicted."
+        + (f" {asked.note}" if asked.note else ""),
         "## Throughput",
         markdown(["Model", "median error", "90th percentile", "largest"], lines),
         f"Of the {len(inside)} runs, {sum(inside) / len(inside):.0%} lie in their 90 % prediction "
