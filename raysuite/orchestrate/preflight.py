@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 import subprocess
 import sys
@@ -129,6 +130,12 @@ def lacking(plan: RunPlan) -> list[Mistake]:
         found["measure.profile"] = (
             "nsight needs NVIDIA's nsys on the path of this machine and of all workers, and it is "
             "not there; install Nsight Systems, or set measure.profile to torch or off"
+        )
+    compilers = (os.environ.get("CXX", "g++"), "clang++")
+    if spec.training.compile != "off" and not any(map(shutil.which, compilers)):
+        found["training.compile"] = (
+            "torch.compile needs a C++ compiler on every node, and there is none here; on Debian "
+            "or Ubuntu: apt-get install g++; or set it to off"
         )
     for key, name in (("strategy", spec.strategy.part), ("loader", spec.loader.part)):
         if not installed(name):

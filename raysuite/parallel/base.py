@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from raysuite.parallel.comm import Comm, average_buffers
+from raysuite.parallel.compiling import Compiler
 from raysuite.parallel.precision import Autocast, LossScale
 from raysuite.spec.optimizers import SETTINGS
 
@@ -59,6 +60,8 @@ class StepSettings:
     contiguous or channels_last."""
     image: tuple[int, int, int] = (3, 32, 32)
     """Channels, height and width."""
+    compile: str = "off"
+    """torch.compile's mode."""
 
 
 class Strategy(Protocol):
@@ -105,6 +108,7 @@ class Engine(ABC):
         self.scale = LossScale(model, comm, settings.precision == "fp16", whole_gradients)
         self.autocast = Autocast(model, settings.precision, world.device, settings.memory_format)
         """The model under autocast: what each framework wraps."""
+        self.compiler = Compiler(self.autocast, settings.compile, world.device)
 
     @abstractmethod
     def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:
@@ -143,8 +147,9 @@ class Engine(ABC):
     def load(self, folder: Path) -> None:
         """Take up what `save` wrote."""
 
-    def close(self) -> None:  # noqa: B027 - most have nothing to free
+    def close(self) -> None:
         """Free what the engine holds beside the model."""
+        self.compiler.close()
 
     @contextmanager
     def timeline(self, file: Path) -> Iterator[None]:

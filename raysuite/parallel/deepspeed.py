@@ -240,6 +240,7 @@ class DeepSpeedEngine(Engine):
         self.scale.load_state(state)
 
     def close(self) -> None:
+        super().close()
         self.engine.destroy()
         if "deepspeed.runtime.zero.parameter_offload" in sys.modules:
             _forget(self.engine.module)

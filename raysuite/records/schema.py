@@ -57,8 +57,12 @@ class GateVerdict(RecordBase):
     error_16_bits: float | None = None
     """In a run's bf16 or fp16, without lossy options: largest relative error of the weights' way,
     the logits and the losses against one process in fp32; None in fp32."""
+    error_compiled: float | None = None
+    """Of a run with torch.compile: largest relative error of weights, logits and losses of the
+    compiled networks, in fp32, against one process that is not compiled."""
     tolerance: float | None
-    """Largest error that passes; None where the options are lossy by intent and no bound holds."""
+    """Largest error that passes, uncompiled; None where the options are lossy by intent and no
+    bound holds."""
     rule: str
     """What was checked, in words."""
     steps: int
@@ -123,6 +127,14 @@ class EpochFinished(RecordBase):
     data_wait_seconds: list[float]
     """Per worker: time the training loop waited for its loader, in this epoch."""
     validation_seconds: float
+    compile_seconds: float = 0.0
+    """Time in which torch.compile compiled, step by step that of the slowest worker: in
+    `elapsed_seconds`, and in no other time of this record."""
+    graphs: int = 0
+    """What rank 0 compiled so far in this attempt: one for each shape, in training and in
+    validation, and one for each part of a graph that is cut."""
+    graph_breaks: dict[str, int] = Field(default_factory=dict)
+    """Why torch.compile cut rank 0's graphs -> how often; empty where the model is one graph."""
     train_loss: float
     val_loss: float
     val_accuracy: float

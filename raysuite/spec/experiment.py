@@ -97,6 +97,11 @@ class EarlyStoppingOptions(Options):
     """How much better than the best so far a value has to be."""
 
 
+def _off(value: Any) -> Any:
+    """YAML 1.1 reads `off` as false."""
+    return "off" if value is False else value
+
+
 class TrainingOptions(Options):
     """The recipe: the same work whatever the strategy."""
 
@@ -123,6 +128,11 @@ class TrainingOptions(Options):
     cudnn_benchmark: bool = Field(default=False, exclude_if=lambda on: not on)
     """Let cuDNN time its algorithms for each new shape and take the fastest. Two runs may then take
     different ones and round differently, also a run and its own continuation."""
+    compile: Annotated[
+        Literal["off", "default", "reduce-overhead", "max-autotune"], BeforeValidator(_off)
+    ] = Field(default="off", exclude_if=lambda mode: mode == "off")
+    """torch.compile's mode, for the network under any strategy. The last two record CUDA graphs on
+    GPUs; `max-autotune` also times variants of kernels. Compiling is timed apart."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     """Weight of the uniform distribution in the target of the cross-entropy."""
     ema_decay: float | None = Field(default=None, gt=0, lt=1)
@@ -193,11 +203,6 @@ class ResourceOptions(Options):
     """The fewest workers of such a run."""
     elastic_of: int | None = Field(default=None, ge=2)
     """Workers of the run in whose place this one is made; raysuite sets it."""
-
-
-def _off(value: Any) -> Any:
-    """YAML 1.1 reads `off` as false."""
-    return "off" if value is False else value
 
 
 class MeasureOptions(Options):

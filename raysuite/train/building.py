@@ -53,6 +53,8 @@ def build_engine(
             label_smoothing=training.label_smoothing,
             memory_format=plan.memory_format,
             image=(plan.dataset.channels, plan.dataset.image_size, plan.dataset.image_size),
+            compile=training.compile,
         ),
     )
+    engine.compiler.cold()
     return engine, average

@@ -49,6 +49,7 @@ class SoFar(BaseModel):
     data_wait_seconds: list[float] = Field(default_factory=list)
     """Per worker."""
     power: PowerUse | None = None
+    compile_seconds: float = 0.0
     other_cores: list[float] = Field(default_factory=list)
     """Per worker; of an epoch in several attempts, of the last."""
 

@@ -45,6 +45,7 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, Asked | None]:
     loop.has_begun(began)
     watch.anew()
     losses: list[Tensor] = []
+    compiler, compiling = loop.engine.compiler, []
     skipped_before = loop.engine.scale.skipped
     waited, stop = 0.0, None
     batches = loop.train_loader.batches([part for step in steps for part in step])
@@ -54,7 +55,9 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, Asked | None]:
         asked = time.perf_counter()
         micro_batches = [next(batches) for _ in step]
         waited += time.perf_counter() - asked
+        compiled = compiler.seconds
         losses.append(loop.train_step(micro_batches, loop.learning_rate(loop.step)))
+        compiling.append(compiler.seconds - compiled)
         loop.step += 1
         loop.steps_here += 1
         loop.live.step(before.steps + index + 1, partial(_host_loss, loop, losses[-1], step))
@@ -70,6 +73,12 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, Asked | None]:
     steady = len(losses) > steady_from
     times = [ended - began, ended - steady_began if steady else 0.0]
     seconds, steady_seconds = loop.slowest(times)
+    compile_seconds = 0.0
+    if compiler.enabled:  # a rank that compiles has the others wait
+        slowest = loop.slowest(compiling)
+        compile_seconds = sum(slowest)
+        seconds -= compile_seconds
+        steady_seconds -= sum(slowest[steady_from:])
     sums = loop.engine.comm.all_reduce(torch.stack(losses).double().cpu(), "sum")
     waits = loop.per_worker(waited)
     power = loop.power.use(loop.engine.comm)
@@ -85,6 +94,7 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, Asked | None]:
         seconds=before.seconds + seconds,
         steady_images=before.steady_images + sum(sizes[steady_from : len(losses)]),
         steady_seconds=before.steady_seconds + steady_seconds,
+        compile_seconds=before.compile_seconds + compile_seconds,
         data_wait_seconds=waits,
         power=power,
         other_cores=[each / seconds for each in other_seconds],

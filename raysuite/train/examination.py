@@ -126,7 +126,7 @@ def compare(
                 return Comparison(fault=fault)
             rates = [rate * _pace(optimizer) for rate in all_rates]
             found = _train(engine, data, rates, global_batch, settings.accumulate)
-            exact = replace(settings, precision="fp32", memory_format="contiguous")
+            exact = replace(settings, precision="fp32", memory_format="contiguous", compile="off")
             reference = make_engine(
                 single, alone, exact, batch_norm, optimizer, global_batch, passes, layers
             )
@@ -186,14 +186,7 @@ def make_engine(
     return strategy.prepare(
         net,
         lambda parameters: build_optimizer(optimizer, parameters, _RATE_AT_START),
-        StepSettings(
-            micro_batch=micro_batch,
-            accumulate=accumulate or settings.accumulate,
-            clip_norm=settings.clip_norm,
-            precision=settings.precision,
-            label_smoothing=settings.label_smoothing,
-            memory_format=settings.memory_format,
-        ),
+        replace(settings, micro_batch=micro_batch, accumulate=accumulate or settings.accumulate),
     )
 
 

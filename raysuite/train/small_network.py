@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -52,7 +53,7 @@ class SmallNet(nn.Module):
             [self.first, self.norm, torch.relu],
             [self.second, torch.relu],
             *more,
-            [nn.Flatten(), self.classify],
+            [partial(torch.flatten, start_dim=1), self.classify],
         ]
 
 

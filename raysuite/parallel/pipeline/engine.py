@@ -409,6 +409,7 @@ class PipelineEngine(TorchEngine):
         self.scale.load_state(state["scale"])
 
     def close(self) -> None:
+        super().close()
         self._under_way.clear()
         self.blocks = {}
 

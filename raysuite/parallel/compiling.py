@@ -1,0 +1,79 @@
+"""torch.compile around the model that every framework wraps, and what compiling took.
+
+The model is compiled *inside* whatever the framework wraps, as `precision.Autocast` is: DDP's
+buckets then also cut the compiled graph (torch's DDPOptimizer), so that gradients are still reduced
+while the backward pass runs. Loss, loss scale and optimiser stay outside.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class Compiler:
+    """Compiles `module` in place; does nothing where `mode` is off."""
+
+    def __init__(self, module: nn.Module, mode: str, device: torch.device) -> None:
+        self.enabled = mode != "off"
+        self.seconds = 0.0
+        """In which this process compiled, its device idle. CUDA graphs being recorded count."""
+        self.graphs = 0
+        """Compilations: see `EpochFinished.graphs`."""
+        self._device = device
+        self._began = 0.0
+        self._cold: Any = None
+        if not self.enabled:
+            return
+        from torch._dynamo import callback, utils
+
+        # it warns where there is a CUDA build of torch and no GPU
+        logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
+        # the graphs of the engine before would count towards torch's limit of recompilations, and
+        # beyond that limit torch runs a model uncompiled
+        torch._dynamo.reset()
+        self._handler, self._breaks = callback.callback_handler, utils.counters["graph_break"]
+        self._breaks.clear()
+        self._handler.register_start_callback(self._begin)
+        self._handler.register_end_callback(self._end)
+        module.compile(mode=mode)
+
+    @property
+    def graph_breaks(self) -> dict[str, int]:
+        """Why torch cut the graph -> how often; empty where the whole model is one graph."""
+        return dict(self._breaks) if self.enabled else {}
+
+    def cold(self) -> None:
+        """Have torch cache compiled code in a new folder until `close`: repeats of a run would find
+        each other's, and their compile seconds would not compare."""
+        if self.enabled:
+            from torch._inductor.utils import fresh_cache
+
+            self._cold = fresh_cache()
+            self._cold.__enter__()
+
+    def close(self) -> None:
+        """Let go of the compiled graphs, which hold the model."""
+        if not self.enabled:
+            return
+        self.enabled = False
+        self._handler.remove_start_callback(self._begin)
+        self._handler.remove_end_callback(self._end)
+        if self._cold is not None:
+            self._cold.__exit__(None, None, None)
+        torch._dynamo.reset()
+
+    def _begin(self, _: object) -> None:
+        if self._device.type == "cuda":  # the steps before are training time
+            torch.cuda.synchronize(self._device)
+        self._began = time.perf_counter()
+
+    def _end(self, _: object) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        self.seconds += time.perf_counter() - self._began
+        self.graphs += 1

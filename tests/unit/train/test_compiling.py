@@ -1,0 +1,94 @@
+"""torch.compile in a run: what it takes is known and in no other time, and it leaves nothing."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from raysuite.parallel.base import StepSettings, World
+from raysuite.parallel.compiling import Compiler
+from raysuite.parallel.single import Single
+from raysuite.records import EpochFinished, GateVerdict
+from raysuite.train.examination import compare
+from raysuite.train.gate import TOLERANCE_COMPILED
+from tests.require import require
+from tests.unit.train.conftest import plan_of, run
+
+pytestmark = [pytest.mark.slow]
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _compiler() -> None:
+    require("compiler")
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(600)
+def test_a_compiled_run() -> None:
+    records = run(plan_of(training_compile="default"))
+    verdict = next(each for each in records if isinstance(each, GateVerdict))
+    assert verdict.passed, verdict.message
+    assert verdict.error_compiled is not None
+    assert verdict.error_compiled < TOLERANCE_COMPILED
+    first, second = [each for each in records if isinstance(each, EpochFinished)]
+    # training and validation, of two sizes of batches at most
+    assert 2 <= first.graphs <= 4
+    assert second.graphs >= first.graphs
+    assert first.graph_breaks == {}
+    assert first.compile_seconds > 1
+    assert first.elapsed_seconds > first.compile_seconds + first.seconds
+    # compiled code takes milliseconds, compiling takes seconds
+    assert first.seconds < first.compile_seconds / 2
+    assert first.steady_seconds <= first.seconds
+    if second.graphs == first.graphs:
+        assert second.compile_seconds == 0
+
+
+class Cut(nn.Module):
+    """Its forward pass prints in the middle."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        torch._dynamo.graph_break()
+        y: Tensor = self.second(x)
+        return y
+
+
+def test_graph_breaks_are_told_and_nothing_is_left() -> None:
+    model = Cut()
+    compiler = Compiler(model, "default", CPU)
+    with torch.no_grad():
+        model(torch.ones(2, 4))
+    assert compiler.graphs == 2
+    assert sum(compiler.graph_breaks.values()) == 1
+    compiler.close()
+    left = weakref.ref(model)
+    del model
+    gc.collect()
+    assert left() is None
+    seconds = compiler.seconds
+    other = Compiler(Cut(), "off", CPU)
+    assert (other.seconds, other.graphs, other.graph_breaks) == (0.0, 0, {})
+    assert compiler.seconds == seconds
+
+
+def test_wrong_compiled_code_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    strategy = Single()
+    strategy.start(World(0, 1, 0, CPU))
+
+    def wrong(module: nn.Module, mode: str) -> None:
+        plain = module.forward
+        module.forward = lambda images: plain(images) * 1.001
+
+    monkeypatch.setattr(nn.Module, "compile", wrong)
+    found = compare(strategy, World(0, 1, 0, CPU), StepSettings(1, compile="default"))
+    assert found.error > TOLERANCE_COMPILED
