@@ -14,8 +14,8 @@ PYTHON ?= $(shell $(FIND_PYTHON))
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
 
-setup: have-python ## Make .venv: locked packages, Horovod built here, raysuite itself
-	@$(PYTHON) deploy/setup_venv.py
+setup: have-python ## Make .venv: locked packages, Horovod built here; EXTRAS=fabric,accelerate
+	@EXTRAS='$(EXTRAS)' $(PYTHON) deploy/setup_venv.py
 
 have-python:
 	@test -n "$(PYTHON)" || { echo "setup: no Python 3.11 to 3.13 found;" \

@@ -27,6 +27,8 @@ CACHE = Path(os.environ.get("RAYSUITE_CACHE", Path.home() / ".cache" / "raysuite
 # tools: Ray's runtime_env={"pip": [...]} installs with the pip of a copy of this environment
 REQUIRED = ("base", "dev", "docs", "tools")
 OPTIONAL = ("horovod", "deepspeed", "dali", "timm", "postgres")
+ASKED = ("fabric", "accelerate", "tensorflow", "jax")
+"""Installed where EXTRAS names them, such as tensorflow,jax; what is there already stays."""
 # pip, setuptools and wheel fetch Horovod's source; uv does all else.
 TOOLS = ("uv==0.13.8", "pip", "setuptools", "wheel")
 STARTED = time.monotonic()
@@ -126,8 +128,26 @@ def state() -> dict[str, object]:
     return stamp if works.returncode == 0 else {}
 
 
-def install_packages(uv: Path, env: dict[str, str]) -> dict[str, str]:
+def asked() -> list[str]:
+    """The extras that EXTRAS names. Raises SetupError for one that there is not."""
+    names = [name.strip() for name in os.environ.get("EXTRAS", "").split(",") if name.strip()]
+    unknown = sorted(set(names) - {*ASKED, *OPTIONAL})
+    if unknown:
+        raise SetupError(f"EXTRAS names {', '.join(unknown)}; valid are {', '.join(ASKED)}")
+    return [name for name in ASKED if name in names]
+
+
+def kept() -> list[str]:
+    """Asked for by an earlier set-up."""
+    try:
+        return list(json.loads(STAMP.read_text())["extras"])
+    except (OSError, ValueError, KeyError):
+        return []
+
+
+def install_packages(uv: Path, env: dict[str, str], extras: list[str]) -> dict[str, str]:
     """Install the locked packages; returns the optional sets that failed, each with its reason."""
+    optional = (*OPTIONAL, *extras)
     # compiled once here, or every worker of every run compiles torch's Python files for itself
     # where PYTHONDONTWRITEBYTECODE is set or the folder is read-only
     compiled = "--compile-bytecode"
@@ -137,13 +157,13 @@ def install_packages(uv: Path, env: dict[str, str]) -> dict[str, str]:
         return [part for name in names for part in ("-r", REQUIREMENTS / f"{name}.txt")]
 
     try:
-        run(*install, *sets(*REQUIRED, *OPTIONAL), env=env)
+        run(*install, *sets(*REQUIRED, *optional), env=env)
         return {}
     except SetupError:
         say("not all at once; trying the optional packages one by one")
     run(*install, *sets(*REQUIRED), env=env)
     failed = {}
-    for name in OPTIONAL:
+    for name in optional:
         try:
             run(*install, *sets("base", name), env=env)
         except SetupError as error:
@@ -177,7 +197,9 @@ def install_horovod(uv: Path, env: dict[str, str]) -> None:
 
 def set_up() -> None:
     """Bring .venv up to date; raises SetupError where what every run needs cannot be had."""
-    if stamp := state():
+    before = kept()
+    extras = [name for name in ASKED if name in {*before, *asked()}]
+    if extras == before and (stamp := state()):
         report(stamp)
         return
     uv = private_uv()
@@ -187,7 +209,7 @@ def set_up() -> None:
     STAMP.unlink(missing_ok=True)
     LOG.write_text("")
     say("installing the locked packages (a first download takes minutes)")
-    off = install_packages(uv, env)
+    off = install_packages(uv, env, extras)
     editable = ("--no-deps", "--no-build-isolation", "--editable", ROOT)
     run(uv, "pip", "install", "--quiet", "--python", PYTHON, *editable, env=env)
     if "horovod" not in off:
@@ -197,7 +219,7 @@ def set_up() -> None:
             off["horovod"] = str(error)
             # One that was built for another torch must not be taken for a working one.
             run(uv, "pip", "uninstall", "--quiet", "--python", PYTHON, "horovod", env=env)
-    stamp = {"key": input_key(), "off": off}
+    stamp = {"key": input_key(), "off": off, "extras": extras}
     STAMP.write_text(json.dumps(stamp, indent=2) + "\n")
     report(stamp)
 

@@ -6,7 +6,7 @@ packages, an extra of the same name in pyproject.toml.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
 
@@ -41,6 +41,12 @@ def _extra(name: str, title: str, module: str, distribution: str, images: bool =
     return Part(name, title, module, distribution, extra=True, in_images=images, required=False)
 
 
+def _asked(name: str, title: str, module: str, distribution: str) -> Part:
+    """Of one that `make setup` installs where it is asked to."""
+    extra = _extra(name, title, module, distribution, images=False)
+    return replace(extra, install=f"{_SETUP} EXTRAS={name}")
+
+
 PARTS = (
     Part("torch", "torch", "torch", "torch"),
     Part("torchvision", "torchvision", "torchvision", "torchvision"),
@@ -51,6 +57,10 @@ PARTS = (
     _extra("dali", "DALI pipeline", "nvidia.dali", "nvidia-dali-cuda120"),
     _extra("timm", "timm model", "timm", "timm"),
     _extra("postgres", "", "psycopg", "psycopg", images=False),
+    _asked("fabric", "", "lightning_fabric", "lightning-fabric"),
+    _asked("accelerate", "", "accelerate", "accelerate"),
+    _asked("tensorflow", "", "tensorflow", "tensorflow"),
+    _asked("jax", "", "jax", "jax"),
     Part("mlflow", "mlflow", "mlflow", "mlflow"),
     Part(
         "gpu",

@@ -25,6 +25,13 @@ from raysuite.parallel.comm import Comm
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 MEMORY_FORMATS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
+
+def local_part(tensor: Tensor) -> Tensor:
+    """What this rank holds of a tensor; a tensor that is not sharded itself."""
+    part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return part
+
+
 _START = 2.0**8
 """First scale: torch.amp.GradScaler's 2^16 over a mean of 256 samples."""
 _GROW_AFTER = 2000
@@ -36,8 +43,9 @@ _SMALLEST = 1e-4
 class LossScale:
     """Dynamic loss scale; does nothing unless enabled.
 
-    `whole`: after the last backward pass of a step, each rank holds all gradients in fp32, averaged
-    over ranks without loss. Otherwise hooks unscale each gradient as it is made.
+    `whole`: after the last backward pass of a step, each rank holds all gradients in fp32, or its
+    shards of them, averaged over ranks without loss. Otherwise hooks unscale each gradient as it is
+    made.
     """
 
     def __init__(self, model: nn.Module, comm: Comm, enabled: bool, whole: bool = False) -> None:
@@ -107,16 +115,19 @@ class LossScale:
     def decide(self) -> None:
         """After the last backward pass of a step: do all ranks take it?
 
-        Whole gradients are unscaled here. They are equal on all ranks, and so is the answer.
+        Whole gradients are unscaled here. They are equal on all ranks, and so is the answer, unless
+        they are sharded.
         """
         if not self.enabled:
             return
+        alike = self._whole
         if self._whole:
-            self._unscale_in_place(
-                [each.grad for each in self._parameters if each.grad is not None]
-            )
+            whole = [each.grad for each in self._parameters if each.grad is not None]
+            own = [local_part(each) for each in whole]
+            self._unscale_in_place(own)
+            alike = all(part is each for part, each in zip(own, whole, strict=True))
         found = torch.zeros(1) if self._overflow is None else self._overflow
-        if not self._whole:
+        if not alike:
             found = self._comm.all_reduce(found, "max")
         self._skip = bool(found.item() > 0)
         self._overflow = None
@@ -179,7 +190,7 @@ class Autocast(nn.Module):
         super().__init__()
         self.model = model
         self._dtype = DTYPES[precision]
-        self._device = device.type
+        self._device_type = device.type
         self._memory_format = MEMORY_FORMATS[memory_format]
 
     def forward(self, images: Tensor) -> Tensor:
@@ -188,6 +199,6 @@ class Autocast(nn.Module):
         if self._dtype is torch.float32:
             logits: Tensor = self.model(images)
             return logits
-        with torch.autocast(self._device, dtype=self._dtype):
+        with torch.autocast(self._device_type, dtype=self._dtype):
             logits = self.model(images)
         return logits.float()

@@ -316,6 +316,12 @@ class DeepSpeedOptions(_StrategyOptions):
                 f"stage {self.zero_stage} flattens and shards them; set strategy.zero_stage to 0, "
                 "another strategy, or optimizer to sgd or adamw",
             )
+        if spec.training.compile != "off" and self.zero_stage == 3:
+            yield (
+                "training.compile",
+                "ZeRO's stage 3 gathers weights by hooks that torch.compile would cut graphs at; "
+                "set strategy.zero_stage to 2 or less, strategy to fsdp, or compile to off",
+            )
         if spec.training.ema_decay is not None and self.zero_stage == 3:
             yield (
                 "training.ema_decay",
@@ -366,6 +372,110 @@ class DeepSpeedOptions(_StrategyOptions):
         return self.model_copy(update={"bucket_mb": size}), 0.0
 
 
+class _WrappedDdpOptions(_StrategyOptions):
+    """PyTorch's DDP, which another library sets up."""
+
+    verified = ({},)
+    only: ClassVar[Mapping[str, tuple[Any, ...]]] = {"measure.profile": ("off",)}
+
+    bucket_mb: float = Field(default=25.0, gt=0)
+    """Gradients are all-reduced in buckets of this size, in MiB."""
+
+    def network_refusals(self, network: Network) -> Refusals:
+        if without := [*network.unused, *network.sometimes]:
+            yield (
+                "strategy.name",
+                f"{listed(without)}: no gradient in a training step, for which DDP would wait; "
+                "take ddp with find_unused_parameters: true, or remove or freeze what the output "
+                "does not depend on",
+            )
+
+    def traffic(self, accumulate: int, parameters: int, gradient_bytes: int) -> Traffic | None:
+        return Traffic(gradient_bytes)
+
+    def several_reductions(self) -> tuple[Self, float]:
+        size = min(self.bucket_mb, _SMALL_BUCKET_MB)
+        return self.model_copy(update={"bucket_mb": size}), 0.0
+
+
+class FabricOptions(_WrappedDdpOptions):
+    """Lightning Fabric around PyTorch's DDP."""
+
+    engine = "raysuite.parallel.fabric:Fabric"
+    part = "fabric"
+
+    name: Literal["fabric"] = "fabric"
+
+
+class AccelerateOptions(_WrappedDdpOptions):
+    """Hugging Face Accelerate around PyTorch's DDP."""
+
+    engine = "raysuite.parallel.accelerate:Accelerate"
+    part = "accelerate"
+
+    name: Literal["accelerate"] = "accelerate"
+
+
+class FsdpOptions(_StrategyOptions):
+    """PyTorch's fully sharded data parallelism, `fully_shard`."""
+
+    engine = "raysuite.parallel.fsdp:Fsdp"
+    verified = ({},)
+    only: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "training.compile": ("off",),
+        "training.ema_decay": (None,),
+        "optimizer.name": ("sgd", "adamw"),
+        "measure.profile": ("off",),
+    }
+
+    name: Literal["fsdp"] = "fsdp"
+    units: Literal["blocks", "layers"] = "blocks"
+    """What is gathered and reduced together: `blocks`, such as residual blocks and transformer
+    layers, or every layer by itself."""
+    reshard_after_forward: bool = True
+    """Free a block's gathered weights after its forward pass and gather them again for its backward
+    pass; without it they stay in between, as in ZeRO-2."""
+    gather_dtype: Literal["fp32", "bf16"] = "fp32"
+    """Weights are gathered, and computed with, as these numbers. bf16 changes the arithmetic."""
+    reduce_dtype: Literal["fp32", "bf16"] = "fp32"
+    """Gradients are reduced as these numbers. bf16 changes the arithmetic."""
+    offload: Literal["none", "parameters"] = "none"
+    """Keep shards of weights, gradients and optimiser state in host memory."""
+    copies: Annotated[int, Field(ge=1)] | Literal["nodes"] = 1
+    """Hybrid sharding: so many copies of the network, each sharded over its part of the workers,
+    whose gradients are then all-reduced. `nodes`: one copy on each node."""
+
+    def refusals(self, spec: ExperimentSpec) -> Refusals:
+        workers = spec.resources.workers
+        if self.copies != "nodes" and workers % self.copies:
+            yield (
+                "strategy.copies",
+                f"given was {self.copies}, which does not divide the {workers} workers; set it to "
+                "a divisor, or to nodes",
+            )
+
+    def network_refusals(self, network: Network) -> Refusals:
+        if network.scalar:
+            yield (
+                "strategy.name",
+                f"{listed(network.scalar)}: of no dimension, which fsdp cannot shard; give it the "
+                "shape [1], or choose another strategy",
+            )
+
+    def traffic(self, accumulate: int, parameters: int, gradient_bytes: int) -> Traffic | None:
+        """None where weights are gathered twice: the last block's are not; and with options that
+        change the sizes."""
+        if self.lossless() != self or self.copies != 1 or self.reshard_after_forward:
+            return None
+        return Traffic(0, gradient_bytes, 4 * parameters * accumulate)
+
+    def lossless(self) -> Self:
+        return self.model_copy(update={"gather_dtype": "fp32", "reduce_dtype": "fp32"})
+
+    def several_reductions(self) -> tuple[Self, float]:
+        return self.model_copy(update={"units": "layers"}), 0.0
+
+
 class PipelineOptions(_StrategyOptions):
     """The network is cut into stages, one on each worker; micro-batches pass through them."""
 
@@ -404,6 +514,7 @@ class PipelineOptions(_StrategyOptions):
     the pass backward: less memory for about a third more computation."""
 
     only: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "training.compile": ("off",),
         "training.ema_decay": (None,),
         "model.freeze": ((),),
         "optimizer.name": ("sgd", "adamw"),
@@ -548,6 +659,9 @@ StrategyOptions = Annotated[
     | DdpOptions
     | HorovodOptions
     | DeepSpeedOptions
+    | FsdpOptions
+    | FabricOptions
+    | AccelerateOptions
     | PipelineOptions
     | CustomOptions,
     Field(discriminator="name"),

@@ -18,6 +18,7 @@ from raysuite.data.order import permutation, rank_slices, step_sizes
 from raysuite.measure.clock import now
 from raysuite.optim.schedule import factor
 from raysuite.parallel.base import Strategy, World, whole_state
+from raysuite.parallel.precision import local_part
 from raysuite.plan import RunPlan
 from raysuite.records import EpochFinished
 from raysuite.records.live import LiveProgress
@@ -81,13 +82,15 @@ class TrainingLoop:
         self.so_far, stop = train_rest(self, watch)
         if stop is not None:
             return stop
-        ended = now(self.world.device)
+        ended, compiler = now(self.world.device), self.engine.compiler
+        compiled = compiler.seconds
         found = validate(
             plan, self.world, self.engine, self._val, self.average, self.skipped.get("val"), watch
         )
         if isinstance(found, Asked):
             return found
         validated = now(self.world.device)
+        compiled = self.slowest([compiler.seconds - compiled])[0] if compiler.enabled else 0.0
         elapsed = self.slowest([self._elapsed_before + self._elapsed()])[0]
         target = plan.spec.training.target_accuracy
         if target is not None and found.top1 >= target and self.time_to_accuracy is None:
@@ -112,7 +115,10 @@ class TrainingLoop:
             steady_images=done.steady_images,
             steady_seconds=done.steady_seconds,
             data_wait_seconds=done.data_wait_seconds,
-            validation_seconds=self.slowest([validated - ended])[0],
+            validation_seconds=self.slowest([validated - ended])[0] - compiled,
+            compile_seconds=done.compile_seconds + compiled,
+            graphs=compiler.graphs,
+            graph_breaks=compiler.graph_breaks,
             train_loss=float(sums.sum() / sum(sizes)),
             val_loss=found.loss,
             val_accuracy=found.top1,
@@ -143,7 +149,8 @@ class TrainingLoop:
             # a step of fp16 whose numbers overflow is skipped
             if not math.isfinite(loss) and self.plan.spec.training.precision != "fp16":
                 return step
-        weights = [p.detach().isfinite().all() for p in self.engine.model.parameters()]
+        parts = [local_part(each.detach()) for each in self.engine.model.parameters()]
+        weights = [each.isfinite().all() for each in parts]
         whole = bool(torch.stack(weights).all()) if weights else True
         fine = whole and math.isfinite(val_loss)
         return self.step if self.slowest([float(not fine)])[0] else None

@@ -51,8 +51,20 @@ VARIANTS: dict[str, tuple[dict[str, Any], str]] = {
         {"name": "deepspeed", "zero_stage": 3, "offload": "parameters"},
         EXACT,
     ),
+    "fsdp": ({"name": "fsdp"}, EXACT),
+    "fsdp-layers": ({"name": "fsdp", "units": "layers", "reshard_after_forward": False}, EXACT),
+    "fsdp-offload": ({"name": "fsdp", "offload": "parameters"}, EXACT),
+    "fsdp-hybrid": ({"name": "fsdp", "copies": 2}, EXACT),
+    "fsdp-reduce": ({"name": "fsdp", "reduce_dtype": "bf16"}, LOSSY),
+    "fsdp-gather": ({"name": "fsdp", "gather_dtype": "bf16"}, LOSSY),
     "single": ({"name": "single"}, EXACT),
 }
+
+
+def fits(options: dict[str, Any], size: int) -> bool:
+    return size % options.get("copies", 1) == 0 and (options["name"] != "single" or size == 1)
+
+
 CASES = [
     pytest.param(
         variant,
@@ -62,14 +74,18 @@ CASES = [
     )
     for size in SIZES
     for variant in VARIANTS
-    if variant != "single" or size == 1
+    if fits(VARIANTS[variant][0], size)
 ]
 EXACT_CASES = [case for case in CASES if VARIANTS[str(case.values[0])][1] == EXACT]
 LOSSY_CASES = [case for case in CASES if VARIANTS[str(case.values[0])][1] == LOSSY]
 
 
 def launched(framework: str, size: int) -> dict[str, Any]:
-    request = {name: value for name, value in VARIANTS.items() if value[0]["name"] == framework}
+    request = {
+        name: value
+        for name, value in VARIANTS.items()
+        if value[0]["name"] == framework and fits(value[0], size)
+    }
     found: dict[str, Any] = found_by(framework, size, "strategy_worker", request)[0]
     return found
 

@@ -14,7 +14,7 @@ PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 def test_extras_are_pyprojects() -> None:
     extras = tomllib.loads(PROJECT.read_text("utf-8"))["project"]["optional-dependencies"]
-    assert {each.name for each in EXTRAS} == extras.keys() - {"dev"}
+    assert {each.name for each in EXTRAS} == extras.keys() - {"dev", "docs"}
 
 
 def test_strategies_and_loaders_name_parts() -> None:

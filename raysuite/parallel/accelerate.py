@@ -1,0 +1,132 @@
+"""Hugging Face Accelerate around PyTorch's DDP: what the wrapper costs beside bare DDP."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from raysuite.errors import MissingPartError
+from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, TorchEngine, World, set_lr
+from raysuite.parallel.comm import TorchComm, join_torch_group, leave_torch_group
+from raysuite.spec.strategies import AccelerateOptions
+
+if TYPE_CHECKING:
+    from raysuite.data.base import Batch
+
+
+def _accelerate() -> Any:
+    try:
+        import accelerate
+    except ImportError as error:
+        raise MissingPartError(f"Accelerate cannot be loaded ({error})") from error
+    return accelerate
+
+
+class Accelerate:
+    """Gradients are averaged by the DDP that Accelerate sets up."""
+
+    lossy = False
+
+    def __init__(self, options: AccelerateOptions) -> None:
+        self.options = options
+        self._joined = False
+        self._world: World | None = None
+
+    def start(self, world: World) -> None:
+        """Join torch's group, which Accelerate then finds. Raises MissingPartError without it."""
+        _accelerate()
+        self._world = world
+        self._joined = join_torch_group(world.rank, world.size, world.device)
+
+    def prepare(
+        self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
+    ) -> Engine:
+        assert self._world is not None, "start() comes first"
+        return AccelerateEngine(model, make_optimizer, self._world, settings, self.options)
+
+    def stop(self) -> None:
+        if self._joined:
+            leave_torch_group()
+            self._joined = False
+
+
+@contextlib.contextmanager
+def _variables(world: World) -> Iterator[None]:
+    """Those of torchrun, by which Accelerate finds its place, and no longer than that."""
+    before = dict(os.environ)
+    os.environ.update(
+        RANK=str(world.rank),
+        WORLD_SIZE=str(world.size),
+        LOCAL_RANK=str(world.device.index if world.device.type == "cuda" else world.local_rank),
+        LOCAL_WORLD_SIZE=str(world.size),
+        OMP_NUM_THREADS=str(torch.get_num_threads()),  # it would set another number
+    )
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+class AccelerateEngine(TorchEngine):
+    """A training step through Accelerate's module, optimiser and backward pass."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        make_optimizer: MakeOptimizer,
+        world: World,
+        settings: StepSettings,
+        options: AccelerateOptions,
+    ) -> None:
+        super().__init__(model, TorchComm(world.device), world, settings, whole_gradients=True)
+        accelerate = _accelerate()
+        from accelerate.state import AcceleratorState, GradientState
+
+        # one process holds one state of its library, which may be another world's
+        AcceleratorState._reset_state(reset_partial_state=True)
+        GradientState._reset_state()
+        with _variables(world):
+            self._accelerator = accelerate.Accelerator(
+                cpu=world.device.type == "cpu",
+                kwargs_handlers=[
+                    accelerate.DistributedDataParallelKwargs(
+                        bucket_cap_mb=options.bucket_mb,
+                        broadcast_buffers=False,  # as bare DDP has it here
+                        gradient_as_bucket_view=True,
+                    )
+                ],
+            )
+        self.optimizer = make_optimizer(model.parameters())
+        self.scale.guard(self.optimizer)
+        with warnings.catch_warnings():
+            # newer versions of torch call broadcast_buffers forward_sync_buffers
+            warnings.simplefilter("ignore", FutureWarning)
+            self._module, self._optimizer = self._accelerator.prepare(self.autocast, self.optimizer)
+
+    def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:
+        set_lr(self.optimizer, lr)
+        self._optimizer.zero_grad(set_to_none=True)
+        total = torch.zeros((), device=self.world.device)
+        for index, batch in enumerate(micro_batches):
+            last = index == len(micro_batches) - 1
+            with contextlib.nullcontext() if last else self._accelerator.no_sync(self._module):
+                loss, summed = self.loss(batch, self._module(batch.images))
+                self._accelerator.backward(loss)
+            total += summed
+        self.scale.decide()
+        if self.settings.clip_norm is not None:
+            self._accelerator.clip_grad_norm_(self._module.parameters(), self.settings.clip_norm)
+        self._optimizer.step()
+        self.scale.update()
+        return total
+
+    def close(self) -> None:
+        super().close()
+        self._accelerator.free_memory()

@@ -1,0 +1,251 @@
+"""Fully sharded data parallelism, PyTorch's second version (Zhao et al. 2023, "PyTorch FSDP",
+VLDB 16:12, arXiv:2304.11277; `torch.distributed.fsdp.fully_shard`).
+
+Each rank keeps its part of every weight, gradient and optimiser state. The weights of a block are
+gathered before its forward pass and again before its backward pass, after which its gradients are
+reduced to the ranks that keep them.
+"""
+
+from __future__ import annotations
+
+import pickle
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from socket import gethostname
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint import state_dict as states
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
+
+from raysuite.errors import UserError
+from raysuite.parallel.base import (
+    Engine,
+    MakeOptimizer,
+    StepSettings,
+    TorchEngine,
+    World,
+    kept_settings,
+    set_lr,
+)
+from raysuite.parallel.comm import TorchComm, join_torch_group, leave_torch_group
+from raysuite.spec.strategies import FsdpOptions
+
+if TYPE_CHECKING:
+    from raysuite.data.base import Batch
+
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+
+
+class Fsdp:
+    """Weights, gradients and optimiser state are sharded over ranks."""
+
+    def __init__(self, options: FsdpOptions) -> None:
+        self.options = options
+        self.lossy = options.lossless() != options
+        self._joined = False
+        self._world: World | None = None
+        self._mesh: DeviceMesh | None = None
+
+    def start(self, world: World) -> None:
+        """Join torch's group. Raises UserError where the ranks do not make the copies asked for."""
+        self._world = world
+        self._joined = join_torch_group(world.rank, world.size, world.device)
+        copies = self._copies(world)
+        shape: tuple[int, ...] = (world.size,)
+        names: tuple[str, ...] = ("shard",)
+        if copies > 1:
+            shape, names = (copies, world.size // copies), ("copy", "shard")
+        self._mesh = init_device_mesh(world.device.type, shape, mesh_dim_names=names)
+
+    def _copies(self, world: World) -> int:
+        if self.options.copies != "nodes":
+            return self.options.copies
+        host = torch.tensor([zlib.crc32(gethostname().encode())])
+        hosts = TorchComm(world.device).all_gather(host).flatten().tolist()
+        each = world.size // len(set(hosts))
+        if any(len(set(hosts[first : first + each])) > 1 for first in range(0, world.size, each)):
+            raise UserError(
+                f"strategy.copies: nodes needs as many workers on each node; given were "
+                f"{sorted(Counter(hosts).values())}; set resources.workers to a multiple of the "
+                "nodes, or copies to a number"
+            )
+        return len(set(hosts))
+
+    def prepare(
+        self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
+    ) -> Engine:
+        assert self._world is not None, "start() comes first"
+        assert self._mesh is not None, "start() comes first"
+        return FsdpEngine(model, make_optimizer, self._world, settings, self.options, self._mesh)
+
+    def stop(self) -> None:
+        if self._joined:
+            leave_torch_group()
+            self._joined = False
+
+
+def units(model: nn.Module, each: str) -> list[nn.Module]:
+    """The parts of `model` that are gathered and reduced together; what lies in none of them is
+    one more.
+
+    `blocks`: its largest modules of a class that it has several of and that hold other modules,
+    such as residual blocks and transformer layers. `layers`: every module with weights.
+    """
+    if each == "layers":
+        return [part for part in model.modules() if list(part.parameters(recurse=False))]
+
+    def composite(part: nn.Module) -> bool:
+        inner = any(list(child.parameters()) for child in part.children())
+        return inner and not isinstance(part, _CONTAINERS)
+
+    kinds = Counter(type(part) for part in model.modules() if composite(part))
+
+    def below(part: nn.Module) -> Iterator[nn.Module]:
+        for child in part.children():
+            if composite(child) and kinds[type(child)] > 1:
+                yield child
+            else:
+                yield from below(child)
+
+    return list(below(model))
+
+
+class FsdpEngine(TorchEngine):
+    """A training step whose last backward pass reduces each gradient to the rank that keeps it."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        make_optimizer: MakeOptimizer,
+        world: World,
+        settings: StepSettings,
+        options: FsdpOptions,
+        mesh: DeviceMesh,
+    ) -> None:
+        model.to(memory_format=torch.contiguous_format)  # it shards no others
+        # patterns of names are matched against whole parameters, which shards replace below
+        self.optimizer = make_optimizer(model.parameters())
+        names = {id(each): name for name, each in model.named_parameters()}
+        offload = OffloadPolicy()
+        if options.offload == "parameters":
+            offload = CPUOffloadPolicy(pin_memory=world.device.type == "cuda")
+        settings_of_all: dict[str, Any] = {
+            "mesh": mesh,
+            "mp_policy": MixedPrecisionPolicy(
+                param_dtype=_DTYPES[options.gather_dtype],
+                reduce_dtype=_DTYPES[options.reduce_dtype],
+                output_dtype=torch.float32,
+            ),
+            "offload_policy": offload,
+        }
+        for part in units(model, options.units):
+            if part is not model:
+                fully_shard(
+                    part, reshard_after_forward=options.reshard_after_forward, **settings_of_all
+                )
+        self._root: FSDPModule = fully_shard(model, **settings_of_all)
+        shards = dict(model.named_parameters())
+        for group in self.optimizer.param_groups:
+            group["params"] = [shards[names[id(each)]] for each in group["params"]]
+        super().__init__(model, TorchComm(world.device), world, settings, whole_gradients=True)
+        self.scale.guard(self.optimizer)
+
+    def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:
+        set_lr(self.optimizer, lr)
+        self.optimizer.zero_grad(set_to_none=True)
+        total = torch.zeros((), device=self.world.device)
+        for index, batch in enumerate(micro_batches):
+            self._root.set_requires_gradient_sync(index == len(micro_batches) - 1)
+            loss, summed = self.loss(batch, self.autocast(batch.images))
+            loss.backward()
+            total += summed
+        self.take_step()
+        return total
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits = super().forward(images)
+        for part in self.model.modules():  # a forward pass alone leaves some whole
+            if isinstance(part, FSDPModule):
+                part.reshard()
+        return logits
+
+    def weights(self) -> dict[str, Tensor]:
+        return {
+            name: each.detach().full_tensor().float().cpu().clone()  # type: ignore[attr-defined]
+            for name, each in self.model.named_parameters()
+        }
+
+    def save(self, folder: Path) -> None:
+        state = {**self._sharded(), "scale": self.scale.state()}
+        save(state, storage_writer=FileSystemWriter(folder))
+
+    def load(self, folder: Path) -> None:
+        """Each rank reads what it keeps, also of a checkpoint of another number of ranks."""
+        state = {**self._sharded(), "scale": self.scale.state()}
+        load(state, storage_reader=_Reader(folder))
+        with kept_settings(self.optimizer):
+            states.set_state_dict(
+                self.model,
+                self.optimizer,
+                model_state_dict=state["model"],
+                optim_state_dict=state["optimizer"],
+            )
+        self.scale.load_state(state["scale"])
+
+    def _sharded(self) -> dict[str, Any]:
+        model, optimizer = states.get_state_dict(self.model, self.optimizer)
+        return {"model": model, "optimizer": optimizer}
+
+
+_DATA = (
+    "torch.distributed.checkpoint.metadata",
+    "torch.distributed.checkpoint.filesystem",
+    "torch.serialization",
+    "torch._utils",
+)
+"""Modules whose classes a checkpoint's index holds."""
+
+
+class _Index(pickle.Unpickler):
+    """Of a checkpoint's index, which is data: a file that names a function is refused."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
+        if dtype or module in _DATA or (module, name) in _PLAIN:
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"a checkpoint that holds {module}.{name} is not read")
+
+
+_PLAIN = {
+    ("torch", "Size"),
+    ("torch", "device"),
+    ("collections", "OrderedDict"),
+    ("pathlib", "PosixPath"),
+}
+
+
+class _Reader(FileSystemReader):
+    """torch's own reads the index by pickle, which runs what a file asks for."""
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        with (Path(self.path) / ".metadata").open("rb") as file:
+            metadata: Metadata = _Index(file).load()
+        if metadata.storage_meta is not None:
+            metadata.storage_meta.load_id = self.load_id
+        return metadata

@@ -1,0 +1,72 @@
+"""What FSDP is for: a rank keeps its share, and a checkpoint fits any number of ranks."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.distributed.checkpoint.metadata import Metadata
+
+from raysuite.parallel.fsdp import _Reader, units
+from tests.ranks import ranks
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+
+def found(folder: Path, size: int, save: bool) -> list[dict[str, Any]]:
+    file = folder / f"found-{size}-{save}"
+    request = json.dumps({"folder": str(folder / "checkpoint"), "save": save})
+    ranks(size, "tests.contract.fsdp_worker", request, file)
+    return [json.loads(Path(f"{file}.{rank}").read_text()) for rank in range(size)]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    folder = tmp_path_factory.mktemp("fsdp")
+    return folder, found(folder, 2, save=True)
+
+
+def test_two_ranks_keep_half_of_weights_and_optimiser(
+    saved: tuple[Path, list[dict[str, Any]]],
+) -> None:
+    for rank in saved[1]:
+        assert 0.4 < rank["fsdp"] / rank["ddp"] <= 0.55
+
+
+@pytest.mark.parametrize("size", [1, pytest.param(4, marks=pytest.mark.thorough)])
+def test_a_checkpoint_of_two_ranks_is_resumed_on_others(
+    saved: tuple[Path, list[dict[str, Any]]], size: int
+) -> None:
+    folder, expected = saved
+    for rank in found(folder, size, save=False):
+        assert rank["weights"] < 1e-5
+        assert rank["losses"] == pytest.approx(expected[0]["losses"], rel=1e-5)
+
+
+class Evil:
+    """Runs code where pickle reads it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return print, ("run",)
+
+
+def test_an_index_that_would_run_code_is_refused(tmp_path: Path) -> None:
+    for content in (Evil(), Metadata({"x": Evil()})):  # type: ignore[dict-item]
+        (tmp_path / ".metadata").write_bytes(pickle.dumps(content))
+        with pytest.raises(pickle.UnpicklingError, match=r"builtins\.print"):
+            _Reader(tmp_path).read_metadata()
+
+
+def test_units_are_residual_blocks() -> None:
+    from torchvision.models import mobilenet_v2, resnet50
+
+    from raysuite.models.cifar_resnet import BasicBlock, CifarResNet
+
+    model = CifarResNet(20)
+    assert [type(each) for each in units(model, "blocks")] == [BasicBlock] * 9
+    assert {type(each).__name__ for each in units(resnet50(), "blocks")} == {"Bottleneck"}
+    assert len(units(mobilenet_v2(), "blocks")) == 17
+    assert len(units(model, "layers")) == 39
