@@ -76,7 +76,7 @@ def check(plan: RunPlan, world: World, strategy: Strategy, facts: dict[str, Any]
         training.precision,
         training.label_smoothing,
         plan.memory_format,
-        training.compile,
+        compile=training.compile,
     )
     own = _own(plan.spec.optimizer)
     if options.imports:
