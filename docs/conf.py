@@ -1,7 +1,7 @@
 """The documentation site: `make docs` builds it; a broken link or page is an error.
 
-The references of the command line, of the Records and of a spec's keys are made from the code at
-each build.
+The references of the command line, of the Records, of the metrics and of a spec's keys are made
+from the code at each build.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def setup(app: Sphinx) -> None:
 
 
 def _generate(app: Sphinx) -> None:
-    for name, text in (("cli", cli()), ("records", records())):
+    for name, text in (("cli", cli()), ("records", records()), ("metrics", metrics())):
         file = DOCS / "reference" / f"{name}.md"
         if not file.exists() or file.read_text("utf-8") != text:
             file.write_text(text, "utf-8")
@@ -102,3 +102,27 @@ def records() -> str:
                 kind = re.sub(r"[\w.]+\.(?=\w)", "", kind).replace("|", "\\|")
                 parts[-1] += f"\n| `{name}` | `{kind}` | {meaning} |"
     return "\n\n".join(parts) + "\n"
+
+
+def metrics() -> str:
+    """Every metric of rows.csv, rows.json and MLflow, as Markdown."""
+    from raysuite.records.metrics import METRICS
+
+    lines = [
+        "# Metrics",
+        "",
+        "Each metric of a row in rows.json is an object with `mean`, the ends `low` and `high` of "
+        "its 95 % interval, `n`, `values` and `outliers`; in rows.csv these are columns, such as "
+        "`epoch_s_mean`. Accuracies and shares are in [0, 1]. A metric that needs the gate is "
+        "withheld where it was not passed. [How each is measured](../explanation/method.md).",
+        "",
+        "| rows.csv, rows.json | unit | over repeats | needs the gate | MLflow | what |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for each in METRICS:
+        gate, mlflow = ("yes" if each.needs_gate else "no"), f"`run/{each.mlflow or each.name}`"
+        lines.append(
+            f"| `{each.column}` | {each.unit or '1'} | {each.reduction} | {gate} | {mlflow} | "
+            f"{each.note} |"
+        )
+    return "\n".join(lines) + "\n"

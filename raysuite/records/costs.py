@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pydantic import TypeAdapter, ValidationError
@@ -10,7 +10,6 @@ from pydantic import TypeAdapter, ValidationError
 from raysuite.records.names import Plan
 from raysuite.records.power import once
 from raysuite.records.schema import EpochFinished, RunCosts, TimeShares
-from raysuite.records.statistics import Stat, summarize
 from raysuite.spec.strategies import StrategyOptions, Traffic
 
 _OPTIONS: TypeAdapter[StrategyOptions] = TypeAdapter(StrategyOptions)
@@ -47,21 +46,6 @@ class Costs:
     """Energy of the hosts' processors and memory per training image."""
     counted: RunCosts | None
     """What operations, traffic and peak are from."""
-
-
-@dataclass(frozen=True)
-class RowCosts:
-    """Means over the repeats of a variant; fields as in Costs."""
-
-    projected_seconds: Stat | None
-    flops: Stat | None
-    mfu: Stat | None
-    bus_bandwidth: Stat | None
-    device_busy: Stat | None
-    device_joules: Stat | None
-    host_joules: Stat | None
-    traffic: Traffic | None
-    """Equal for all repeats."""
 
 
 def step_traffic(plan: Plan, parameters: int, gradient_bytes: int) -> Traffic | None:
@@ -106,23 +90,6 @@ def run_costs(
         device_joules=_joules(epochs, lambda use: once(use.devices, use.device_joules)),
         host_joules=_joules(epochs, lambda use: once(use.hosts, use.host_joules)),
         counted=counted,
-    )
-
-
-def row_costs(runs: Iterable[Costs | None]) -> RowCosts | None:
-    """Over the repeats; None where there are none."""
-    known = [costs for costs in runs if costs is not None]
-    if not known:
-        return None
-    return RowCosts(
-        projected_seconds=summarize(costs.projected_seconds for costs in known),
-        flops=summarize(costs.flops for costs in known),
-        mfu=summarize((costs.mfu for costs in known), "share"),
-        bus_bandwidth=summarize(costs.bus_bandwidth for costs in known),
-        device_busy=summarize((costs.device_busy for costs in known), "share"),
-        device_joules=summarize(costs.device_joules for costs in known),
-        host_joules=summarize(costs.host_joules for costs in known),
-        traffic=next((costs.traffic for costs in known if costs.traffic), None),
     )
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from raysuite.errors import UserError
-from raysuite.records.costs import RowCosts, row_costs
 from raysuite.records.derive import STATUS_WORDS, RunFigures
+from raysuite.records.metrics import BY_NAME, METRICS
 from raysuite.records.names import (
     loader_name,
     series_key,
@@ -20,8 +20,8 @@ from raysuite.records.names import (
     work_key,
     work_name,
 )
-from raysuite.records.shares import RowShares, row_shares
-from raysuite.records.statistics import Ratio, Scale, Stat, accuracy, ratio_of_means, summarize
+from raysuite.records.statistics import Ratio, Stat, ratio_of_means
+from raysuite.spec.strategies import Traffic
 
 
 @dataclass(frozen=True)
@@ -45,27 +45,10 @@ class Row:
     device: str
     global_batch: int
     runs: tuple[RunFigures, ...]
-    throughput: Stat | None
-    epoch_seconds: Stat | None
-    data_wait_share: Stat | None
-    final_accuracy: Stat | None
-    best_accuracy: Stat | None
-    time_to_accuracy: Stat | None
-    """None where a repeat did not meet the target: a mean of the lucky ones would flatter."""
-    epochs_to_accuracy: Stat | None
-    """Epochs up to the validation that met the target; None as above."""
-    peak_process_bytes: Stat | None
-    mean_process_bytes: Stat | None
-    grown_process_bytes: Stat | None
-    peak_device_bytes: Stat | None
-    mean_device_bytes: Stat | None
-    skipped_samples: Stat | None
-    """Samples left out as unreadable; None where a bad sample ends the run."""
-    shares: RowShares | None = None
-    """Where the time of profiled steps went; None where no repeat was profiled."""
-    costs: RowCosts | None = None
-    """Operations, traffic, energy; None where no repeat counts."""
-    final_top5: Stat | None = None
+    figures: Mapping[str, Stat | None]
+    """Name of a metric -> its value over the repeats; each is an attribute of the row, too."""
+    traffic: Traffic | None = None
+    """Bytes of a step's collectives, computed; equal for all repeats."""
     baseline: str | None = None
     """The row that speed-up and efficiency are against."""
     is_baseline: bool = False
@@ -74,6 +57,12 @@ class Row:
     """S = throughput / throughput of the baseline."""
     efficiency: Ratio | None = None
     """E = S * workers of the baseline / workers."""
+
+    def __getattr__(self, name: str) -> Stat | None:
+        """A metric by its name."""
+        if name in BY_NAME:
+            return self.figures[name]
+        raise AttributeError(f"a Row has no {name!r}")
 
     @property
     def counted(self) -> tuple[RunFigures, ...]:
@@ -183,13 +172,6 @@ def _row(runs: Sequence[RunFigures]) -> Row:
         for run in timed
     ]
     samples = min(run.val_samples for run in learnt or runs)
-
-    def stat(
-        figure: Callable[[RunFigures], float | None], scale: Scale = "positive"
-    ) -> Stat | None:
-        return summarize((figure(run) for run in timed), scale, rounds)
-
-    times = [run.time_to_accuracy for run in learnt]
     return Row(
         name=variant_name(plan),
         series=series_name(plan),
@@ -200,24 +182,8 @@ def _row(runs: Sequence[RunFigures]) -> Row:
         device=str(plan["device"]),
         global_batch=int(plan["global_batch"]),
         runs=tuple(runs),
-        throughput=stat(lambda run: run.throughput),
-        epoch_seconds=stat(lambda run: run.epoch_seconds),
-        data_wait_share=stat(lambda run: run.data_wait_share, "share"),
-        final_accuracy=accuracy((run.final_accuracy for run in learnt), samples),
-        best_accuracy=accuracy((run.best_accuracy for run in learnt), samples),
-        time_to_accuracy=None if None in times else summarize(times),
-        epochs_to_accuracy=None
-        if None in times
-        else summarize(run.epochs_to_accuracy for run in learnt),
-        peak_process_bytes=stat(lambda run: run.peak_process_bytes),
-        mean_process_bytes=stat(lambda run: run.mean_process_bytes),
-        grown_process_bytes=stat(lambda run: run.grown_process_bytes),
-        peak_device_bytes=stat(lambda run: run.peak_device_bytes),
-        mean_device_bytes=stat(lambda run: run.mean_device_bytes),
-        skipped_samples=stat(lambda run: run.skipped_samples),
-        shares=row_shares(run.shares for run in timed),
-        costs=row_costs(run.costs for run in timed),
-        final_top5=accuracy((run.final_top5 for run in learnt), samples),
+        figures={metric.name: metric.reduce(timed, learnt, samples, rounds) for metric in METRICS},
+        traffic=next((run.costs.traffic for run in timed if run.costs and run.costs.traffic), None),
     )
 
 

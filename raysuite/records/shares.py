@@ -1,12 +1,11 @@
-"""TimeShares -> shares of the profiled window, per worker and over repeats."""
+"""TimeShares -> shares of the profiled window, per worker."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from raysuite.records.schema import TimeShares
-from raysuite.records.statistics import Stat, summarize
 
 
 @dataclass(frozen=True)
@@ -47,22 +46,6 @@ class Shares:
     cost_seconds: float
     """What the profile took; it is in no other figure."""
 
-    def means(self) -> dict[str, float]:
-        """By name, the mean over workers of each share."""
-        return {each.name: getattr(self, each.name).mean for each in fields(RowShares)}
-
-
-@dataclass(frozen=True)
-class RowShares:
-    """The means over workers of a variant's Shares, over its repeats."""
-
-    computation: Stat | None
-    communication: Stat | None
-    communication_exposed: Stat | None
-    data: Stat | None
-    data_exposed: Stat | None
-    other: Stat | None
-
 
 def run_shares(record: TimeShares | None) -> Shares | None:
     """The shares of one run; None where nothing was profiled."""
@@ -90,19 +73,6 @@ def run_shares(record: TimeShares | None) -> Shares | None:
         steps=record.steps,
         window_seconds=max(windows),
         cost_seconds=record.seconds,
-    )
-
-
-def row_shares(runs: Iterable[Shares | None]) -> RowShares | None:
-    """Over the repeats that were profiled; None where none was."""
-    profiled = [shares for shares in runs if shares is not None]
-    if not profiled:
-        return None
-    return RowShares(
-        **{
-            each.name: summarize((shares.means()[each.name] for shares in profiled), "share")
-            for each in fields(RowShares)
-        }
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from raysuite.records import Ratio, Row, Stat
+from raysuite.records.metrics import METRICS
 from raysuite.report import text
 
 Basis = Literal["both", "ours", "none"]
@@ -36,26 +37,25 @@ def _count(value: float) -> str:
 
 
 QUANTITIES = {
-    "throughput": Quantity("Throughput", "images/s", text.number),
+    **{
+        metric.compared: Quantity(
+            metric.title if metric.name != "throughput" else "Throughput",
+            metric.unit,
+            text.WRITERS[metric.unit],
+        )
+        for metric in METRICS
+        if metric.compared
+    },
     "throughput_over_native": Quantity("Throughput over native", "", _plain),
     "speed_up": Quantity("Speed-up", "", _short),
     "efficiency": Quantity("Efficiency", "", _plain),
-    "epoch_s": Quantity("Epoch", "s", text.seconds),
     "training_s": Quantity("Training, 90 epochs", "s", text.seconds),
     "data_loading_s": Quantity("Data loading", "s", text.seconds),
-    "data_wait_share": Quantity("Data wait", "share", text.percent),
-    "accuracy": Quantity("Accuracy", "share", text.percent),
     "best_accuracy": Quantity("Best accuracy", "share", text.percent),
-    "time_to_accuracy_s": Quantity("Time to accuracy", "s", text.seconds),
-    "peak_process_bytes": Quantity("Memory", "bytes", text.size),
-    "peak_device_bytes": Quantity("Device memory", "bytes", text.size),
     "worker_seconds": Quantity("Worker-seconds", "s", text.number),
     "epochs_trained": Quantity("Epochs trained", "", _count),
     "trials": Quantity("Trials", "", _count),
     "trials_stopped_early": Quantity("Trials stopped early", "", _count),
-    "share_communication": Quantity("Share of communication", "share", text.percent),
-    "share_io": Quantity("Share of I/O", "share", text.percent),
-    "share_computation": Quantity("Share of computation", "share", text.percent),
 }
 
 
@@ -184,18 +184,8 @@ def line_data(line: Line) -> dict[str, Any]:
 
 def row_figures(row: Row) -> dict[str, Stat | Ratio | None]:
     """What is compared of a row; a speed-up only where it is not one by definition."""
-    shares = row.shares
     return {
-        "throughput": row.throughput,
         "speed_up": None if row.is_baseline else row.speed_up,
         "efficiency": None if row.is_baseline else row.efficiency,
-        "epoch_s": row.epoch_seconds,
-        "data_wait_share": row.data_wait_share,
-        "accuracy": row.final_accuracy,
-        "time_to_accuracy_s": row.time_to_accuracy,
-        "peak_process_bytes": row.peak_process_bytes,
-        "peak_device_bytes": row.peak_device_bytes,
-        "share_communication": shares.communication if shares else None,
-        "share_io": shares.data if shares else None,
-        "share_computation": shares.computation if shares else None,
+        **{each.compared: row.figures[each.name] for each in METRICS if each.compared},
     }

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from raysuite.records import Ratio, Row, RunFigures, Stat
+from raysuite.records.metrics import METRICS
 from raysuite.records.names import block_name
 from raysuite.records.statistics import LEVEL, outlying
-from raysuite.report.costs import row_costs_data, run_costs_data
 
 
 def csv_text(rows: Sequence[Row], searched: Sequence[str] = ()) -> str:
@@ -52,6 +52,7 @@ def _flat(record: dict[str, Any]) -> dict[str, Any]:
 def row_data(row: Row) -> dict[str, Any]:
     """A row as plain data; `ci95` is the half-width of the plain interval by Student's t, None for
     a single repeat; `low` and `high` are the ends of the interval that is reported."""
+    traffic = row.traffic
     return {
         "name": row.name,
         "strategy": row.strategy,
@@ -66,24 +67,15 @@ def row_data(row: Row) -> dict[str, Any]:
         "gate": row.gate,
         "baseline": row.baseline,
         "scaling": row.scaling,
-        "throughput_images_per_s": _stat(row.throughput),
         "speed_up": _ratio(row.speed_up),
         "efficiency": _ratio(row.efficiency),
         "efficiency_above_one": row.superlinear,
-        "epoch_s": _stat(row.epoch_seconds),
-        "data_wait_share": _stat(row.data_wait_share),
-        "final_accuracy": _stat(row.final_accuracy),
-        "best_accuracy": _stat(row.best_accuracy),
         "target_met": row.target_met,
-        "time_to_accuracy_s": _stat(row.time_to_accuracy),
-        "epochs_to_accuracy": _stat(row.epochs_to_accuracy),
-        "peak_process_bytes": _stat(row.peak_process_bytes),
-        "mean_process_bytes": _stat(row.mean_process_bytes),
-        "grown_process_bytes": _stat(row.grown_process_bytes),
-        "peak_device_bytes": _stat(row.peak_device_bytes),
-        "mean_device_bytes": _stat(row.mean_device_bytes),
-        "skipped_samples": _stat(row.skipped_samples),
-        **row_costs_data(row, _stat),
+        **{metric.column: _stat(row.figures[metric.name]) for metric in METRICS},
+        "all_reduced_bytes_per_step": traffic and traffic.all_reduced,
+        "reduce_scattered_bytes_per_step": traffic and traffic.reduce_scattered,
+        "all_gathered_bytes_per_step": traffic and traffic.all_gathered,
+        "sent_bytes_per_step": traffic and traffic.sent(row.workers),
         "diverged": row.diverged,
     }
 
@@ -107,16 +99,13 @@ def run_data(run: RunFigures) -> dict[str, Any]:
             for record in run.skipped
         },
         "batch_found": run.batch and run.batch.model_dump(mode="json", exclude={"run_id", "kind"}),
-        "throughput_images_per_s": run.throughput,
-        "epoch_s": run.epoch_seconds,
-        "final_accuracy": run.final_accuracy,
-        "time_to_accuracy_s": run.time_to_accuracy,
-        "epochs_to_accuracy": run.epochs_to_accuracy,
-        "other_cores": run.other_cores,
-        "peak_process_bytes": run.peak_process_bytes,
-        "peak_device_bytes": run.peak_device_bytes,
-        "final_top5": run.final_top5,
-        **run_costs_data(run),
+        **{metric.column: metric.value(run) for metric in METRICS},
+        "costs": run.costs
+        and {
+            **{each.column: each.value(run) for each in METRICS if each.table == "costs"},
+            "counted": run.costs.counted
+            and run.costs.counted.model_dump(mode="json", exclude={"run_id", "kind", "time"}),
+        },
     }
 
 

@@ -301,7 +301,7 @@ def training_time(drawing: Drawing) -> Plot | None:
     return over_workers(
         drawing,
         drawing.rows,
-        lambda row: row.costs.projected_seconds if row.costs else None,
+        lambda row: row.projected_seconds,
         panel=("loader", *WORK),
         quantity="training_s",
         name="training-time",
@@ -626,13 +626,10 @@ def data_wait(drawing: Drawing) -> Plot | None:
 
 def energy(drawing: Drawing) -> Plot | None:
     """Energy of a training image: of devices, else of hosts."""
-    costs = [row.costs for row in drawing.rows if row.costs]
-    on_device = any(each.device_joules for each in costs)
+    on_device = any(row.device_joules for row in drawing.rows)
 
     def figure(row: Row) -> Stat | None:
-        if row.costs is None:
-            return None
-        return row.costs.device_joules if on_device else row.costs.host_joules
+        return row.device_joules if on_device else row.host_joules
 
     source = "devices, by NVML" if on_device else "processors and their memory, by RAPL"
     return _bars_of(
@@ -651,7 +648,7 @@ def utilisation(drawing: Drawing) -> Plot | None:
     """Part of the training time in which a device computed."""
     return _bars_of(
         drawing,
-        lambda row: row.costs.device_busy if row.costs else None,
+        lambda row: row.device_busy,
         "Utilisation of devices",
         name="utilisation",
         x=p.quantity("share of the training time", format="~%"),
@@ -670,7 +667,9 @@ PARTS = (
 
 def shares(drawing: Drawing) -> Plot | None:
     """Where the time of profiled steps went (Aach et al. 2023, Table 2); None without a profile."""
-    shown = sorted((row for row in drawing.rows if row.shares), key=lambda row: row.workers)
+    shown = sorted(
+        (row for row in drawing.rows if row.share_computation), key=lambda row: row.workers
+    )
     if not shown:
         return None
     names = telling(shown, lambda row: row.workers, WORK)
@@ -681,10 +680,10 @@ def shares(drawing: Drawing) -> Plot | None:
         for order, (part, name, _) in enumerate(PARTS):
 
             def figure(row: Row, part: str = part) -> Stat | None:
-                return getattr(row.shares, part) if row.shares else None
+                return row.figures[f"share_{part}"]
 
             def tip(row: Row, figure: Figure = figure, name: str = name) -> str:
-                whole = row.shares.communication if row.shares else None
+                whole = row.share_communication
                 hidden = f" (in all {text.stat(whole, text.percent)})" if "comm" in name else ""
                 return f"{told(row, figure, text.percent)} {name}{hidden}"
 

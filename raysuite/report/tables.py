@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from raysuite.records import Ratio, Row, Stat
+from raysuite.records.metrics import METRICS, Metric
 from raysuite.report import text
 
 Line = TypeVar("Line")
@@ -61,10 +62,25 @@ def _efficiency(row: Row) -> str:
     return text.ratio(row.efficiency) + (" (above 1)" if row.superlinear else "")
 
 
-COLUMNS: tuple[Column[Row], ...] = (
-    Column("Variant", lambda r: r.name, lambda r: r.name, number=False),
-    Column("Gate", _gate, _gate, number=False),
-    Column("Images/s", _throughput, lambda r: mean(r.throughput)),
+_SPECIAL: dict[str, Callable[[Row], str]] = {
+    "throughput": _throughput,
+    "time_to_accuracy": _time_to_accuracy,
+}
+"""Columns that say more than a metric's value."""
+
+
+def _column(metric: Metric) -> Column[Row]:
+    def write(row: Row) -> str:
+        return text.stat(row.figures[metric.name], text.WRITERS[metric.unit], single="")
+
+    return Column(
+        metric.title,
+        _SPECIAL.get(metric.name, write),
+        lambda row: mean(row.figures[metric.name]),
+    )
+
+
+_RATIOS: tuple[Column[Row], ...] = (
     Column(
         "Speed-up",
         lambda r: "baseline" if r.is_baseline and r.speed_up else text.ratio(r.speed_up),
@@ -75,31 +91,16 @@ COLUMNS: tuple[Column[Row], ...] = (
         lambda r: "1" if r.is_baseline and r.efficiency else _efficiency(r),
         lambda r: r.efficiency.value if r.efficiency else None,
     ),
-    Column(
-        "Epoch",
-        lambda r: text.stat(r.epoch_seconds, text.seconds, single=""),
-        lambda r: mean(r.epoch_seconds),
-    ),
-    Column(
-        "Accuracy",
-        lambda r: text.stat(r.final_accuracy, text.percent, single=""),
-        lambda r: mean(r.final_accuracy),
-    ),
-    Column("Time to accuracy", _time_to_accuracy, lambda r: mean(r.time_to_accuracy)),
-    Column(
-        "Data wait",
-        lambda r: text.stat(r.data_wait_share, text.percent, single=""),
-        lambda r: mean(r.data_wait_share),
-    ),
-    Column(
-        "Memory",
-        lambda r: text.stat(r.peak_process_bytes, text.size, single=""),
-        lambda r: mean(r.peak_process_bytes),
-    ),
-    Column(
-        "Device memory",
-        lambda r: text.stat(r.peak_device_bytes, text.size, single=""),
-        lambda r: mean(r.peak_device_bytes),
+)
+
+COLUMNS: tuple[Column[Row], ...] = (
+    Column("Variant", lambda r: r.name, lambda r: r.name, number=False),
+    Column("Gate", _gate, _gate, number=False),
+    *(
+        column
+        for metric in METRICS
+        if metric.table == "variants"
+        for column in (_column(metric), *(_RATIOS if metric.name == "throughput" else ()))
     ),
 )
 

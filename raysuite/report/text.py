@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 from raysuite.records import Ratio, Stat
+from raysuite.records.metrics import Unit
 from raysuite.units import human_bytes, human_seconds
 
 NONE = "–"
@@ -95,3 +96,31 @@ def count(number: int, noun: str) -> str:
 def tied(name: str) -> str:
     """A name that a page breaks between its parts alone, after the dot."""
     return "\u00a0· ".join(part.replace(" ", "\u00a0") for part in name.split(" · "))
+
+
+_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def scaled(unit: str) -> Writer:
+    """Writes `12.3 GFLOP/s`: decimal prefixes, as vendors and NCCL use them."""
+
+    def write(value: float) -> str:
+        for size, prefix in _PREFIXES:
+            if value >= size:
+                return f"{number(value / size)} {prefix}{unit}"
+        return f"{number(value)} {unit}"
+
+    return write
+
+
+WRITERS: dict[Unit, Writer] = {
+    "images/s": number,
+    "s": seconds,
+    "share": percent,
+    "bytes": size,
+    "FLOP/s": scaled("FLOP/s"),
+    "B/s": scaled("B/s"),
+    "J/image": number,
+    "": number,
+}
+"""How the values of each unit are written."""

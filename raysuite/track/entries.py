@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from raysuite import __version__
 from raysuite.records import EpochFinished, RunFigures
+from raysuite.records.metrics import METRICS
 from raysuite.records.names import Plan, run_name
 
 # MLflow 3 (mlflow/utils/validation.py): longest key, longest value of a param and of a tag.
@@ -88,31 +89,10 @@ def run_points(run: RunFigures) -> Iterator[Point]:
         yield from epoch_points(epoch, may_tell_speed(run))
     if run.status != "finished" or run.end is None:
         return
-    figures = {
-        "images_per_second": run.throughput,
-        "epoch_seconds": run.epoch_seconds,
-        "data_wait_share": run.data_wait_share,
-        "final_accuracy": run.final_accuracy,
-        "final_top5": run.final_top5,
-        "best_accuracy": run.best_accuracy,
-        "time_to_accuracy_seconds": run.time_to_accuracy,
-        "peak_process_bytes": run.peak_process_bytes,
-        "peak_device_bytes": run.peak_device_bytes,
-        "skipped_samples": run.skipped_samples,
-    }
-    if run.shares is not None:
-        figures |= {f"share_{name}": value for name, value in run.shares.means().items()}
-    if run.costs is not None:
-        figures |= {
-            "flop_per_second": run.costs.flops,
-            "mfu": run.costs.mfu,
-            "bus_bandwidth_bytes_per_second": run.costs.bus_bandwidth,
-            "device_busy": run.costs.device_busy,
-            "device_joules_per_image": run.costs.device_joules,
-            "host_joules_per_image": run.costs.host_joules,
-        }
-    for name, value in figures.items():
+    for metric in METRICS:
+        value = metric.value(run)
         if value is not None:
+            name = metric.mlflow or metric.name
             yield Point(f"run/{name}", value, milliseconds(run.end.time), 0)
 
 

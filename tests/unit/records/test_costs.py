@@ -9,7 +9,7 @@ import pytest
 
 from raysuite.plan import make_plans
 from raysuite.records import EpochFinished, RunCosts, TimeShares, make_rows, results_figures
-from raysuite.records.costs import Costs, row_costs, run_costs, step_traffic
+from raysuite.records.costs import Costs, run_costs, step_traffic
 from raysuite.records.power import PowerUse, once
 from raysuite.spec import Document
 from raysuite.spec.strategies import Traffic
@@ -172,17 +172,6 @@ class TestEnergy:
         costs = costs_of(epochs=epochs(use(device_joules=[1.0, None], device_busy=[None, 0.5])))
         assert (costs.device_joules, costs.device_busy) == (None, None)
         assert costs.host_joules == pytest.approx(0.51)
-
-
-def test_over_repeats() -> None:
-    row = row_costs([costs_of(epoch_seconds=s, throughput=2000 / s) for s in (19.0, 21.0)])
-    assert row is not None
-    assert row.projected_seconds is not None
-    assert row.projected_seconds.mean == 1800.0
-    assert row.projected_seconds.half_width == pytest.approx(12.706 * 90, rel=1e-3)
-    assert row.mfu is None
-    assert row.traffic == Traffic(1000)
-    assert row_costs([]) is None
 
 
 def test_records_of_before_are_read() -> None:

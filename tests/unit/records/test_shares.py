@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raysuite.records import TimeShares
-from raysuite.records.shares import row_shares, run_shares
+from raysuite.records.shares import run_shares
 
 
 def record(**changes: object) -> TimeShares:
@@ -44,22 +44,11 @@ def test_the_slowest_worker_waits_least_for_the_others() -> None:
     assert shares.data_exposed.mean == pytest.approx(0.175)
 
 
-def test_over_repeats() -> None:
-    longer = record(communication_seconds=[5.0, 2.0])
-    row = row_shares([run_shares(record()), None, run_shares(longer)])
-    assert row is not None
-    assert row.communication is not None
-    assert row.communication.values == pytest.approx((0.325, 0.375))
-    assert row.computation is not None
-    assert row.computation.mean == pytest.approx(0.5)
-
-
 def test_nothing_was_profiled() -> None:
     assert run_shares(None) is None
     unseen = record(window_seconds=[], message="no kernels")
     assert run_shares(unseen) is None
     assert unseen.words == "no kernels"
-    assert row_shares([None]) is None
 
 
 def test_in_words() -> None:

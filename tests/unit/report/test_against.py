@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from raysuite.errors import UserError
 from raysuite.records import Ratio, Row, make_rows, results_figures
-from raysuite.records.shares import RowShares
 from raysuite.records.statistics import summarize
 from raysuite.report.against import Comparison, Line
 from raysuite.report.against_published import against_published
@@ -109,7 +108,7 @@ def test_a_bound_has_no_ratio_but_holds_or_not(aach):
 def test_shares_stand_beside_table_2(aach):
     def shared(row: Row) -> Row:
         io = summarize([0.2, 0.3])
-        return replace(row, shares=RowShares(None, io, None, io, None, None))
+        return replace(row, figures={**row.figures, "share_data": io})
 
     found = against_published([shared(row) for row in aach], published("aach2023"))
     ours = line(found, "share_io", "ddp · dali · 4 workers")

@@ -19,7 +19,7 @@ from raysuite.records import (
 )
 from raysuite.records.power import PowerUse
 from raysuite.report.build import collect, contents
-from raysuite.report.costs import costs_sheet, row_costs_data
+from raysuite.report.costs import costs_sheet
 from raysuite.report.data import csv_text, row_data, run_data
 from tests.fake_results import TWELVE_ROWS, write_results
 
@@ -78,9 +78,9 @@ def test_on_gpus(tmp_path: Path) -> None:
     assert one["Top-5"] == "99.0 [97.3, 99.6] %"
     assert (one["Bytes a step"], two["Bytes a step"]) == ("0 B", "1000 B")
     assert "TFLOP/s" in one["FLOP/s"]
-    mfu = rows[1].costs.flops.mean / (2 * 156e12)
+    mfu = rows[1].flops.mean / (2 * 156e12)
     assert two["MFU"].startswith(f"{100 * mfu:.1f} [")
-    assert rows[0].costs.projected_seconds.mean == pytest.approx(90 * rows[0].epoch_seconds.mean)
+    assert rows[0].projected_seconds.mean == pytest.approx(90 * rows[0].epoch_seconds.mean)
     notes = " ".join(sheet.notes)
     assert "156 TFLOP/s of each NVIDIA A100-SXM4-40GB in tf32" in notes
     assert "withheld" not in notes
@@ -114,7 +114,7 @@ def test_results_of_before(tmp_path: Path) -> None:
 
 def test_as_data(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, GPU, power=True)
-    data = row_costs_data(rows[1], lambda stat: {"mean": stat and stat.mean})
+    data = row_data(rows[1])
     assert data["all_reduced_bytes_per_step"] == 1000
     assert data["sent_bytes_per_step"] == 1000
     assert data["device_joules_per_image"]["mean"] == pytest.approx(1)
