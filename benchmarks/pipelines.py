@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from raysuite.measure.environment import environment
 from raysuite.records import Results, RunFigures, StagesMeasured, results_figures
@@ -54,7 +55,7 @@ def main(repeats: int) -> int:
         strategy = each.plan["spec"]["strategy"]
         by_name.setdefault(strategy.get("schedule", strategy["name"]), []).append(each)
     single = [speed(each) for each in by_name.pop("single")]
-    table = {}
+    table: dict[str, Any] = {}
     for name, runs in by_name.items():
         stages = [stages_of(each) for each in runs]
         ups = [speed(each) / one for each, one in zip(runs, single, strict=True)]

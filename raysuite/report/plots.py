@@ -712,6 +712,88 @@ def shares(drawing: Drawing) -> Plot | None:
     )
 
 
+MOST_STEPS = 8
+"""Pipelines whose step is drawn."""
+_PASSES = {"forward": "#2E93CC", "backward": "#D55E00", "update": "#878D96"}
+
+
+def stages(drawing: Drawing) -> Plot | None:
+    """What each stage of a pipeline did in one step, from measured times; None without one."""
+    measured = [
+        (row, found)
+        for row in drawing.rows
+        if (found := next((run.stages for run in row.runs if run.stages), None))
+    ]
+    shown = measured[:MOST_STEPS]
+    if not shown:
+        return None
+    traces: list[Trace] = []
+    panels = []
+    for row, found in shown:
+        idle = sum(found.bubble) / len(found.bubble)
+        panels.append(
+            f"{row.name} · bubble {idle:.0%}, with equal stages {found.ideal_bubble:.0%}, slowest "
+            f"{found.imbalance:.2f} x mean"
+        )
+        first = min((slot.begin for own in found.slots for slot in own), default=0.0)
+        for kind in _PASSES:
+            slots = [
+                (worker, slot)
+                for worker, own in enumerate(found.slots)
+                for slot in own
+                if slot.kind == kind
+            ]
+            traces.append(
+                {
+                    "kind": "slot",
+                    "panel": panels[-1],
+                    "series": kind,
+                    "key": key(row),
+                    "x": [1e3 * (slot.begin - first) for _, slot in slots],
+                    "end": [1e3 * (slot.end - first) for _, slot in slots],
+                    "y": [f"worker {worker}" for worker, _ in slots],
+                    "tip": [
+                        f"{kind} of micro-batch {slot.micro_batch} through stage {slot.stage}: "
+                        f"{1e3 * (slot.end - slot.begin):.2f} ms"
+                        for _, slot in slots
+                    ],
+                }
+            )
+    names = sorted({name for trace in traces for name in trace["y"]}, key=lambda n: int(n[7:]))
+    cut = (
+        f" The first {MOST_STEPS} of {len(measured)} pipelines."
+        if len(measured) > len(shown)
+        else ""
+    )
+    return Plot(
+        name="stages",
+        title="A step of each pipeline",
+        note="One step after the timed training, in the first copy of the first run; what is empty "
+        "is the bubble. Each operation was timed by itself." + cut,
+        description="For each worker, bars of its passes forward and backward and its updates over "
+        "the time of one step.",
+        traces=traces,
+        layers=[
+            {
+                "kind": "slot",
+                "mark": {"type": "bar", "stroke": "white", "strokeWidth": 0.4},
+                "encoding": {
+                    "x2": {"field": "end"},
+                    "tooltip": {"field": "tip", "type": "nominal"},
+                },
+            }
+        ],
+        x=p.quantity("milliseconds since the begin of the step"),
+        y=p.labels(names),
+        styles={name: Style(color) for name, color in _PASSES.items()},
+        panels=panels,
+        columns=1,
+        height=p.BAR_PX,
+        bars_per_label=1,
+        wide=True,
+    )
+
+
 # Over epochs and steps.
 
 MOST_POINTS = 250
@@ -1045,6 +1127,7 @@ PLOTS: tuple[Callable[[Drawing], Plot | None], ...] = (
     speed_up_works,
     epoch_time,
     shares,
+    stages,
     data_wait,
     accuracy_batch,
     accuracy_largest,

@@ -12,11 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from raysuite import models
-from raysuite.data.base import Batch
+from raysuite.data.base import Batch, Slice
 from raysuite.data.order import permutation, rank_slices
 from raysuite.parallel.base import Engine, StepSettings, World
 from raysuite.parallel.pipeline.asynchronous import AsynchronousEngine
@@ -28,6 +29,8 @@ from raysuite.spec.schedules import Operation
 from raysuite.spec.strategies import PipelineOptions
 from raysuite.train import gate
 from raysuite.train.delayed import Delayed
+from raysuite.train.examination import make_engine
+from raysuite.train.small_network import batch_of, make_samples
 from raysuite.train.world import world_from_environment
 from tests.contract.launches import write
 
@@ -284,9 +287,37 @@ def refused(options: PipelineOptions, world: World) -> dict[str, bool]:
     return found
 
 
+def many_steps(options: PipelineOptions, world: World, steps: int) -> float:
+    """The last loss, summed over the ranks' samples, of consecutive steps of the small network with
+    micro-batches of changing sizes."""
+    strategy = Pipeline(options)
+    strategy.start(world)
+    settings = StepSettings(4, options.micro_batches)
+    engine = make_engine(strategy, world, settings, batch_norm=True, layers=8)
+    engine.model.train()
+    data = make_samples(4 * options.micro_batches, world.device)
+    loss = torch.zeros(())
+    for step in range(steps):
+        sizes = [1 + (step + place) % 4 for place in range(options.micro_batches)]
+        ids = [np.arange(2) if size == 1 else np.arange(size) for size in sizes]
+        slices = [Slice(i, size, sum(sizes)) for i, size in zip(ids, sizes, strict=True)]
+        loss = engine.step([batch_of(data, each) for each in slices], 0.01)
+    engine.drain()
+    strategy.stop()
+    return float(loss)
+
+
 def main(request: dict[str, Any], file: Path) -> None:
     world = world_from_environment("cpu")
     found: dict[str, Any] = {}
+    if "steps" in request:
+        for name, given in request["pipelines"].items():
+            options = PipelineOptions.model_validate(given)
+            found[name] = [
+                many_steps(options, world, request["steps"]) for _ in range(request["rounds"])
+            ]
+        write(found, file, world.rank)
+        return
     for name, given in request["pipelines"].items():
         options = PipelineOptions.model_validate(given)
         for network in request["networks"]:

@@ -3,6 +3,8 @@ asynchronous one is a process that applies gradients as late, with the same vers
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +126,27 @@ def test_the_gate_passes_it_and_refuses_every_defect(
         passes.add("BatchNorm frozen")
     for each in found(launch, f"{name} gate"):
         assert each == {flaw: flaw in passes for flaw in flaws(options, launch[0])}
+
+
+@pytest.mark.parametrize(
+    ("workers", "steps", "rounds"),
+    [
+        pytest.param(2, 200, 10, marks=[pytest.mark.thorough, pytest.mark.timeout(3000)]),
+        pytest.param(4, 200, 10, marks=[pytest.mark.thorough, pytest.mark.timeout(3000)]),
+    ],
+)
+def test_no_schedule_hangs(workers: int, steps: int, rounds: int, tmp_path: Path) -> None:
+    request = {"pipelines": pipelines(workers, 1), "steps": steps, "rounds": rounds}
+    file = tmp_path / "found"
+    module = "tests.contract.pipeline_worker"
+    ranks(workers, module, json.dumps(request), file, timeout_s=2900)
+    found = json.loads(Path(f"{file}.{workers - 1}").read_text())
+    assert {name: len(losses) for name, losses in found.items()} == dict.fromkeys(
+        request["pipelines"], rounds
+    )
+    for losses in found.values():
+        assert len(set(losses)) == 1  # the same arithmetic each time
+        assert 0 < losses[0] < math.inf
 
 
 RUNS = """

@@ -11,10 +11,11 @@ import pytest
 import vl_convert
 from PIL import Image
 
-from raysuite.records import Row, RunFigures, make_rows, results_figures
+from raysuite.records import Row, RunFigures, Slot, StagesMeasured, make_rows, results_figures
 from raysuite.report import Report, collect, plots
 from raysuite.report.plot import COLORS, SHADES, Plot, Style, line, pictures, points, quantity
 from raysuite.report.plots import Drawing
+from raysuite.spec.schedules import Schedule, timeline
 from tests.fake_results import TWELVE_ROWS, write_results
 from tests.fake_studies import ALL, write_study
 
@@ -119,6 +120,45 @@ def test_shares_add_up_to_one(reports):
         parts = series_of(plot, panel, "bar").values()
         for stack in zip(*(trace["y"] for trace in parts), strict=True):
             assert sum(stack) == pytest.approx(1.0)
+
+
+def test_a_step_of_a_pipeline_is_drawn_from_its_slots(reports):
+    each = timeline(Schedule("1f1b", 4, (1, 1)).operations())
+    slots = [
+        [Slot(o.kind, o.micro_batch, o.stage, 1 + begin, 1 + end) for o, begin, end in own]
+        for own in each
+    ]
+    found = StagesMeasured(
+        run_id="",
+        schedule="1f1b",
+        stages=2,
+        micro_batches=4,
+        steps=1,
+        partition=[1, 3],
+        window_seconds=15.0,
+        forward_seconds=[4.0, 4.0],
+        backward_seconds=[8.0, 8.0],
+        update_seconds=[0.0, 0.0],
+        wait_seconds=[3.0, 3.0],
+        bubble=[0.2, 0.2],
+        ideal_bubble=0.2,
+        weight_bytes=[1, 1],
+        versions=[1, 1],
+        activation_bytes=[2, 1],
+        sent_bytes=[1, 1],
+        slots=slots,
+    )
+    row, *others = reports["throughput"].rows
+    row = replace(row, runs=(replace(row.runs[0], stages=found),))
+    plot = plots.stages(Drawing([row, *others]))
+    assert plot is not None
+    vl_convert.vegalite_to_vega(plot.spec(600))
+    assert len(plot.panels) == 1
+    by_kind = series_of(plot, plot.panels[0], "slot")
+    assert by_kind["forward"]["x"] == [0.0, 1e3, 6e3, 9e3, 1e3, 4e3, 7e3, 10e3]
+    assert by_kind["backward"]["end"][-1] == 13e3
+    assert by_kind["update"]["y"] == ["worker 0", "worker 1"]
+    assert "stages" not in {plot.name for plot in reports["throughput"].plots}
 
 
 def test_accuracy_over_the_global_batch_per_schedule(reports):
