@@ -73,7 +73,7 @@ def cli() -> str:
     command: Any = typer.main.get_command(app)
     text = get_docs_for_click(obj=command, ctx=Context(command), name="raysuite")
     # examples are indented by two: a block of code needs four
-    text = re.sub(r"(?m)^  (?=\S)", "    ", text.replace("\b\nExamples:\n", "Examples:\n\n"))
+    text = re.sub(r"(?m)^  (?=\S)", "    ", re.sub(r"\x08\n(Examples?:)\n", r"\1\n\n", text))
     return text.replace("# `raysuite`\n", "# Command line\n", 1)
 
 
