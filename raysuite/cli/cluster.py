@@ -17,17 +17,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raysuite.cli.console import print_text, stderr, stdout
-from raysuite.cluster.findings import State
+from raysuite.cluster.backend import State
 from raysuite.errors import SpecError, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from raysuite.cluster.client import Progress
+    from raysuite.cluster.client import Progress, Status
     from raysuite.cluster.dashboard import RayJob
     from raysuite.cluster.files import Cluster, Head
     from raysuite.cluster.folder import ClusterFolder
-    from raysuite.cluster.status import Status
 
 # How clusters are told to people and to programs.
 
@@ -116,8 +115,8 @@ def env(
       eval "$(raysuite cluster env)"
       eval "$(raysuite cluster env second)"
     """
+    from raysuite.cluster.client import check_here, find_folder, status_of
     from raysuite.cluster.environment import client_environment
-    from raysuite.cluster.status import check_here, find_folder, status_of
 
     folder = find_folder(name)
     status = status_of(folder)
@@ -378,8 +377,7 @@ def doctor(
       raysuite cluster doctor --site mysite
       raysuite cluster doctor --site mysite --json | jq '.findings[] | select(.state == "wrong")'
     """
-    from raysuite.cluster.site_check import check_site
-    from raysuite.cluster.sites import find_site
+    from raysuite.cluster.sites import check_site, find_site
 
     found = find_site(site)
     findings = list(check_site(found, sys.executable))
@@ -445,10 +443,9 @@ def up(
       raysuite cluster up --site mysite --nodes 4 --dry-run
       raysuite cluster up --name second
     """
-    from raysuite.cluster.client import start
+    from raysuite.cluster.client import start, status_of
     from raysuite.cluster.folder import folder_of
-    from raysuite.cluster.site_check import secrets_in
-    from raysuite.cluster.status import status_of
+    from raysuite.cluster.sites import secrets_in
     from raysuite.spec.site_values import secret_like
 
     cluster = _asked(site, nodes, name)
@@ -544,8 +541,7 @@ def _text(cluster: Cluster, folder: ClusterFolder, command: tuple[str, ...]) -> 
 
 
 def _wait(folder: ClusterFolder, keep: bool) -> None:
-    from raysuite.cluster.client import NotStartedError, wait
-    from raysuite.cluster.teardown import down
+    from raysuite.cluster.client import NotStartedError, down, wait
 
     try:
         with _shown(folder.name) as tell:
@@ -616,7 +612,7 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
     """Show a cluster: its state, nodes, addresses and jobs, and where its start's seconds went."""
-    from raysuite.cluster.status import find_folder, status_of
+    from raysuite.cluster.client import find_folder, status_of
 
     folder = find_folder(name)
     found = status_of(folder)
@@ -691,7 +687,7 @@ def list_clusters(
     A cluster that is gone without a word is called stale; `raysuite cluster down NAME` removes
     what it left on this machine. What a SLURM job left on its nodes is removed by hand.
     """
-    from raysuite.cluster.status import all_status
+    from raysuite.cluster.client import all_status
 
     found = [
         status for status in all_status() if everything or status.lives or status.state == "stale"
@@ -737,7 +733,7 @@ def logs(
       raysuite cluster logs node2 -n 20
       raysuite cluster logs mlflow -f
     """
-    from raysuite.cluster.status import find_folder
+    from raysuite.cluster.client import find_folder
 
     files = _files(find_folder(cluster), node)
     ends = dict.fromkeys(files, 0)
@@ -804,8 +800,8 @@ def down(
       raysuite cluster down second --grace 120
       raysuite cluster down --all
     """
-    from raysuite.cluster.status import all_status, find_folder
-    from raysuite.cluster.teardown import down as take_down
+    from raysuite.cluster.client import all_status, find_folder
+    from raysuite.cluster.client import down as take_down
 
     if everything and name:
         raise UserError(f"given were {name!r} and --all; give one of them")

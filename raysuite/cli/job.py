@@ -57,8 +57,8 @@ def job_server(cluster: str | None, via: str | None) -> Iterator[JobServer]:
 
 def _chosen(name: str | None) -> ClusterFolder:
     """The cluster `name`, else the one that this process runs in, else the only one that lives."""
+    from raysuite.cluster.client import find_folder
     from raysuite.cluster.folder import current_folder
-    from raysuite.cluster.status import find_folder
 
     current = current_folder()
     return current if name is None and current is not None else find_folder(name)

@@ -1,10 +1,10 @@
-"""Where a cluster's agents run: what the client asks of SLURM and of this machine alike."""
+"""What SLURM and this machine have in common for the client: jobs, their states, and findings."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Literal, Protocol
 
 from raysuite.cluster.files import Cluster
@@ -47,43 +47,35 @@ class Backend(Protocol):
         """End what did not end when it was asked to."""
 
 
-def backend_of(cluster: Cluster) -> Backend:
-    """The backend that runs this cluster's site."""
-    if cluster.backend == "slurm":
-        from raysuite.cluster.slurm import SlurmBackend
+class State(StrEnum):
+    """How it stands with it."""
 
-        return SlurmBackend()
-    from raysuite.cluster.local import LocalBackend
-
-    return LocalBackend()
+    WORKS = "works"
+    UNSURE = "unsure"
+    """It cannot be known from here; the cluster's start will tell."""
+    WRONG = "wrong"
 
 
-def state_of(cluster: Cluster) -> JobState:
-    """What became of a cluster's job: asked now."""
-    return backend_of(cluster).states([cluster])[0]
+@dataclass(frozen=True)
+class Finding:
+    """What was looked at, what was found, and how to mend it where it is wrong."""
+
+    what: str
+    state: State
+    note: str = ""
+    mend: str = ""
 
 
-class Watch:
-    """What became of a cluster's job, asked ever more seldom: each `squeue` costs slurmctld time,
-    and sites block users who ask for it in a loop."""
+def works(what: str, note: str = "") -> Finding:
+    """It is as it should be."""
+    return Finding(what, State.WORKS, note)
 
-    def __init__(self, cluster: Cluster, first_s: float | None = None) -> None:
-        """`first_s`: seconds between the first two questions, at most; then twice as many."""
-        self._cluster, self._backend = cluster, backend_of(cluster)
-        self._first_s, self._most_s = self._backend.ask_s
-        if first_s is not None:
-            self._first_s = min(first_s, self._first_s)
-        self._wait_s = self._next = 0.0
-        self._known = JobState("unknown")
-        self._seen: object = None
 
-    def state(self, news: object = None) -> JobState:
-        """The state, which is asked for at once where `news` is another than at the last call."""
-        now = time.monotonic()
-        if now >= self._next or news != self._seen:
-            before, self._seen = self._known, news
-            (self._known,) = self._backend.states([self._cluster])
-            again = before.phase == self._known.phase and self._wait_s
-            self._wait_s = min(2 * self._wait_s, self._most_s) if again else self._first_s
-            self._next = time.monotonic() + self._wait_s
-        return self._known
+def unsure(what: str, note: str, mend: str = "") -> Finding:
+    """It cannot be known from here."""
+    return Finding(what, State.UNSURE, note, mend)
+
+
+def wrong(what: str, note: str, mend: str) -> Finding:
+    """No cluster can start so."""
+    return Finding(what, State.WRONG, note, mend)

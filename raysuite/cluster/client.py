@@ -1,18 +1,21 @@
-"""Start a cluster and wait for it."""
+"""Clusters from the client's side: start one, ask for its state, end it."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from raysuite.cluster.agent.leftovers import clear_local
-from raysuite.cluster.backend import JobState, Watch, backend_of
-from raysuite.cluster.files import Cluster, Timings
-from raysuite.cluster.folder import ClusterFolder, folder_of, prepare
-from raysuite.cluster.slurm import host_names
-from raysuite.cluster.status import Status, check_here, status_of
+from raysuite.cluster.backend import Backend, JobState
+from raysuite.cluster.dashboard import RUNNING, Dashboard, NoAnswerError, RefusedError
+from raysuite.cluster.files import Alive, Cluster, Head, Node, Stop, Timings
+from raysuite.cluster.folder import ClusterFolder, all_folders, folder_of, prepare
+from raysuite.cluster.local import LocalBackend
+from raysuite.cluster.slurm import SlurmBackend, host_names
 from raysuite.errors import RaysuiteError, UserError
 
 # Why a cluster did not come up: the nodes that are missing, and what their logs end with.
@@ -186,3 +189,301 @@ def _record_timings(
         seconds[what] = longest
     seconds["all"] = now - status.cluster.created
     folder.write(Timings(seconds={name: round(value, 3) for name, value in seconds.items()}))
+
+
+State = Literal["waiting", "starting", "up", "stopping", "ended", "failed", "stale", "unknown"]
+"""`waiting`: for an allocation; `stale`: gone without a word, as after a power cut."""
+
+
+def backend_of(cluster: Cluster) -> Backend:
+    """The backend that runs this cluster's site."""
+    return SlurmBackend() if cluster.backend == "slurm" else LocalBackend()
+
+
+def state_of(cluster: Cluster) -> JobState:
+    """What became of a cluster's job: asked now."""
+    return backend_of(cluster).states([cluster])[0]
+
+
+class Watch:
+    """What became of a cluster's job, asked ever more seldom: each `squeue` costs slurmctld time,
+    and sites block users who ask for it in a loop."""
+
+    def __init__(self, cluster: Cluster, first_s: float | None = None) -> None:
+        """`first_s`: seconds between the first two questions, at most; then twice as many."""
+        self._cluster, self._backend = cluster, backend_of(cluster)
+        self._first_s, self._most_s = self._backend.ask_s
+        if first_s is not None:
+            self._first_s = min(first_s, self._first_s)
+        self._wait_s = self._next = 0.0
+        self._known = JobState("unknown")
+        self._seen: object = None
+
+    def state(self, news: object = None) -> JobState:
+        """The state, which is asked for at once where `news` is another than at the last call."""
+        now = time.monotonic()
+        if now >= self._next or news != self._seen:
+            before, self._seen = self._known, news
+            (self._known,) = self._backend.states([self._cluster])
+            again = before.phase == self._known.phase and self._wait_s
+            self._wait_s = min(2 * self._wait_s, self._most_s) if again else self._first_s
+            self._next = time.monotonic() + self._wait_s
+        return self._known
+
+
+_ENDS = {
+    "down": "taken down",
+    "time_limit": "the time limit came",
+    "preempted": "preempted, or ended from outside",
+}
+
+
+@dataclass(frozen=True)
+class Status:
+    """A cluster at one moment."""
+
+    cluster: Cluster
+    state: State
+    job: JobState
+    nodes: tuple[Node, ...]
+    """Those of the present, or last, start."""
+    head: Head | None
+    alive: Alive | None
+    why: str
+
+    @property
+    def lives(self) -> bool:
+        """Whether processes of it run, or will."""
+        return self.state in ("waiting", "starting", "up", "stopping", "unknown")
+
+    @property
+    def wanted(self) -> int:
+        """Nodes that are waited for: those of the allocation, where it is known."""
+        return max(self.cluster.nodes, self.job.nodes)
+
+    @property
+    def alive_count(self) -> int:
+        return len(self.alive.addresses) if self.alive else 0
+
+    def is_alive(self, node: Node) -> bool:
+        """Whether Ray counts this node as alive."""
+        return self.alive is not None and node.address in self.alive.addresses
+
+
+def status_of(folder: ClusterFolder, job: JobState | None = None) -> Status:
+    """Look once; `job` is its job's state, where it is known. Raises UserError where there is no
+    cluster."""
+    cluster = folder.cluster()
+    job = job or state_of(cluster)
+    head, alive = folder.head(), folder.alive()
+    nodes = tuple(folder.nodes())
+    if head is not None:
+        nodes = tuple(node for node in nodes if node.incarnation == head.incarnation)
+        if alive is not None and alive.incarnation != head.incarnation:
+            alive = None
+    state, why = _judge(folder, cluster, job, nodes, head, alive)
+    return Status(cluster, state, job, nodes, head, alive, why)
+
+
+def all_status() -> list[Status]:
+    """Every cluster, the newest first; a folder that cannot be read is left out."""
+    known: dict[str, list[tuple[ClusterFolder, Cluster]]] = {}
+    for folder in all_folders():
+        with contextlib.suppress(UserError):
+            cluster = folder.cluster()
+            known.setdefault(cluster.backend, []).append((folder, cluster))
+    found = []
+    for pairs in known.values():
+        clusters = [cluster for _, cluster in pairs]
+        states = backend_of(clusters[0]).states(clusters)
+        for (folder, _), state in zip(pairs, states, strict=True):
+            with contextlib.suppress(UserError):
+                found.append(status_of(folder, state))
+    return sorted(found, key=lambda status: -status.cluster.created)
+
+
+def check_here(status: Status) -> None:
+    """Raise UserError for a local cluster that may live on another host than this."""
+    cluster = status.cluster
+    if cluster.backend == "local" and status.state == "unknown":
+        raise UserError(
+            f"the cluster {cluster.name!r} runs on {cluster.host}; go there, or start one of "
+            "another name here; once that host is gone for good, "
+            f"`rm {folder_of(cluster.name).path}/cluster.json` forgets it"
+        )
+
+
+def find_folder(name: str | None) -> ClusterFolder:
+    """The folder of the cluster `name`; without a name, of the only one that lives.
+
+    Raises UserError for a name that is not known, where none or several live, and where the
+    folder of all clusters is another user's.
+    """
+    try:
+        known = {folder.name: folder for folder in all_folders()}
+    except PermissionError as error:
+        raise UserError(
+            f"{error.filename} cannot be read: it is closed to you; RAYSUITE_HOME names a folder "
+            "of your own"
+        ) from error
+    if name is not None:
+        if name not in known:
+            raise UserError(
+                f"no cluster is called {name!r}; {_listed('known are', known)}; `raysuite cluster "
+                "up` starts one"
+            )
+        return known[name]
+    living = [status.cluster.name for status in all_status() if status.lives]
+    if len(living) == 1:
+        return known[living[0]]
+    if living:
+        raise UserError(f"{len(living)} clusters are there; name one of {', '.join(living)}")
+    raise UserError("no cluster is there; `raysuite cluster up` starts one")
+
+
+def _judge(
+    folder: ClusterFolder,
+    cluster: Cluster,
+    job: JobState,
+    nodes: tuple[Node, ...],
+    head: Head | None,
+    alive: Alive | None,
+) -> tuple[State, str]:
+    stop = folder.stop()
+    first = next((node for node in nodes if node.index == 0), None)
+    if job.phase == "unknown" and not _has_said_its_end(folder, cluster, first):
+        return "unknown", job.reason
+    if job.phase == "waiting":
+        return "waiting", job.reason
+    if job.phase == "running":
+        if stop is not None:
+            return "stopping", _ENDS[stop.reason]
+        joined = first is not None and first.state == "joined" and alive is not None
+        return ("up" if joined else "starting"), ""
+    if first is not None and first.state == "failed":
+        return "failed", first.message
+    if stop is not None:
+        return "ended", _ENDS[stop.reason]
+    if first is not None and first.state == "ended":
+        return "ended", ""
+    if job.state:
+        return "failed", f"SLURM says {job.state} ({job.reason})"
+    return "stale", f"gone without a word; {_what_it_left(folder, cluster)}"
+
+
+def _has_said_its_end(folder: ClusterFolder, cluster: Cluster, first: Node | None) -> bool:
+    """Whether a cluster on another host has ended; SLURM's may start again after that."""
+    ended = first is not None and first.state in ("ended", "failed")
+    return cluster.backend == "local" and (ended or folder.over.exists())
+
+
+def _what_it_left(folder: ClusterFolder, cluster: Cluster) -> str:
+    if cluster.backend == "local":
+        return "what it left is removed by `raysuite cluster down`"
+    return (
+        "`raysuite cluster down` forgets it; what it left on its nodes (`temp` of each "
+        f"{folder.path}/nodes/HOST.json) goes with the next cluster of that name there, or by hand"
+    )
+
+
+def _listed(words: str, names: dict[str, ClusterFolder]) -> str:
+    return f"{words} {', '.join(names)}" if names else "none is known"
+
+
+_SILENT_S = 30.0
+"""For a busy head to answer again; one out of reach, as from a laptop, never will."""
+_ASKED_S = 60.0
+"""For the agents of a job to end by themselves, before SLURM signals every process of theirs."""
+_ENDS_S = 90.0
+"""From asking until the last process and the database's copy are done; then it is killed."""
+
+
+def down(
+    folder: ClusterFolder, grace_s: float, tell: Callable[[str], None] = lambda _: None
+) -> list[str]:
+    """End a cluster; a line for everything that is left of it, which should be none.
+
+    What a killed one left on this machine is removed, its MLflow database brought home; a SLURM
+    job's nodes are out of reach once the job is gone.
+    Runs under way have `grace_s` seconds to write a checkpoint and stop.
+    Raises UserError for a local cluster of another host.
+    """
+    status = status_of(folder)
+    check_here(status)
+    cluster, backend = status.cluster, backend_of(status.cluster)
+    if status.lives:
+        if folder.stop() is None:
+            folder.write(Stop(reason="down", deadline=time.time() + grace_s))
+        _wait_for_jobs(folder, status, grace_s, tell)
+        tell("ending")
+        if not _ended_when_asked(folder, status):
+            backend.end(cluster)
+        if not _gone(folder, cluster, _ENDS_S):
+            tell("killing what did not end")
+            backend.kill(cluster)
+            _gone(folder, cluster, _ENDS_S)
+    try:
+        left = _left(folder, status, tell)
+    finally:
+        folder.forget_secrets()
+    if status.state == "stale":
+        folder.write(Stop(reason="down", deadline=time.time()))  # no longer without a word
+    return left
+
+
+def _ended_when_asked(folder: ClusterFolder, status: Status) -> bool:
+    """Ask by a file: SLURM's signal also ends the process that serves an image's files.
+
+    Agents, and Ray, then die of a bus error before they have removed what they made.
+    """
+    folder.end.touch(0o600)
+    if status.cluster.backend == "local" or status.state == "waiting":
+        return False
+    return _gone(folder, status.cluster, _ASKED_S)
+
+
+def _wait_for_jobs(
+    folder: ClusterFolder, status: Status, grace_s: float, tell: Callable[[str], None]
+) -> None:
+    if status.head is None or status.state == "waiting":
+        return
+    dashboard = Dashboard(status.head.dashboard, folder.token())
+    deadline = time.monotonic() + grace_s
+    while running := _under_way(dashboard, deadline):
+        if time.monotonic() > deadline:
+            tell(f"not waiting any longer for {', '.join(running)}")
+            return
+        tell(f"{len(running)} jobs stop: {', '.join(running)}")
+        time.sleep(_POLL_S)
+
+
+def _under_way(dashboard: Dashboard, deadline: float) -> list[str]:
+    """Jobs that have not ended; none where the head is gone, or too long silent."""
+    patience = min(deadline, time.monotonic() + _SILENT_S)
+    while True:
+        try:
+            return [job.id for job in dashboard.jobs() if job.status in RUNNING]
+        except RefusedError:
+            return []
+        except NoAnswerError:
+            if time.monotonic() > patience:
+                return []
+        time.sleep(_POLL_S)
+
+
+def _gone(folder: ClusterFolder, cluster: Cluster, patience_s: float) -> bool:
+    watch, deadline = Watch(cluster, _POLL_S), time.monotonic() + patience_s
+    while time.monotonic() < deadline:
+        if watch.state(folder.over.exists()).phase == "gone":
+            return True
+        time.sleep(_POLL_S)
+    return state_of(cluster).phase == "gone"
+
+
+def _left(folder: ClusterFolder, status: Status, tell: Callable[[str], None]) -> list[str]:
+    cluster = status.cluster
+    if status.lives and (state := state_of(cluster)).phase != "gone":
+        return [f"SLURM's job {cluster.job} is {state.state or 'still there'} {state.reason}"]
+    if cluster.backend == "local":
+        folder.over.touch(0o600)  # an agent that was killed could not tell other hosts
+    return clear_local(folder, cluster, tell)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from urllib.parse import urlsplit
 
 from raysuite.cluster.files import Head
 from raysuite.cluster.folder import VARIABLE, ClusterFolder
-from raysuite.cluster.proxies import past_proxies
 
 RAY_SETTINGS = {
     "RAY_TRAIN_V2_ENABLED": "1",
@@ -70,3 +71,16 @@ def variables(folder: ClusterFolder, address: str, mlflow: str) -> dict[str, str
     if address.startswith("127."):
         found |= LOOPBACK_ONLY
     return found
+
+
+_NAMES = ("NO_PROXY", "no_proxy")
+"""Programs read one or the other; where both are set, most read the second."""
+
+
+def past_proxies(urls: tuple[str, ...], environment: Mapping[str, str]) -> dict[str, str]:
+    """The two variables with what they hold in `environment`, and the hosts of `urls` besides."""
+    there = ",".join(environment.get(each, "") for each in _NAMES)
+    hosts = [host for part in there.split(",") if (host := part.strip())]
+    if "*" not in hosts:  # which is for all hosts, where it stands alone
+        hosts += [name for url in urls if (name := urlsplit(url).hostname)]
+    return dict.fromkeys(_NAMES, ",".join(dict.fromkeys(hosts)))

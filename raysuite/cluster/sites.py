@@ -1,15 +1,22 @@
-"""Where sites are described, and the one that a name means."""
+"""Where sites are described, and what can be known of one before anything is queued there."""
 
 from __future__ import annotations
 
 import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
+from raysuite.cluster.backend import Finding, unsure, works, wrong
 from raysuite.cluster.folder import home
+from raysuite.cluster.slurm import check_slurm
 from raysuite.errors import UserError
 from raysuite.spec.checking import suggest
 from raysuite.spec.site import LocalSite, SlurmSite
 from raysuite.spec.site_file import read_site
+from raysuite.spec.site_values import secret_like
 
 _SHIPPED = Path(__file__).parent / "shipped_sites"
 """A checkout calls it deploy/sites."""
@@ -52,3 +59,167 @@ def find_site(name_or_path: str | os.PathLike[str]) -> LocalSite | SlurmSite:
     Raises UserError for a name that is not known, SpecError for mistakes in the file.
     """
     return read_site(site_file(name_or_path))
+
+
+LONGEST_SCRATCH = 40
+"""Characters: Ray's sockets lie some 65 deeper, and a socket's path has 107 at most."""
+_OWN_DISK = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "f2fs"}
+_TIMEOUT_S = 60.0
+_SIF_MAGIC, _SIF_ARCH = slice(32, 41), slice(45, 47)
+"""Where a SIF's header says what it is and for which processor (sylabs/sif, pkg/sif/sif.go)."""
+_ARCHITECTURES = {
+    b"01": "i386",
+    b"02": "x86_64",
+    b"04": "aarch64",
+    b"06": "ppc64le",
+    b"11": "s390x",
+    b"12": "riscv64",
+}
+
+
+def check_site(site: LocalSite | SlurmSite, python: str) -> Iterator[Finding]:
+    """All that can be looked at; `python` is the interpreter where the site names none."""
+    if isinstance(site, SlurmSite):
+        yield from check_slurm(site, home() / "clusters")
+        yield _shared(home())
+    yield _scratch(site)
+    if site.image is not None:
+        yield _image(Path(site.image))
+        yield _apptainer(site)
+    else:
+        yield _python(site.python or python)
+    for bind in site.binds:
+        yield _exists("bind", bind.split(":")[0], site)
+    if names := secret_like(site.environment):
+        yield unsure("environment", *secrets_in(names))
+    if site.mlflow.url_file is not None:
+        yield _secret(Path(site.mlflow.url_file))
+    if site.interface is not None:
+        yield _interface(site.interface, site)
+
+
+def secrets_in(names: list[str]) -> tuple[str, str]:
+    """What is to be known of variables that seem to hold secrets, and what to do."""
+    return (
+        f"{', '.join(names)} seems to hold a secret; no argument list shows it, but every process "
+        "of the cluster inherits it",
+        "chmod 600 the site's file, or put the secret into a file that your code reads",
+    )
+
+
+def _shared(folder: Path) -> Finding:
+    """Whether the nodes can see the folder of clusters."""
+    kind = file_system(folder)
+    mend = "set RAYSUITE_HOME to a folder that all nodes share"
+    if kind in _OWN_DISK:
+        return unsure("shared folder", f"{folder} is on {kind}, which nodes seldom share", mend)
+    return works("shared folder", f"{folder} is on {kind}")
+
+
+def file_system(path: Path) -> str:
+    """The type of the file system that holds `path`, or will: ext4, nfs4, gpfs, lustre, ..."""
+    while not path.exists():
+        path = path.parent
+    device = path.stat().st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    best = ("", "unknown")
+    real = str(path.resolve())
+    for line in Path("/proc/self/mountinfo").read_text("utf-8").splitlines():
+        before, _, after = line.partition(" - ")
+        _, _, numbers, _, where, *_ = before.split()
+        inside = real == where or real.startswith(where.rstrip("/") + "/")
+        if (numbers == wanted or inside) and inside and len(where) >= len(best[0]):
+            best = (where, after.split()[0])
+    return best[1]
+
+
+def _scratch(site: LocalSite | SlurmSite) -> Finding:
+    folder = site.scratch
+    if "$" in folder:
+        return unsure("scratch", f"{folder} is expanded on each node, which must have it")
+    if len(folder) > LONGEST_SCRATCH:
+        return wrong(
+            "scratch",
+            f"{folder} has {len(folder)} characters; Ray's sockets lie below it, and their paths "
+            "have 107 at most",
+            f"choose one of at most {LONGEST_SCRATCH}, such as /tmp",
+        )
+    return _exists("scratch", folder, site, writable=True)
+
+
+def _exists(what: str, path: str, site: LocalSite | SlurmSite, writable: bool = False) -> Finding:
+    there = os.path.exists(path)
+    if there and (not writable or os.access(path, os.W_OK | os.X_OK)):
+        return works(what, path)
+    note = f"{path} {'cannot be written' if there else 'is not there'}"
+    if isinstance(site, SlurmSite):
+        return unsure(what, f"{note} on this node", "the compute nodes must have it")
+    return wrong(what, note, f"make it, or give another `{what}`")
+
+
+def _image(file: Path) -> Finding:
+    try:
+        with file.open("rb") as opened:
+            header = opened.read(64)
+    except OSError as error:
+        return wrong(
+            "image",
+            f"{file}: {error.strerror}",
+            "`raysuite image build` makes one; or mend `image`",
+        )
+    if header[_SIF_MAGIC] != b"SIF_MAGIC":
+        return wrong("image", f"{file} is no SIF image", "`raysuite image build` makes one")
+    built_for = _ARCHITECTURES.get(header[_SIF_ARCH], "an unknown processor")
+    if built_for != platform.machine():
+        return unsure(
+            "image",
+            f"{file} is for {built_for}; this node is {platform.machine()}",
+            "the compute nodes must be of the image's kind",
+        )
+    return works("image", f"{file}, {built_for}")
+
+
+def _apptainer(site: LocalSite | SlurmSite) -> Finding:
+    found = shutil.which("apptainer")
+    if found is not None:
+        return works("apptainer", found)
+    mend = "load its module by the site's `modules`, or ask the site for it"
+    if isinstance(site, SlurmSite):
+        return unsure("apptainer", "is not on this node's PATH; the compute nodes need it", mend)
+    return wrong("apptainer", "is not on PATH", mend)
+
+
+def _python(python: str) -> Finding:
+    code = "import raysuite; print(raysuite.__version__)"
+    mend = "make it with `make setup` on a shared file system, and name it by `python`"
+    try:
+        done = subprocess.run(
+            [python, "-c", code], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return wrong("python", f"{python} does not run: {error}", mend)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["it failed"])[-1]
+        return wrong("python", f"{python} has no raysuite: {last}", mend)
+    return works("python", f"{python}, raysuite {done.stdout.strip()}")
+
+
+def _secret(file: Path) -> Finding:
+    try:
+        mode = file.stat().st_mode
+    except OSError as error:
+        note = f"{file}: {error.strerror}"
+        return wrong("mlflow", note, "write PostgreSQL's URL into it: (umask 077; cat >FILE)")
+    if mode & 0o077:
+        return wrong(
+            "mlflow", f"others may read {file}", f"chmod 600 {file}, and change the password"
+        )
+    return works("mlflow", str(file))
+
+
+def _interface(name: str, site: LocalSite | SlurmSite) -> Finding:
+    if Path("/sys/class/net", name).exists():
+        return works("interface", name)
+    if isinstance(site, SlurmSite):
+        return unsure("interface", f"this node has no {name}", "the compute nodes must have it")
+    return wrong("interface", f"there is no {name}", "`ip link` lists those that there are")

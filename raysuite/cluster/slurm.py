@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from raysuite.cluster import private
-from raysuite.cluster.backend import JobState
+from raysuite.cluster.backend import Finding, JobState, unsure, works, wrong
 from raysuite.cluster.files import Cluster
-from raysuite.cluster.findings import Finding, unsure, works, wrong
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.errors import RaysuiteError, UserError
 from raysuite.spec.checking import suggest

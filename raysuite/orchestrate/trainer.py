@@ -17,7 +17,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import ray
@@ -35,7 +35,9 @@ from ray.train.v2.api.config import RunConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from raysuite.lazy import load
-from raysuite.orchestrate.groups import Began
+
+if TYPE_CHECKING:
+    from raysuite.orchestrate.groups import Began
 
 _HALTS_S = 3.0
 """Longer than two looks at the workers."""

@@ -15,11 +15,9 @@ from pathlib import Path
 from raysuite.cluster import private
 from raysuite.cluster.agent.head import HeadNode
 from raysuite.cluster.agent.leftovers import clear_away
-from raysuite.cluster.agent.node import ThisNode
+from raysuite.cluster.agent.node import Signals, ThisNode, WorkerNode
 from raysuite.cluster.agent.place import find_place
 from raysuite.cluster.agent.ray_process import check_temp
-from raysuite.cluster.agent.signals import Signals
-from raysuite.cluster.agent.worker import WorkerNode
 from raysuite.cluster.files import NONCE
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.errors import RaysuiteError, UserError

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from raysuite.cluster.ending import end_with_parent
+from raysuite.cluster.process import end_with_parent
 
 _SET_CHILD_SUBREAPER = 36
 _LIBC = ctypes.CDLL(None, use_errno=True)

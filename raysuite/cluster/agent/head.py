@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from raysuite.cluster.agent.addresses import find_address
 from raysuite.cluster.agent.children import Children
 from raysuite.cluster.agent.mlflow import MlflowServer
 from raysuite.cluster.agent.node import NodeFailedError, ThisNode
+from raysuite.cluster.agent.place import find_address
 from raysuite.cluster.dashboard import RUNNING, Dashboard, NoAnswerError
 from raysuite.cluster.files import Alive, Head, Stop
 from raysuite.cluster.folder import ClusterFolder

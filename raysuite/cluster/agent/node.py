@@ -1,29 +1,29 @@
-"""What the head and the other nodes do alike: ports, Ray, its end, and saying how far they came."""
+"""A node of the cluster: its environment, its Ray, and a worker's life beside the head."""
 
 from __future__ import annotations
 
 import logging
 import os
 import shutil
+import signal
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from types import FrameType
 
 import psutil
 
 from raysuite.cluster import binding, ports, private
-from raysuite.cluster.agent.addresses import interface_of
 from raysuite.cluster.agent.children import Children
-from raysuite.cluster.agent.place import Place
-from raysuite.cluster.agent.ray_process import start_words
-from raysuite.cluster.agent.signals import Signals
-from raysuite.cluster.environment import RAY_SETTINGS, TEMP, variables
-from raysuite.cluster.files import NONCE, Cluster, Node, NodeState
+from raysuite.cluster.agent.place import Place, find_address, interface_of
+from raysuite.cluster.agent.ray_process import answers, refuses, start_words
+from raysuite.cluster.environment import RAY_SETTINGS, TEMP, past_proxies, variables
+from raysuite.cluster.files import NONCE, Cluster, Head, Node, NodeState
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.process import birth_of
-from raysuite.cluster.proxies import past_proxies
 from raysuite.errors import RaysuiteError
 
 # What a node's processes find in their environment: paths of secrets, never secrets.
@@ -194,3 +194,150 @@ class ThisNode:
         """End every process of this node."""
         self.children.end_all(_RAY_END_S)
         self.release_ports()
+
+
+_REJOIN_AFTER_S = 5.0
+_HEAD_SILENT_S = 90.0
+"""How long a head may be out of reach, after Ray has given it up, before its nodes do."""
+_KNOCK_EACH_S = 5.0
+_REFUSALS = 3
+"""After so many in a row its host is there, and Ray's head is not."""
+_NEW_HEAD_S = 20.0
+"""How long a head has to answer elsewhere, before its agent is taken to be dead as well."""
+
+
+class WorkerNode:
+    """Runs until a signal ends it, or the head has ended. Raises NodeFailedError."""
+
+    def __init__(self, node: ThisNode) -> None:
+        self._node = node
+        self._joined = ""
+        """Where the head answered that this node joined last."""
+
+    def run(self) -> None:
+        node = self._node
+        node.say("starting", "waiting for the head")
+        attempt = 0
+        while not node.signals.ended and not self._head_ended():
+            head = self._find_head()
+            if head is None:
+                return
+            if self._join(head, attempt):
+                self._stay(head)
+            node.end_ray()
+            attempt += 1
+            if not node.signals.ended and not self._head_ended():
+                node.say("starting", "Ray ended here; joining again")
+                node.signals.wait(_REJOIN_AFTER_S)
+
+    def end(self) -> None:
+        self._node.end()
+
+    def _find_head(self) -> Head | None:
+        """The head of this start of the step, once it can be reached; None at the end."""
+        node = self._node
+        timeout = _HEAD_SILENT_S
+        if not self._joined:
+            timeout = max(timeout, float(node.cluster.site.start_timeout_seconds))
+        began = time.monotonic()
+        while not node.signals.ended and not self._head_ended():
+            head = node.folder.head()
+            if head is not None and head.incarnation == node.place.incarnation:
+                host, _, port = head.gcs.rpartition(":")
+                if answers(host, int(port)):
+                    node.took("head", began)
+                    return head
+                closed = head.gcs == self._joined and refuses(host, int(port))
+                if closed and time.monotonic() - began > _NEW_HEAD_S:
+                    raise NodeFailedError(f"the head {head.host} is gone: {head.gcs} is closed")
+            if time.monotonic() - began > timeout:
+                raise NodeFailedError(f"no head could be reached within {timeout:.0f} s")
+            node.signals.wait(0.5)
+        return None
+
+    def _join(self, head: Head, attempt: int) -> bool:
+        node = self._node
+        began = time.monotonic()
+        node.address = find_address(node.cluster.site, head.gcs.rpartition(":")[0])
+        node.take_ports(attempt)
+        node.start_ray(head.gcs, node.environment(head.mlflow))
+        while not node.signals.ended and not node.ray_ended():
+            if answers(node.address, node.ports.node_manager):
+                node.took("ray", began)
+                node.say("joined")
+                self._joined = head.gcs
+                return True
+            node.signals.wait(0.5)
+        return False
+
+    def _stay(self, head: Head) -> None:
+        node, knocked, refusals = self._node, time.monotonic(), 0
+        host, _, port = head.gcs.rpartition(":")
+        while not node.signals.ended and not node.ray_ended() and not self._head_ended():
+            node.children.reap()
+            node.signals.wait(1.0)
+            if time.monotonic() - knocked > _KNOCK_EACH_S:
+                knocked = time.monotonic()
+                refusals = refusals + 1 if refuses(host, int(port)) else 0
+                if refusals == _REFUSALS:
+                    return
+
+    def _head_ended(self) -> bool:
+        """Whether the head of this start has ended.
+
+        Raises NodeFailedError where it failed, or where this node itself has.
+        """
+        self._node.check_step()
+        for other in self._node.folder.nodes():
+            if other.index == 0 and other.incarnation == self._node.place.incarnation:
+                if other.state == "failed":
+                    raise NodeFailedError(f"the head {other.host} failed: {other.message}")
+                if other.state == "ended":
+                    return True
+        if self._node.folder.over.exists():  # it was killed, and could not say so
+            raise NodeFailedError("the head's agent has ended")
+        return False
+
+
+_STEP_S = 0.2
+_LOOK_EACH_S = 1.0
+
+
+class Signals:
+    """SIGTERM, SIGINT and SIGHUP mean the end, and so does a file; SIGUSR1 warns before it."""
+
+    def __init__(self, end: Path) -> None:
+        """The file `end` is there once the end was asked for."""
+        self.pid = os.getpid()
+        self._file, self._looked = end, 0.0
+        self._ended = threading.Event()
+        self._warned = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._end)
+        signal.signal(signal.SIGUSR1, self._warn)
+
+    @property
+    def ended(self) -> bool:
+        if not self._ended.is_set() and time.monotonic() - self._looked > _LOOK_EACH_S:
+            self._looked = time.monotonic()
+            if self._file.exists():
+                self._ended.set()
+        return self._ended.is_set()
+
+    def take_warning(self) -> bool:
+        """Whether there was a warning since the last call."""
+        warned = self._warned.is_set()
+        self._warned.clear()
+        return warned
+
+    def wait(self, seconds: float) -> None:
+        """Sleep, but not beyond the end."""
+        deadline = time.monotonic() + seconds
+        while not self.ended and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(_STEP_S, left))
+
+    def _end(self, number: int, frame: FrameType | None) -> None:
+        self._ended.set()
+
+    def _warn(self, number: int, frame: FrameType | None) -> None:
+        self._warned.set()

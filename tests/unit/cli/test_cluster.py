@@ -135,7 +135,7 @@ def test_what_is_left_of_one_that_did_not_come_up_is_told(
     def left(folder: ClusterFolder, grace_s: float) -> list[str]:
         return [f"the database stays in /tmp/rs-{folder.name}"]
 
-    monkeypatch.setattr("raysuite.cluster.teardown.down", left)
+    monkeypatch.setattr("raysuite.cluster.client.down", left)
     folder = prepare(living().model_copy(update={"started": 1.0}))
     for keep in (True, False):
         with pytest.raises(NotStartedError):

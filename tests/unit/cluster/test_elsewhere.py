@@ -11,12 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from raysuite.cli import app
-from raysuite.cluster.client import start
+from raysuite.cluster.client import down, start, status_of
 from raysuite.cluster.files import Head, Node
 from raysuite.cluster.folder import ClusterFolder, prepare
 from raysuite.cluster.local import LocalBackend, this_host
-from raysuite.cluster.status import status_of
-from raysuite.cluster.teardown import down
 from raysuite.errors import UserError
 from tests.living import living
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from raysuite.cluster.ending import in_order
+from raysuite.cluster.process import in_order
 
 pytestmark = pytest.mark.integration
 PROGRAM = """
 import sys, time
 from pathlib import Path
-from raysuite.cluster.ending import in_order
+from raysuite.cluster.process import in_order
 
 with in_order():
     try:

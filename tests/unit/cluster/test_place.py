@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from raysuite.cluster.agent.addresses import find_address, own_addresses
-from raysuite.cluster.agent.place import Place, find_place
+from raysuite.cluster.agent.place import Place, find_address, find_place, own_addresses
 from raysuite.cluster.agent.ray_process import check_temp, start_words
 from raysuite.cluster.ports import Ports
 from raysuite.errors import UserError

@@ -11,7 +11,7 @@ import pytest
 AGENT = """
 import sys, time
 from pathlib import Path
-from raysuite.cluster.agent.signals import Signals
+from raysuite.cluster.agent.node import Signals
 signals = Signals(Path(sys.argv[1]))
 assert not signals.ended
 print("waiting", flush=True)

@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from raysuite.cli import app
-from raysuite.cluster.findings import Finding, State
-from raysuite.cluster.site_check import check_site, file_system
+from raysuite.cluster.backend import Finding, State
+from raysuite.cluster.sites import check_site, file_system
 from raysuite.cluster.slurm import COMMANDS, megabytes, node_groups
 from raysuite.spec.site import LocalSite, SlurmSite
 

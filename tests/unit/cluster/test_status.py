@@ -9,16 +9,24 @@ from types import SimpleNamespace
 
 import pytest
 
-from raysuite.cluster import backend as backend_module
 from raysuite.cluster import client as client_module
-from raysuite.cluster import status as status_module
-from raysuite.cluster.backend import JobState, Watch
-from raysuite.cluster.client import Patience, Progress, last_lines, missing_nodes, wait, why_not
+from raysuite.cluster.backend import JobState
+from raysuite.cluster.client import (
+    Patience,
+    Progress,
+    Watch,
+    all_status,
+    find_folder,
+    last_lines,
+    missing_nodes,
+    status_of,
+    wait,
+    why_not,
+)
 from raysuite.cluster.files import Alive, Cluster, Head, Node, Stop
 from raysuite.cluster.folder import ClusterFolder, folder_of, prepare
 from raysuite.cluster.local import LocalBackend
 from raysuite.cluster.slurm import SlurmBackend, parse_states
-from raysuite.cluster.status import all_status, find_folder, status_of
 from raysuite.errors import UserError
 from raysuite.spec.site import SlurmSite
 from tests.living import living
@@ -38,7 +46,7 @@ def folder() -> ClusterFolder:
 
 
 def slurm_says(monkeypatch: pytest.MonkeyPatch, state: JobState) -> None:
-    monkeypatch.setattr(status_module, "state_of", lambda _: state)
+    monkeypatch.setattr(client_module, "state_of", lambda _: state)
 
 
 def joined(folder: ClusterFolder, *hosts: str, incarnation: str = "now") -> None:
@@ -95,7 +103,6 @@ def test_a_minute_of_pending_costs_six_calls_of_squeue(
         now += seconds
 
     clock = SimpleNamespace(time=lambda: now, monotonic=lambda: now, sleep=sleep)
-    monkeypatch.setattr(backend_module, "time", clock)
     monkeypatch.setattr(client_module, "time", clock)
     calls = squeue("echo '17|PENDING|Priority|2|'")
     counts: list[tuple[float, int]] = []

@@ -8,8 +8,7 @@ from typing import cast
 
 import pytest
 
-from raysuite.cluster.agent.node import NodeFailedError, ThisNode
-from raysuite.cluster.agent.worker import WorkerNode
+from raysuite.cluster.agent.node import NodeFailedError, ThisNode, WorkerNode
 from raysuite.cluster.files import Node, NodeState
 from raysuite.cluster.folder import ClusterFolder
 
