@@ -42,7 +42,8 @@ HEAD = f"""\
 
 `python benchmarks/worlds.py` on {os.cpu_count()} cores, n = 1 each; ResNet-20 on digits of 8 x 8
 pixels, global batch 256, 2 epochs, the gate not cached. Requests and connections are means over
-ranks. *{EAGER}*: `TORCH_GLOO_LAZY_INIT=0`, torch's default.
+ranks. *{EAGER}*: `TORCH_GLOO_LAZY_INIT=0`, torch's default. The first step of a ddp holds the
+making of the data set.
 
 | Workers | Strategy | Join (s) | Gate (s) | First step (s) | Run (s) | Requests per rank | Connections per rank | Peak of a process (MiB) |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |
