@@ -88,9 +88,8 @@ bench: setup ## What orchestration and measuring cost, and how fast images are l
 	$(BIN)/python benchmarks/measurement.py
 	$(BIN)/python benchmarks/loaders.py
 
-ui: setup ## MLflow's pages on http://127.0.0.1:5000
-	MLFLOW_DISABLE_TELEMETRY=true $(BIN)/mlflow ui --host 127.0.0.1 --workers 1 \
-	  --backend-store-uri sqlite:///mlflow.db --default-artifact-root ./mlartifacts
+ui: setup ## MLflow's pages on http://127.0.0.1:5000, and the link to the newest experiment's runs
+	MLFLOW_DISABLE_TELEMETRY=true $(BIN)/python -m raysuite.track.ui
 
 IMAGE ?= raysuite.sif
 VARIANT ?= cpu

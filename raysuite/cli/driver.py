@@ -60,6 +60,8 @@ if TYPE_CHECKING:
 _LEAST_REST_S = 5.0
 _REST = 20.0
 """Work beside runs rests so many times as long as it took: 5 % of the time at most."""
+_LONG_S, _LOOK_S = 120.0, 30.0
+"""From when on a suite's epochs are sent beside its runs, and how often it is looked for them."""
 _NICENESS = 10
 """Of work beside runs: they have the processors first."""
 
@@ -100,10 +102,11 @@ class Tracking:
         self._tell("" if summary.ok else str(summary))
 
     def follow(self, results: Results, ended: int) -> None:
-        """Send what the journals gained beside the runs, of which so many have ended.
+        """Send what the journals gained beside the runs; `ended` changes where there is news, such
+        as the number of runs that ended.
 
-        To be called now and then; it returns at once. It sends at the first call and after runs
-        that ended, one time after the other, with rests.
+        To be called now and then; it returns at once. It sends at the first call and where there is
+        news, one time after the other, with rests.
         """
         if self._beside is not None:
             if self._beside.is_alive():
@@ -478,8 +481,20 @@ class Work(ABC):
         """Make what has not ended yet; the request that stopped it, if one did."""
 
     def follow(self, tracking: Tracking, listener: Listener) -> Listener:
-        """`listener`, which also sends records to MLflow."""
-        return replace(listener, between=lambda: tracking.sync(self.results))
+        """`listener`, which also sends records to MLflow: between runs, and beside a long one the
+        epochs that its checkpoints cover."""
+        began = looked = time.monotonic()
+
+        def poll() -> None:
+            nonlocal looked
+            listener.poll()
+            now = time.monotonic()
+            if now - began > _LONG_S and now - looked > _LOOK_S:
+                looked = now
+                journals = self.results.folder.glob("runs/*/journal.jsonl")
+                tracking.follow(self.results, sum(file.stat().st_size for file in journals))
+
+        return replace(listener, poll=poll, between=lambda: tracking.sync(self.results))
 
     def publish(self, tracking: Tracking) -> None:  # noqa: B027 - most have nothing more
         """What MLflow is given at the end, beside the records."""

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from raysuite import __version__
-from raysuite.records import EpochFinished, RunFigures
+from raysuite.records import EpochFinished, Row, RunFigures, Stat
 from raysuite.records.metrics import METRICS
 from raysuite.records.names import Plan, run_name
 
@@ -96,6 +96,16 @@ def run_points(run: RunFigures) -> Iterator[Point]:
             yield Point(f"run/{name}", value, milliseconds(run.end.time), 0)
 
 
+def covered_points(run: RunFigures) -> Iterator[Point]:
+    """The metrics of those epochs of a run under way that are never trained again: a checkpoint
+    covers them, and was whole before a later epoch ended."""
+    every = int(run.plan["spec"]["training"].get("checkpoint_every", 1))
+    last = run.epochs[-1].epoch if run.epochs else 0
+    for epoch in run.epochs:
+        if every and epoch.epoch < last // every * every:
+            yield from epoch_points(epoch, may_tell_speed(run))
+
+
 def may_tell_speed(run: RunFigures) -> bool:
     """Whether the gate lets this run's speed be told."""
     return run.gate in ("passed", "not needed")
@@ -134,6 +144,28 @@ def run_tags(run: RunFigures, results_id: str) -> dict[str, str]:
     if commit:
         tags["mlflow.source.git.commit"] = commit
     return {_key(key): _cut(value, MOST_TAG) for key, value in tags.items()}
+
+
+def shared_params(plans: Sequence[Plan]) -> dict[str, str]:
+    """The params that all runs of a results folder have in common."""
+    each = [run_params(plan) for plan in plans]
+    return {
+        key: value
+        for key, value in (each[0] if each else {}).items()
+        if all(other.get(key) == value for other in each)
+    }
+
+
+def row_points(rows: Sequence[Row]) -> Iterator[Point]:
+    """What a report states of each variant: `throughput/VARIANT`, speed-up and efficiency."""
+    for row in rows:
+        ends = [milliseconds(run.end.time) for run in row.runs if run.end]
+        name = _key(row.name.replace(" · ", " "))
+        figures = (row.throughput, row.speed_up, row.efficiency)
+        for metric, figure in zip(("throughput", "speed_up", "efficiency"), figures, strict=True):
+            if figure is not None and ends:
+                value = figure.mean if isinstance(figure, Stat) else figure.value
+                yield Point(f"{metric}/{name}"[:MOST_KEY], value, max(ends), 0)
 
 
 def mlflow_status(run: RunFigures) -> str:

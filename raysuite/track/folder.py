@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from raysuite.records import Results
+
 try:
     import fcntl
 except ImportError:  # not on Windows, where there is no lock
@@ -85,3 +87,11 @@ def digest(*files: Path) -> str:
             total.update(file.name.encode())
             total.update(hashlib.sha256(file.read_bytes()).digest())
     return total.hexdigest()[:16]
+
+
+def experiment_name(results: Results) -> str:
+    """The name that the spec gives its experiment."""
+    plans, search = results.plans(), results.search()
+    if search is not None:
+        return str(search["name"])
+    return str(plans[0]["spec"]["name"]) if plans else results.folder.resolve().name

@@ -13,7 +13,7 @@ from raysuite.errors import UserError
 from raysuite.records import Results, RunFigures
 from raysuite.track.entries import milliseconds, run_params, title
 from raysuite.track.exported import Network, export, identify
-from raysuite.track.folder import digest, locked
+from raysuite.track.folder import digest, experiment_name, locked
 from raysuite.track.inputs import dataset_digest, dataset_name
 from raysuite.track.store import (
     Store,
@@ -22,7 +22,7 @@ from raysuite.track.store import (
     tracking_address,
     without_password,
 )
-from raysuite.track.sync import experiment_name, one_line
+from raysuite.track.sync import one_line
 from raysuite.track.upload import Upload
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ import logging
 
 from raysuite.records import EpochFinished, GateVerdict, Record, Results
 from raysuite.track.entries import epoch_points, may_tell_speed
-from raysuite.track.folder import locked
+from raysuite.track.folder import experiment_name, locked
 from raysuite.track.store import Store, quiet, tracking_address, without_password
-from raysuite.track.sync import experiment_name, one_line
+from raysuite.track.sync import one_line
 from raysuite.track.upload import Upload
 
 _log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from raysuite.errors import UserError
 from raysuite.records import Results
 from raysuite.track.credentials import FOLDER_VARIABLE, read_told
-from raysuite.track.folder import locked
+from raysuite.track.folder import experiment_name, locked
 from raysuite.track.store import Store, quiet, refuse_unwritable, tracking_address, without_password
 from raysuite.track.upload import ParentStatus, Upload
 
@@ -123,14 +123,6 @@ def prepare(tracking_uri: str | None = None) -> None:
             MlflowClient(address).search_experiments(max_results=1)
     except Exception:  # see above
         return
-
-
-def experiment_name(results: Results) -> str:
-    """The name that the spec gives its experiment."""
-    plans, search = results.plans(), results.search()
-    if search is not None:
-        return str(search["name"])
-    return str(plans[0]["spec"]["name"]) if plans else results.folder.resolve().name
 
 
 def one_line(error: Exception) -> str:

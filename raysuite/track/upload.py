@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from raysuite import __version__
-from raysuite.records import Results, RunFigures
+from raysuite.records import Results, RunFigures, make_rows
 from raysuite.records.names import Plan, block_name
 from raysuite.records.sweep import (
     LOWER_IS_BETTER,
@@ -26,16 +27,19 @@ from raysuite.track.entries import (
     MOST_TAG,
     Point,
     begin_of,
+    covered_points,
     flatten,
     milliseconds,
     mlflow_status,
     param_values,
+    row_points,
     run_params,
     run_points,
     run_tags,
+    shared_params,
     title,
 )
-from raysuite.track.folder import digest, results_id
+from raysuite.track.folder import digest, experiment_name, results_id
 from raysuite.track.inputs import dataset_inputs
 from raysuite.track.store import Store
 
@@ -258,8 +262,9 @@ class Upload:
                 "raysuite.version": __version__,
                 "mlflow.source.name": "raysuite",
                 "mlflow.source.type": "LOCAL",
+                "mlflow.user": getpass.getuser(),
             }
-            name = self.results.folder.resolve().name
+            name = f"{experiment_name(self.results)} {self.results.folder.resolve().name}"
             self.known[""] = self.store.create(name, self._begin(), tags)
         return self.known[""]
 
@@ -288,8 +293,8 @@ class Upload:
             return False
         child = self.child(run)
         mlflow_id = child.info.run_id
-        # epochs of an attempt under way may be trained, and recorded, again after a crash
-        points = list(run_points(run)) if run.end or run.stopped else []
+        # the other epochs of an attempt under way may be trained, and recorded, again after a crash
+        points = list(run_points(run) if run.end or run.stopped else covered_points(run))
         points += system_points(journal.parent)
         params = run_params(run.plan)
         tags = run_tags(run, self.id)
@@ -335,6 +340,7 @@ class Upload:
             if self.search:
                 self.store.remove_others(parent, "best*.yaml", {file.name for file in files})
             tags = _links(parent, folder, self._view())
+            self._write_suite(parent, [trial.figures for trial in trials])
             self.store.log(mlflow_id, tags={**tags, MARK: mark})
         runs = [trial.figures for trial in trials]
         lasts = [run.end or run.stopped for run in runs]
@@ -342,6 +348,24 @@ class Upload:
         decided = self.results.decided()
         whole = decided is None or decided.is_all
         self.store.finish(mlflow_id, status or _overall(runs, whole), max(ends, default=None))
+
+    def _write_suite(self, parent: Run, runs: list[RunFigures]) -> None:
+        """What all runs of a folder share: params, data set and commit; and of a suite, its
+        figures."""
+        had = parent.data.params
+        plans = [run.plan for run in runs]
+        shared = {key: text for key, text in shared_params(plans).items() if key not in had}
+        points = [] if self.search else list(row_points(make_rows(runs)))
+        commits = {
+            commit
+            for run in runs
+            if run.started and (commit := (run.started.environment.get("git") or {}).get("commit"))
+        }
+        tags = {"mlflow.source.git.commit": commits.pop()} if len(commits) == 1 else {}
+        self.store.log(parent.info.run_id, points, shared, tags)
+        sets = {json.dumps(plan["spec"]["data"], sort_keys=True) for plan in plans}
+        if len(sets) == 1 and not (parent.inputs and parent.inputs.dataset_inputs):
+            self.store.client.log_inputs(parent.info.run_id, dataset_inputs(plans[0]))
 
     def _write_sweep(self, search: dict[str, Any], trials: list[TrialFigures]) -> None:
         """What a sweep's own run tells of all trials; the best of them are tagged, no others."""

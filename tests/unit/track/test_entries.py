@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
+from pathlib import Path
 
 import pytest
 
 from raysuite.plan import make_plans
-from raysuite.records import RunCosts, RunFailed, SamplesSkipped, TimeShares, run_figures
+from raysuite.records import (
+    RunCosts,
+    RunFailed,
+    SamplesSkipped,
+    TimeShares,
+    make_rows,
+    results_figures,
+    run_figures,
+)
 from raysuite.spec import parse_document
 from raysuite.track.entries import (
     MOST_KEY,
     MOST_PARAM,
     MOST_TAG,
+    covered_points,
     epoch_points,
     mlflow_status,
+    row_points,
     run_params,
     run_points,
     run_tags,
+    shared_params,
 )
 from raysuite.track.store import tracking_address, without_password
-from tests.fake_results import TWELVE_ROWS, epoch, run_records, verdict
+from tests.fake_results import TWELVE_ROWS, epoch, run_records, verdict, write_results
 
 PLAN = make_plans(parse_document(TWELVE_ROWS.replace("REPEATS", "1"), "s"), gpus=0)[0]
 DATA = PLAN.model_dump(mode="json")
@@ -149,3 +162,27 @@ def test_the_address_and_its_password(monkeypatch, tmp_path):
     assert tracking_address() == "http://me:hush@host:5000"
     assert tracking_address("sqlite:///x.db") == "sqlite:///x.db"
     assert without_password(tracking_address()) == "http://host:5000"
+
+
+@pytest.mark.parametrize(
+    ("every", "epochs", "sent"),
+    [(1, 1, []), (1, 3, [1, 2]), (2, 3, [1, 2]), (2, 2, []), (4, 9, list(range(1, 9))), (0, 9, [])],
+)
+def test_epochs_that_a_checkpoint_covers_are_sent_while_a_run_continues(
+    tmp_path: Path, every: int, epochs: int, sent: list[int]
+) -> None:
+    spec = TWELVE_ROWS.replace("epochs: 6", f"epochs: {epochs}, checkpoint_every: {every}")
+    results = write_results(tmp_path, spec, missing=range(1, 12))
+    run = results_figures(results)[0]
+    points = covered_points(dataclasses.replace(run, end=None))
+    assert [point.step for point in points if point.key == "epoch/val_loss"] == sent
+
+
+def test_what_a_suite_states_of_itself(tmp_path: Path) -> None:
+    runs = results_figures(write_results(tmp_path))
+    points = {point.key: point.value for point in row_points(make_rows(runs))}
+    assert points["efficiency/ddp native 1 worker"] == 1
+    assert points["speed_up/ddp native 2 workers"] > 1
+    shared = shared_params([run.plan for run in runs])
+    assert shared["model.name"] == "resnet20"
+    assert "strategy.name" not in shared
