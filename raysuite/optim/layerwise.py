@@ -6,6 +6,8 @@ Training BERT in 76 minutes", arXiv:1904.00962, algorithm 2, with the identity f
 
 Both need the norms of whole tensors: a strategy that shards or flattens them gives other results.
 All that a step needs is kept in the parameter groups, from which Horovod makes its own optimiser.
+torch has neither; timm is optional, its LARS applies the rate outside the momentum, and its LAMB
+reads an option from the optimiser's defaults, which Horovod's copy lacks.
 """
 
 from __future__ import annotations
