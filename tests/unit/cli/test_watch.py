@@ -15,6 +15,7 @@ from raysuite.cluster.suites import LOCK
 from raysuite.records import Results, RunFailed
 from raysuite.records.live import LivePosition, live_file
 from tests.fake_results import run_records, write_results
+from tests.fake_sweeps import write_sweep
 
 SPEC = """\
 name: watched
@@ -84,3 +85,12 @@ def _begin(results: Results, run_id: str) -> None:
         time=0, epoch=0, step=5, steps=23, images=320, images_per_second=1234, loss=2.0
     )
     live_file(journal.file).write_text(position.model_dump_json())
+
+
+def test_a_sweep(tmp_path: Path) -> None:
+    results = write_sweep(tmp_path / "1", trials=4)
+    seen = CliRunner().invoke(app, ["watch", str(results.folder)])
+    assert seen.exit_code == 0, seen.output
+    assert "starting" not in seen.stdout.splitlines()[-1]
+    shown = CliRunner().invoke(app, ["watch", str(results.folder), "--once"])
+    assert "Trial" in shown.stdout
