@@ -20,13 +20,14 @@ from raysuite import models
 from raysuite.data.base import Batch, Slice
 from raysuite.data.order import permutation, rank_slices
 from raysuite.parallel.base import Engine, StepSettings, World
+from raysuite.parallel.ddp import Ddp
 from raysuite.parallel.pipeline.asynchronous import AsynchronousEngine
 from raysuite.parallel.pipeline.engine import Pipeline, PipelineEngine
 from raysuite.parallel.single import Single
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.experiment import ModelOptions
 from raysuite.spec.schedules import Operation
-from raysuite.spec.strategies import PipelineOptions
+from raysuite.spec.strategies import DdpOptions, PipelineOptions
 from raysuite.train import gate
 from raysuite.train.delayed import Delayed
 from raysuite.train.examination import make_engine
@@ -136,6 +137,25 @@ def compared(options: PipelineOptions, network: str, world: World, folder: Path)
         "own parameters": sum(each.numel() for each in engine.model.parameters()),
         "parameters": sum(each.numel() for each in reference.model.parameters()),
     }
+    if options.stages == world.size == 4 and not schedule.asynchronous:
+        two = PipelineOptions(schedule="gpipe", stages=2, micro_batches=2)
+        found["resumed on 2 stages"] = elsewhere(Pipeline(two), 2, network, world, folder, through)
+        found["resumed by ddp"] = elsewhere(Ddp(DdpOptions()), 1, network, world, folder, through)
+    strategy.stop()
+    return found
+
+
+def elsewhere(
+    strategy: Any, passes: int, network: str, world: World, folder: Path, through: dict[str, Tensor]
+) -> float:
+    """How far the weights are from `through`, after the second epoch from a checkpoint."""
+    strategy.start(world)
+    settings = replace(STEPS, accumulate=passes, clip_norm=0.5)
+    engine = engine_of(strategy, network, settings, seed=9)
+    engine.load(folder)
+    train(engine, passes, [1])
+    found = distance(engine.weights(), through)
+    engine.close()
     strategy.stop()
     return found
 

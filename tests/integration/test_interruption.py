@@ -283,3 +283,36 @@ def test_json_is_a_record_a_line(killed):
     ]
     assert printed == written
     assert command.stderr == ""
+
+
+PIPELINE = """\
+name: {name}
+model: resnet20
+data: {{name: digits, image_size: 16}}
+strategy: {{name: pipeline, schedule: {schedule}, stages: 2}}
+training: {{epochs: 5, global_batch: 48}}
+resources: {{device: cpu, workers: 2, retries: 1}}
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("schedule", ["1f1b", "pipedream"])
+def test_a_pipeline_whose_stage_is_killed_is_resumed(workplace: Workplace, schedule: str) -> None:
+    """While the other stage waits for it in a send or a receive."""
+    name = f"stage-{schedule}"
+    workplace.write(f"{name}.yaml", PIPELINE.format(name=name, schedule=schedule))
+    command = workplace.start("raysuite", "run", f"{name}.yaml", "--no-mlflow")
+    folder = workplace.folder / "results" / name
+    until(lambda: folder.is_dir() and any(folder.iterdir()))
+    results = Results.open(folder)
+    until(lambda: bool(run_ids(results)) and has_checkpoint(results, run_ids(results)[0]), 400)
+    workers = [p for p in command.family() if "RayTrainWorker" in " ".join(p.cmdline())]
+    assert len(workers) == 2
+    workers[-1].kill()
+    assert command.wait(400) == 0, command.stderr
+    records = results.records(run_ids(results)[0])
+    first, again = starts(records)
+    assert first == 0
+    assert again > 0
+    assert sorted(set(epochs(records))) == list(range(EPOCHS))
+    assert isinstance(records[-1], RunFinished)
