@@ -307,6 +307,21 @@ def refused(options: PipelineOptions, world: World) -> dict[str, bool]:
     return found
 
 
+def in_16_bits(options: PipelineOptions, world: World) -> dict[str, str]:
+    """Precision -> why the gate refuses it; empty where it does not."""
+    late = options.pipeline(1).asynchronous
+    found = {}
+    for precision in ("bf16",) if late else ("bf16", "fp16"):
+        strategy = Pipeline(options)
+        strategy.start(world)
+        clip_norm = None if late else 1.0
+        settings = StepSettings(1, options.micro_batches, clip_norm, precision)
+        verdict = gate.examine(options, world, strategy, settings)
+        found[precision] = "" if verdict.passed else verdict.message
+        strategy.stop()
+    return found
+
+
 def many_steps(options: PipelineOptions, world: World, steps: int) -> float:
     """The last loss, summed over the ranks' samples, of consecutive steps of the small network with
     micro-batches of changing sizes."""
@@ -345,6 +360,7 @@ def main(request: dict[str, Any], file: Path) -> None:
             found[f"{name} {network}"] = compared(options, network, world, folder)
         if request["gate"]:
             found[f"{name} gate"] = refused(options, world)
+            found[f"{name} 16 bits"] = in_16_bits(options, world)
     write(found, file, world.rank)
 
 

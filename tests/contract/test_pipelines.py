@@ -129,6 +129,8 @@ def test_the_gate_passes_it_and_refuses_every_defect(
         passes.add("BatchNorm frozen")
     for each in found(launch, f"{name} gate"):
         assert each == {flaw: flaw in passes for flaw in flaws(options, launch[0])}
+    for each in found(launch, f"{name} 16 bits"):
+        assert not any(each.values()), each
 
 
 @pytest.mark.parametrize(
