@@ -16,6 +16,7 @@ from raysuite.errors import UserError
 from raysuite.perf.costs import Work, epoch_terms, memory_terms, strategy_kind, work_name
 from raysuite.records import RunFigures, RunFinished
 from raysuite.records.names import Plan, loader_name, run_name
+from raysuite.records.predicted import Interval
 from raysuite.records.statistics import t_quantile
 
 FORMAT = 1
@@ -125,8 +126,8 @@ class Calibration(_Part):
     """Of an epoch."""
     bytes: Model | None
     """Peak of the worker's memory that has most; None where no run finished."""
-    start: Range
-    """Seconds of a run beside training."""
+    start: Interval
+    """Seconds of a run beside training and validation: median, 5th and 95th percentile."""
     repeats: Errors | None = None
     """Of runs against the mean of their repeats: what no prediction can do better than."""
 
@@ -255,6 +256,10 @@ def calibrate(
         for each in finished
         if isinstance(end := each.run.end, RunFinished)
     ]
+    rows, free = _without_single_loader(
+        [epoch_terms(each.run.plan, each.work, beside) for each in seen]
+    )
+    model = fit(rows, [each.seconds for each in seen], sizes, names)
     return Calibration(
         machine=_machine(started.environment if started else {}),
         sources=tuple(sources),
@@ -262,12 +267,7 @@ def calibrate(
         workers_per_node=beside,
         works={work_name(each.run.plan): each.work for each in seen},
         ranges=ranges,
-        seconds=fit(
-            [epoch_terms(each.run.plan, each.work, beside) for each in seen],
-            [each.seconds for each in seen],
-            sizes,
-            names,
-        ),
+        seconds=model.model_copy(update={"costs": {**model.costs, **free}}),
         bytes=fit(
             [memory_terms(each.run.plan, each.work) for each in finished],
             [memory_of(each.run) for each in finished],
@@ -276,9 +276,28 @@ def calibrate(
         )
         if len(finished) >= _LEAST_RUNS
         else None,
-        start=Range(low=round(min(rests, default=0.0), 3), high=round(max(rests, default=0.0), 3)),
+        start=_middle(rests),
         repeats=_repeats(seen),
     )
+
+
+def _middle(values: Sequence[float]) -> Interval:
+    import numpy as np
+
+    low, middle, high = np.quantile(values or [0.0], (0.05, 0.5, 0.95))
+    return Interval(round(float(middle), 3), round(float(low), 3), round(float(high), 3))
+
+
+def _without_single_loader(
+    rows: Sequence[dict[str, float]],
+) -> tuple[list[dict[str, float]], dict[str, float]]:
+    """The rows, and a cost of nothing for the loader, where all have the same one: what it takes
+    cannot be told apart from the computation of an image, and counts there."""
+    loaders = {term for row in rows for term in row if term.startswith("load/")}
+    if len(loaders) > 1:
+        return list(rows), {}
+    kept = [{term: each for term, each in row.items() if term not in loaders} for row in rows]
+    return kept, dict.fromkeys(loaders, 0.0)
 
 
 def memory_of(run: RunFigures) -> float:

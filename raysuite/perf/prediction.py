@@ -68,7 +68,7 @@ def _run(plan: Plan, calibration: Calibration, name: str) -> RunPredicted:
         throughput=epoch.inverse(images),
         epoch_seconds=epoch,
         run_seconds=Interval(
-            epochs * (epoch.value + validation) + (start.low + start.high) / 2,
+            epochs * (epoch.value + validation) + start.value,
             epochs * (epoch.low + validation) + start.low,
             epochs * (epoch.high + validation) + start.high,
         ),

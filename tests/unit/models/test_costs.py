@@ -10,6 +10,7 @@ from torchvision.models.resnet import Bottleneck
 
 from raysuite.errors import UserError
 from raysuite.models import build, cost, cost_of
+from raysuite.models.costs import layer_costs
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.experiment import ModelOptions
 from raysuite.spec.stems import ADAPTING, PAPERS_MODELS
@@ -126,3 +127,14 @@ def test_images_that_do_not_fit() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(10, 2))
     with pytest.raises(UserError, match=r"cannot process images of 3 x 8 x 8: RuntimeError"):
         cost(model, small(3, 8))
+
+
+@pytest.mark.parametrize("name", ["resnet18", "vgg11", "mobilenet_v2", "resnet20"])
+def test_layers_add_up_to_their_network(name: str) -> None:
+    facts = small()
+    with torch.device("meta"):
+        model = build(ModelOptions(name=name), facts)
+    layers, whole = layer_costs(model, facts), cost(model, facts)
+    assert sum(layer.parameters for layer in layers) == whole.parameters
+    assert sum(layer.forward_flops for layer in layers) == whole.forward_flops
+    assert layers[-1].output_bytes == 10 * 4
