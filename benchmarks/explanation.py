@@ -10,7 +10,6 @@ Time: about 2 minutes on 2 cores.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -23,9 +22,13 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from raysuite.cli.explain import idle_of
 from raysuite.models.cifar_resnet import CifarResNet
 from raysuite.parallel.ddp import Ddp
 from raysuite.parallel.marks import communication
+from raysuite.perf.calibration import Calibration
+from raysuite.perf.explanation import explain
+from raysuite.records import Results, make_rows, results_figures
 from raysuite.spec.strategies import DdpOptions
 
 SPEC = """\
@@ -164,6 +167,10 @@ CASES = (
 )
 
 
+def stages(plan: dict[str, Any]) -> bool:
+    return bool(plan["spec"]["strategy"].get("stages"))
+
+
 def run(case: Case, folder: Path) -> None:
     spec = folder / "spec.yaml"
     spec.write_text(SPEC, "utf-8")
@@ -200,26 +207,19 @@ def run(case: Case, folder: Path) -> None:
 
 
 def main() -> None:
-    calibration = sys.argv[1]
+    calibration = Calibration.read(Path(sys.argv[1]))
     lines, found = [], 0
     for case in CASES:
         with tempfile.TemporaryDirectory() as folder:
             run(case, Path(folder))
-            said = subprocess.run(
-                [
-                    *(sys.executable, "-m", "raysuite", "explain", folder),
-                    *("--calibration", calibration, "--json"),
-                ],
-                env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
-                capture_output=True,
-                text=True,
-                check=True,
-            ).stdout
-        row = json.loads(said)[0]
-        found += row["binding"] == case.binding
-        shares = ", ".join(f"{term} {part:.0%}" for term, part in row["shares"].items())
-        verdict = "yes" if row["binding"] == case.binding else "no"
-        lines.append((case.name, case.binding, row["binding"], verdict, shares, row["first"]))
+            results = Results(Path(folder))
+            runs = results_figures(results)
+            idle = {run.run_id: idle_of(run.plan) for run in runs if stages(run.plan)}
+            row = explain(make_rows(runs), calibration, idle)[0]
+        found += row.binding == case.binding
+        shares = ", ".join(f"{term} {part:.0%}" for term, part in row.shares.items())
+        verdict = "yes" if row.binding == case.binding else "no"
+        lines.append((case.name, case.binding, row.binding, verdict, shares, row.first))
         print(" | ".join(lines[-1]), flush=True)
     header = ("Constructed", "is", "was called", "right", "shares", "first to try")
     table = "\n".join(f"| {' | '.join(row)} |" for row in [header, ("---",) * 6, *lines])

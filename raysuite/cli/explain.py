@@ -47,7 +47,7 @@ def explain(
     runs = results_figures(opened)
     found = None if calibration is None else Calibration.read(calibration)
     idle = {
-        run.run_id: _idle(run.plan) for run in runs if run.plan["spec"]["strategy"].get("stages")
+        run.run_id: idle_of(run.plan) for run in runs if run.plan["spec"]["strategy"].get("stages")
     }
     rows = explained(make_rows(runs), found, idle)
     if as_json:
@@ -102,7 +102,7 @@ def sheet_of(rows: list[Explained]) -> Sheet:
     )
 
 
-def _idle(plan: dict[str, Any]) -> tuple[float, float]:
+def idle_of(plan: dict[str, Any]) -> tuple[float, float]:
     """What a pipeline's bubble takes of its time, and what stages of unequal length add, if they
     compute as long as their FLOPs say and transfers take no time."""
     from dataclasses import replace

@@ -73,9 +73,6 @@ def _explained(
     shares: dict[Term, float] = {}
     evidence = ["waits for the loader"]
     wait = row.data_wait_share.mean if row.data_wait_share else 0.0
-    busy = _other_programs(run)
-    if busy > 0:
-        shares["other programs"] = busy
     if run.shares is not None:
         evidence.append("profile")
         exposed = run.shares.communication_exposed.workers
@@ -87,17 +84,27 @@ def _explained(
             shares["straggler"] = max(0.0, statistics.median(others) - exposed[slowest])
     else:
         shares["loader"] = wait
+    shares["other programs"] = _other_programs(run, min(1.0, sum(shares.values())))
     strategy = run.plan["spec"]["strategy"]
     if strategy.get("stages"):
         evidence.append("schedule")
         shares["bubble"], shares["imbalance"] = idle.get(run.run_id) or (_bubble(run), 0.0)
-    elif calibration is not None and not calibration.unseen(run.plan):
-        evidence.append("calibration")
-        shares |= _by_model(run, calibration, profiled=run.shares is not None)
     else:
-        shares |= _by_peers(row, rows, shares)
-        evidence.append("other rows")
-    shares = {term: min(share, 1.0) for term, share in shares.items() if share > 0}
+        derived: dict[Term, float]
+        if calibration is not None and not calibration.unseen(run.plan):
+            evidence.append("calibration")
+            derived = _by_model(run, calibration, profiled=run.shares is not None)
+        else:
+            evidence.append("other rows")
+            derived = _by_peers(row, rows, shares)
+        # of what the measured terms leave
+        left, wanted = max(0.0, 1 - sum(shares.values())), sum(derived.values())
+        shares |= {
+            term: share * min(1.0, left / wanted) for term, share in derived.items() if wanted
+        }
+    shares = {term: share for term, share in shares.items() if share > 0}
+    if (whole := sum(shares.values())) > 1:
+        shares = {term: share / whole for term, share in shares.items()}
     shares["computation"] = max(0.0, 1 - sum(shares.values()))
     # of two that are as large, the one that can be changed
     binding = max(shares, key=lambda term: (round(shares[term], 2), term != "computation"))
@@ -111,13 +118,15 @@ def _explained(
     )
 
 
-def _other_programs(run: RunFigures) -> float:
-    """Part of the workers' processor time that other programs took from them."""
+def _other_programs(run: RunFigures, waits: float) -> float:
+    """Part of the workers' processor time that other programs took from them; a worker wants none
+    for the part of its time in which it waits."""
     cores = _cores(run)
     wanted = run.workers * int(run.plan["spec"]["resources"]["cpus_per_worker"])
     if run.plan["device"] != "cpu" or cores is None or run.other_cores is None:
         return 0.0
-    return max(0.0, wanted + run.other_cores - cores) / wanted if run.other_cores > 0.1 else 0.0
+    lacking = wanted * (1 - waits) + run.other_cores - cores
+    return max(0.0, lacking) / wanted if run.other_cores > 0.1 else 0.0
 
 
 def _cores(run: RunFigures) -> int | None:
@@ -153,15 +162,17 @@ def _by_peers(row: Row, rows: Sequence[Row], known: Mapping[Term, float]) -> dic
     """From rows that differ in one key: a step's overhead by its batch, and what is lost to the
     baseline with fewer workers."""
     found: dict[Term, float] = {}
-    steps = _steps_by_batch(row, rows)
-    own = row.global_batch / row.workers
-    if len(steps) > 1:
-        largest = max(steps)
-        if largest > own:
-            each = (steps[largest] - steps[own]) / (largest - own)
-            found["overhead of a step"] = max(0.0, 1 - max(0.0, each) * own / steps[own])
     if row.efficiency is not None and not row.is_baseline and "exposed communication" not in known:
         found["exposed communication"] = max(0.0, 1 - row.efficiency.value)
+    steps = _steps_by_batch(row, rows)
+    own = row.global_batch / row.workers
+    largest = max(steps)
+    if largest > own:
+        each = (steps[largest] - steps[own]) / (largest - own)
+        fixed = 1 - max(0.0, each) * own / steps[own]
+        # a step communicates as much for few images as for many, too
+        sent = max(known.get("exposed communication", 0.0), found.get("exposed communication", 0.0))
+        found["overhead of a step"] = max(0.0, fixed - sent)
     return found
 
 
