@@ -19,25 +19,30 @@ LOADED = {"deepspeed": DEEPSPEED}
 """Framework -> what takes long to import; Horovod does not, and torch is there anyway."""
 
 
-def found_by(framework: str, workers: int, worker: str, request: Any) -> list[Any]:
+def found_by(
+    framework: str, workers: int, worker: str, request: Any, timeout_s: float = 240
+) -> list[Any]:
     """What each rank found; skips the calling test where the framework is missing.
 
     A launch that fails is not made again, but fails each test that asks for it.
     """
     if framework in ("horovod", "deepspeed"):
         require(framework)
-    found, failure = _launched(framework, workers, worker, json.dumps(request))
+    found, failure = _launched(framework, workers, worker, json.dumps(request), timeout_s)
     assert not failure, failure
     return found
 
 
 @functools.cache
-def _launched(framework: str, workers: int, worker: str, request: str) -> tuple[list[Any], str]:
+def _launched(
+    framework: str, workers: int, worker: str, request: str, timeout_s: float
+) -> tuple[list[Any], str]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "found"
         module = f"tests.contract.{worker}"
         try:
-            ranks(workers, module, request, file, loaded=LOADED.get(framework, ()))
+            loaded = LOADED.get(framework, ())
+            ranks(workers, module, request, file, loaded=loaded, timeout_s=timeout_s)
         except AssertionError as error:
             return [], str(error)
         return [json.loads(Path(f"{file}.{rank}").read_text()) for rank in range(workers)], ""

@@ -47,8 +47,8 @@ LAUNCHES: list[tuple[Launch, bool]] = [
     ((2, ("resnet20",), TWO), False),
     ((2, NETWORKS[1:], {name: TWO[name] for name in ("gpipe", "1f1b", "pipedream")}), False),
     ((2, NETWORKS[1:], {n: v for n, v in TWO.items() if n not in ("gpipe", "1f1b")}), True),
-    ((4, NETWORKS, pipelines(4, 1)), True),
-    ((4, NETWORKS, pipelines(2, 2)), True),
+    *(((4, (network,), pipelines(4, 1)), True) for network in NETWORKS),
+    *(((4, (network,), pipelines(2, 2)), True) for network in NETWORKS),
     (
         (
             4,
@@ -72,7 +72,10 @@ LAUNCHES: list[tuple[Launch, bool]] = [
 def found(launch: Launch, key: str) -> list[dict[str, float]]:
     workers, networks, options = launch
     request = {"pipelines": options, "networks": networks, "gate": networks[0] == "resnet20"}
-    return [each[key] for each in found_by("pipeline", workers, "pipeline_worker", request)]
+    limit_s = 240 if workers == 2 else 1100
+    return [
+        each[key] for each in found_by("pipeline", workers, "pipeline_worker", request, limit_s)
+    ]
 
 
 def cases(gate: bool) -> list[Any]:
@@ -82,7 +85,7 @@ def cases(gate: bool) -> list[Any]:
             name,
             network,
             id=f"{launch[0]} workers {name} {network}",
-            marks=[pytest.mark.thorough] if thorough else [],
+            marks=[pytest.mark.thorough, pytest.mark.timeout(1200)] if thorough else [],
         )
         for launch, thorough in LAUNCHES
         for name in launch[2]

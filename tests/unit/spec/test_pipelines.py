@@ -1,0 +1,48 @@
+"""Options of pipelines that cannot be executed are refused, with what would do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from raysuite.spec.strategies import PipelineOptions
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"stages": 3, "partition": [1, 2]}, "3 numbers"),
+        ({"schedule": "interleaved_1f1b", "stages": 4}, "2 or more chunks"),
+        ({"schedule": "interleaved_1f1b", "stages": 5, "chunks": 2}, "multiple of chunks"),
+        ({"schedule": "interleaved_1f1b", "stages": 6, "chunks": 2}, "3 would do"),
+        ({"chunks": 2}, "1f1b has one"),
+        ({"replicas": [2, 1]}, "the schedule is 1f1b"),
+        ({"schedule": "pipedream", "replicas": [2, 1, 1]}, "2 numbers"),
+        ({"schedule": "pipedream", "replicas": [3, 2], "micro_batches": 4}, "multiple of 6"),
+        ({"schedule": "pipedream", "replicas": [3, 1], "vertical_sync": True}, "without replicas"),
+        ({"vertical_sync": True}, "of schedule pipedream"),
+        ({"schedule": "pipedream", "recompute": True}, "set it false"),
+        ({"schedule": "pipedream_2bw", "stages": 5}, "at least as many as the 5 stages"),
+    ],
+)
+def test_refused(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValidationError, match=told):
+        PipelineOptions.model_validate(given)
+
+
+def test_micro_batches_of_pipedream_follow_the_replicas() -> None:
+    def micro_batches(**given: Any) -> int:
+        return PipelineOptions.model_validate(given).micro_batches
+
+    assert micro_batches() == 4
+    assert micro_batches(schedule="pipedream") == 1
+    assert micro_batches(schedule="pipedream", replicas=[3, 2]) == 6
+    assert micro_batches(schedule="pipedream", micro_batches=2) == 2
+    options = PipelineOptions.model_validate({"schedule": "pipedream", "replicas": [3, 1]})
+    assert options.model_workers == 4
+    assert PipelineOptions.model_validate(options.model_dump()) == options
+    # what was written by an earlier version, and keeps the ids of its runs
+    plain = {"name": "pipeline", "schedule": "1f1b", "stages": 2, "micro_batches": 4}
+    assert PipelineOptions().model_dump() == {**plain, "partition": "auto"}
