@@ -3,39 +3,82 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
-from raysuite.records import Row, RunFigures
+from raysuite.records import Ratio, Row, RunFigures, Stat
 from raysuite.report import text
 from raysuite.report.against import Comparison, line_data
 from raysuite.report.against_sheets import comparison_sheets
 from raysuite.report.data import finite
-from raysuite.report.latex import latex
+from raysuite.report.facets import shared, telling, written
+from raysuite.report.latex import latex, latex_text
 from raysuite.report.provenance import provenance_sheets
 from raysuite.report.sheet import Sheet, csv_lines, csv_sheet, markdown_sheet
 from raysuite.report.summary import repeats_note
-from raysuite.report.tables import columns
 
 MOST_BASELINES = 4
 """Baselines that a note names one by one."""
 
 
-def rows_sheet(rows: Sequence[Row]) -> Sheet:
-    """The table of variants."""
-    shown = columns(rows)
-    return Sheet(
-        name="rows",
-        title="One line per variant: mean over its repeats",
-        header=tuple(column.title for column in shown),
-        cells=tuple(tuple(column.write(row) for column in shown) for row in rows),
-        numbers=frozenset(column.title for column in shown if column.number),
-        notes=(
-            "Images/s over all workers, warm-up excluded; memory of the worker that had most.",
-            repeats_note(rows),
-            *_baselines(rows),
-        ),
+def rows_latex(rows: Sequence[Row]) -> str:
+    """The table of variants that fits a column of a paper: chosen figures, names without what all
+    rows share, half the width of the 95 % interval in parentheses, as siunitx writes it."""
+    names = [name for name in telling(rows) if name != "workers"]
+    cells = []
+    for row in rows:
+        figures = (
+            (row.throughput, 1.0, 0),
+            (None if row.is_baseline else row.speed_up, 1.0, 2),
+            (None if row.is_baseline else row.efficiency, 1.0, 2),
+            (row.final_accuracy, 100.0, 1),
+        )
+        name = written(row, names) or shared([row], ("strategy", "loader"))
+        numbers = (_num(figure, scale, digits) for figure, scale, digits in figures)
+        cells.append(" & ".join((latex_text(name), str(row.workers), *numbers)) + r" \\")
+    notes = (
+        "W: workers; S: speed-up; E: parallel efficiency; Acc.: validation accuracy after the last "
+        "epoch. In parentheses: half the width of the 95 % confidence interval, in units of the "
+        "last digit.",
+        "Images/s over all workers, warm-up excluded.",
+        repeats_note(rows),
+        *_baselines(rows),
     )
+    head = r"Variant & W & {Images/s} & {S} & {E} & {Acc.\,/\,\%} \\"
+    name_column = r">{\raggedright\arraybackslash}p{0.33\columnwidth}"
+    return "\n".join(
+        [
+            r"% \usepackage{booktabs}  \usepackage{array}  \usepackage{siunitx}",
+            r"\begin{table}",
+            r"  \centering\footnotesize\setlength{\tabcolsep}{3pt}",
+            r"  \caption{Means over the repeats of each variant}",
+            r"  \label{tab:rows}",
+            rf"  \begin{{tabular}}{{@{{}}{name_column}rrrrr@{{}}}}",
+            r"    \toprule",
+            f"    {head}",
+            r"    \midrule",
+            *(f"    {line}" for line in cells),
+            r"    \bottomrule",
+            r"  \end{tabular}",
+            r"  \par\medskip\scriptsize\raggedright",
+            *(rf"  {latex_text(note)}\par" for note in notes),
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def _num(figure: Stat | Ratio | None, scale: float, digits: int) -> str:
+    """`\\num{1.33(2)}`; a dash where there is no figure."""
+    if figure is None:
+        return "--"
+    value = figure.mean if isinstance(figure, Stat) else figure.value
+    number = f"{value * scale:.{digits}f}"
+    if figure.low is None or figure.high is None or not math.isfinite(figure.high):
+        return rf"\num{{{number}}}"
+    half = round((figure.high - figure.low) / 2 * scale * 10**digits)
+    return rf"\num{{{number}({max(1, half)})}}"
 
 
 def _baselines(rows: Sequence[Row]) -> list[str]:
@@ -93,7 +136,7 @@ def sheet_files(
     comparison: Comparison | None,
 ) -> dict[str, str]:
     """The files of all tables but rows.csv and rows.md: their paths, and what stands in them."""
-    files = {"rows.tex": latex(rows_sheet(rows))}
+    files = {"rows.tex": rows_latex(rows)}
     others = (gate_sheet(runs), *provenance_sheets(provenance))
     for sheet in others:
         files |= files_of(sheet)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 
 import pytest
 
 from raysuite.records import make_rows, results_figures
+from raysuite.report import build
 from raysuite.report.latex import latex, latex_text
 from raysuite.report.sheet import Sheet, csv_sheet, markdown_sheet
-from raysuite.report.sheets import gate_sheet, rows_sheet
+from raysuite.report.sheets import gate_sheet, rows_latex
 from tests.fake_results import write_results
 
 EVIL = r"50 % of_it & #1 {a} \x ~^ $5 <b> | [1] * -- – ± ·"
@@ -37,25 +40,54 @@ def test_a_line_that_begins_with_a_bracket_is_no_option_of_the_line_before():
     assert [line.strip() for line in lines] == [r"a & 1 \\", r"{[}2{]} & 3 \\"]
 
 
-@pytest.mark.parametrize("make", ["rows", "gate"])
-def test_every_line_has_every_column(tmp_path, make):
+def test_every_line_has_every_column(tmp_path):
     runs = results_figures(write_results(tmp_path, repeats=2, missing=[3]))
-    made = rows_sheet(make_rows(runs)) if make == "rows" else gate_sheet(runs)
-    written = latex(made)
-    lines = body(written)
-    assert len(lines) == len(made.cells) == (12 if make == "rows" else 24)
-    for line in lines:
-        assert len(re.findall(r"(?<!\\)&", line)) == len(made.header) - 1
-        assert line.endswith(r"\\")
-    assert written.count("{") - written.count(r"\{") == written.count("}") - written.count(r"\}")
-    assert all(command in written for command in (r"\toprule", r"\caption{", r"\label{tab:"))
+    for written, lines, columns in (
+        (rows_latex(make_rows(runs)), 12, 6),
+        (latex(gate_sheet(runs)), 24, 8),
+    ):
+        found = body(written)
+        assert len(found) == lines
+        for line in found:
+            assert len(re.findall(r"(?<!\\)&", line)) == columns - 1
+            assert line.endswith(r"\\")
+        opened, closed = (written.count(mark) - written.count(f"\\{mark}") for mark in ("{", "}"))
+        assert opened == closed
+        assert all(command in written for command in (r"\toprule", r"\caption{", r"\label{tab:"))
 
 
 def test_notes_name_baseline_repeats_and_intervals(tmp_path):
     rows = make_rows(results_figures(write_results(tmp_path, repeats=2)), "ddp · native · 1 worker")
-    written = latex(rows_sheet(rows))
+    written = rows_latex(rows)
     assert r"against ddp $\cdot$ native $\cdot$ 1 worker" in written
-    assert r"2 repeats; {[} {]} are 95 \% confidence intervals" in written
+    assert "2 repeats" in written
+    first, *_, last = body(written)
+    assert re.fullmatch(r"\s*ddp \$\\cdot\$ native & 1 & \\num\{\d+\(\d+\)\} & -- & -- & .*", first)
+    assert last.count(r"\num{") == 4
+
+
+PAPER = r"""
+\documentclass[twocolumn]{article}
+\usepackage{booktabs}\usepackage{array}\usepackage{siunitx}\usepackage{graphicx}
+\usepackage[T1]{fontenc}
+\begin{document}
+\input{rows.tex}
+\begin{figure}\includegraphics[width=\columnwidth]{plots/throughput.pdf}\caption{a}\end{figure}
+\begin{figure}\includegraphics[width=\columnwidth]{plots/accuracy.pdf}\caption{b}\end{figure}
+\end{document}
+"""
+
+
+@pytest.mark.thorough
+def test_a_two_column_paper_has_no_overfull_box(tmp_path):
+    if shutil.which("pdflatex") is None:
+        pytest.skip("no pdflatex")
+    build(write_results(tmp_path, repeats=3))
+    (tmp_path / "paper.tex").write_text(PAPER, "utf-8")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "Overfull" not in done.stdout
 
 
 def test_csv_and_markdown_have_the_same_cells():
