@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -21,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import typer
 
+from raysuite import __version__
 from raysuite.cli import console
 from raysuite.cli.console import print_text
 from raysuite.cli.progress import LiveView, Progress
@@ -40,7 +43,16 @@ from raysuite.errors import RaysuiteError, UserError
 from raysuite.plan.space import count
 from raysuite.plan.sweep import check_retry, create_sweep, latest_sweep, sweep_document
 from raysuite.plan.trials import check_space
-from raysuite.records import STOPPED, BatchFound, Journal, Results, RunFailed, RunFinished
+from raysuite.records import (
+    STOPPED,
+    BatchFound,
+    Journal,
+    Results,
+    RunFailed,
+    RunFinished,
+    results_figures,
+)
+from raysuite.records.schema import SCHEMA
 from raysuite.records.sweep import trials
 from raysuite.spec import Document, parse_document, read_document
 from raysuite.spec.document import set_key
@@ -650,6 +662,18 @@ class SweepWork(Work):
         return not any(trial.counts for trial in trials(self.results))
 
 
+def first_line(results: Results) -> str:
+    """The first line of `--json`: where everything lies, and which version writes it."""
+    known = {"version": __version__, "record_schema": SCHEMA}
+    return json.dumps({"kind": "results", "folder": str(results.folder), **known})
+
+
+def last_line(results: Results) -> str:
+    """The last line of `--json`: how many runs ended how."""
+    counts = Counter(run.status for run in results_figures(results))
+    return json.dumps({"kind": "summary", "folder": str(results.folder), "runs": dict(counts)})
+
+
 def drive(request: Request) -> None:
     """Carry out a request. Raises UserError, and Exit with 1 where a run failed or no trial gave a
     result, with 75 where it was stopped."""
@@ -679,12 +703,16 @@ def drive(request: Request) -> None:
                 results.add_command(request.command())
                 if not request.silent:
                     print_text(f"results: {results.folder}")
+                if request.as_json:
+                    print_text(first_line(results))
                 with timings.phase("runs"):
                     stop = _execute(work, capacity, tracking, watch)
                 timings.split_runs(results, began)
                 timings.write(results)
                 if stop is not None:
                     kept.close()
+                    if request.as_json:
+                        print_text(last_line(results))
                     raise typer.Exit(say_stopped(request.verb, results, stop, tracking))
                 with timings.phase("report"), ending(joined):
                     write_report(results, request)
@@ -697,6 +725,8 @@ def drive(request: Request) -> None:
             say_how_to_go_on(request.verb, work.opened)
         raise
     timings.write(results)
+    if request.as_json:
+        print_text(last_line(results))
     for line in () if request.silent else work.remarks:
         print_text(line)
     if request.timings:

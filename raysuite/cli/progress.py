@@ -41,6 +41,7 @@ from raysuite.records import (
     run_figures,
 )
 from raysuite.records.live import LivePosition, live_file, live_position
+from raysuite.records.schema import json_line
 from raysuite.units import human_seconds
 
 # Journals read as they grow: each byte once.
@@ -128,7 +129,7 @@ class LiveView(ABC):
 
     def _write_json(self, record: Record) -> None:
         """A Record as a line; not through rich, which would wrap it."""
-        self._console.file.write(record.model_dump_json() + "\n")
+        self._console.file.write(json_line(record) + "\n")
         self._console.file.flush()
 
     def _write(self, line: Text) -> None:

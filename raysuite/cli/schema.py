@@ -91,6 +91,9 @@ def schema(
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Print tables for people instead.")
     ] = False,
+    records: Annotated[
+        bool, typer.Option("--records", help="Of a line of a journal and of --json instead.")
+    ] = False,
 ) -> None:
     """Print the JSON Schema of a spec, with which an editor completes and checks it.
 
@@ -98,8 +101,14 @@ def schema(
     Examples:
       raysuite schema > spec.schema.json
       raysuite schema --markdown
+      raysuite schema --records > records.schema.json
     """
+    from raysuite.records.schema import record_schema
     from raysuite.spec import spec_schema
+
+    if records:
+        print_text(json.dumps(record_schema(), indent=2))
+        return
 
     content = spec_schema()
     print_text(spec_tables(content) if markdown else json.dumps(content, indent=2))

@@ -5,9 +5,11 @@ Times are seconds; `time` is the wall clock in seconds since 1970 (UTC). Memory 
 
 from __future__ import annotations
 
+import json
+import math
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
 from raysuite.records.base import RecordBase
 from raysuite.records.batches import BatchFound
@@ -15,11 +17,16 @@ from raysuite.records.ends import RunFailed, RunFinished, RunPruned, RunStopped
 from raysuite.records.judged import RunJudged
 from raysuite.records.power import PowerUse
 
+SCHEMA = 1
+"""Version of the Records; it grows when a reader of the last one would stumble."""
+
 
 class RunStarted(RecordBase):
     """A run begins, or is resumed."""
 
     kind: Literal["run_started"] = "run_started"
+    record_schema: int = 0
+    """Version of this journal's schema; 0 in journals from before it was written."""
     plan: dict[str, Any]
     """The RunPlan, whole."""
     environment: dict[str, Any]
@@ -315,3 +322,23 @@ Record = Annotated[
     | RunJudged,
     Field(discriminator="kind"),
 ]
+
+
+def record_schema() -> dict[str, Any]:
+    """The JSON Schema of a line of a journal, and of `--json`."""
+    schema: dict[str, Any] = TypeAdapter(Record).json_schema()
+    return {"title": f"Records of raysuite, version {SCHEMA}", **schema}
+
+
+def json_line(record: RecordBase) -> str:
+    """A Record as valid JSON, which knows no NaN: null stands for it. A journal keeps NaN."""
+    return json.dumps(finite(record.model_dump(mode="json")), ensure_ascii=False)
+
+
+def finite(data: Any) -> Any:
+    """The same data with None for numbers that JSON does not know."""
+    if isinstance(data, dict):
+        return {key: finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data

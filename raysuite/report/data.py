@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from raysuite.records import Ratio, Row, RunFigures, Stat
 from raysuite.records.metrics import METRICS
 from raysuite.records.names import block_name
+from raysuite.records.schema import finite as finite
 from raysuite.records.statistics import LEVEL, outlying
 
 
@@ -142,12 +142,3 @@ def _ratio(figure: Ratio | None) -> dict[str, Any]:
     if figure is None:
         return {"value": None, "low": None, "high": None}
     return {"value": figure.value, "low": figure.low, "high": figure.high}
-
-
-def finite(data: Any) -> Any:
-    """The same data with None for numbers that JSON does not know."""
-    if isinstance(data, dict):
-        return {key: finite(value) for key, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [finite(value) for value in data]
-    return None if isinstance(data, float) and not math.isfinite(data) else data

@@ -19,6 +19,7 @@ from raysuite.parallel.base import World
 from raysuite.parallel.comm import Comm
 from raysuite.plan import RunPlan
 from raysuite.records import Record, RunFailed, RunFinished, RunPruned, RunStarted, RunStopped
+from raysuite.records.schema import SCHEMA
 from raysuite.train import gate
 from raysuite.train.building import set_torch
 from raysuite.train.costs import run_costs
@@ -99,6 +100,7 @@ def execute(
                     loop.load(resume)
         yield RunStarted(
             run_id=plan.run_id,
+            record_schema=SCHEMA,
             plan=plan.model_dump(mode="json"),
             environment=facts,
             first_epoch=loop.epoch if loop else 0,

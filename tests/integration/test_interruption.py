@@ -277,7 +277,8 @@ def test_the_others_go_on(killed):
 @pytest.mark.thorough
 def test_json_is_a_record_a_line(killed):
     command, results = killed
-    printed = [json.loads(line) for line in command.stdout.splitlines()]
+    first, *printed, last = [json.loads(line) for line in command.stdout.splitlines()]
+    assert (first["kind"], last["kind"]) == ("results", "summary")
     written = [
         json.loads(r.model_dump_json()) for i in run_ids(results) for r in results.records(i)
     ]
