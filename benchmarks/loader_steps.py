@@ -16,8 +16,7 @@ from raysuite.data.decoders import cut_from, decode_whole
 from raysuite.data.formats import open_source
 from raysuite.data.pixels import cut_out, decode, fit
 from raysuite.data.reading import Read, read
-from raysuite.data.rendering import Rendering
-from raysuite.data.resizing import fit_into
+from raysuite.data.rendering import Rendering, fit_into
 
 _Way = Callable[[Read, NDArray[np.float32]], None]
 

@@ -79,7 +79,7 @@ _NICENESS = 10
 
 
 class Tracking:
-    """MLflow, fed from the journals; an outage is told once."""
+    """MLflow, fed from the journals; an outage is reported once."""
 
     def __init__(self, uri: str | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._uri, self._clock = uri, clock
@@ -153,7 +153,7 @@ class Tracking:
         self._told = bool(outage)
 
     def register(self, results: Results, silent: bool) -> None:
-        """Register a sweep's best network; why there is none is told, and no more comes of it."""
+        """Register a sweep's best network; why there is none is printed, and is no failure."""
         from raysuite.cli.register import register_best
 
         try:
@@ -254,17 +254,19 @@ class Request:
         return (*words, "--stop-within", f"{self.stop_within_s:g}")
 
 
-def hint(verb: Verb, results: Results) -> str:
+def resume_command(verb: Verb, results: Results) -> str:
     """The command that resumes what was interrupted, from whichever folder and spec it began."""
     return f"raysuite {verb} --resume-from {shlex.quote(str(results.folder))}"
 
 
-def say_how_to_go_on(verb: Verb, results: Results) -> None:
+def print_how_to_resume(verb: Verb, results: Results) -> None:
     """After Ctrl-C."""
-    print_text(f"what has finished is kept; resume with: {hint(verb, results)}", error=True)
+    print_text(
+        f"what has finished is kept; resume with: {resume_command(verb, results)}", error=True
+    )
 
 
-def say_what_changed(results: Results, document: Document) -> None:
+def print_what_changed(results: Results, document: Document) -> None:
     """Where the spec was edited since the results began: what is on record is resumed."""
     file = results.folder / "spec.yaml"
     then = _flat(parse_document(file.read_text("utf-8"), str(file)).data)
@@ -336,11 +338,11 @@ def registered(
         forget()
 
 
-def say_stopped(verb: Verb, results: Results, stop: Stop, tracking: Tracking | None) -> int:
+def print_stopped(verb: Verb, results: Results, stop: Stop, tracking: Tracking | None) -> int:
     """Say how to resume; the exit code."""
     if tracking and (stop.deadline is None or time.time() + _SYNC_S < stop.deadline):
         tracking.sync(results, "KILLED")
-    words = f"stopped ({STOPPED[stop.reason]}); resume with: {hint(verb, results)}"
+    words = f"stopped ({STOPPED[stop.reason]}); resume with: {resume_command(verb, results)}"
     print_text(words, error=True)
     return os.EX_TEMPFAIL
 
@@ -351,7 +353,7 @@ def say_stopped(verb: Verb, results: Results, stop: Stop, tracking: Tracking | N
 def search_batches(
     plans: Sequence[RunPlan], folder: Path, nodes: int, watch: StopWatch, silent: bool
 ) -> Decision:
-    """What `orchestrate.batches.decide` finds; what is tried is told on stderr."""
+    """What `orchestrate.batches.decide` finds; what is tried is printed on stderr."""
     from raysuite.orchestrate.batches import decide
     from raysuite.orchestrate.suite import Listener
 
@@ -361,14 +363,14 @@ def search_batches(
 
     if any(plan.undecided for plan in plans):
         say("finding by trial what the spec leaves to auto")
-    hear = Listener(
+    listener = Listener(
         poll=lambda: None,
         between=None,
         say=say,
         added=lambda plan: None,
         asked_to_stop=watch.asked,
     )
-    decision = decide(plans, folder, nodes, hear)
+    decision = decide(plans, folder, nodes, listener)
     if decision.stop is not None:
         why = STOPPED[decision.stop.reason]
         print_text(f"stopped ({why}) before the batch was found: nothing is kept", error=True)
@@ -537,7 +539,7 @@ class SuiteWork(Work):
             self.plans = make_plans(self.document, gpus_before(request.address))
             if request.resume:
                 self.opened = suite.latest(self.plans[0].spec.name, request.root)
-                say_what_changed(self.opened, self.document)
+                print_what_changed(self.opened, self.document)
         if self.opened is not None:
             self.plans = suite.planned(self.opened)
         if not request.silent:
@@ -611,7 +613,7 @@ class SweepWork(Work):
             read_search(self.document)
             if request.resume:
                 self.opened = latest_sweep(self.document, request.root)
-                say_what_changed(self.opened, self.document)
+                print_what_changed(self.opened, self.document)
         self.is_resumed = self.opened is not None
         if self.opened is not None:
             self.document = sweep_document(self.opened)  # as it began
@@ -713,7 +715,7 @@ def drive(request: Request) -> None:
                     kept.close()
                     if request.as_json:
                         print_text(last_line(results))
-                    raise typer.Exit(say_stopped(request.verb, results, stop, tracking))
+                    raise typer.Exit(print_stopped(request.verb, results, stop, tracking))
                 with timings.phase("report"), ending(joined):
                     write_report(results, request)
             if tracking:
@@ -722,7 +724,7 @@ def drive(request: Request) -> None:
                     work.publish(tracking)
     except KeyboardInterrupt:
         if work.opened is not None:
-            say_how_to_go_on(request.verb, work.opened)
+            print_how_to_resume(request.verb, work.opened)
         raise
     timings.write(results)
     if request.as_json:

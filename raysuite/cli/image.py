@@ -134,7 +134,7 @@ def build(
 
         built = build(order, say)
         if sign is not None:
-            from raysuite.images.verify import sign_image
+            from raysuite.images.inspect import sign_image
 
             sign_image(built.path, sign)
     if as_json:
@@ -204,7 +204,7 @@ def verify(
       raysuite image verify raysuite.sif
       raysuite image verify raysuite.sif --key site-public.pem --no-test
     """
-    from raysuite.images import verify as checks
+    from raysuite.images import inspect as checks
     from raysuite.images.build import checkout
 
     with stderr().status("reading the image"):

@@ -1,4 +1,4 @@
-"""Suites under way on a cluster, so that a head that is started again takes them up.
+"""Suites under way on a cluster, so that a head that is started again resumes them.
 
 FOLDER/suites/ID.json   a suite that began there, until it ended
 RESULTS/driver.lock     held by the one process that writes into that results folder
@@ -57,9 +57,9 @@ class Suite(File):
     """The id under which it was submitted to Ray, by a person rather than by a head."""
     began: float = Field(default_factory=time.time)
     reached: int = 0
-    """How far it was when it was registered, or last taken up."""
+    """How far it was when it was registered, or last resumed."""
     in_vain: int = 0
-    """Times that it was taken up since it was so far."""
+    """Times that it was resumed since it was so far."""
 
 
 @dataclass(frozen=True)

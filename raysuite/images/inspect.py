@@ -1,4 +1,4 @@
-"""What an image says about itself: its labels, and the facts that its build left inside."""
+"""What an image says about itself, and whether it is as it should be: signed, of this recipe."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from raysuite.errors import UserError
-from raysuite.images.engine import asked
+from raysuite.images.engine import EngineError, asked
 from raysuite.images.exec_line import checked_image
-from raysuite.images.recipe import FACTS
+from raysuite.images.layers import Choice, Variant
+from raysuite.images.recipe import FACTS, digest
 
 
 @dataclass(frozen=True)
@@ -50,3 +51,51 @@ def describe(image: Path) -> Description:
         facts=json.loads(inside.stdout),
         labels=attributes.get("labels") or {},
     )
+
+
+@dataclass(frozen=True)
+class Check:
+    """One question about an image, and its answer."""
+
+    name: str
+    passed: bool
+    note: str
+
+
+def sign_image(image: Path, key: Path) -> None:
+    """Sign with a private key (PEM). Raises EngineError where Apptainer refuses."""
+    done = asked("sign", "--key", str(key.absolute()), image_path(image))
+    if done.returncode:
+        raise EngineError(f"apptainer sign: {done.stderr.strip()}")
+
+
+def signature(image: Path, key: Path | None) -> Check:
+    """Whether the image is unchanged since it was signed by `key` (PEM), or by a known PGP key."""
+    if key is not None and not key.is_file():
+        raise UserError(f"the key {key} is not there; give the public half, as PEM")
+    how = ["--local"] if key is None else ["--key", str(key.absolute())]
+    done = asked("verify", *how, image_path(image))
+    said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+    if done.returncode:
+        return Check("signature", False, said[-1] if said else "apptainer refuses it")
+    by = "a key of this machine's keyring" if key is None else str(key)
+    return Check("signature", True, f"by {by}")
+
+
+def recipe(image: Path, root: Path) -> Check:
+    """Whether the checkout `root` would build the same image: recipe, lock and scripts."""
+    facts = describe(image).facts
+    choice = Choice(Variant(facts["variant"]), extras=tuple(facts["extras"]), arch=facts["arch"])
+    wanted = digest(choice, root)
+    if facts["digest"] == wanted:
+        return Check("recipe", True, f"digest {wanted[:16]}, as this checkout's")
+    note = f"digest {facts['digest'][:16]}, and this checkout's is {wanted[:16]}: build it anew"
+    return Check("recipe", False, note)
+
+
+def test(image: Path) -> Check:
+    """The image's own %test: every part that it names is imported."""
+    done = asked("--quiet", "test", "--no-eval", image_path(image))
+    lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    note = ", ".join(lines) if not done.returncode else "; ".join(lines[-3:])
+    return Check("test", not done.returncode, note)

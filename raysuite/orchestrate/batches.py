@@ -38,7 +38,7 @@ def decide(
     plans: Sequence[RunPlan],
     root: Path,
     nodes: int,
-    hear: Listener,
+    listener: Listener,
     deadline: float | None = None,
 ) -> Decision:
     """Find the batch of every plan that is undecided, one search for those alike.
@@ -62,7 +62,7 @@ def decide(
         seconds: dict[str, float] = {}
         for group in groups(list(wishes.values()), one_node=nodes == 1):
             began = time.monotonic()
-            if stop := _search(group, folder, nodes, hear, deadline):
+            if stop := _search(group, folder, nodes, listener, deadline):
                 return Decision(list(plans), stop=stop)
             for plan in group:
                 seconds[plan.run_id] = (time.monotonic() - began) / len(group)
@@ -81,23 +81,23 @@ def decide(
 
 
 def _search(
-    group: Sequence[RunPlan], folder: Path, nodes: int, hear: Listener, deadline: float | None
+    group: Sequence[RunPlan], folder: Path, nodes: int, listener: Listener, deadline: float | None
 ) -> Stop | None:
     """Search for the batches of plans that share workers; the request that ended it, if any."""
     results = Results(folder)
-    stopping.tell(folder, None)
+    stopping.request_stop(folder, None)
     told = {plan.run_id: 0 for plan in group}
 
     def news() -> None:
         for plan in group:
             ended = tried_file(folder, plan).ended()
             for each in ended[told[plan.run_id] :]:
-                hear.say(f"{plan.title}: {each.words}")
+                listener.say(f"{plan.title}: {each.words}")
             told[plan.run_id] = len(ended)
 
     with NodeWatch(nodes) as watch:
         while left := [plan for plan in group if _goes_on(plan, folder)]:
-            if stop := hear.asked_to_stop():
+            if stop := listener.asked_to_stop():
                 return stop
             before = [len(tried_file(folder, plan).read()) for plan in left]
             for plan in left:
@@ -108,7 +108,7 @@ def _search(
             trainer = make_trainer(
                 [_once(plan) for plan in left], folder, deadline=deadline, work=_SEARCH
             )
-            error, stop = fit(trainer, results, replace(hear, poll=news), watch)
+            error, stop = fit(trainer, results, replace(listener, poll=news), watch)
             news()
             if stop is not None:
                 return stop

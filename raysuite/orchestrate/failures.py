@@ -80,9 +80,9 @@ class FailureRecorder(UserCallback):
             self._record(plan, "out_of_memory", *_first(full))
             return
         raised = {r: e for r, e in worker_exceptions.items() if isinstance(e, BrokenRunError)}
-        unwritten = {rank: error for rank, error in raised.items() if error.disk_full}
-        if unwritten:
-            raise StorageError(_first(unwritten)[0])
+        storage_error = {rank: error for rank, error in raised.items() if error.disk_full}
+        if storage_error:
+            raise StorageError(_first(storage_error)[0])
         own = {rank: error for rank, error in raised.items() if not error.peer_lost}
         if own and len(raised) == len(worker_exceptions):  # otherwise a process died as well
             self._record(plan, "error", *_first(own))

@@ -18,21 +18,21 @@ from raysuite.train.memory import ray_out_of_memory
 # Runs whose workers ended without a result: why, as the driver of their group knows it.
 
 
-def unwritten(error: Exception | None) -> Exception | None:
+def storage_error(error: Exception | None) -> Exception | None:
     """The error that Ray Train's controller ended with, where a full disk was it."""
     cause = getattr(error, "controller_failure", None)
     return cause if isinstance(cause, StorageError) or (cause and is_full(cause)) else None
 
 
-def gone(error: Exception | None) -> NodesGoneError | None:
+def nodes_gone(error: Exception | None) -> NodesGoneError | None:
     """The error that Ray Train's controller ended with, where nodes that stayed away were it."""
     cause = getattr(error, "controller_failure", None)
     return cause if isinstance(cause, NodesGoneError) else None
 
 
-def record_loss(plan: RunPlan, results: Results, error: Exception | None) -> None:
+def record_lost(plan: RunPlan, results: Results, error: Exception | None) -> None:
     """Record that a run was lost, or had no memory to start with, with Ray Train's error."""
-    missing = gone(error)
+    missing = nodes_gone(error)
     text = str(error).strip() if error else "its workers ended without a result"
     message = text.splitlines()[-1] if text else type(error).__name__
     full = next((each for each in _causes(error) if ray_out_of_memory(str(each))), None)
@@ -76,7 +76,7 @@ _RAY = "ray-train"
 
 
 @dataclass(frozen=True)
-class Leg:
+class Segment:
     """A part of a run, from one interval of a sweep to the next."""
 
     name: str
@@ -140,7 +140,7 @@ def make_trainer(
             # Ray Train takes any of its own callbacks here, and types the simplest alone
             callbacks=[FailureRecorder(plans, results, keeper), keeper],  # type: ignore[list-item]
             failure_config=FailureConfig(
-                # the recorder ends each run in time; this bounds what it does not hear of
+                # the recorder ends each run in time; this bounds what it does not see
                 max_failures=sum(plan.spec.resources.retries + 1 for plan in plans)
                 if began is None
                 else _ANY,
@@ -152,14 +152,20 @@ def make_trainer(
     )
 
 
-def work_config(plans: Sequence[RunPlan], results: Path, leg: Leg | None = None) -> dict[str, Any]:
+def work_config(
+    plans: Sequence[RunPlan], results: Path, segment: Segment | None = None
+) -> dict[str, Any]:
     """What workers are given: plans, or a part of one, as plain data."""
-    segment = leg and {"checkpoint": leg.name, "until": leg.until, "taken": leg.taken}
+    part = segment and {
+        "checkpoint": segment.name,
+        "until": segment.until,
+        "taken": segment.taken,
+    }
     return {
         "plans": [plan.model_dump(mode="json") for plan in plans],
         "results": str(results),
         "path": os.getcwd(),
-        **(segment or {}),
+        **(part or {}),
     }
 
 

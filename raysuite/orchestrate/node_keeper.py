@@ -13,7 +13,7 @@ from ray.train.v2._internal.execution.callback import ControllerCallback, Worker
 from raysuite.errors import RunError
 from raysuite.orchestrate.cluster import Capacity
 from raysuite.orchestrate.nodes import Need, NodesGoneError
-from raysuite.orchestrate.stopping import is_late, told
+from raysuite.orchestrate.stopping import is_late, requested_stop
 from raysuite.plan import RunPlan
 from raysuite.records import Results
 
@@ -78,7 +78,7 @@ class NodeKeeper(ControllerCallback, WorkerGroupCallback):
             raise NothingLeftError("all runs have ended")
         deadline = time.monotonic() + self._wait_s
         while (fit := self._need.fit(left := Capacity.now())) < self._need.workers:
-            if told(self._results) is not None:
+            if requested_stop(self._results) is not None:
                 raise StoppedWaitingError("stopped while nodes were waited for")
             self._check_deadline()
             if time.monotonic() >= deadline:
@@ -99,7 +99,7 @@ class NodeKeeper(ControllerCallback, WorkerGroupCallback):
 
         Raises LateError then, or DeadlineError.
         """
-        stop = told(self._results)
+        stop = requested_stop(self._results)
         if stop is not None and is_late(stop):
             raise LateError("the workers were asked to stop and did not in time")
         self._check_deadline()

@@ -1,6 +1,6 @@
-"""How a suite hears that it is to stop, and how its workers hear of it.
+"""Requests to stop: to the driver of a suite, and from there to its workers.
 
-The driver hears from its cluster's folder and by signals. It tells rank 0 through
+The driver reads its cluster's folder and receives signals. It notifies rank 0 through
 RESULTS/stop.json, which it has put there before the first run: on a network file system a reader
 sees what is written into a file at its next opening, but may miss for a minute that there is one.
 A single run of a sweep is ended by a file of its own, in the same way.
@@ -37,7 +37,7 @@ class StopWatch:
     """Whether this process's suite is to stop.
 
     `cluster` is the folder of the cluster that it runs in, if any; `within_s` the seconds that
-    workers have after a signal, which names no deadline. Signals are heard inside the context.
+    workers have after a signal, which names no deadline. Signals are handled inside the context.
     """
 
     def __init__(self, cluster: ClusterFolder | None, within_s: float) -> None:
@@ -80,13 +80,13 @@ class StopWatch:
         return None
 
 
-def tell(results: Path, stop: Stop | None) -> None:
+def request_stop(results: Path, stop: Stop | None) -> None:
     """Tell the workers of these results to stop; None, before the first run, not to."""
     (results / FILE).write_text(json.dumps(None if stop is None else asdict(stop)), "utf-8")
 
 
-def told(results: Path) -> Stop | None:
-    """What the driver of these results has told its workers."""
+def requested_stop(results: Path) -> Stop | None:
+    """The request of the driver of these results to its workers; None without one."""
     try:
         found = json.loads((results / FILE).read_text("utf-8"))
         if found is None or found["reason"] not in get_args(StopReason):
@@ -157,7 +157,7 @@ def prune(results: Results, run_id: str, asked: Prune | None) -> None:
 
 
 def asked_to_prune(results: Results, run_id: str) -> Prune | None:
-    """What the workers of a run have been told by `prune`."""
+    """What `prune` asked of the workers of a run."""
     file = results.journal_file(run_id).with_name(PRUNE_FILE)
     try:
         found = json.loads(file.read_text("utf-8"))

@@ -16,10 +16,10 @@ from raysuite.orchestrate import budget, stopping
 from raysuite.orchestrate.cluster import Capacity, connect
 from raysuite.orchestrate.groups import (
     checkpoint_folder,
-    gone,
     make_trainer,
-    record_loss,
-    unwritten,
+    nodes_gone,
+    record_lost,
+    storage_error,
 )
 from raysuite.orchestrate.nodes import NodeWatch, with_fewer
 from raysuite.orchestrate.preflight import lacking, too_large
@@ -30,7 +30,7 @@ from raysuite.train.stopping import Stop
 
 # Whether an error of a trainer is the end of the cluster's head.
 #
-# Its processes end one after the other, and the driver, which is one of the last, hears of it as an
+# Its processes end one after the other, and the driver, which is one of the last, sees it as an
 # actor that is unavailable.
 
 PATIENCE_S = 10.0
@@ -42,10 +42,10 @@ def check_head() -> None:
     """Raise HeadLostError where Ray's head is ending, or has ended."""
     import ray
 
-    knock(ray.get_runtime_context().gcs_address, PATIENCE_S)
+    wait_while_reachable(ray.get_runtime_context().gcs_address, PATIENCE_S)
 
 
-def knock(address: str, patience_s: float) -> None:
+def wait_while_reachable(address: str, patience_s: float) -> None:
     """Raise HeadLostError where HOST:PORT is closed, or closes within some seconds."""
     host, _, port = address.rpartition(":")
     end = time.monotonic() + patience_s
@@ -67,9 +67,9 @@ _PAUSE_EVERY_S = 60.0
 """How often runs wait for what the driver does between them, at most."""
 _ENDING_S = 20.0
 """How long Ray may take to end workers that did not stop in time."""
-_LEAVING_S = 3.0
+_SHUTDOWN_S = 3.0
 """How long what is asked to leave may take for it."""
-_unheard: list[list[BaseException]] = []
+_abandoned: list[list[BaseException]] = []
 """What ends threads that are no longer waited for, kept to this process's end: it refers to Ray's
 objects, and whoever lets go of one while Ray shuts down has the process ended, with code 1."""
 
@@ -139,7 +139,7 @@ def forget_failures(plans: Sequence[RunPlan], results: Results) -> None:
 
 @dataclass(frozen=True)
 class Listener:
-    """Who hears of a suite while it continues."""
+    """Callbacks of a suite or a sweep under way."""
 
     poll: Callable[[], None]
     """About twice a second while runs are under way."""
@@ -153,16 +153,16 @@ class Listener:
     """About twice a second."""
 
 
-def run(plans: Sequence[RunPlan], results: Results, nodes: int, hear: Listener) -> Stop | None:
+def run(plans: Sequence[RunPlan], results: Results, nodes: int, listener: Listener) -> Stop | None:
     """Run what has not finished yet; the request that stopped it, if one did before the end.
 
     A group whose workers cannot be kept alive has its unfinished runs recorded as lost, and the
     next group continues. `nodes`: how many the cluster had at the beginning.
     """
-    stopping.tell(results.folder, None)
+    stopping.request_stop(results.folder, None)
     count = len(plans)
     pending = deque(groups(plans, one_node=nodes == 1))
-    hear = _with_pauses(hear, results)
+    listener = _with_pauses(listener, results)
     gave_up_at: Capacity | None = None
     with NodeWatch(nodes) as watch:
         while pending:
@@ -170,48 +170,50 @@ def run(plans: Sequence[RunPlan], results: Results, nodes: int, hear: Listener) 
             unfinished = _unfinished(group, results)
             if not unfinished:
                 continue
-            if stop := hear.asked_to_stop():
+            if stop := listener.asked_to_stop():
                 return stop
             # where nothing came back the last time, and nothing has since, it is not waited for
             patience = 0.0 if gave_up_at is not None and Capacity.now() == gave_up_at else None
-            error, stop = fit(make_trainer(group, results.folder, patience), results, hear, watch)
-            hear.poll()
+            error, stop = fit(
+                make_trainer(group, results.folder, patience), results, listener, watch
+            )
+            listener.poll()
             if stop is not None:
                 left = _unfinished([plan for each in (group, *pending) for plan in each], results)
                 return stop if left else None
-            if full := unwritten(error):
+            if full := storage_error(error):
                 raise StorageError(str(full)) from error
-            missing = gone(error)
+            missing = nodes_gone(error)
             if missing is None and _unfinished(unfinished, results):
                 check_head()
             gave_up_at = Capacity.now() if missing else None
             fewer: list[RunPlan] = []
             for plan in _unfinished(unfinished, results):
-                record_loss(plan, results, error)
+                record_lost(plan, results, error)
                 made = with_fewer(plan, count + len(fewer)) if missing else None
                 if made is not None:
                     fewer.append(made)
                     results.add_plan(made.model_dump(mode="json"))
-                    hear.added(made)
+                    listener.added(made)
             count += len(fewer)
             pending.extend(groups(fewer, one_node=nodes == 1))
-            hear.poll()
-            if hear.between is not None and pending:
-                hear.between()
+            listener.poll()
+            if listener.between is not None and pending:
+                listener.between()
     return None
 
 
-def _with_pauses(hear: Listener, results: Results) -> Listener:
-    between = hear.between
+def _with_pauses(listener: Listener, results: Results) -> Listener:
+    between = listener.between
     if between is None:
-        return hear
+        return listener
     pauses = stopping.Pauses(results.folder, _PAUSE_EVERY_S)
 
     def poll() -> None:
-        hear.poll()
+        listener.poll()
         pauses.poll(between)
 
-    return replace(hear, poll=poll)
+    return replace(listener, poll=poll)
 
 
 def _unfinished(plans: Sequence[RunPlan], results: Results) -> list[RunPlan]:
@@ -226,9 +228,9 @@ def _unfinished(plans: Sequence[RunPlan], results: Results) -> list[RunPlan]:
 def fit(
     work: Any,
     results: Results,
-    hear: Listener,
+    listener: Listener,
     watch: NodeWatch,
-    leave: Callable[[], None] | None = None,
+    shut_down: Callable[[], None] | None = None,
 ) -> tuple[Exception | None, Stop | None]:
     """Run a trainer, or a tuner, to its end: the error that ended it, and the request to stop, if
     any.
@@ -257,22 +259,22 @@ def fit(
     try:
         while not over:
             over = is_over.wait(_POLL_SECONDS)
-            hear.poll()
+            listener.poll()
             for line in watch.news():
-                hear.say(line)
-            if stop is None and (stop := hear.asked_to_stop()):
-                stopping.tell(results.folder, stop)
+                listener.say(line)
+            if stop is None and (stop := listener.asked_to_stop()):
+                stopping.request_stop(results.folder, stop)
             if stop and late_at is None and stopping.is_late(stop):
                 late_at = time.monotonic()
-                hear.say("the workers did not stop in time: their last checkpoint counts")
+                listener.say("the workers did not stop in time: their last checkpoint counts")
             if late_at is not None and time.monotonic() > late_at + _ENDING_S:
                 break
     finally:
-        if leave is not None:
-            leave()
-            is_over.wait(_LEAVING_S)
+        if shut_down is not None:
+            shut_down()
+            is_over.wait(_SHUTDOWN_S)
         if not is_over.is_set():
-            _unheard.append(ended)
+            _abandoned.append(ended)
             if hasattr(work, "halt"):
                 work.halt()
     return next((error for error in ended if isinstance(error, Exception)), None), stop

@@ -21,7 +21,7 @@ from raysuite.orchestrate.batches import tried_file
 from raysuite.orchestrate.failures import BrokenRunError
 from raysuite.orchestrate.groups import checkpoint_folder
 from raysuite.orchestrate.rendezvous import awaited, decided, tell, verified
-from raysuite.orchestrate.stopping import FILE, asked_to_prune, told, wait_for_driver
+from raysuite.orchestrate.stopping import FILE, asked_to_prune, requested_stop, wait_for_driver
 from raysuite.parallel.base import World
 from raysuite.plan import RunPlan
 from raysuite.plan.batches import search_of
@@ -62,7 +62,7 @@ def search_group(config: dict[str, Any]) -> None:
         if world is None:
             continue
         try:
-            search_batch(plan, world, tried, lambda: told(results.folder) is not None)
+            search_batch(plan, world, tried, lambda: requested_stop(results.folder) is not None)
         except Exception as error:
             text = (
                 str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
@@ -74,7 +74,7 @@ def search_group(config: dict[str, Any]) -> None:
 
 def _shall_search(plan: RunPlan, results: Results, tried: TriedFile) -> bool:
     """On rank 0. What a model raises by itself, it would raise again."""
-    if told(results.folder) is not None:
+    if requested_stop(results.folder) is not None:
         return False
     end = results.end_of(plan.run_id)
     raised = end is not None and getattr(end, "reason", "") == "error"
@@ -168,7 +168,7 @@ def _decide(plan: RunPlan, results: Results, config: dict[str, Any]) -> dict[str
     """On rank 0, whose journals are the ones that are written: whether to run the plan, and from
     which checkpoint."""
     wait_for_driver(results.folder)
-    if results.end_of(plan.run_id) is not None or told(results.folder) is not None:
+    if results.end_of(plan.run_id) is not None or requested_stop(results.folder) is not None:
         return None
     if not budget.allows(results, plan):
         return None
@@ -228,7 +228,9 @@ def _write_all(
             checkpoint,
             file.with_name("model.pt"),
             file.with_name(TRACE),
-            asked_to_stop=lambda: told(results.folder) or asked_to_prune(results, plan.run_id),
+            asked_to_stop=lambda: (
+                requested_stop(results.folder) or asked_to_prune(results, plan.run_id)
+            ),
             until=until,
             progress_file=live_file(file),
         ):

@@ -10,8 +10,7 @@ import yaml
 
 from raysuite.errors import Mistake, SpecError
 from raysuite.spec.aliases import ALIASES, current_name, current_names
-from raysuite.spec.space import SPACE, end_dimension, set_dimension
-from raysuite.spec.sweeps import end_sweeps, swept_keys
+from raysuite.spec.sweeps import SPACE, end_dimension, end_sweeps, set_dimension, swept_keys
 
 KeyPath = tuple[str | int, ...]
 

@@ -19,7 +19,7 @@ from raysuite.spec.document import (
     parse_document,
     set_key,
 )
-from raysuite.spec.space import SPACE
+from raysuite.spec.sweeps import SPACE
 
 # `scales` of a spec: other forms of the same experiment, such as one for a laptop.
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from raysuite.images import verify
+from raysuite.images import inspect as verify
 from raysuite.images.build import Built, Order, build
 from raysuite.images.engine import EngineError
 from raysuite.images.exec_line import exec_line

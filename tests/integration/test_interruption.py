@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from raysuite.orchestrate.stopping import told
+from raysuite.orchestrate.stopping import requested_stop
 from raysuite.records import EpochFinished, Record, Results, RunFailed, RunFinished, RunStarted
 from raysuite.track import sync
 from tests.integration.workplace import Command, Workplace, alive, has_checkpoint, name_of, until
@@ -200,7 +200,7 @@ def test_a_run_that_is_told_to_end_leaves_a_checkpoint(driverless, workplace, en
     family = command.family()
     end(command)
     # the workers would finish before the driver has seen the signal
-    until(lambda: told(workplace.results().folder) is not None)
+    until(lambda: requested_stop(workplace.results().folder) is not None)
     (workplace.folder / "hold-torch-0").unlink()
     assert command.wait(120) == 75, command.stderr
     until(lambda: not alive(family), 60)  # a killed process frees its memory before it is gone

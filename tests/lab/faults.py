@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from raysuite.orchestrate.stopping import told
+from raysuite.orchestrate.stopping import requested_stop
 from raysuite.records import RunFailed, RunStarted, RunStopped
 from tests.lab.fault_cluster import FaultCluster
 
@@ -126,7 +126,7 @@ def time_limit(cluster: FaultCluster, seed: int) -> None:
     before = cluster.incarnation()
     cluster.lab.end_soon(cluster.job)
     results = cluster.results().folder
-    cluster.wait(lambda: told(results) is not None, "the warning")
+    cluster.wait(lambda: requested_stop(results) is not None, "the warning")
     cluster.release(seed)
     cluster.wait(lambda: bool(cluster.records(seed, RunStopped)), "a checkpoint in mid-epoch")
     (stop,) = (r for r in cluster.records(seed, RunStopped) if isinstance(r, RunStopped))

@@ -2,19 +2,187 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+import math
+import multiprocessing
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 from raysuite.data.base import Batch, Slice
-from raysuite.data.buffers import Buffers
-from raysuite.data.loaders.native_ahead import InProcesses, InThreads
-from raysuite.data.normalise import Normalise
+from raysuite.data.formats import Source, open_source
+from raysuite.data.normalise import Buffers, Normalise
 from raysuite.data.prepared import Prepared, Split
 from raysuite.data.rendering import Rendering
+from raysuite.errors import DataError, RunError
 from raysuite.spec.loaders import NativeOptions
+
+Loaded = tuple[Tensor, Tensor]
+"""Images, uint8 [b, H, W, C] or fp32 [b, C, H, W], and labels [b] int64."""
+Room = Callable[[int], Tensor]
+"""Memory for a batch's images."""
+
+_PART = 16
+"""Images of a task: few enough to share a batch among threads, enough to draw views at once."""
+
+
+class InThreads:
+    """Threads that share each batch, and run ahead; without any, batches as they are asked for."""
+
+    def __init__(
+        self, rendering: Rendering, split: Split, options: NativeOptions, room: Room
+    ) -> None:
+        self._rendering, self._room = rendering, room
+        self._threads, self._prefetch = options.threads, options.prefetch
+        self._source = open_source(rendering.prepared, split)
+        self._pool = ThreadPoolExecutor(max(1, self._threads), thread_name_prefix="raysuite-native")
+
+    def load(self, slices: Sequence[Slice]) -> Iterator[Loaded]:
+        """The batches of `slices`, in order. Raises DataError."""
+        if not self._threads:
+            for slice_ in slices:
+                images = self._room(len(slice_.ids))
+                labels = self._rendering.write(self._source, slice_, images.numpy())
+                yield images, torch.from_numpy(labels)
+            return
+        coming = iter(slices)
+        begun: deque[tuple[Tensor, list[Future[Any]]]] = deque()
+        try:
+            for slice_ in slices:
+                parts = math.ceil(len(slice_.ids) / _PART)
+                # beyond what shall be ready, enough that no thread waits
+                ahead = self._prefetch + math.ceil(self._threads / parts)
+                for next_ in itertools.islice(coming, max(0, 1 + ahead - len(begun))):
+                    begun.append(self._begin(next_))
+                images, tasks = begun.popleft()
+                labels = np.concatenate([task.result() for task in tasks])
+                yield images, torch.from_numpy(labels)
+        finally:
+            for _, tasks in begun:
+                for task in tasks:
+                    task.cancel()
+
+    def _begin(self, slice_: Slice) -> tuple[Tensor, list[Future[Any]]]:
+        images = self._room(len(slice_.ids))
+        out = images.numpy()
+        tasks = []
+        for start in range(0, len(slice_.ids), _PART):
+            rows = slice(start, start + _PART)
+            part = Slice(slice_.ids[rows], 0, 0, slice_.draw)
+            tasks.append(self._pool.submit(self._rendering.write, self._source, part, out[rows]))
+        return images, tasks
+
+    def close(self) -> None:
+        """End the threads and close the files."""
+        self._pool.shutdown(cancel_futures=True)
+        self._source.close()
+
+
+class InProcesses:
+    """PyTorch's DataLoader, with our order in the place of its sampler."""
+
+    def __init__(
+        self,
+        rendering: Rendering,
+        split: Split,
+        options: NativeOptions,
+        dtype: torch.dtype,
+        pinned: bool,
+    ) -> None:
+        self._order = _Order()
+        self._loader: DataLoader[Loaded | DataError] = DataLoader(
+            _Images(rendering, split, dtype),
+            sampler=self._order,
+            batch_size=None,  # a "sample" of the sampler is a whole Slice
+            num_workers=options.processes,
+            prefetch_factor=options.prefetch,
+            persistent_workers=True,
+            multiprocessing_context=_context(),
+            pin_memory=pinned,
+            # The default generator belongs to the model: a loader that drew from it would
+            # change dropout, and so would the choice of the loader.
+            generator=torch.Generator(),
+        )
+
+    def load(self, slices: Sequence[Slice]) -> Iterator[Loaded]:
+        """The batches of `slices`, in order.
+
+        Raises DataError, and RunError where a process died.
+        """
+        self._order.slices = list(slices)
+        loaded = iter(self._loader)
+        for _ in slices:
+            try:
+                batch = next(loaded)
+            except (RuntimeError, OSError, EOFError) as error:
+                raise RunError(
+                    f"a loading process of the native loader died ({error}); often memory or "
+                    "/dev/shm ran out: lower loader.processes or loader.prefetch"
+                ) from error
+            if isinstance(batch, DataError):
+                raise batch
+            yield batch
+
+    def close(self) -> None:
+        """End the loading processes."""
+        # DataLoader has no close: its processes end when its iterator is collected, which an
+        # exception's traceback can put off, and with it a wait of seconds to a bad moment.
+        iterator: Any = self._loader._iterator
+        if iterator is not None:
+            iterator._shutdown_workers()
+        self._loader._iterator = None
+
+
+class _Order(Sampler[Slice]):
+    """The batches to come."""
+
+    def __init__(self) -> None:
+        self.slices: list[Slice] = []
+
+    def __iter__(self) -> Iterator[Slice]:
+        return iter(self.slices)
+
+    def __len__(self) -> int:
+        return len(self.slices)
+
+
+class _Images(Dataset[Loaded | DataError]):
+    """Whole batches by sample numbers."""
+
+    def __init__(self, rendering: Rendering, split: Split, dtype: torch.dtype) -> None:
+        self._rendering, self._split, self._dtype = rendering, split, dtype
+
+    @cached_property
+    def _source(self) -> Source:  # opened where it is first read: in each loading process
+        return open_source(self._rendering.prepared, self._split)
+
+    def __getitem__(self, slice_: Slice) -> Loaded | DataError:
+        shape = self._rendering.shape(len(slice_.ids), self._dtype)
+        # Written to where the worker reads it, as torch's own collate does: DataLoader copies
+        # what lies elsewhere.
+        storage = torch.UntypedStorage._new_shared(math.prod(shape) * self._dtype.itemsize)
+        images = torch.empty(0, dtype=torch.uint8).set_(storage).view(self._dtype).view(shape)
+        try:
+            labels = self._rendering.write(self._source, slice_, images.numpy())
+        except DataError as error:
+            # As a value: DataLoader wraps what a process raises into a second traceback.
+            return error
+        return images, torch.from_numpy(labels)
+
+
+def _context() -> multiprocessing.context.ForkServerContext:
+    # A training process has threads (CUDA, NCCL, Gloo, Ray) and a fork of it may hang. The
+    # server imports this module once, and its children start in milliseconds.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
 
 
 class NativeLoader:

@@ -23,8 +23,7 @@ from raysuite.data.bench import turn
 from raysuite.data.decoders import cut_from
 from raysuite.data.formats import open_source
 from raysuite.data.reading import read
-from raysuite.data.rendering import Rendering
-from raysuite.data.resizing import fit_into
+from raysuite.data.rendering import Rendering, fit_into
 from raysuite.errors import RaysuiteError
 from raysuite.orchestrate.loading.timing import Trial, timed
 from raysuite.plan.loading import LoadingPlan, loader_options

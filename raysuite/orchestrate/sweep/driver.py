@@ -33,12 +33,16 @@ _TUNE = {
 
 
 def run(
-    document: Document, results: Results, capacity: Capacity, hear: Listener, resume: bool = False
+    document: Document,
+    results: Results,
+    capacity: Capacity,
+    listener: Listener,
+    resume: bool = False,
 ) -> Stop | None:
     """Make the trials that RESULTS/search.json asks for and that have not ended yet.
 
     Returns the request that stopped it, if one did before the end. `resume`: the results hold
-    trials of an earlier attempt; unfinished ones are taken up first, from their checkpoints.
+    trials of an earlier attempt; unfinished ones are resumed first, from their checkpoints.
     """
     found = results.search()
     assert found is not None, "results of a sweep"
@@ -46,53 +50,58 @@ def run(
     for name, value in _TUNE.items():
         os.environ.setdefault(name, value)
     from raysuite.orchestrate.sweep.schedulers import JournaledScheduler, settle_pruned
-    from raysuite.orchestrate.sweep.trial_source import Leaving, TrialSource
+    from raysuite.orchestrate.sweep.trial_source import TrialSource, TuneShutdown
 
     if not (results.folder / "plan.json").exists():
         results.write_plans([])
-    stopping.tell(results.folder, None)
+    stopping.request_stop(results.folder, None)
     plans = [RunPlan.model_validate(plan) for plan in results.plans()]
-    rule = JournaledScheduler(search, results, most_epochs(document, search))
+    scheduler = JournaledScheduler(search, results, most_epochs(document, search))
     if resume:
-        rule.replay(plans)
+        scheduler.replay(plans)
         settle_pruned(plans, results)
-    news: SimpleQueue[RunPlan | str] = SimpleQueue()
-    source = TrialSource(document, search, results, capacity, rule, news.put)
+    events: SimpleQueue[RunPlan | str] = SimpleQueue()
+    source = TrialSource(document, search, results, capacity, scheduler, events.put)
     with (
         private.temporary_folder("rs-tune-") as folder,
         NodeWatch(capacity.nodes) as watch,
     ):
-        leaving = Leaving()
-        tuner = _tuner(search, results, source, rule, leaving, str(folder))
+        tune_shutdown = TuneShutdown()
+        tuner = _tuner(search, results, source, scheduler, tune_shutdown, str(folder))
 
-        def leave() -> None:
-            leaving.asked = source.stopped = True
+        def shut_down() -> None:
+            tune_shutdown.asked = source.stopped = True
 
-        hear = _with_news(hear, news)
-        error, stop = fit(tuner, results, hear, watch, leave)
-    hear.poll()
+        listener = _with_events(listener, events)
+        error, stop = fit(tuner, results, listener, watch, shut_down)
+    listener.poll()
     if error is not None:
         raise error
     return None if source.is_done else stop
 
 
-def _with_news(hear: Listener, news: SimpleQueue[RunPlan | str]) -> Listener:
+def _with_events(listener: Listener, events: SimpleQueue[RunPlan | str]) -> Listener:
     """Ray Tune's thread tells who listens in this one."""
 
     def poll() -> None:
-        while not news.empty():
-            each = news.get()
+        while not events.empty():
+            each = events.get()
             if isinstance(each, RunPlan):
-                hear.added(each)
+                listener.added(each)
             else:
-                hear.say(each)
-        hear.poll()
+                listener.say(each)
+        listener.poll()
 
-    return replace(hear, poll=poll)
+    return replace(listener, poll=poll)
 
 
 def _tuner(
-    search: SearchOptions, results: Results, source: Any, rule: Any, leaving: Any, folder: str
+    search: SearchOptions,
+    results: Results,
+    source: Any,
+    scheduler: Any,
+    tune_shutdown: Any,
+    folder: str,
 ) -> Any:
     import ray
     from ray import tune
@@ -100,7 +109,7 @@ def _tuner(
     from raysuite.orchestrate.groups import INTERFACE
     from raysuite.orchestrate.sweep.trial import Setting, run_trial
 
-    # Ray's word for each trial's end, and for what it would keep: the journals tell that
+    # Ray's messages on each trial's end and on what it would keep: the journals have that
     for name in ("ray.tune", "ray.train", "ray.air"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     own = {name: value for name, value in os.environ.items() if name.startswith("RAYSUITE_")}
@@ -119,9 +128,9 @@ def _tuner(
             tune.with_parameters(run_trial, setting=setting), {"CPU": 0, here: 0.0001}
         ),
         tune_config=tune.TuneConfig(
-            search_alg=source, scheduler=rule, num_samples=-1, reuse_actors=True
+            search_alg=source, scheduler=scheduler, num_samples=-1, reuse_actors=True
         ),
         run_config=tune.RunConfig(
-            name="sweep", storage_path=folder, verbose=0, callbacks=[leaving]
+            name="sweep", storage_path=folder, verbose=0, callbacks=[tune_shutdown]
         ),
     )

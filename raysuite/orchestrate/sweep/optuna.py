@@ -70,7 +70,7 @@ def parameter_of(dimension: Dimension) -> Parameter:
             return Parameter("choice", 0, len(arguments) - 1)
 
 
-def value_of(dimension: Dimension, found: Any) -> Any:
+def spec_value(dimension: Dimension, found: Any) -> Any:
     """What stands in the spec for what a searcher found."""
     arguments = dimension.arguments
     match dimension.kind:
@@ -88,7 +88,7 @@ def value_of(dimension: Dimension, found: Any) -> Any:
             return arguments[int(found)]
 
 
-def found_in(dimension: Dimension, value: Any) -> Any:
+def internal_value(dimension: Dimension, value: Any) -> Any:
     """What a searcher had found for what stands in the spec."""
     match dimension.kind:
         case "normal" | "qrandn":
@@ -104,11 +104,11 @@ def found_in(dimension: Dimension, value: Any) -> Any:
 
 def ordered(space: Mapping[str, Dimension]) -> Iterator[tuple[str, Dimension]]:
     """Each key after those that its conditions are on."""
-    told: set[str] = set()
-    while len(told) < len(space):
+    known: set[str] = set()
+    while len(known) < len(space):
         for key, dimension in space.items():
-            if key not in told and told.issuperset(dimension.when):
-                told.add(key)
+            if key not in known and known.issuperset(dimension.when):
+                known.add(key)
                 yield key, dimension
 
 
@@ -119,7 +119,7 @@ def _short(value: float) -> float:
 # What a searcher learns of a trial: whether it has ended, and what it counts with.
 
 
-def goes_on(trial: TrialFigures) -> bool:
+def is_unfinished(trial: TrialFigures) -> bool:
     """Whether a trial is under way, or waits to be resumed: it has no end on record."""
     return trial.status in ("missing", "stopped")
 
@@ -131,7 +131,7 @@ def longest_s(trials: Iterable[TrialFigures]) -> float:
     return max((curve[-1][1] for curve in curves), default=0.0)
 
 
-def reached(trial: TrialFigures, goal: Goal, longest: float) -> float | None:
+def objective(trial: TrialFigures, goal: Goal, longest: float) -> float | None:
     """What a trial counts with towards a goal; None where nothing can be learnt from it.
 
     `longest` is what `longest_s` says of all trials.
@@ -192,7 +192,7 @@ class OptunaAlgorithm:
         values: Values = {}
         for key, dimension in ordered(self._search.space):
             if holds(dimension.when, values):
-                values[key] = value_of(dimension, _suggest(trial, key, dimension))
+                values[key] = spec_value(dimension, _suggest(trial, key, dimension))
         return active(self._search.space, values)
 
     def _known(
@@ -201,10 +201,10 @@ class OptunaAlgorithm:
         done, longest = 0, longest_s(trials)
         for trial in trials:
             parameters = self._parameters(trial.values)
-            known = [reached(trial, goal, longest) for goal in self._search.wanted]
+            known = [objective(trial, goal, longest) for goal in self._search.wanted]
             finite = [value for value in known if value is not None and math.isfinite(value)]
             whole = trial.counts and len(finite) == len(known)
-            if goes_on(trial):
+            if is_unfinished(trial):
                 yield create_trial(state=TrialState.RUNNING, **parameters)
             elif whole and trial.status == "pruned":
                 steps = {max(trial.epochs, 1): finite[0]}
@@ -223,7 +223,7 @@ class OptunaAlgorithm:
     def _parameters(self, values: Mapping[str, Any]) -> dict[str, Any]:
         known = {key: self._search.space[key] for key in values if key in self._search.space}
         return {
-            "params": {key: found_in(each, values[key]) for key, each in known.items()},
+            "params": {key: internal_value(each, values[key]) for key, each in known.items()},
             "distributions": {key: _distribution(each) for key, each in known.items()},
         }
 

@@ -1,5 +1,5 @@
-"""A population whose trials wait for each other: compared when all stand at an interval, then gone
-on with, from their own checkpoints or from those of better ones.
+"""A population whose trials wait for each other: compared when all are at an interval, then resumed
+from their own checkpoints or from those of better ones (PBT).
 
 The journals tell all of it. Nobody continues before every turn is written and every checkpoint that
 is taken is copied, so that a driver that was killed decides the rest as it would have.
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
 from raysuite.errors import RunError, SpecError
-from raysuite.orchestrate.groups import Leg, checkpoint_folder
+from raysuite.orchestrate.groups import Segment, checkpoint_folder
 from raysuite.plan import RunPlan
 from raysuite.plan.population import Standing, Turn, judge, with_values
 from raysuite.plan.space import Values
@@ -30,7 +30,7 @@ Journals = Mapping[str, Sequence[Record]]
 """Run id -> its Records."""
 
 
-def leg_of(plan: RunPlan, results: Results) -> tuple[RunPlan, Leg | None]:
+def next_segment(plan: RunPlan, results: Results) -> tuple[RunPlan, Segment | None]:
     """The next part of a trial, and its plan with the values that it has there; the whole of it
     where the sweep has no population."""
     found = results.search()
@@ -42,12 +42,12 @@ def leg_of(plan: RunPlan, results: Results) -> tuple[RunPlan, Leg | None]:
     took = _took(turns)
     if took is not None:
         plan = with_values(sweep_document(results), plan, took.values)
-    leg = Leg(
+    segment = Segment(
         name=_checkpoint_name(plan.run_id, took),
         until=until if until < plan.spec.training.epochs else None,
         taken=None if took is None else str(_copy(results, plan.run_id, took)),
     )
-    return plan, leg
+    return plan, segment
 
 
 class Population:
@@ -178,7 +178,7 @@ def _copy(results: Results, run_id: str, took: RunJudged) -> Path:
 
 def _copy_whole(found: Path | None, to: Path) -> None:
     """Copy a checkpoint; `to` is there when all of it is."""
-    assert found is not None, "looked for before anyone was judged"
+    assert found is not None, "looked for before any PBT step"
     partial = to.with_name(f"{to.name}.partial")
     try:
         for old in (partial, to):

@@ -31,20 +31,20 @@ from raysuite.spec.search import SearchOptions
 from raysuite.train.stopping import Prune
 
 HEARD = "heard.jsonl"
-"""In the results folder: run, epoch and time of each EpochFinished, in the order of hearing. Of two
-workers' Records the later one may be heard of first."""
+"""In the results folder: run, epoch and time of each EpochFinished, in the order in which the
+scheduler was given them. Of two workers' Records the later one may be read first."""
 
-_Heard = tuple[str, int, float]
+_EpochKey = tuple[str, int, float]
 
 
 @dataclass(frozen=True)
-class Rival:
+class TuneTrial:
     """What a scheduler of Ray Tune's needs of a trial: the same one when it is resumed."""
 
     trial_id: str
 
 
-def rule_of(search: SearchOptions, most_epochs: int) -> TrialScheduler | None:
+def scheduler_of(search: SearchOptions, most_epochs: int) -> TrialScheduler | None:
     """Ray Tune's scheduler for a sweep whose trials have at most so many epochs; None for none."""
     options = search.scheduler
     common: dict[str, Any] = {"time_attr": "epochs", "metric": "value", "mode": "max"}
@@ -68,15 +68,15 @@ def rule_of(search: SearchOptions, most_epochs: int) -> TrialScheduler | None:
 
 
 class JournaledScheduler(FIFOScheduler):
-    """Hears each epoch of each run once, and has the workers of those that are to end told so."""
+    """Passes each epoch on once, and asks the workers of runs that are to end to stop."""
 
     def __init__(self, search: SearchOptions, results: Results, most_epochs: int) -> None:
         super().__init__()
         self._search = search
         self._results = results
-        self._rule = rule_of(search, most_epochs)
+        self._scheduler = scheduler_of(search, most_epochs)
         self._plans: dict[str, RunPlan] = {}
-        self._heard: set[tuple[str, int]] = set()
+        self._seen: set[tuple[str, int]] = set()
         self._order = {each: number for number, each in enumerate(_read(results.folder / HEARD))}
         self._stopped: set[str] = set()
 
@@ -85,39 +85,43 @@ class JournaledScheduler(FIFOScheduler):
         if plan.run_id in self._plans:
             return
         self._plans[plan.run_id] = plan
-        if self._rule is not None:
+        if self._scheduler is not None:
             # brackets are dealt by numpy's own draws: a trial's is the same at each resumption
             with _numpy_seeded(self._search.seed, plan.index):
-                self._rule.on_trial_add(None, Rival(plan.run_id))  # type: ignore[arg-type]
+                self._scheduler.on_trial_add(None, TuneTrial(plan.run_id))  # type: ignore[arg-type]
 
     def replay(self, plans: Iterable[RunPlan]) -> None:
-        """Hear what the journals hold, in the order in which it was heard before; then the rest."""
+        """Pass on what the journals hold: in the order of before, then the rest."""
         for plan in plans:
             self.add(plan)
         epochs = [epoch for run_id in self._plans for epoch in epochs_of(self._results, run_id)]
         last = len(self._order)
         epochs.sort(key=lambda each: (self._order.get(_key(each), last), each.time))
         for epoch in epochs:
-            self.hear(epoch)
+            self.on_epoch(epoch)
 
-    def hear(self, epoch: EpochFinished) -> None:
-        """Judge a run by an epoch, unless that was heard before, or tells nothing.
+    def on_epoch(self, epoch: EpochFinished) -> None:
+        """Pass an epoch on, unless it was before, or has no value.
 
-        A run that is to end may finish some more epochs before the word arrives: they compete with
-        nobody's.
+        A run that is to end may finish some more epochs before its workers stop: these are not
+        compared.
         """
         run_id = epoch.run_id
-        if self._rule is None or run_id in self._stopped or (run_id, epoch.epoch) in self._heard:
+        if (
+            self._scheduler is None
+            or run_id in self._stopped
+            or (run_id, epoch.epoch) in self._seen
+        ):
             return
         value = self._value(epoch)
         if value is None:
             return
-        self._heard.add((run_id, epoch.epoch))
+        self._seen.add((run_id, epoch.epoch))
         self._write_down(epoch)
         if not math.isfinite(value):
             value = -math.inf
         found = {"epochs": epoch.epoch + 1, "value": value}
-        action = self._rule.on_trial_result(None, Rival(run_id), found)  # type: ignore[arg-type]
+        action = self._scheduler.on_trial_result(None, TuneTrial(run_id), found)  # type: ignore[arg-type]
         if action != TrialScheduler.STOP:
             return
         self._stopped.add(run_id)
@@ -135,8 +139,8 @@ class JournaledScheduler(FIFOScheduler):
         if self._results.end_of(run_id) is None:
             goal = "images/s" if self._search.wanted[0] == "throughput" else "validation accuracy"
             message = f"judged by its {goal} after epoch {epoch.epoch + 1}"
-            told = value if math.isfinite(value) else None
-            prune = Prune(self._search.scheduler.name, told, message)
+            finite = value if math.isfinite(value) else None
+            prune = Prune(self._search.scheduler.name, finite, message)
             stopping.prune(self._results, run_id, prune)
 
     def _value(self, epoch: EpochFinished) -> float | None:
@@ -153,16 +157,16 @@ class JournaledScheduler(FIFOScheduler):
         """Ray Tune's call at each report; a trial is never ended by Tune itself."""
         if "plan" not in result:
             for epoch in epochs_of(self._results, result["run_id"]):
-                self.hear(epoch)
+                self.on_epoch(epoch)
         return str(TrialScheduler.CONTINUE)
 
 
-def _key(epoch: EpochFinished) -> _Heard:
+def _key(epoch: EpochFinished) -> _EpochKey:
     return epoch.run_id, epoch.epoch, epoch.time
 
 
-def _read(file: Path) -> Iterator[_Heard]:
-    """What was heard; a line that was cut off by a crash is passed over."""
+def _read(file: Path) -> Iterator[_EpochKey]:
+    """The epochs that were passed on; a line that was cut off by a crash is left out."""
     if not file.is_file():
         return
     for line in file.read_text("utf-8").splitlines():

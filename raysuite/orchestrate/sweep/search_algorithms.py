@@ -1,4 +1,4 @@
-"""Who decides the values of the next trial: drawn beforehand, or by what the others reached."""
+"""Search algorithms: the values of the next trial, drawn beforehand or by others' objectives."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Values = dict[str, Any]
 
 
 class SearchAlgorithm(Protocol):
-    """Whatever decides trials. It knows nothing but what it is told at each call."""
+    """Decides the values of trials, without a state of its own between calls."""
 
     def next(self, trials: Sequence[TrialFigures], left_out: Sequence[Values]) -> Values | None:
         """The values of the next trial; None where there is none left.
@@ -32,7 +32,7 @@ def search_algorithm_of(search: SearchOptions) -> SearchAlgorithm:
     return Drawn(search)
 
 
-def draws_others(search: SearchOptions) -> bool:
+def draws_replacements(search: SearchOptions) -> bool:
     """Whether others are drawn for values that are left out: a grid says which there are."""
     return search.trials is not None and not any(each.grid for each in search.space.values())
 
@@ -46,7 +46,7 @@ class Drawn:
     def next(self, trials: Sequence[TrialFigures], left_out: Sequence[Values]) -> Values | None:
         """The first values that are neither a trial's nor left out."""
         search = self._search
-        if search.trials and draws_others(search):
+        if search.trials and draws_replacements(search):
             search = search.model_copy(update={"trials": search.trials + len(left_out)})
         known: list[Mapping[str, Any]] = [*(trial.values for trial in trials), *left_out]
         for values in drawn(search, search.seed):

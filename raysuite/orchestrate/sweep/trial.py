@@ -16,15 +16,15 @@ from typing import Any
 from raysuite.errors import RunError
 from raysuite.orchestrate import stopping
 from raysuite.orchestrate.groups import (
-    Leg,
+    Segment,
     make_trainer,
     record_failure,
-    record_loss,
-    unwritten,
+    record_lost,
+    storage_error,
     work_config,
 )
 from raysuite.orchestrate.node_keeper import DeadlineError
-from raysuite.orchestrate.sweep.population import leg_of
+from raysuite.orchestrate.sweep.population import next_segment
 from raysuite.plan import RunPlan, groups
 from raysuite.plan.batches import NothingFitsError
 from raysuite.records import EpochFinished, FailReason, Journal, Results
@@ -46,15 +46,15 @@ def find_batch(plan: RunPlan, results: Results, deadline: float | None) -> RunPl
     from raysuite.orchestrate.batches import decide
     from raysuite.orchestrate.suite import Listener
 
-    hear = Listener(
+    listener = Listener(
         poll=lambda: None,
         between=None,
         say=lambda line: None,
         added=lambda plan: None,
-        asked_to_stop=lambda: stopping.told(results.folder),
+        asked_to_stop=lambda: stopping.requested_stop(results.folder),
     )
     try:
-        decision = decide([plan], results.folder / FOLDER, 1, hear, deadline)
+        decision = decide([plan], results.folder / FOLDER, 1, listener, deadline)
     except RunError as error:
         record_failure(plan, results, *_why(error))
         return None
@@ -102,7 +102,7 @@ class WarmWorkers:
         )
         self._thread = threading.Thread(target=self._fit, name="ray-train", daemon=True)
 
-    def start(self, plan: RunPlan, leg: Leg | None, deadline: float | None) -> bool:
+    def start(self, plan: RunPlan, segment: Segment | None, deadline: float | None) -> bool:
         """Begin a run, or a segment of it; False where these workers are not for it.
 
         A `deadline`, in seconds since 1970, ends the workers.
@@ -115,7 +115,7 @@ class WarmWorkers:
                 return False
             for each in self._trainer.run_config.callbacks:
                 each.follow([plan], deadline)
-            self._job = work_config([plan], self._results, leg)
+            self._job = work_config([plan], self._results, segment)
             self._number += 1
             self._tell(self._job)
         if is_new:
@@ -164,7 +164,7 @@ class WarmWorkers:
             return
         try:
             self._store.set(f"job/{self._number}", signed(self._number, job, self._secret))
-        except RuntimeError:  # rank 0's process has died: those that come are told anew
+        except RuntimeError:  # rank 0's process has died: the next workers get the job again
             self._store = None
 
     def _is_done(self) -> bool:
@@ -228,9 +228,9 @@ def run_trial(config: dict[str, Any], setting: Setting) -> None:
         # Ray Tune tells its search algorithm of a nested value by other names
         ray.tune.report({"run_id": plan.run_id, "plan": found.model_dump_json()})
         plan = found
-    told = len(epochs_of(results, plan.run_id))
-    plan, leg = leg_of(plan, results)
-    for record in _epochs(plan, results, deadline, told, leg):
+    known = len(epochs_of(results, plan.run_id))
+    plan, segment = next_segment(plan, results)
+    for record in _epochs(plan, results, deadline, known, segment):
         ray.tune.report({"run_id": plan.run_id, "epoch": record.epoch})
 
 
@@ -251,11 +251,11 @@ def spent(results: Results, run_id: str) -> float:
 
 
 def _epochs(
-    plan: RunPlan, results: Results, deadline: float | None, told: int, leg: Leg | None
+    plan: RunPlan, results: Results, deadline: float | None, known: int, segment: Segment | None
 ) -> Iterator[EpochFinished]:
-    """Make the run, or a leg of it; its epochs, as they come, but for the first `told` of its
-    journal."""
-    workers = _start(plan, results, deadline, leg)
+    """Make the run, or a segment of it; its epochs, as they come, but for the first `known` of
+    its journal."""
+    workers = _start(plan, results, deadline, segment)
     file, size = results.journal_file(plan.run_id), -1
     busy = True
     while busy:
@@ -263,8 +263,8 @@ def _epochs(
         busy = workers.busy()
         if file.exists() and (now := file.stat().st_size) != size:
             size = now
-            new = epochs_of(results, plan.run_id)[told:]
-            told += len(new)
+            new = epochs_of(results, plan.run_id)[known:]
+            known += len(new)
             yield from new
         if deadline is not None and time.time() > deadline + _ENDING_S:
             if results.end_of(plan.run_id) is None:
@@ -277,13 +277,15 @@ _workers: WarmWorkers | None = None
 """Of this process, which drives one trial after the other."""
 
 
-def _start(plan: RunPlan, results: Results, deadline: float | None, leg: Leg | None) -> WarmWorkers:
+def _start(
+    plan: RunPlan, results: Results, deadline: float | None, segment: Segment | None
+) -> WarmWorkers:
     """Begin the run on the workers of the trial before, or on new ones."""
     global _workers
-    if _workers is None or not _workers.start(plan, leg, deadline):
+    if _workers is None or not _workers.start(plan, segment, deadline):
         _release()
         _workers = WarmWorkers(plan, results.folder)
-        _workers.start(plan, leg, deadline)
+        _workers.start(plan, segment, deadline)
     return _workers
 
 
@@ -299,12 +301,12 @@ def _settle(plan: RunPlan, results: Results, error: Exception | None) -> None:
     """Record the end of a run that has none, unless it was asked to stop, or waits for others."""
     if results.end_of(plan.run_id) is not None or held_after(results.records(plan.run_id)):
         return
-    if unwritten(error):
+    if storage_error(error):
         return
     if isinstance(getattr(error, "controller_failure", None), DeadlineError):
         record_deadline(plan, results)
-    elif stopping.told(results.folder) is None:
-        record_loss(plan, results, error)
+    elif stopping.requested_stop(results.folder) is None:
+        record_lost(plan, results, error)
 
 
 def record_deadline(plan: RunPlan, results: Results) -> None:

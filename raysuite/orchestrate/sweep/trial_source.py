@@ -14,12 +14,16 @@ from ray.tune.search import Searcher
 from raysuite.errors import SpecError
 from raysuite.orchestrate import stopping
 from raysuite.orchestrate.cluster import Capacity, Node
-from raysuite.orchestrate.groups import record_failure, record_loss
+from raysuite.orchestrate.groups import record_failure, record_lost
 from raysuite.orchestrate.nodes import Need
 from raysuite.orchestrate.preflight import lacking, too_large, unknown_model
 from raysuite.orchestrate.sweep.population import Population
 from raysuite.orchestrate.sweep.schedulers import JournaledScheduler, settle_pruned
-from raysuite.orchestrate.sweep.search_algorithms import Values, draws_others, search_algorithm_of
+from raysuite.orchestrate.sweep.search_algorithms import (
+    Values,
+    draws_replacements,
+    search_algorithm_of,
+)
 from raysuite.orchestrate.sweep.trial import record_deadline, spent
 from raysuite.plan import RunPlan
 from raysuite.plan.dataset import Datasets
@@ -62,7 +66,7 @@ def nodes_now() -> list[Node]:
 # How Ray Tune's loop is left at once, when the process is about to end its Ray.
 
 
-class Leaving(Callback):
+class TuneShutdown(Callback):
     """Ends the thread in which Ray Tune runs, at its next step, without waiting for trials.
 
     Left alone, it would continue to ask a Ray that has ended.
@@ -92,17 +96,17 @@ class TrialSource(Searcher):
         search: SearchOptions,
         results: Results,
         capacity: Capacity,
-        rule: JournaledScheduler,
+        scheduler: JournaledScheduler,
         tell: Callable[[RunPlan | str], None],
     ) -> None:
         super().__init__()
         self._document, self._search, self._results = document, search, results
-        self._capacity, self._rule, self._tell = capacity, rule, tell
+        self._capacity, self._scheduler, self._tell = capacity, scheduler, tell
         self._decider = search_algorithm_of(search)
         self._seen = Datasets()
         plans = [RunPlan.model_validate(plan) for plan in results.plans()]
         self._count = len(plans)
-        decided = results.decided() if draws_others(search) else None
+        decided = results.decided() if draws_replacements(search) else None
         # what was drawn goes by how many there were; values of a grid are tried again
         self._left_out, self._all_decided = decided or Decided([], is_all=False)
         self._population = Population(document, search, results)
@@ -110,7 +114,7 @@ class TrialSource(Searcher):
         self._held = {plan.run_id: plan for plan in left if self._is_held(plan)}
         """Trials that wait at an interval for the others of their population."""
         self._is_whole = any(turns_of(results.records(plan.run_id)) for plan in plans)
-        """Whether all of that population are decided, as they are once it was judged."""
+        """Whether all of that population are decided, as they are after its first PBT step."""
         self._has_changed = True
         self._pending = deque(plan for plan in left if plan.run_id not in self._held)
         self._running: dict[str, RunPlan] = {}
@@ -131,7 +135,7 @@ class TrialSource(Searcher):
 
     def suggest(self, trial_id: str) -> Any:
         """The next run, None while there is no room for it, or that there is none."""
-        if self.stopped or stopping.told(self._results.folder) or self._is_full():
+        if self.stopped or stopping.requested_stop(self._results.folder) or self._is_full():
             return None if self._running else Searcher.FINISHED
         self._release()
         while self._pending and not self._can_be(self._pending[0]):
@@ -151,7 +155,7 @@ class TrialSource(Searcher):
         return {"run_id": plan.run_id}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """The rule hears of epochs from the journal; here a trial tells the batch that it found."""
+        """A trial reports the batch that it found; epochs are read from the journal."""
         if "plan" not in result:
             return
         made = RunPlan.model_validate_json(result["plan"])
@@ -163,7 +167,7 @@ class TrialSource(Searcher):
         )
         stopping.prune(self._results, made.run_id, None)
         self._running[trial_id] = made
-        self._rule.add(made)
+        self._scheduler.add(made)
         self._tell(made)
 
     def on_trial_complete(
@@ -172,7 +176,7 @@ class TrialSource(Searcher):
         """A trial's actor has ended; where it died, its run is made again, or is lost."""
         plan = self._running.pop(trial_id)
         self._has_changed = True
-        stopped = stopping.told(self._results.folder)
+        stopped = stopping.requested_stop(self._results.folder)
         if not stopped:
             settle_pruned([plan], self._results)  # the rule has done with it: it is not made again
         if self._results.end_of(plan.run_id) is not None:
@@ -188,7 +192,7 @@ class TrialSource(Searcher):
         if limit is not None and spent(self._results, plan.run_id) >= limit:
             record_deadline(plan, self._results)
         elif self._deaths[plan.run_id] > plan.spec.resources.retries:
-            record_loss(plan, self._results, None)
+            record_lost(plan, self._results, None)
         else:
             self._pending.appendleft(plan)
 
@@ -227,7 +231,7 @@ class TrialSource(Searcher):
             self._count = plan.index + 1
             self._results.add_plan(plan.model_dump(mode="json"))
             self._tell(plan)
-        self._rule.add(plan)
+        self._scheduler.add(plan)
 
     def _can_be(self, plan: RunPlan) -> bool:
         """Whether this cluster can make the run; where it cannot, that is recorded."""
@@ -239,12 +243,12 @@ class TrialSource(Searcher):
         return not wrong
 
     def _decide(self) -> RunPlan | None:
-        """The next plan that can be; what cannot is told, and recorded where it has a plan."""
+        """The next feasible plan; others are reported, and recorded where they have a plan."""
         if self._all_decided:
             return None
         left_out, known = 0, trials(self._results)
         while True:
-            if self.stopped or stopping.told(self._results.folder):
+            if self.stopped or stopping.requested_stop(self._results.folder):
                 return None
             values = self._decider.next(known, self._left_out)
             if values is None:
@@ -256,9 +260,9 @@ class TrialSource(Searcher):
             except SpecError as error:
                 self._left_out.append(values)
                 self._write_down()
-                self._tell(f"no trial of {_words(values)}: {_one_line(error)}")
+                self._tell(f"no trial of {_values_text(values)}: {_one_line(error)}")
                 left_out += 1
-                if left_out == _MOST_LEFT_OUT and draws_others(self._search):
+                if left_out == _MOST_LEFT_OUT and draws_replacements(self._search):
                     self._tell(f"no further trials: {left_out} in a row make no spec")
                     break
                 continue
@@ -273,7 +277,7 @@ class TrialSource(Searcher):
         self._results.write_decided(Decided(self._left_out, self._all_decided))
 
 
-def _words(values: Values) -> str:
+def _values_text(values: Values) -> str:
     return ", ".join(f"{key}={value}" for key, value in values.items())
 
 

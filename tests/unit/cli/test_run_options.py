@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import raysuite.cli
 from raysuite.__main__ import command
 from raysuite.cli import app
-from raysuite.cli.driver import Request, say_how_to_go_on, say_what_changed
+from raysuite.cli.driver import Request, print_how_to_resume, print_what_changed
 from raysuite.records import Results
 from raysuite.spec import parse_document
 
@@ -90,7 +90,7 @@ def test_ctrl_c_while_the_command_line_is_built(
 
 
 def test_how_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:
-    say_how_to_go_on("sweep", Results(Path("my results")))
+    print_how_to_resume("sweep", Results(Path("my results")))
     assert "raysuite sweep --resume-from 'my results'" in capsys.readouterr().err
 
 
@@ -106,7 +106,7 @@ def test_an_edited_spec_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], now: str, words: list[str]
 ) -> None:
     (tmp_path / "spec.yaml").write_text("name: x\noptimizer: {lr: 0.1}\n")
-    say_what_changed(Results(tmp_path), parse_document(now, "mine.yaml"))
+    print_what_changed(Results(tmp_path), parse_document(now, "mine.yaml"))
     said = capsys.readouterr().err
     assert [each for each in words if each not in said] == []
     assert bool(said) == bool(words)

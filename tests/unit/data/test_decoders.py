@@ -12,7 +12,7 @@ from PIL import Image
 from raysuite.data import decoders
 from raysuite.data.decoders import cut_from, shrunk_from
 from raysuite.data.pixels import cut_out, decode, fit
-from raysuite.data.resizing import fit_into
+from raysuite.data.rendering import fit_into
 from raysuite.errors import DataError
 
 WIDTH, HEIGHT = 133, 115

@@ -14,7 +14,7 @@ import torch
 from pydantic import ValidationError
 
 from raysuite.data import Slice, make_loader
-from raysuite.data.buffers import Buffers
+from raysuite.data.normalise import Buffers
 from raysuite.errors import RunError
 from raysuite.spec.loaders import DaliOptions, NativeOptions
 from tests.require import require

@@ -14,7 +14,7 @@ from ray.train.v2.api.exceptions import ControllerError
 from raysuite.errors import StorageError, is_full
 from raysuite.orchestrate import failures
 from raysuite.orchestrate.failures import BrokenRunError, FailureRecorder
-from raysuite.orchestrate.groups import record_loss, unwritten
+from raysuite.orchestrate.groups import record_lost, storage_error
 from raysuite.plan import RunPlan
 from raysuite.records import Journal, Results, RunFailed, RunFinished
 from raysuite.train.peers import is_peer_loss
@@ -76,8 +76,8 @@ def test_a_full_disk_is_no_end_of_a_run(recorder, results):
     with pytest.raises(StorageError, match="rank 1: OSError") as raised:
         recorder.after_exception(None, {0: PEER, 1: pickle.loads(pickle.dumps(full))})
     assert end(results, 0) is None
-    assert unwritten(ControllerError(raised.value)) is raised.value
-    assert unwritten(ControllerError(RuntimeError("something else"))) is None
+    assert storage_error(ControllerError(raised.value)) is raised.value
+    assert storage_error(ControllerError(RuntimeError("something else"))) is None
 
 
 @pytest.mark.parametrize("numbers", [10, 100_000])
@@ -105,13 +105,13 @@ def test_workers_without_memory_to_start_are_no_lost_workers(results):
     plan = RunPlan.model_validate(results.plans()[0])
     failure = RuntimeError("At least one of the worker actors failed to initialize.")
     failure.__cause__ = OutOfMemoryError("the node running low on memory. Look into its logs.")
-    record_loss(plan, results, ControllerError(failure))
+    record_lost(plan, results, ControllerError(failure))
     failed = end(results, 0)
     assert isinstance(failed, RunFailed)
     assert failed.reason == "out_of_memory"
     assert "running low on memory" in failed.detail
     other = RunPlan.model_validate(results.plans()[1])
-    record_loss(other, results, ControllerError(RuntimeError("something else")))
+    record_lost(other, results, ControllerError(RuntimeError("something else")))
     lost = end(results, 1)
     assert isinstance(lost, RunFailed)
     assert lost.reason == "lost"

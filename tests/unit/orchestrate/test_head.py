@@ -9,17 +9,17 @@ import pytest
 
 from raysuite.cluster.ports import free_port
 from raysuite.errors import HeadLostError
-from raysuite.orchestrate.suite import knock
+from raysuite.orchestrate.suite import wait_while_reachable
 
 
 def test_a_head_that_answers_is_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        knock(f"127.0.0.1:{listener.getsockname()[1]}", 0.6)
+        wait_while_reachable(f"127.0.0.1:{listener.getsockname()[1]}", 0.6)
 
 
 def test_a_closed_port_is_a_lost_head() -> None:
     with pytest.raises(HeadLostError, match="--resume-from"):
-        knock(f"127.0.0.1:{free_port()}", 60.0)
+        wait_while_reachable(f"127.0.0.1:{free_port()}", 60.0)
 
 
 def test_so_is_one_that_closes_a_moment_later() -> None:
@@ -27,4 +27,4 @@ def test_so_is_one_that_closes_a_moment_later() -> None:
     address = f"127.0.0.1:{listener.getsockname()[1]}"
     threading.Timer(0.7, listener.close).start()
     with pytest.raises(HeadLostError):
-        knock(address, 60.0)
+        wait_while_reachable(address, 60.0)

@@ -24,7 +24,7 @@ from raysuite.orchestrate.node_keeper import (
 )
 from raysuite.orchestrate.nodes import Need, NodesGoneError, NodeWatch, with_fewer
 from raysuite.orchestrate.preflight import too_large
-from raysuite.orchestrate.stopping import tell
+from raysuite.orchestrate.stopping import request_stop
 from raysuite.plan import RunPlan, make_plans
 from raysuite.spec import parse_document
 from raysuite.train.stopping import Stop
@@ -119,7 +119,7 @@ def test_it_is_waited_for_so_long_and_no_longer(
 
 def test_who_waits_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Cluster(monkeypatch, HALF)
-    tell(tmp_path, Stop("preempted"))
+    request_stop(tmp_path, Stop("preempted"))
     with pytest.raises(StoppedWaitingError):
         start(NodeKeeper(Need.of(plan_of()), 60.0, tmp_path))
 
@@ -136,9 +136,9 @@ def test_workers_that_do_not_stop_in_time_are_ended(tmp_path: Path) -> None:
     keeper = NodeKeeper(Need.of(plan_of()), 60.0, tmp_path)
     keeper.after_worker_group_poll_status(None)
     for deadline in (None, time.time() + 600):
-        tell(tmp_path, Stop("preempted", deadline))
+        request_stop(tmp_path, Stop("preempted", deadline))
         keeper.after_worker_group_poll_status(None)
-    tell(tmp_path, Stop("preempted", time.time() + 1))
+    request_stop(tmp_path, Stop("preempted", time.time() + 1))
     with pytest.raises(LateError):
         keeper.after_worker_group_poll_status(None)
 

@@ -13,7 +13,7 @@ import pytest
 from raysuite.cluster.files import Stop as ClustersStop
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.orchestrate.cluster import interrupted_afterwards
-from raysuite.orchestrate.stopping import FILE, StopWatch, tell, told
+from raysuite.orchestrate.stopping import FILE, StopWatch, request_stop, requested_stop
 from raysuite.train.stopping import Stop
 
 
@@ -87,26 +87,26 @@ def test_what_an_earlier_allocation_left_counts_no_longer(cluster: ClusterFolder
 
 
 def test_workers_are_told_in_a_file_that_is_there_already(tmp_path: Path) -> None:
-    assert told(tmp_path) is None
-    tell(tmp_path, None)
-    assert told(tmp_path) is None
+    assert requested_stop(tmp_path) is None
+    request_stop(tmp_path, None)
+    assert requested_stop(tmp_path) is None
     inode = (tmp_path / FILE).stat().st_ino
     for stop in (Stop("preempted", 12.5), Stop("interrupted")):
-        tell(tmp_path, stop)
-        assert told(tmp_path) == stop
+        request_stop(tmp_path, stop)
+        assert requested_stop(tmp_path) == stop
     assert (tmp_path / FILE).stat().st_ino == inode
 
 
 @pytest.mark.parametrize("text", ["", '{"reason": "time', "[]", "{}", '{"reason": "x"}'])
 def test_half_a_file_is_read_again_later(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text)
-    assert told(tmp_path) is None
+    assert requested_stop(tmp_path) is None
 
 
 def test_every_reason_of_a_cluster_is_one_of_a_run(tmp_path: Path) -> None:
     for reason in ClustersStop.model_json_schema()["properties"]["reason"]["enum"]:
         (tmp_path / FILE).write_text(json.dumps({"reason": reason, "deadline": None}))
-        assert told(tmp_path) == Stop(reason)
+        assert requested_stop(tmp_path) == Stop(reason)
 
 
 @pytest.mark.parametrize(("presses", "reached"), [(1, True), (2, False)])

@@ -81,9 +81,9 @@ class Work:
 
 def interrupted(work: Work, folder: Path, leave: Callable[[], None] | None = None) -> None:
     """Ctrl-C comes while the thread is waited for."""
-    hear = Listener(lambda: None, lambda: None, print, lambda plan: None, lambda: None)
+    listener = Listener(lambda: None, lambda: None, print, lambda plan: None, lambda: None)
     with pytest.raises(KeyboardInterrupt):
-        fit(work, Results(folder), hear, NodeWatch(1), leave)
+        fit(work, Results(folder), listener, NodeWatch(1), leave)
 
 
 def test_ctrl_c_leaves_a_thread_that_lets_go_of_nothing(tmp_path: Path) -> None:

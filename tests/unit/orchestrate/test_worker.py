@@ -13,7 +13,7 @@ import torch
 
 from raysuite.orchestrate import preflight, worker
 from raysuite.orchestrate.failures import BrokenRunError
-from raysuite.orchestrate.stopping import tell
+from raysuite.orchestrate.stopping import request_stop
 from raysuite.parallel.base import World
 from raysuite.plan import RunPlan, make_plans
 from raysuite.records import Results, RunFailed
@@ -71,7 +71,7 @@ def test_a_gpu_that_torch_cannot_use_is_the_runs_error_and_no_lost_worker(
 def test_a_network_file_system_shows_them_a_little_later(here: dict[str, str]) -> None:
     results = Path(here["results"])
     results.mkdir()
-    threading.Timer(1.0, tell, (results, None)).start()
+    threading.Timer(1.0, request_stop, (results, None)).start()
     worker.settle(here)
     assert Path.cwd() == Path(here["path"])
     assert sys.path[0] == here["path"]

@@ -6,11 +6,11 @@ import pickle
 
 import pytest
 
-from raysuite.orchestrate.sweep.trial_source import Leaving
+from raysuite.orchestrate.sweep.trial_source import TuneShutdown
 
 
 def test_it_is_left_at_its_next_step_and_not_before():
-    leaving = Leaving()
+    leaving = TuneShutdown()
     leaving.on_step_begin(1, [])
     leaving.asked = True
     with pytest.raises(SystemExit):
@@ -18,4 +18,4 @@ def test_it_is_left_at_its_next_step_and_not_before():
 
 
 def test_ray_tune_may_copy_it():
-    assert not pickle.loads(pickle.dumps(Leaving())).asked
+    assert not pickle.loads(pickle.dumps(TuneShutdown())).asked

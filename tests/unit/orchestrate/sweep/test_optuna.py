@@ -33,7 +33,7 @@ def search(**changes: Any) -> SearchOptions:
 def trial(
     number: int, values: dict[str, Any], status: Status = "finished", **goals: float | None
 ) -> TrialFigures:
-    reached = {"accuracy": None, "time_to_accuracy": None, "throughput": None, **goals}
+    objective = {"accuracy": None, "time_to_accuracy": None, "throughput": None, **goals}
     figures: Any = None
     return TrialFigures(
         number=number,
@@ -41,7 +41,7 @@ def trial(
         values=values,
         status=status,
         reason="",
-        goals=reached,  # type: ignore[arg-type]
+        goals=objective,  # type: ignore[arg-type]
         epochs=1,
         worker_seconds=1.0,
         curve=(),
@@ -60,8 +60,8 @@ def made(options: SearchOptions, count: int, rate: str = "optimizer.lr") -> list
     for number in range(count):
         values = decider.next(trials, [])
         assert values is not None
-        reached = accuracy({"optimizer.lr": max(values[rate], 1e-3)})
-        trials.append(trial(number, values, accuracy=reached, throughput=number + 1.0))
+        objective = accuracy({"optimizer.lr": max(values[rate], 1e-3)})
+        trials.append(trial(number, values, accuracy=objective, throughput=number + 1.0))
     return trials
 
 

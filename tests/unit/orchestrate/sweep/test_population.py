@@ -15,7 +15,7 @@ from raysuite.orchestrate import stopping
 from raysuite.orchestrate.cluster import Capacity, Node
 from raysuite.orchestrate.groups import CHECKPOINTS, checkpoint_folder
 from raysuite.orchestrate.sweep import population, trial_source
-from raysuite.orchestrate.sweep.population import leg_of
+from raysuite.orchestrate.sweep.population import next_segment
 from raysuite.orchestrate.sweep.schedulers import JournaledScheduler
 from raysuite.orchestrate.sweep.trial_source import TrialSource
 from raysuite.plan import RunPlan
@@ -68,7 +68,7 @@ class Sweep:
         self.results = Results(folder)
         if not (folder / "plan.json").exists():
             write_sweep(self.document, self.results)
-        stopping.tell(folder, None)
+        stopping.request_stop(folder, None)
         rule = JournaledScheduler(self.search, self.results, EPOCHS)
         self.source = TrialSource(
             self.document,
@@ -94,23 +94,23 @@ class Sweep:
             yield plan
 
     def work(self, drawn: RunPlan) -> None:
-        plan, leg = leg_of(drawn, self.results)
-        assert leg is not None
-        folder = checkpoint_folder(self.results, leg.name)
-        begin = folder if folder.exists() else Path(leg.taken) if leg.taken else None
+        plan, segment = next_segment(drawn, self.results)
+        assert segment is not None
+        folder = checkpoint_folder(self.results, segment.name)
+        begin = folder if folder.exists() else Path(segment.taken) if segment.taken else None
         first = 0 if begin is None else LoopState.read(begin).epoch
         weights = str(plan.index) if begin is None else (begin / "weights").read_text()
         journal = Journal(self.results.journal_file(plan.run_id))
         dump = plan.model_dump(mode="json")
         journal.write(RunStarted(run_id=plan.run_id, plan=dump, environment={}, first_epoch=first))
-        until = leg.until or EPOCHS
+        until = segment.until or EPOCHS
         for epoch in range(first, until):
             journal.write(self.epoch(plan, epoch, self.reached[int(weights)] + epoch / 100))
         folder.mkdir(parents=True, exist_ok=True)
         state = {"epoch": until, "step": 9 * until, "elapsed_seconds": 1.0}
         LoopState(run_id=plan.run_id, time_to_accuracy=None, **state).write(folder)
         (folder / "weights").write_text(weights)
-        if leg.until is None:
+        if segment.until is None:
             failed = RunFailed(run_id=plan.run_id, reason="error", message="stands for an end")
             journal.write(failed)
         else:
@@ -313,4 +313,4 @@ def test_other_sweeps_have_no_legs(tmp_path):
     results = Results(tmp_path)
     write_sweep(Document(data, "sweep.yaml"), results)
     plan = next(Sweep(tmp_path / "population").legs(1))
-    assert leg_of(plan, results) == (plan, None)
+    assert next_segment(plan, results) == (plan, None)

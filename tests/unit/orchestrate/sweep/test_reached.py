@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from raysuite.orchestrate.sweep.optuna import goes_on, longest_s, reached
+from raysuite.orchestrate.sweep.optuna import is_unfinished, longest_s, objective
 from raysuite.records.derive import Status
 from raysuite.records.sweep import TrialFigures
 from tests.unit.orchestrate.sweep.test_optuna import trial
@@ -27,7 +27,7 @@ def timed(seconds: float, status: Status = "finished", **goals: float) -> TrialF
     ],
 )
 def test_who_has_no_end_goes_on(status, expected):
-    assert goes_on(trial(0, {}, status)) == expected
+    assert is_unfinished(trial(0, {}, status)) == expected
 
 
 def test_who_missed_the_target_is_slower_than_all_that_met_it():
@@ -35,13 +35,13 @@ def test_who_missed_the_target_is_slower_than_all_that_met_it():
     near, far = timed(5.0, accuracy=0.8), timed(5.0, "pruned", accuracy=0.2)
     longest = longest_s([met, near, far, timed(99.0, "failed"), trial(0, {})])
     assert longest == 20.0
-    found = [reached(each, "time_to_accuracy", longest) for each in (met, near, far)]
+    found = [objective(each, "time_to_accuracy", longest) for each in (met, near, far)]
     assert found == [12.0, pytest.approx(24.0), pytest.approx(36.0)]
 
 
 def test_other_goals_and_failures_are_as_they_are():
-    assert reached(timed(5.0, accuracy=0.8), "throughput", 20.0) is None
-    assert reached(timed(5.0, accuracy=0.8), "accuracy", 20.0) == 0.8
-    assert reached(timed(5.0, "failed", accuracy=0.8), "time_to_accuracy", 20.0) is None
-    assert reached(trial(0, {}), "time_to_accuracy", 0.0) is None
+    assert objective(timed(5.0, accuracy=0.8), "throughput", 20.0) is None
+    assert objective(timed(5.0, accuracy=0.8), "accuracy", 20.0) == 0.8
+    assert objective(timed(5.0, "failed", accuracy=0.8), "time_to_accuracy", 20.0) is None
+    assert objective(trial(0, {}), "time_to_accuracy", 0.0) is None
     assert longest_s([]) == 0.0

@@ -44,7 +44,7 @@ class Sweep:
         self.results = Results(folder)
         self.plans: list[RunPlan] = []
         self.clock = 1_700_000_000.0
-        self.rule = self.new_rule()
+        self.scheduler = self.new_rule()
 
     def new_rule(self) -> JournaledScheduler:
         return JournaledScheduler(
@@ -56,7 +56,7 @@ class Sweep:
         plan = trial_plan(self.document, {"optimizer.lr": 0.01 * (number + 1)}, number, 0)
         self.results.add_plan(plan.model_dump(mode="json"))
         self.plans.append(plan)
-        self.rule.add(plan)
+        self.scheduler.add(plan)
         return plan
 
     def epoch(self, plan: RunPlan, epoch: int, accuracy: float, speed: float = 100.0) -> bool:
@@ -81,7 +81,7 @@ class Sweep:
             elapsed_seconds=1.0,
         )
         Journal(self.results.journal_file(plan.run_id)).write(record)
-        self.rule.on_trial_result(None, None, {"run_id": plan.run_id, "epoch": epoch})
+        self.scheduler.on_trial_result(None, None, {"run_id": plan.run_id, "epoch": epoch})
         return asked_to_prune(self.results, plan.run_id) is not None
 
 
@@ -115,12 +115,12 @@ def test_its_rungs_are_as_they_were_when_a_sweep_is_taken_up_again(tmp_path, bra
     sweep.epoch(sweep.plans[2], 2, 0.8)
     again = sweep.new_rule()
     again.replay(sweep.plans)
-    assert again._rule.debug_string() == sweep.rule._rule.debug_string()
+    assert again._scheduler.debug_string() == sweep.scheduler._scheduler.debug_string()
     # an epoch that is made again, from a checkpoint before it, is not heard again
-    sweep.rule = again
-    before = again._rule.debug_string()
+    sweep.scheduler = again
+    before = again._scheduler.debug_string()
     sweep.epoch(sweep.plans[2], 2, 0.1)
-    assert again._rule.debug_string() == before
+    assert again._scheduler.debug_string() == before
     assert asked_to_prune(sweep.results, sweep.plans[2].run_id) is None
 
 
@@ -134,7 +134,7 @@ def test_a_run_that_was_let_go_on_is_not_ended_by_its_past(tmp_path):
     again = sweep.new_rule()
     again.replay(sweep.plans)
     assert asked_to_prune(sweep.results, second.run_id) is None
-    assert again._rule.debug_string() == sweep.rule._rule.debug_string()
+    assert again._scheduler.debug_string() == sweep.scheduler._scheduler.debug_string()
 
 
 def test_a_line_that_was_cut_off_loses_no_other(tmp_path):
@@ -144,7 +144,7 @@ def test_a_line_that_was_cut_off_loses_no_other(tmp_path):
         stream.write('["half')
     again = sweep.new_rule()
     again.replay(sweep.plans)
-    assert again._rule.debug_string() == sweep.rule._rule.debug_string()
+    assert again._scheduler.debug_string() == sweep.scheduler._scheduler.debug_string()
 
 
 def test_who_was_to_end_when_the_driver_was_lost_has_ended(tmp_path):
@@ -188,7 +188,7 @@ def test_an_epoch_after_the_word_to_end_stands_at_no_rung(tmp_path):
     good, poor = sweep.begin(), sweep.begin()
     assert not sweep.epoch(good, 0, 0.5)
     assert [sweep.epoch(poor, epoch, 0.4) for epoch in range(2)] == [True, True]
-    assert "Iter 2.000: None" in sweep.rule._rule.debug_string()
+    assert "Iter 2.000: None" in sweep.scheduler._scheduler.debug_string()
 
 
 def test_throughput_is_judged_by_images_per_second(tmp_path):

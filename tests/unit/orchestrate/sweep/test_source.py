@@ -45,15 +45,15 @@ class Sweep:
         self.results = Results(folder)
         if not (folder / "plan.json").exists():
             self.results.write_plans([])
-        stopping.tell(folder, None)
+        stopping.request_stop(folder, None)
         self.told: list[RunPlan | str] = []
-        rule = JournaledScheduler(self.search, self.results, 2)
+        scheduler = JournaledScheduler(self.search, self.results, 2)
         self.source = TrialSource(
             self.document,
             self.search,
             self.results,
             Capacity((Node(2, 0),)),
-            rule,
+            scheduler,
             self.told.append,
         )
 
@@ -241,7 +241,7 @@ def test_nothing_begins_once_it_is_stopped(tmp_path):
     sweep = Sweep(tmp_path, LRS)
     sweep.begin("a")
     sweep.source.stopped = True
-    stopping.tell(tmp_path, Stop("interrupted"))
+    stopping.request_stop(tmp_path, Stop("interrupted"))
     assert sweep.source.suggest("b") is None
     sweep.source.on_trial_complete("a")
     assert sweep.source.suggest("b") == Searcher.FINISHED
@@ -257,7 +257,7 @@ def test_a_sweep_that_is_stopped_in_its_last_trials_is_not_done(tmp_path):
     last = sweep.begin("c")
     sweep.end("b")
     assert sweep.source.suggest("d") is None
-    stopping.tell(tmp_path, Stop("preempted"))
+    stopping.request_stop(tmp_path, Stop("preempted"))
     run_id = sweep.source._running["c"].run_id
     stopped = RunStopped(run_id=run_id, reason="preempted", epoch=0, step=1)
     Journal(sweep.results.journal_file(run_id)).write(stopped)
