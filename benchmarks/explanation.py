@@ -1,11 +1,11 @@
 """Ten bottlenecks, constructed and run for real, and what `raysuite explain` calls them. Writes
 results/explanation.md, and prints it.
 
-    python benchmarks/explanation.py CALIBRATION [--undisturbed]
+    python benchmarks/explanation.py CALIBRATION [--undisturbed] [CASE...]
 
 CALIBRATION is of this machine, from experiments/calibration.yaml: it knows what a step costs whose
-batch is tiny. --undisturbed trains by undisturbed.py, but where other programs are the bottleneck.
-Time: about 2 minutes on 2 cores.
+batch is tiny. CASE is a number from 1 on: nothing is written then. --undisturbed trains by
+undisturbed.py, but where other programs are the bottleneck. Time: about 2 minutes on 2 cores.
 """
 
 from __future__ import annotations
@@ -209,7 +209,8 @@ def run(case: Case, folder: Path) -> None:
 def main() -> None:
     calibration = Calibration.read(Path(sys.argv[1]))
     lines, found = [], 0
-    for case in CASES:
+    chosen = [CASES[int(each) - 1] for each in sys.argv[2:] if each.isdigit()]
+    for case in chosen or CASES:
         with tempfile.TemporaryDirectory() as folder:
             run(case, Path(folder))
             results = Results(Path(folder))
@@ -227,7 +228,8 @@ def main() -> None:
         "# Constructed bottlenecks\n\nWritten by `benchmarks/explanation.py`: each was run once on "
         f"2 cores, n = 1. {found} of {len(CASES)} were named.\n\n{table}\n"
     )
-    (Path(__file__).parent / "results" / "explanation.md").write_text(text, "utf-8")
+    if not chosen:
+        (Path(__file__).parent / "results" / "explanation.md").write_text(text, "utf-8")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -110,8 +110,6 @@ class Range(_Part):
 class Calibration(_Part):
     """What `raysuite calibrate` finds of one machine."""
 
-    KEYS: ClassVar = ("workers", "images per worker and step", "micro_batch")
-
     format: int = FORMAT
     raysuite: str = __version__
     machine: dict[str, Any]
@@ -121,7 +119,7 @@ class Calibration(_Part):
     workers_per_node: int
     works: dict[str, Work]
     ranges: dict[str, dict[str, Range]]
-    """Network -> quantity -> what was measured."""
+    """Network, or strategy -> quantity -> what was measured."""
     seconds: Model
     """Of an epoch."""
     bytes: Model | None
@@ -141,12 +139,11 @@ class Calibration(_Part):
 
     def outside(self, plan: Plan) -> list[str]:
         """In which quantities a plan is outside of what was measured."""
-        ranges = self.ranges.get(work_name(plan), {})
-        values = quantities(plan)
         return [
-            f"{name} {values[name]:g}, measured were {each}"
-            for name, each in ranges.items()
-            if not each.holds(values[name])
+            f"{name} {value:g}, measured were {each} of {what}"
+            for what, values in quantities(plan).items()
+            for name, value in values.items()
+            if (each := self.ranges.get(what, {}).get(name)) and not each.holds(value)
         ]
 
     def write(self, file: Path) -> None:
@@ -173,13 +170,16 @@ class Calibration(_Part):
             ) from error
 
 
-def quantities(plan: Plan) -> dict[str, float]:
-    """What a calibration keeps ranges of."""
+def quantities(plan: Plan) -> dict[str, dict[str, float]]:
+    """What a calibration keeps ranges of, by network and strategy."""
     workers = int(plan["workers"])
     return {
-        "workers": workers,
-        "images per worker and step": plan["global_batch"] / workers,
-        "micro_batch": plan["micro_batch"],
+        work_name(plan): {
+            "workers": workers,
+            "images per worker and step": plan["global_batch"] / workers,
+            "micro_batch": plan["micro_batch"],
+        },
+        strategy_kind(plan): {"workers": workers},
     }
 
 
@@ -245,10 +245,11 @@ def calibrate(
     names = [run_name(each.run.plan) for each in seen]
     ranges: dict[str, dict[str, Range]] = {}
     for each in seen:
-        own = ranges.setdefault(work_name(each.run.plan), {})
-        for key, value in quantities(each.run.plan).items():
-            before = own.get(key, Range(low=value, high=value))
-            own[key] = Range(low=min(before.low, value), high=max(before.high, value))
+        for what, values in quantities(each.run.plan).items():
+            own = ranges.setdefault(what, {})
+            for key, value in values.items():
+                before = own.get(key, Range(low=value, high=value))
+                own[key] = Range(low=min(before.low, value), high=max(before.high, value))
     started = next((each.run.started for each in seen if each.run.started), None)
     finished = [each for each in seen if each.run.peak_process_bytes]
     rests = [

@@ -61,7 +61,8 @@ def rank(
     least_efficiency: float = 0.0,
     most_bytes: float = math.inf,
 ) -> list[Choice]:
-    """The candidates that can be predicted and are within the limits, the shortest epoch first.
+    """The candidates that can be predicted and are within the limits, the shortest epoch first, and
+    last what is out of the calibrated range.
 
     One is tied with the best where the best one's prediction interval holds its epoch. A part of
     the errors is common to all, so that a tie is rather named than missed.
@@ -73,7 +74,8 @@ def rank(
             batch = int(plan["global_batch"])
             alone[batch] = min(alone.get(batch, math.inf), each.epoch_seconds.value)
     found: list[Choice] = []
-    for plan, each in sorted(pairs, key=lambda pair: pair[1].epoch_seconds or ()):
+    order = sorted(pairs, key=lambda pair: (bool(pair[1].outside), pair[1].epoch_seconds or ()))
+    for plan, each in order:
         assert each.epoch_seconds is not None
         base = alone.get(int(plan["global_batch"]))
         efficiency = base and base / each.epoch_seconds.value / int(plan["workers"])

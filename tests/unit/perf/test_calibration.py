@@ -135,3 +135,19 @@ def test_a_link_is_fitted_to_all_reduces() -> None:
     assert link["latency_us"] == pytest.approx(50)
     assert link["gb_per_s"] == pytest.approx(2)
     assert errors.largest < 1e-6
+
+
+def test_a_strategy_that_was_never_alone_is_out_of_range_alone() -> None:
+    seen = [
+        plan
+        for plan in plans(SEEN)
+        if plan["workers"] == 2 or plan["spec"]["strategy"]["name"] != "horovod"
+    ]
+    found = calibrate([measured(plan) for plan in seen], [])
+    alone = [plan for plan in plans("[[64, 1]]") if plan["workers"] == 1]
+    outside = {
+        strategy_kind(plan): each.outside
+        for plan, each in zip(alone, predict(alone, found, "x.yaml"), strict=True)
+    }
+    assert outside["single"] == outside["ddp"] == ()
+    assert outside["horovod"] == ("workers 1, measured were 2 to 2 of horovod",)
