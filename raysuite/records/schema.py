@@ -67,6 +67,9 @@ class GateVerdict(RecordBase):
     error_compiled: float | None = None
     """Of a run with torch.compile: largest relative error of weights, logits and losses of the
     compiled networks, in fp32, against one process that is not compiled."""
+    error_rebuilt: float | None = None
+    """Of a framework that builds the network anew: largest relative error of weights, running
+    statistics, logits and loss after one step of the run's own network, against torch."""
     tolerance: float | None
     """Largest error that passes, uncompiled; None where the options are lossy by intent and no
     bound holds."""

@@ -80,6 +80,8 @@ class _StrategyOptions(Options):
     """Its throughput counts only after the gate."""
     verified: ClassVar[tuple[Mapping[str, Any], ...]] = ()
     """Options of the variants that `raysuite verify` checks by default."""
+    own_network: ClassVar[bool] = False
+    """Its framework is not torch: the network is built anew in it, which the gate also checks."""
     has_timeline: ClassVar[bool] = False
     """Its class takes `timeline`: whether a record of its collectives will be asked for."""
     only: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
@@ -416,6 +418,41 @@ class AccelerateOptions(_WrappedDdpOptions):
     name: Literal["accelerate"] = "accelerate"
 
 
+_ANOTHER_FRAMEWORK: Mapping[str, tuple[Any, ...]] = {
+    "training.precision": ("fp32",),
+    "training.compile": ("off",),
+    "training.ema_decay": (None,),
+    "optimizer.name": ("sgd", "adamw"),
+    "measure.profile": ("off",),
+    "resources.device": ("cpu",),
+}
+
+
+class TensorflowOptions(_StrategyOptions):
+    """TensorFlow's MultiWorkerMirroredStrategy with a training loop of raysuite's."""
+
+    engine = "raysuite.parallel.tensorflow:TensorFlow"
+    part = "tensorflow"
+    verified = ({},)
+    own_network = True
+    only = _ANOTHER_FRAMEWORK
+
+    name: Literal["tensorflow"] = "tensorflow"
+
+    @property
+    def own_processes(self) -> bool:
+        return True  # its runtime is told of the workers once in a process
+
+    def traffic(self, accumulate: int, parameters: int, gradient_bytes: int) -> Traffic | None:
+        return Traffic(gradient_bytes)
+
+
+class KerasOptions(TensorflowOptions):
+    """TensorFlow's MultiWorkerMirroredStrategy under Keras's `model.fit`."""
+
+    name: Literal["keras"] = "keras"  # type: ignore[assignment]
+
+
 class FsdpOptions(_StrategyOptions):
     """PyTorch's fully sharded data parallelism, `fully_shard`."""
 
@@ -662,6 +699,8 @@ StrategyOptions = Annotated[
     | FsdpOptions
     | FabricOptions
     | AccelerateOptions
+    | TensorflowOptions
+    | KerasOptions
     | PipelineOptions
     | CustomOptions,
     Field(discriminator="name"),

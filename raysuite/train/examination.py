@@ -16,14 +16,16 @@ overflow on the last rank alone, so that all ranks must skip it; one process has
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from raysuite.data.base import Batch
 from raysuite.data.order import permutation, rank_slices
@@ -139,6 +141,69 @@ def compare(
             engine.close()
 
 
+def compare_rebuilt(
+    strategy: Strategy, world: World, model: nn.Module, image: tuple[int, int, int], classes: int
+) -> Comparison:
+    """One fp32 step of `model` by a framework that builds it anew, and by torch in one process.
+
+    All ranks train on the same samples, so that running statistics are equal too. All weights are
+    compared as one tensor, and so are the statistics: a gradient near zero, such as that of a bias
+    before BatchNorm, is nothing but rounding. Without dropout, whose draws are each framework's
+    own. All ranks must call it.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    generator = np.random.Generator(np.random.Philox(key=SEED))
+    images = torch.from_numpy(
+        generator.standard_normal((2 * _REBUILT_SAMPLES, *image), dtype=np.float32)
+    )
+    labels = torch.from_numpy(generator.integers(0, classes, _REBUILT_SAMPLES))
+    seen, unseen = images[:_REBUILT_SAMPLES].to(world.device), images[_REBUILT_SAMPLES:]
+    alone = World(0, 1, 0, world.device)
+    single = Single()
+    single.start(alone)
+
+    def outcome(engine: Engine) -> _Outcome:
+        samples = len(seen)
+        engine.model.train()
+        batch = Batch(seen, labels.to(world.device), samples, samples * engine.replicas)
+        loss = engine.step([batch], _REBUILT_RATE)
+        engine.average_buffers()
+        engine.model.eval()
+        with torch.no_grad():
+            logits = engine.forward(unseen.to(world.device)).float().cpu()
+        return _Outcome(held(engine), logits, loss.double().cpu().reshape(1))
+
+    def held(engine: Engine) -> dict[str, Tensor]:
+        weights = [each for _, each in sorted(engine.weights().items())]
+        buffers = [each.cpu() for each in engine.model.buffers() if each.is_floating_point()]
+        parts = {"weights": weights, "statistics": buffers}
+        return {
+            name: torch.cat([*map(torch.flatten, each)]) for name, each in parts.items() if each
+        }
+
+    def made(strategy: Strategy, model: nn.Module) -> Engine:
+        return strategy.prepare(
+            model,
+            lambda parameters: build_optimizer(PLAIN, parameters, _RATE_AT_START),
+            StepSettings(len(seen)),
+        )
+
+    reference = made(single, copy.deepcopy(model))
+    before = held(reference)
+    engine = made(strategy, model)
+    try:
+        expected = outcome(reference)
+        expected.losses *= engine.replicas
+        return _judge(engine.comm, outcome(engine), expected, before)
+    finally:
+        engine.close()
+
+
+_REBUILT_SAMPLES, _REBUILT_RATE = 8, 0.01
+
+
 def comm_fault(comm: Comm, world: World) -> str:
     """What is wrong with a strategy's collectives; empty if they reach all ranks.
 
@@ -179,15 +244,22 @@ def make_engine(
     pause_s: float = 0.0,
 ) -> Engine:
     """An engine for the small network, whose first weights are the same everywhere."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SEED)
-        net = SmallNet(batch_norm, layers, pause_s).to(world.device)
-        net.to(memory_format=MEMORY_FORMATS[settings.memory_format])
+    net = small_net(world, batch_norm, layers, pause_s)
+    net.to(memory_format=MEMORY_FORMATS[settings.memory_format])
     return strategy.prepare(
         net,
         lambda parameters: build_optimizer(optimizer, parameters, _RATE_AT_START),
         replace(settings, micro_batch=micro_batch, accumulate=accumulate or settings.accumulate),
     )
+
+
+def small_net(
+    world: World, batch_norm: bool = False, layers: int = 3, pause_s: float = 0.0
+) -> SmallNet:
+    """The small network, with the same weights everywhere."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        return SmallNet(batch_norm, layers, pause_s).to(world.device)
 
 
 def _pace(optimizer: OptimizerOptions) -> float:

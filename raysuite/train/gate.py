@@ -39,6 +39,7 @@ from raysuite.records import GateVerdict
 from raysuite.spec.optimizers import OptimizerOptions
 from raysuite.spec.strategies import PipelineOptions, StrategyOptions
 from raysuite.train import examination
+from raysuite.train.building import build_model
 from raysuite.train.examination import RATES, Comparison, comm_fault, make_engine
 from raysuite.train.verdicts import cache_file, known_pass, places
 
@@ -48,6 +49,9 @@ TOLERANCE = 1e-5
 TOLERANCE_COMPILED = 1e-4
 """Largest relative error of networks that torch.compile compiled: it fuses and reorders sums, which
 rounds otherwise, and each step carries that on."""
+
+TOLERANCE_REBUILT = 1e-4
+"""Largest relative error after one step of a network that another framework builds anew."""
 
 TOLERANCE_16_BITS = 0.2
 """Largest relative error of the updates, logits and losses in bf16 and fp16. Right ones showed at
@@ -91,16 +95,36 @@ def check(plan: RunPlan, world: World, strategy: Strategy, facts: dict[str, Any]
     engine.close()
     if found:
         verdict = known or known_pass(file) or _unread(options, world)
-        return verdict.model_copy(
+        verdict = verdict.model_copy(
             update={"run_id": plan.run_id, "cached": True, "time": time.time()}
         )
+        return _rebuilt(plan, world, strategy, verdict)
     verdict = examine(options, world, strategy, settings, plan.run_id, own)
     if verdict.passed and world.rank == 0:
         file.parent.mkdir(parents=True, exist_ok=True)
         partial = file.with_suffix(f".{os.getpid()}.partial")
         partial.write_text(verdict.model_dump_json())
         partial.replace(file)
-    return verdict
+    return _rebuilt(plan, world, strategy, verdict)
+
+
+def _rebuilt(plan: RunPlan, world: World, strategy: Strategy, verdict: GateVerdict) -> GateVerdict:
+    """The verdict, with what comes of the run's own network where a framework builds it anew."""
+    if not (plan.spec.strategy.own_network and verdict.passed):
+        return verdict
+    facts, model = plan.dataset, build_model(plan, world)
+    image = (facts.channels, facts.image_size, facts.image_size)
+    found = examination.compare_rebuilt(strategy, world, model, image, facts.classes)
+    faults = _faults([found]) or _differing([found], TOLERANCE_REBUILT)
+    return verdict.model_copy(
+        update={
+            "passed": not faults,
+            "ranks_equal": verdict.ranks_equal and found.ranks_equal,
+            "error_rebuilt": found.error,
+            "rule": f"{verdict.rule}; the run's network as torch's to {TOLERANCE_REBUILT:.0e}",
+            "message": "; ".join(filter(None, [*faults, verdict.message])),
+        }
+    )
 
 
 def examine(
@@ -166,12 +190,18 @@ def examine(
     if not judged:
         rule = "ranks bit-equal; lossy throughout, so the distance is reported and not judged"
         lossy += [*plain, batch_norm]
-    compared = [*plain, batch_norm, *short, *lossy, *compiled]
+    rebuilt = []
+    if options.own_network:
+        net = examination.small_net(world, batch_norm=True)
+        rebuilt.append(examination.compare_rebuilt(exact, world, net, net.IMAGE, net.CLASSES))
+        rule += f"; running statistics as torch's to {TOLERANCE_REBUILT:.0e}"
+    compared = [*plain, batch_norm, *short, *lossy, *compiled, *rebuilt]
     faults = _faults(compared)
     if judged and not faults:
         faults = (
             _differing([*plain, batch_norm], TOLERANCE)
             or _differing(compiled, TOLERANCE_COMPILED)
+            or _differing(rebuilt, TOLERANCE_REBUILT)
             or _differing_16_bits(short)
         )
     if any(each.moved < _LEAST_MOVE for each in lossy) and not faults:

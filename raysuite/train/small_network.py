@@ -23,6 +23,9 @@ class SmallNet(nn.Module):
     backward pass pauses between two layers.
     """
 
+    IMAGE = (1, _SIZE, _SIZE)
+    CLASSES = _CLASSES
+
     def __init__(self, batch_norm: bool, layers: int = 3, pause_s: float = 0.0) -> None:
         super().__init__()
         self._pause_s = pause_s

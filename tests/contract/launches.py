@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from raysuite.spec.strategies import STRATEGY_OPTIONS
 from tests.ranks import DEEPSPEED, ranks
 from tests.require import require
 
@@ -26,8 +27,8 @@ def found_by(
 
     A launch that fails is not made again, but fails each test that asks for it.
     """
-    if framework in ("horovod", "deepspeed"):
-        require(framework)
+    if part := STRATEGY_OPTIONS[framework].part:
+        require(part)
     found, failure = _launched(framework, workers, worker, json.dumps(request), timeout_s)
     assert not failure, failure
     return found

@@ -39,7 +39,8 @@ RECIPES = {
     "accumulate": replace(BASE, accumulate=2, label_smoothing=0.1),
     "clip": replace(BASE, accumulate=2, clip_norm=0.3),
 }
-EXACT, LOSSY = "exact", "lossy"
+EXACT, LOSSY, FP32 = "exact", "lossy", "fp32"
+"""FP32: exact, of a framework that is not torch and has no 16 bits here."""
 
 
 class Net(nn.Module):
@@ -279,6 +280,10 @@ def examine(options: StrategyOptions, world: World, kind: str, folder: Path) -> 
     found: dict[str, Any] = {
         name: compared(strategy, world, settings) for name, settings in RECIPES.items()
     }
+    if kind == FP32:
+        found["buffers"] = buffers_averaged(strategy, world)
+        found["resumed"] = resumed(strategy, world, True, "fp32", folder / "shared")
+        found["changed"] = resumed(strategy, world, True, "fp32", folder / "changed", 0.3)
     if kind == EXACT:
         for precision in ("bf16", "fp16"):
             settings = replace(BASE, accumulate=2, precision=precision)
@@ -290,7 +295,8 @@ def examine(options: StrategyOptions, world: World, kind: str, folder: Path) -> 
         found["changed"] = resumed(strategy, world, True, "fp32", folder / "changed", 0.3)
     found["comm"] = wrong_reductions(strategy, world)
     found["transports"] = [connected, before.names()]
-    found["left"] = left_behind(strategy, world)
+    if kind != FP32:
+        found["left"] = left_behind(strategy, world)
     strategy.stop()
     return found
 

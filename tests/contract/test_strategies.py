@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.contract.launches import found_by
-from tests.contract.strategy_worker import EXACT, LOSSY, RECIPES
+from tests.contract.strategy_worker import EXACT, FP32, LOSSY, RECIPES
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -57,6 +57,10 @@ VARIANTS: dict[str, tuple[dict[str, Any], str]] = {
     "fsdp-hybrid": ({"name": "fsdp", "copies": 2}, EXACT),
     "fsdp-reduce": ({"name": "fsdp", "reduce_dtype": "bf16"}, LOSSY),
     "fsdp-gather": ({"name": "fsdp", "gather_dtype": "bf16"}, LOSSY),
+    "fabric": ({"name": "fabric"}, EXACT),
+    "accelerate": ({"name": "accelerate"}, EXACT),
+    "tensorflow": ({"name": "tensorflow"}, FP32),
+    "keras": ({"name": "keras"}, FP32),
     "single": ({"name": "single"}, EXACT),
 }
 
@@ -77,6 +81,7 @@ CASES = [
     if fits(VARIANTS[variant][0], size)
 ]
 EXACT_CASES = [case for case in CASES if VARIANTS[str(case.values[0])][1] == EXACT]
+FP32_CASES = [case for case in CASES if VARIANTS[str(case.values[0])][1] == FP32]
 LOSSY_CASES = [case for case in CASES if VARIANTS[str(case.values[0])][1] == LOSSY]
 
 
@@ -95,7 +100,7 @@ def found_for(variant: str, size: int) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(("variant", "size"), EXACT_CASES)
+@pytest.mark.parametrize(("variant", "size"), [*EXACT_CASES, *FP32_CASES])
 def test_equal_to_one_process(variant: str, size: int) -> None:
     found = found_for(variant, size)
     for recipe in RECIPES:
@@ -125,19 +130,26 @@ def test_a_checkpoint_continues_to_the_bit(variant: str, size: int) -> None:
     found = found_for(variant, size)
     # from three ranks on Gloo's sums depend on how gradients are grouped: DDP orders its buckets
     # anew after the first step, and what Horovod fuses depends on when each gradient is ready
-    reordered = size > 2 and variant.startswith(("ddp", "horovod"))
+    reordered = size > 2 and variant.startswith(("ddp", "horovod", "fabric", "accelerate"))
     rounding = 1e-6 if reordered else 0.0
     assert found["resumed_fp16"] <= rounding, "each rank has a folder of its own"
     assert found["resumed"] <= rounding, "all ranks share a folder"
     assert found["changed"] <= rounding, "with settings of its own"
 
 
-@pytest.mark.parametrize(("variant", "size"), EXACT_CASES)
+@pytest.mark.parametrize(("variant", "size"), FP32_CASES)
+def test_a_checkpoint_of_another_framework_continues(variant: str, size: int) -> None:
+    found = found_for(variant, size)
+    assert found["resumed"] <= 1e-6
+    assert found["changed"] <= 1e-6
+
+
+@pytest.mark.parametrize(("variant", "size"), [*EXACT_CASES, *FP32_CASES])
 def test_running_statistics_are_averaged(variant: str, size: int) -> None:
     assert found_for(variant, size)["buffers"]
 
 
-@pytest.mark.parametrize(("variant", "size"), EXACT_CASES)
+@pytest.mark.parametrize(("variant", "size"), [*EXACT_CASES, *FP32_CASES])
 def test_the_comm_reduces_every_kind_of_tensor(variant: str, size: int) -> None:
     assert found_for(variant, size)["comm"] == []
 
