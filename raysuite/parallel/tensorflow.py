@@ -494,7 +494,7 @@ class FitEngine(TensorFlowEngine):
 
     def _run_fit(self, rules: Rules, example: tuple[Any, ...]) -> None:
         tf, keras = _tensorflow()
-        train, losses = self._train, self._losses
+        train, losses, workers = self._train, self._losses, self.world.size
 
         class Fitted(keras.Model):  # type: ignore[name-defined]
             def train_step(self, data: Any) -> dict[str, Any]:
@@ -502,7 +502,7 @@ class FitEngine(TensorFlowEngine):
 
         class Told(keras.callbacks.Callback):  # type: ignore[name-defined]
             def on_train_batch_end(self, batch: int, logs: dict[str, float]) -> None:
-                losses.put(logs["loss"])
+                losses.put(logs["loss"] / workers)  # Keras adds up those of all workers
 
         def shape(value: Any) -> Any:
             return tf.TensorSpec(value.shape, value.dtype)

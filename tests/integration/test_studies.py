@@ -22,6 +22,7 @@ STUDIES = {
     "aach2023-schedules": 3 * 9 * 3,
     "aach2023-profile": 3 * 9 * 2,
     "mahon2020": 13 * 3 * 3,
+    "frameworks-2026": 3 * 9 * 7,
     "ddlbench": (5 * 2 + 2 + 2 + 3) * 4 * 6,
 }
 """Name -> runs of the full form."""
@@ -40,7 +41,7 @@ def plans(name: str, scale: str | None = None, gpus: int = 1024) -> list[RunPlan
 
 def test_every_experiment_is_known() -> None:
     files = {file.stem for file in (ROOT / "experiments").glob("*.yaml")}
-    assert files == {*STUDIES, *SWEEPS, "quickstart"}
+    assert files == {*STUDIES, *SWEEPS, "quickstart", "calibration"}
 
 
 @pytest.mark.parametrize(("name", "trials"), SWEEPS.items())
