@@ -103,6 +103,8 @@ class Engine(ABC):
         """Copies of the model, which share the global batch."""
         self.replica = world.rank
         """The copy to which this rank belongs; its ranks load the same samples."""
+        self.own_statistics = self.replicas > 1
+        """Whether several ranks hold running statistics of the same layers, each of its samples."""
         self.counts = True
         """Of the ranks of a replica, exactly one counts what the model answers to its samples."""
         self.scale = LossScale(model, comm, settings.precision == "fp16", whole_gradients)

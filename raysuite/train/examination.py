@@ -134,7 +134,7 @@ def compare(
             )
             before = reference.weights()
             expected = _train(reference, data, rates, global_batch, passes)
-            if batch_norm and engine.replicas > 1:  # the running statistics are each rank's own
+            if batch_norm and engine.own_statistics:  # the running statistics are each rank's own
                 found.logits = expected.logits
             return _judge(engine.comm, found, expected, before)
         finally:

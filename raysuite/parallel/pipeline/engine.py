@@ -194,6 +194,7 @@ class PipelineEngine(TorchEngine):
         self.replicas = world.size // self.schedule.workers
         self.replica = world.rank // self.schedule.workers
         self.counts = self.last in self.blocks and place == 0
+        self.own_statistics = world.size > len(self.schedule.replicas)
         self.scale.shares = self.replicas
         self.optimizer = make_optimizer(model.parameters())
         self.scale.guard(self.optimizer)
