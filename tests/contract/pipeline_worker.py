@@ -294,6 +294,8 @@ def flaws(options: PipelineOptions, workers: int) -> list[str]:
         if schedule.micro_batches == 1:
             found = [each for each in found if each not in _OF_SEVERAL]
         found += FLAWS_OF_DELAYS
+        if not any(map(schedule.delay, range(schedule.workers))):  # such as 3 and 1 workers
+            found = [each for each in found if each not in ("no stashing", "late rate")]
         if schedule.vertical_sync or schedule.name == "pipedream_2bw":
             found += FLAWS_OF_VERSIONS
     return found
