@@ -14,7 +14,7 @@ from raysuite.cli import app
 from raysuite.orchestrate import verify as launcher
 from raysuite.orchestrate.verify import Request
 from raysuite.records import GateVerdict
-from raysuite.spec.strategies import DdpOptions, HorovodOptions
+from raysuite.spec.strategies import STRATEGY_OPTIONS, DdpOptions, HorovodOptions
 
 
 @pytest.fixture
@@ -68,7 +68,11 @@ def test_all_that_are_installed(asked: list[Request], monkeypatch: pytest.Monkey
     monkeypatch.setattr("raysuite.parts.installed", lambda part: part != "horovod")
     assert invoke().exit_code == 0
     names = [options.name for options in asked[0].strategies]
-    assert names == ["ddp", *["deepspeed"] * 4]
+    assert "horovod" not in names
+    assert names.count("deepspeed") == 4
+    assert set(names) >= {name for name, each in STRATEGY_OPTIONS.items() if not each.part} - {
+        name for name, each in STRATEGY_OPTIONS.items() if not each.verified
+    }
 
 
 def test_a_failure(asked: list[Request]) -> None:
