@@ -66,6 +66,10 @@
     ];
     views[name] = await vegaEmbed(div, {...spec, config, data: {values}},
       {actions: false, renderer: "svg", ast: true, logLevel: 1, tooltip: {theme: "page", offsetX: 12, offsetY: 12}});
+    // The figure is described as a whole: its parts are no pictures of their own.
+    for (const part of div.querySelectorAll("svg [role], svg[role]")) {
+      for (const each of ["role", "aria-roledescription", "aria-label"]) part.removeAttribute(each);
+    }
   };
 
   // One at a time, with room between, so that a page with many runs answers while it draws.

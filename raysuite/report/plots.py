@@ -802,6 +802,11 @@ MOST_MARKERS = 40
 SAME = 2e-3
 """Curves that are nowhere farther apart than this part of a plot's height share a line."""
 
+DIFFERS = (
+    " With other numbers of workers, BatchNorm normalises other parts of a batch and gradients are "
+    "summed in another order: accuracies differ a little."
+)
+
 Curve = tuple[list[float], list[float]]
 
 
@@ -958,7 +963,8 @@ def accuracy(
         title="Validation accuracy",
         note="Top-1 over the whole validation set, mean over repeats"
         + (" with 95 % intervals." if banded else ".")
-        + (aim if targets else ""),
+        + (aim if targets else "")
+        + (DIFFERS if len({row.workers for row in rows}) > 1 else ""),
         description=f"Lines over epochs.{reached}",
         traces=traces,
         layers=_curve_layers(traces, len(styles)),

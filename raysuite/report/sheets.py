@@ -41,8 +41,9 @@ def rows_latex(rows: Sequence[Row]) -> str:
         "W: workers; S: speed-up; E: parallel efficiency; Acc.: validation accuracy after the last "
         "epoch. In parentheses: half the width of the 95 % confidence interval, in units of the "
         "last digit.",
-        "Images/s over all workers, warm-up excluded.",
-        repeats_note(rows),
+        "Images/s over all workers, warm-up excluded. "
+        + repeats_note(rows).partition(";")[0]
+        + ".",
         *_baselines(rows),
     )
     head = r"Variant & W & {Images/s} & {S} & {E} & {Acc.\,/\,\%} \\"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from raysuite.records import RunFailed
 from raysuite.report import build
 from tests.fake_results import TWELVE_ROWS, write_results
+from tests.fake_sweeps import write_sweep
 from tests.require import chromium, require
 
 pytestmark = [pytest.mark.browser, pytest.mark.integration, pytest.mark.slow]
@@ -142,7 +145,7 @@ def test_a_logarithmic_axis_and_a_pointer(browser, tmp_path):
     build(write_results(tmp_path, repeats=2), pictures=False)
     page, complaints = open_page(browser, tmp_path / "report.html")
     labels = "#plot-loss .role-axis-label text"
-    before = page.locator(labels).all_inner_texts()
+    before = page.locator(labels).all_text_contents()
     page.check("[data-log=loss]")
     page.wait_for_function(
         "([labels, before]) => [...document.querySelectorAll(labels)].map((e) => e.textContent)"
@@ -152,6 +155,22 @@ def test_a_logarithmic_axis_and_a_pointer(browser, tmp_path):
     for name in ("throughput", "epoch-time", "loss"):
         assert hovered(page, page.query_selector(f"#plot-{name}")).strip()
     assert complaints == []
+
+
+@pytest.mark.thorough
+def test_axe_finds_no_violation(browser, tmp_path):
+    """RAYSUITE_AXE names axe.min.js of npm's axe-core; it is skipped without."""
+    script = os.environ.get("RAYSUITE_AXE")
+    if not script:
+        pytest.skip("RAYSUITE_AXE names no axe.min.js")
+    build(write_results(tmp_path / "suite", repeats=2), pictures=False)
+    build(write_sweep(tmp_path / "sweep"), pictures=False)
+    for folder in ("suite", "sweep"):
+        for width, scheme in ((1280, "light"), (390, "dark")):
+            page, _ = open_page(browser, tmp_path / folder / "report.html", width, scheme)
+            page.evaluate(Path(script).read_text("utf-8"))
+            found = page.evaluate("axe.run()")["violations"]
+            assert [(each["id"], each["nodes"][0]["html"]) for each in found] == []
 
 
 def test_partial_results(browser, tmp_path):
