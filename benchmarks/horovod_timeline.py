@@ -10,6 +10,7 @@ joined and do nothing. Written to benchmarks/results/horovod_timeline.md.
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import sys
@@ -56,17 +57,17 @@ def main(rounds: int) -> None:
         "",
         f"`python benchmarks/horovod_timeline.py {rounds}` on {os.cpu_count()} cores, {WORKERS} "
         f"ranks, ResNet-20 on digits of 16 x 16 pixels, global batch 64. Ratios are of one round; "
-        f"their mean has its 95 % interval (Student's t). Idle: processor time of a rank that has "
+        f"their geometric mean has its 95 % interval (Student's t). Idle: processor time of a rank that has "
         f"joined and waits {IDLE_S:.0f} s, as a share of a core; the larger of two.",
         "",
         "| | Images/s, median | Over ddp's | Idle rank (cores) |",
         "| --- | --- | --- | --- |",
     ]
     for name, found in speeds.items():
-        ratios = [one / base for one, base in zip(found, speeds["ddp"], strict=True)]
-        half = stats.t.ppf(0.975, rounds - 1) * stats.sem(ratios)
-        mean = statistics.mean(ratios)
-        ratio = "1" if name == "ddp" else f"{mean:.3f} [{mean - half:.3f}, {mean + half:.3f}]"
+        logs = [math.log(one / base) for one, base in zip(found, speeds["ddp"], strict=True)]
+        mean, half = statistics.mean(logs), stats.t.ppf(0.975, rounds - 1) * stats.sem(logs)
+        ends = (math.exp(each) for each in (mean, mean - half, mean + half))
+        ratio = "1" if name == "ddp" else "{:.3f} [{:.3f}, {:.3f}]".format(*ends)
         cores = f"{idle[name]:.3f}" if name in idle else ""
         rows.append(
             f"| {name} | {statistics.median(found):,.0f} | {ratio} (n = {rounds}) | {cores} |"
