@@ -330,7 +330,7 @@ def in_16_bits(options: PipelineOptions, world: World) -> dict[str, str]:
 def many_steps(options: PipelineOptions, world: World, steps: int) -> float:
     """The last loss, summed over the ranks' samples, of consecutive steps of the small network with
     micro-batches of changing sizes."""
-    strategy = Pipeline(options)
+    strategy = Pipeline(options.examined())
     strategy.start(world)
     settings = StepSettings(4, options.micro_batches)
     engine = make_engine(strategy, world, settings, batch_norm=True, layers=8)
