@@ -93,7 +93,14 @@ def _validated(
     """
     from raysuite.plan import make_plans
     from raysuite.spec import Document, parse_document
+    from raysuite.spec.strategies import STRATEGY_OPTIONS
 
+    # a strategy for CPUs alone has all that are given with it checked there
+    on_cpus = any(
+        options.name in text and "resources.device" in options.only
+        for text in given
+        for options in (kind() for name, kind in STRATEGY_OPTIONS.items() if name != "custom")
+    )
     strategies = [parse_document(f"strategy: {text}", "--strategy").data for text in given]
     data = {
         "name": "verify",
@@ -104,7 +111,7 @@ def _validated(
             "batch_per_worker": training["accumulate"],
             **training,
         },
-        "resources": {"workers": workers},
+        "resources": {"workers": workers, "device": "cpu" if on_cpus else "auto"},
         "matrix": {"strategy": [each["strategy"] for each in strategies]},
     }
     plans = make_plans(Document(data, "command line"))

@@ -433,7 +433,6 @@ class TensorflowOptions(_StrategyOptions):
 
     engine = "raysuite.parallel.tensorflow:TensorFlow"
     part = "tensorflow"
-    verified = ({},)
     own_network = True
     only = _ANOTHER_FRAMEWORK
 

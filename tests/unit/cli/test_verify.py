@@ -65,7 +65,7 @@ def test_strategies_and_settings_are_handed_on(asked: list[Request]) -> None:
 
 
 def test_all_that_are_installed(asked: list[Request], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raysuite.parts.installed", lambda part: part != "horovod")
+    monkeypatch.setattr("raysuite.parts.installed", lambda part: part in ("", "deepspeed"))
     assert invoke().exit_code == 0
     names = [options.name for options in asked[0].strategies]
     assert "horovod" not in names
@@ -73,6 +73,11 @@ def test_all_that_are_installed(asked: list[Request], monkeypatch: pytest.Monkey
     assert set(names) >= {name for name, each in STRATEGY_OPTIONS.items() if not each.part} - {
         name for name, each in STRATEGY_OPTIONS.items() if not each.verified
     }
+
+
+def test_one_for_cpus_alone_is_checked_there(asked: list[Request]) -> None:
+    assert invoke("--strategy", "tensorflow").exit_code == 0
+    assert asked[0].device == "cpu"
 
 
 def test_a_failure(asked: list[Request]) -> None:
