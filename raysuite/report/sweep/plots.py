@@ -300,7 +300,10 @@ def parallel(study: Study) -> Plot | None:
                 "grid": False,
                 "ticks": False,
                 "domain": False,
-                "labelLimit": {"expr": f"width / {len(axes)}"},
+                "labelOverlap": False,
+                "labelAngle": -25,
+                "labelAlign": "left",
+                "labelLimit": 120,
             },
         },
         y={
