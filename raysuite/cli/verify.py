@@ -14,8 +14,12 @@ from raysuite.cli.console import print_text, stderr, stdout
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from raysuite.plan import RunPlan
     from raysuite.records import GateVerdict
     from raysuite.spec.strategies import StrategyOptions
+
+_SAMPLES = 4
+"""Of a micro-batch of the user's own network."""
 
 
 def verify(
@@ -24,6 +28,20 @@ def verify(
         typer.Option(
             metavar="NAME|YAML",
             help="A strategy, with its options as YAML; may be repeated. Default: all installed.",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|YAML",
+            help="Also train this network for two steps: module:Net, or any other model of a spec.",
+        ),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|YAML",
+            help="The data set whose image shape and classes it gets. Default: digits.",
         ),
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes on this machine.")] = 2,
@@ -37,22 +55,34 @@ def verify(
 ) -> None:
     """Check strategies by the gate: equal weights on all ranks, and equal to one process.
 
-    Every run is checked by itself before its speed is told; this asks without a run, and knows
-    no cache. Exits with 1 where a strategy fails.
+    Every run is checked by itself before its throughput is reported; this asks without a run, and
+    knows no cache. With --model, your own network is trained too, by all processes and by one, in
+    fp32 and in --precision; which parameter differs first is named. Exits with 1 where a strategy
+    fails.
 
     \b
     Examples:
       raysuite verify
       raysuite verify --workers 4 --strategy ddp --strategy '{name: deepspeed, zero_stage: 3}'
+      raysuite verify --model my_module:Net --data '{name: image_folder, path: x, image_size: 64}'
       raysuite verify --strategy '{name: custom, target: my_strategies:LocalSgd}'
     """
+    from raysuite.errors import UserError
+    from raysuite.orchestrate.preflight import dry_batch
     from raysuite.orchestrate.verify import Request
     from raysuite.orchestrate.verify import verify as ask
 
     training = {"accumulate": accumulate, "clip_norm": clip_norm, "precision": precision}
-    options, device = _validated(strategy or _installed(), workers, training)
+    if data is not None and model is None:
+        raise UserError("--data was given, and it is for --model; give both, or leave it out")
+    plans = _validated(strategy or _installed(), workers, training, model, data)
+    options = [plan.spec.strategy for plan in plans]
     names = [_name(each) for each in options]
-    request = Request(options, workers, training, device, timeout)
+    if model is not None:
+        with dry_batch(plans, None) as check_batch:
+            check_batch()
+    own = plans if model is not None else []
+    request = Request(options, workers, training, plans[0].device, timeout, own)
     verdicts: list[GateVerdict] = []
     with stderr().status(f"{names[0]}: starting {workers} processes") as status:
         for number, verdict in ask(request):
@@ -85,9 +115,13 @@ def _installed() -> list[str]:
 
 
 def _validated(
-    given: Sequence[str], workers: int, training: dict[str, Any]
-) -> tuple[list[StrategyOptions], str]:
-    """Options of every strategy, and the device; checked like any spec's.
+    given: Sequence[str],
+    workers: int,
+    training: dict[str, Any],
+    model: str | None,
+    data_set: str | None,
+) -> list[RunPlan]:
+    """A plan for each strategy; checked like any spec's.
 
     Raises SpecError with all mistakes at once.
     """
@@ -101,21 +135,24 @@ def _validated(
         for text in given
         for options in (kind() for name, kind in STRATEGY_OPTIONS.items() if name != "custom")
     )
-    strategies = [parse_document(f"strategy: {text}", "--strategy").data for text in given]
+    def parsed(key: str, text: str) -> Any:
+        return parse_document(f"{key}: {text}", f"--{key}").data[key]
+
+    strategies = [parsed("strategy", text) for text in given]
     data = {
         "name": "verify",
-        "model": "resnet20",
-        "data": "digits",
+        "model": "resnet20" if model is None else parsed("model", model),
+        "loader": "synthetic",  # of the data set, the shape alone counts
+        "data": "digits" if data_set is None else parsed("data", data_set),
         "training": {
             "epochs": 1,
-            "batch_per_worker": training["accumulate"],
+            "batch_per_worker": _SAMPLES * training["accumulate"],
             **training,
         },
         "resources": {"workers": workers, "device": "cpu" if on_cpus else "auto"},
-        "matrix": {"strategy": [each["strategy"] for each in strategies]},
+        "matrix": {"strategy": strategies},
     }
-    plans = make_plans(Document(data, "command line"))
-    return [plan.spec.strategy for plan in plans], plans[0].device
+    return make_plans(Document(data, "command line"), elsewhere=True)
 
 
 def _name(options: StrategyOptions) -> str:
@@ -136,7 +173,9 @@ def _table(names: Sequence[str], verdicts: Sequence[GateVerdict]) -> Table:
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    for heading in ("strategy", "workers", "ranks equal", "error", "error BatchNorm"):
+    network = any(each.network for each in verdicts)
+    numbers = ("error", "error BatchNorm", *(["error network"] if network else []))
+    for heading in ("strategy", "workers", "ranks equal", *numbers):
         number = heading not in ("strategy", "ranks equal")
         table.add_column(heading, justify="right" if number else "left")
     for heading in ("tolerance", "verdict", "message"):
@@ -149,9 +188,10 @@ def _table(names: Sequence[str], verdicts: Sequence[GateVerdict]) -> Table:
             "yes" if each.ranks_equal else "no",
             _scientific(each.error),
             _scientific(each.error_batchnorm),
+            *([_scientific(each.error_network)] if network else []),
             "none" if each.tolerance is None else f"{each.tolerance:.0e}",
             verdict,
-            each.message,
+            "; ".join(filter(None, [each.message, each.network if each.passed else ""])),
         )
     return table
 
@@ -163,8 +203,8 @@ def _summary(names: Sequence[str], verdicts: Sequence[GateVerdict]) -> str:
     return "Errors are relative, against one process on the same global batch."
 
 
-def _scientific(error: float) -> str:
-    return f"{error:.1e}" if math.isfinite(error) else "-"
+def _scientific(error: float | None) -> str:
+    return f"{error:.1e}" if error is not None and math.isfinite(error) else "-"
 
 
 def _as_data(options: StrategyOptions, verdict: GateVerdict) -> dict[str, Any]:

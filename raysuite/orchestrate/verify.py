@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from raysuite.cluster.ports import held_port
+from raysuite.plan import RunPlan
 from raysuite.records import GateVerdict
 from raysuite.spec.strategies import StrategyOptions
 
@@ -38,6 +39,8 @@ class Request:
     device: str = "cpu"
     timeout_s: float = 180.0
     """For one strategy, the start of its processes included."""
+    plans: Sequence[RunPlan] = ()
+    """Of the user's own network, one for each strategy, or none."""
 
 
 def verify(request: Request) -> Iterator[tuple[int, GateVerdict]]:
@@ -104,6 +107,7 @@ def _command(request: Request, pending: Sequence[int], file: Path, port: int) ->
         "strategies": [[n, request.strategies[n].model_dump(mode="json")] for n in pending],
         "settings": request.settings,
         "device": request.device,
+        "plans": [[n, request.plans[n].model_dump(mode="json")] for n in pending if request.plans],
     }
     launcher = [sys.executable, "-m", "torch.distributed.run", "--master-addr", "127.0.0.1"]
     return [

@@ -70,6 +70,14 @@ class GateVerdict(RecordBase):
     error_rebuilt: float | None = None
     """Of a framework that builds the network anew: largest relative error of weights, running
     statistics, logits and loss after one step of the run's own network, against torch."""
+    error_network: float | None = None
+    """Of two steps in fp32 of the run's own network, on small batches: the largest difference of a
+    weight tensor from one process that passes the ranks' slices, relative to its update. None where
+    it was not compared."""
+    network: str = ""
+    """What was found of the run's own network, or why nothing was, in words."""
+    network_seconds: float | None = None
+    """How long that took; of a cached verdict, when it was reached."""
     tolerance: float | None
     """Largest error that passes, uncompiled; None where the options are lossy by intent and no
     bound holds."""

@@ -63,6 +63,8 @@ class Network:
     """Without a value."""
     scripted: bool = False
     """The network is a ScriptModule."""
+    decays: bool = False
+    """The run has weight decay."""
 
 
 _SMALL_BUCKET_MB = 2 / 1024
@@ -264,7 +266,7 @@ class HorovodOptions(_StrategyOptions):
         )
 
     def network_refusals(self, network: Network) -> Refusals:
-        yield from _sometimes(self.name, network)
+        yield from _zero_gradients(self.name, network)
 
     def traffic(self, accumulate: int, parameters: int, gradient_bytes: int) -> Traffic | None:
         if self.adasum:
@@ -332,7 +334,7 @@ class DeepSpeedOptions(_StrategyOptions):
             )
 
     def network_refusals(self, network: Network) -> Refusals:
-        yield from _sometimes(self.name, network)
+        yield from _zero_gradients(self.name, network)
         if network.scalar:
             yield (
                 "strategy.name",
@@ -680,13 +682,20 @@ def listed(names: Sequence[str]) -> str:
     return f"parameter{'s' if len(names) > 1 else ''} {shown}"
 
 
-def _sometimes(name: str, network: Network) -> Refusals:
+def _zero_gradients(name: str, network: Network) -> Refusals:
     if network.sometimes:
         yield (
             "strategy.name",
             f"{listed(network.sometimes)}: a gradient in some steps only; {name} takes it as zero "
             "in the others, so that momentum and weight decay change the weights, which other "
             "strategies leave; take ddp with find_unused_parameters: true",
+        )
+    if network.unused and network.decays:
+        yield (
+            "model.freeze",
+            f"{listed(network.unused)}: no gradient in any step; {name} takes it as zero, so that "
+            "weight decay changes the weights, which other strategies leave; name them there, or "
+            "set optimizer.weight_decay to 0",
         )
 
 

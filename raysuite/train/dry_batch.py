@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -51,10 +52,15 @@ _STRIDES = (
 def mistakes(plan: RunPlan) -> list[Mistake]:
     """Why this plan's network cannot be trained under its strategy, or its images not be read."""
     found = _network(plan.spec.model.model_dump_json(), plan.dataset, plan.memory_format)
-    wrong = {"model.name": found} if isinstance(found, str) else _refused(plan.spec.strategy, found)
+    decays = plan.spec.optimizer.weight_decay > 0
+    if isinstance(found, str):
+        wrong = {"model.name": found}
+    else:
+        wrong = _refused(plan.spec.strategy, replace(found, decays=decays))
     if isinstance(plan.spec.strategy, PipelineOptions) and not isinstance(found, str):
         wrong = {**wrong, **_uncut(plan)}
-    if unread := _unread(plan.spec.data.model_dump_json(), plan.dataset):
+    read = plan.spec.loader.loads
+    if read and (unread := _unread(plan.spec.data.model_dump_json(), plan.dataset)):
         wrong = {**wrong, "data.name": unread}
     return [Mistake(message, key=key) for key, message in wrong.items()]
 

@@ -113,7 +113,7 @@ def compare(
     fill = 0 if delays is None else delays.pipeline(settings.accumulate).steps_to_fill
     all_rates = (*RATES, *RATES[:1] * fill)  # more steps than the pipeline takes to fill
     single.start(alone)
-    with _without_tf32():
+    with without_tf32():
         engine = make_engine(
             strategy, world, settings, batch_norm, optimizer, layers=layers, pause_s=pause_s
         )
@@ -358,7 +358,7 @@ def _distance(value: Tensor, reference: Tensor) -> float:
 
 
 @contextmanager
-def _without_tf32() -> Iterator[None]:
+def without_tf32() -> Iterator[None]:
     """TF32, which cuDNN uses by itself, rounds to 10 bits: far above what is told apart here."""
     before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False

@@ -25,12 +25,15 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from raysuite import models
 from raysuite.parallel import make_strategy
 from raysuite.parallel.base import StepSettings, Strategy, World
 from raysuite.parallel.comm import Comm
@@ -38,7 +41,7 @@ from raysuite.plan import RunPlan
 from raysuite.records import GateVerdict
 from raysuite.spec.optimizers import OptimizerOptions
 from raysuite.spec.strategies import PipelineOptions, StrategyOptions
-from raysuite.train import examination
+from raysuite.train import examination, own_network
 from raysuite.train.building import build_model
 from raysuite.train.examination import RATES, Comparison, comm_fault, make_engine
 from raysuite.train.verdicts import cache_file, known_pass, places
@@ -83,29 +86,65 @@ def check(plan: RunPlan, world: World, strategy: Strategy, facts: dict[str, Any]
         compile=training.compile,
     )
     own = _own(plan.spec.optimizer)
-    if options.imports:
-        return examine(options, world, strategy, settings, plan.run_id, own)
-    strategy = _examined(options, world, strategy)
-    engine = make_engine(strategy, world, settings, layers=_layers(options))
-    comm = engine.comm
+    cached = not options.imports
+    comm = comm_of(options, world, strategy)
     reachable = not comm_fault(comm, world)
-    file = cache_file(options, world, settings, places(comm, facts) if reachable else [], own)
-    known = known_pass(file) if reachable and world.rank == 0 else None
-    found = reachable and _told_by_rank_0(comm, known is not None)
-    engine.close()
-    if found:
-        verdict = known or known_pass(file) or _unread(options, world)
-        verdict = verdict.model_copy(
-            update={"run_id": plan.run_id, "cached": True, "time": time.time()}
-        )
+    where = places(comm, facts) if reachable and cached else []
+    verdict = None
+    if reachable and cached:
+        file = cache_file(options, world, settings, where, own)
+        verdict = _known(file, world, comm)
+        if verdict is not None:
+            verdict = verdict.model_copy(
+                update={"run_id": plan.run_id, "cached": True, "time": time.time()}
+            )
+    if verdict is None:
+        verdict = examine(options, world, strategy, settings, plan.run_id, own)
+        if verdict.passed and cached and world.rank == 0:
+            _keep(file, verdict)
+    if not verdict.passed or not options.gated:
+        return verdict
+    if options.own_network:  # its networks are other objects than torch's
         return _rebuilt(plan, world, strategy, verdict)
-    verdict = examine(options, world, strategy, settings, plan.run_id, own)
-    if verdict.passed and world.rank == 0:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        partial = file.with_suffix(f".{os.getpid()}.partial")
-        partial.write_text(verdict.model_dump_json())
-        partial.replace(file)
-    return _rebuilt(plan, world, strategy, verdict)
+    models.check(plan.spec.model.name)  # on all ranks: who raises leaves nobody waiting
+    key = own_network.key(plan)
+    if not cached or key is None:
+        return examine_network(verdict, plan, world, strategy, comm)
+    file = cache_file(options, world, replace(settings, clip_norm=None), where, None, key)
+    known = _known(file, world, comm)
+    if known is not None:
+        return verdict.model_copy(update={name: getattr(known, name) for name in _OF_NETWORK})
+    whole = examine_network(verdict, plan, world, strategy, comm)
+    if whole.passed and whole.error_network is not None and world.rank == 0:
+        _keep(file, whole)
+    return whole.model_copy(update={"cached": False})
+
+
+_OF_NETWORK = ("error_network", "network", "network_seconds")
+
+
+def comm_of(options: StrategyOptions, world: World, strategy: Strategy) -> Comm:
+    """The collectives of a strategy, which come with an engine. All ranks must call it."""
+    examined = _examined(options, world, strategy)
+    settings = StepSettings(1, options.own_accumulation or 1)
+    engine = make_engine(examined, world, settings, layers=_layers(options))
+    engine.close()
+    return engine.comm
+
+
+def _known(file: Path, world: World, comm: Comm) -> GateVerdict | None:
+    """What rank 0's cache holds, on all ranks."""
+    known = known_pass(file) if world.rank == 0 else None
+    if not comm.all_reduce(torch.tensor([float(known is not None)]), "max").item():
+        return None
+    return known or known_pass(file) or _unread(world)
+
+
+def _keep(file: Path, verdict: GateVerdict) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_suffix(f".{os.getpid()}.partial")
+    partial.write_text(verdict.model_dump_json())
+    partial.replace(file)
 
 
 def _rebuilt(plan: RunPlan, world: World, strategy: Strategy, verdict: GateVerdict) -> GateVerdict:
@@ -123,6 +162,62 @@ def _rebuilt(plan: RunPlan, world: World, strategy: Strategy, verdict: GateVerdi
             "error_rebuilt": found.error,
             "rule": f"{verdict.rule}; the run's network as torch's to {TOLERANCE_REBUILT:.0e}",
             "message": "; ".join(filter(None, [*faults, verdict.message])),
+        }
+    )
+
+
+def examine_network(
+    verdict: GateVerdict,
+    plan: RunPlan,
+    world: World,
+    strategy: Strategy,
+    comm: Comm,
+    precisions: Sequence[str] = ("fp32",),
+) -> GateVerdict:
+    """`verdict`, extended by two steps of the plan's own network. All ranks must call it.
+
+    fp32 is judged, without the strategy's lossy options; of 16 bits the distance is reported.
+    """
+    options = plan.spec.strategy
+    if options.own_network:
+        return _rebuilt(plan, world, strategy, verdict)
+    exact: Strategy | None = strategy
+    if strategy.lossy:
+        plain = options.lossless()
+        exact = None if plain is None else _started(plain, world)
+    why = "not compared: the strategy is lossy throughout" if exact is None else ""
+    if isinstance(options, PipelineOptions) and options.pipeline(1).asynchronous:
+        why = "not compared: its gradients are applied late by intent"
+    if exact is None or why:
+        return verdict.model_copy(update={"network": why})
+    network, faults, error, seconds = [], [], None, 0.0
+    for precision in precisions:
+        found = own_network.compare(plan, world, exact, comm, precision)
+        seconds += found.seconds
+        if found.error is None:
+            network.append(f"not compared: {found.skipped}")
+            break
+        if not found.ranks_equal:
+            faults.append(f"the ranks hold different weights of {plan.spec.model.name}")
+        if precision == "fp32":
+            error = found.error
+            network.append("equal to one process" if not found.differs else found.differs)
+            if found.differs:
+                faults.append(
+                    f"{plan.spec.model.name} is not trained as by one process: {found.differs}; "
+                    f"at most {own_network.TOLERANCE:.0e} is rounding"
+                )
+        else:
+            first = f", {found.differs}" if found.differs else ""
+            network.append(f"in {precision} an update differs by {found.error:.1e} at most{first}")
+    return verdict.model_copy(
+        update={
+            "passed": not faults,
+            "ranks_equal": verdict.ranks_equal and found.ranks_equal,
+            "error_network": error,
+            "network": "; ".join(network),
+            "network_seconds": seconds,
+            "message": "; ".join([*faults, *([verdict.message] if verdict.message else [])]),
         }
     )
 
@@ -158,7 +253,7 @@ def examine(
     for clip in clips:
         plain.append(compare(exact, world, replace(pure, clip_norm=clip)))
         if plain[0].fault:
-            return _verdict(options, world, run_id, message=plain[0].fault)
+            return _verdict(options.name, world, run_id, message=plain[0].fault)
     rule = "ranks bit-equal; equal to one process on the same global batch"
     if late:
         rule += " that applies gradients as late as the schedule, with its versions of weights"
@@ -207,7 +302,7 @@ def examine(
     if any(each.moved < _LEAST_MOVE for each in lossy) and not faults:
         faults.append("with lossy options a weight does not move")
     return _verdict(
-        options,
+        options.name,
         world,
         run_id,
         passed=not faults,
@@ -297,7 +392,7 @@ def _differing_16_bits(compared: list[Comparison]) -> list[str]:
     ]
 
 
-def _verdict(options: StrategyOptions, world: World, run_id: str, **found: Any) -> GateVerdict:
+def _verdict(strategy: str, world: World, run_id: str, **found: Any) -> GateVerdict:
     failed = {
         "passed": False,
         "ranks_equal": False,
@@ -308,21 +403,17 @@ def _verdict(options: StrategyOptions, world: World, run_id: str, **found: Any) 
     }
     return GateVerdict(
         run_id=run_id,
-        strategy=options.name,
+        strategy=strategy,
         workers=world.size,
         steps=len(RATES),
         **{**failed, **found},
     )
 
 
-def _told_by_rank_0(comm: Comm, known: bool) -> bool:
-    return comm.all_reduce(torch.tensor([float(known)]), "max").item() > 0
-
-
-def _unread(options: StrategyOptions, world: World) -> GateVerdict:
+def _unread(world: World) -> GateVerdict:
     """What a rank says that cannot see rank 0's cache; only rank 0's Records are written."""
     return _verdict(
-        options,
+        "",
         world,
         "",
         passed=True,

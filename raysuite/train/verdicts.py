@@ -51,8 +51,10 @@ def cache_file(
     settings: StepSettings,
     places: list[list[int]],
     optimizer: OptimizerOptions | None = None,
+    network: Any = None,
 ) -> Path:
-    """Where a pass is kept: another file for other options, versions, machines or code.
+    """Where a pass is kept: another file for other options, versions, machines or code, and for
+    each of the runs' own networks (`own_network.key`).
 
     Which hosts they are does not matter; how many ranks lie on each does.
     """
@@ -71,6 +73,7 @@ def cache_file(
         sorted(Counter(host for host, *_ in places).values()),
         sorted({tuple(machine) for _, *machine in places}),
         None if optimizer is None else optimizer.model_dump(mode="json"),
+        network,
         [hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(ours)],
     ]
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

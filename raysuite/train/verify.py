@@ -2,7 +2,8 @@
 
 python -m torch.distributed.run --nproc-per-node 2 -m raysuite.train.verify FILE REQUEST
 
-REQUEST is JSON: {"strategies": [[number, options], ...], "settings": {...}, "device": "cpu"}.
+REQUEST is JSON: {"strategies": [[number, options], ...], "settings": {...}, "device": "cpu",
+"plans": [[number, plan], ...]}, where the plans, of the user's own network, may be left out.
 Rank 0 appends one line of JSON to FILE as it begins with a strategy ({"begin": number}) and one
 with its verdict; a rank that raises says so there and ends, as the others may wait for it.
 """
@@ -10,17 +11,20 @@ with its verdict; a rank that raises says so there and ends, as the others may w
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
+from raysuite import models
 from raysuite.parallel import make_strategy
 from raysuite.parallel.base import StepSettings, World
+from raysuite.plan import RunPlan
 from raysuite.records import GateVerdict
 from raysuite.spec.strategies import StrategyOptions
-from raysuite.train.gate import examine
+from raysuite.train.gate import comm_of, examine, examine_network
 from raysuite.train.world import world_from_environment
 
 _OPTIONS: TypeAdapter[StrategyOptions] = TypeAdapter(StrategyOptions)
@@ -29,11 +33,14 @@ _OPTIONS: TypeAdapter[StrategyOptions] = TypeAdapter(StrategyOptions)
 def main(file: Path, request: dict[str, Any]) -> int:
     """Examine every strategy of `request`; 1 where one raises."""
     settings = StepSettings(micro_batch=1, **request["settings"])
+    sys.path.append(os.getcwd())  # as for `raysuite`: the user's own modules lie there
     world = world_from_environment(request["device"])
+    plans = dict(request.get("plans", []))
     for number, options in request["strategies"]:
         if world.rank == 0:
             _tell(file, {"begin": number})
-        answer = _examine(_OPTIONS.validate_python(options), world, settings, file, number)
+        plan = RunPlan.model_validate(plans[number]) if number in plans else None
+        answer = _examine(_OPTIONS.validate_python(options), world, settings, file, number, plan)
         if answer is None:
             return 1
         if world.rank == 0:
@@ -42,13 +49,24 @@ def main(file: Path, request: dict[str, Any]) -> int:
 
 
 def _examine(
-    options: StrategyOptions, world: World, settings: StepSettings, file: Path, number: int
+    options: StrategyOptions,
+    world: World,
+    settings: StepSettings,
+    file: Path,
+    number: int,
+    plan: RunPlan | None,
 ) -> GateVerdict | None:
     """The verdict; None where the strategy raised, which `file` then says."""
     strategy = make_strategy(options)
     try:
         strategy.start(world)
-        return examine(options, world, strategy, settings)
+        verdict = examine(options, world, strategy, settings)
+        if plan is None or not verdict.passed:
+            return verdict
+        models.check(plan.spec.model.name)
+        precisions = dict.fromkeys(["fp32", settings.precision])
+        comm = comm_of(options, world, strategy)
+        return examine_network(verdict, plan, world, strategy, comm, list(precisions))
     except Exception as error:
         # before the group is left: the other ranks then fail too, with less to say
         message = f"rank {world.rank}: {type(error).__name__}: {error}"

@@ -106,7 +106,7 @@ def cache(world: World) -> dict[str, Any]:
             plan_of({"bucket_mb": 2.0}), world, started("none", world), FACTS
         ),
     }
-    return {name: [each.passed, each.cached] for name, each in answers.items()}
+    return {name: [each.passed, each.cached, each.error_network] for name, each in answers.items()}
 
 
 def started(flaw: str, world: World) -> Broken:

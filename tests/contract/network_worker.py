@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,13 @@ from raysuite.data.base import Batch
 from raysuite.models import build
 from raysuite.parallel import make_strategy
 from raysuite.parallel.base import StepSettings, Strategy, World, whole_state
+from raysuite.plan import RunPlan, make_plans
+from raysuite.spec import Document
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.experiment import ModelOptions
 from raysuite.spec.strategies import StrategyOptions
+from raysuite.train import own_network
+from raysuite.train.gate import comm_of
 from raysuite.train.world import world_from_environment
 from tests.contract.launches import write
 from tests.networks import CHANNELS, CLASSES, SIZE
@@ -99,6 +104,26 @@ def examine(which: str, strategy: Strategy, world: World) -> dict[str, Any]:
     }
 
 
+def gate(which: str, strategy: Strategy, world: World, options: dict[str, Any]) -> dict[str, Any]:
+    """What the gate finds of the network as a run's own."""
+    plan = plan_of(which, options, world.size)
+    comm = comm_of(plan.spec.strategy, world, strategy)
+    return asdict(own_network.compare(plan, world, strategy, comm))
+
+
+def plan_of(which: str, strategy: dict[str, Any], workers: int) -> RunPlan:
+    data = {
+        "name": "networks",
+        "model": {"name": "tests.networks:made", "options": {"which": which}},
+        "data": {"name": "digits"},
+        "strategy": strategy,
+        "optimizer": {"lr": LR, "weight_decay": DECAY},
+        "training": {"epochs": 1, "global_batch": 64},
+        "resources": {"workers": workers, "device": "cpu"},
+    }
+    return make_plans(Document(data, "test"), gpus=0)[0]
+
+
 def distance(found: Tensor, expected: Tensor) -> float:
     """Relative; absolute where nothing is expected."""
     difference = (found.double() - expected.double()).norm().item()
@@ -109,10 +134,14 @@ def main(request: dict[str, Any], file: Path) -> None:
     world = world_from_environment("cpu")
     adapter: TypeAdapter[StrategyOptions] = TypeAdapter(StrategyOptions)
     found: dict[str, Any] = {}
-    for variant, (options, networks) in request.items():
+    for variant, (options, networks, refused) in request.items():
         strategy = make_strategy(adapter.validate_python(options))
         strategy.start(world)
         found[variant] = {which: examine(which, strategy, world) for which in networks}
+        for which in networks if world.size > 1 else []:
+            found[variant][which]["gate"] = gate(which, strategy, world, options)
+        for which in refused:
+            found[variant][which] = {"gate": gate(which, strategy, world, options)}
         strategy.stop()
     write(found, file, world.rank)
 

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from raysuite.plan import RunPlan, make_plans
+from raysuite.plan import make_plans
 from raysuite.spec import Document
+from raysuite.train import own_network
 from raysuite.train.dry_batch import mistakes
 from tests.contract.launches import found_by
+from tests.contract.network_worker import plan_of
 from tests.networks import NETWORKS
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -37,6 +39,7 @@ REFUSED |= {
     ("scripted", "deepspeed-3"): "strategy.zero_stage",
 }
 REFUSED |= {("every_second_step", variant): "strategy.name" for variant in ("horovod", *ZERO)}
+REFUSED |= {("unused", variant): "model.freeze" for variant in ("horovod", *ZERO)}
 REFUSED |= {("scalar", variant): "strategy.name" for variant in ZERO}
 BY_RANK = ("batch_norm", "dropout")
 """Each rank has statistics, or draws, of its own: not as in one process."""
@@ -47,17 +50,12 @@ def workers(variant: str) -> int:
     return 1 if variant == "single" else 2
 
 
-def plan_of(which: str, variant: str) -> RunPlan:
-    data = {
-        "name": "networks",
-        "model": {"name": "tests.networks:made", "options": {"which": which}},
-        "data": {"name": "digits"},
-        "strategy": VARIANTS[variant],
-        "optimizer": {"name": "sgd", "lr": 0.1},
-        "training": {"epochs": 1, "global_batch": 64},
-        "resources": {"workers": workers(variant), "device": "cpu"},
-    }
-    return make_plans(Document(data, "test"), gpus=0)[0]
+CAUGHT = {
+    "horovod": ["every_second_step"],
+    "deepspeed-0": ["every_second_step"],
+    "deepspeed-2": ["every_second_step"],
+}
+"""Refused by the dry batch, and by the gate where they come to it."""
 
 
 @pytest.mark.parametrize(
@@ -91,7 +89,10 @@ def test_one_batch_says_what_cannot_be_cut_into_stages(
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_one_batch_says_what_cannot_be_trained(variant: str) -> None:
     found = {
-        which: [mistake.key for mistake in mistakes(plan_of(which, variant))] for which in NETWORKS
+        which: [
+            mistake.key for mistake in mistakes(plan_of(which, VARIANTS[variant], workers(variant)))
+        ]
+        for which in NETWORKS
     }
     expected = {
         which: [REFUSED[which, variant]] if (which, variant) in REFUSED else []
@@ -104,16 +105,27 @@ def test_one_batch_says_what_cannot_be_trained(variant: str) -> None:
 def test_the_others_are_trained_as_by_a_plain_loop(variant: str) -> None:
     framework = VARIANTS[variant]["name"]
     request = {
-        each: (options, [which for which in NETWORKS if (which, each) not in REFUSED])
+        each: (
+            options,
+            [which for which in NETWORKS if (which, each) not in REFUSED],
+            CAUGHT.get(each, []),
+        )
         for each, options in VARIANTS.items()
         if options["name"] == framework
     }
     for found in found_by(framework, workers(variant), "network_worker", request):
+        for which in CAUGHT.get(variant, []):
+            caught = found[variant].pop(which)["gate"]
+            assert caught["error"] > own_network.TOLERANCE
+            assert caught["differs"], which
         for which, figures in found[variant].items():
             assert figures["in_order"] == [True] * 3, which
+            if workers(variant) > 1:
+                gate = figures["gate"]
+                assert gate["error"] is not None, (which, gate)
+                assert gate["error"] <= own_network.TOLERANCE / 3, (which, gate)
+                assert (gate["differs"], gate["ranks_equal"]) == ("", True), which
             if which in BY_RANK and workers(variant) > 1:
                 continue
             assert figures["losses"] <= TOLERANCE, which
-            if which == "unused":  # what gets no gradient decays under Horovod and DeepSpeed
-                figures["weights"] |= {"auxiliary.weight": 0.0, "auxiliary.bias": 0.0}
             assert max(figures["weights"].values()) <= TOLERANCE, (which, figures["weights"])

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from pathlib import Path
 
 import pytest
+import torch
+from lab.layout import ROOT
 
 from tests.lab.place import LabPlace, lab_command
 
@@ -152,3 +155,58 @@ def test_a_second_lab_stands_beside_the_first_and_leaves_nothing(
     assert not Path(f"/proc/{pid}").exists()
     assert not Path(f"/sys/class/net/{bridge}").exists()
     assert lab_command(folder, "as", "hpc1", "id").returncode == 2
+
+
+STOPPED = """\
+name: stopped
+model: own:Slow
+data: digits
+strategy: ddp
+training: {epochs: 3, global_batch: 240}
+resources: {device: cpu, workers: 2}
+"""
+RUN = """\
+cat > step.sh <<'END'
+trap : TERM  # a handler is not inherited, and what it waits for ends first
+{command}
+echo $? > {name}.code
+END
+srun --ntasks=1 --cpus-per-task=2 bash step.sh
+"""
+
+
+@pytest.mark.thorough
+def test_a_cancelled_step_leaves_a_checkpoint_and_nothing_else(lab: LabPlace) -> None:
+    """scancel of a step sends SIGTERM to each of its processes: 75, and resumed to the weights of
+    a run that nobody stopped."""
+    home = lab.lab.home("hpc1")
+    lab.run("tee", "own.py", text_in=(ROOT / "tests/integration/own.py").read_text("utf-8"))
+    lab.run("tee", "stopped.yaml", text_in=STOPPED)
+
+    def begin(name: str, *words: str) -> str:
+        command = shlex.join(["raysuite", "run", *words, "--no-mlflow"])
+        return lab.batch(RUN.format(command=command, name=name), "-c", "2")
+
+    def code(name: str) -> str:
+        file = home / f"{name}.code"
+        lab.wait(file.exists, 400)
+        return file.read_text().strip()
+
+    begin("whole", "stopped.yaml", "--results", "whole")
+    assert code("whole") == "0", lab.out("bash", "-c", "cat *.out")
+    job = begin("cut", "stopped.yaml", "--results", "cut")
+    lab.wait(lambda: any(home.glob("cut/stopped/*/checkpoints/*/loop.json")), 400)
+    host = lab.out("squeue", "-h", "-j", job, "-o", "%B")
+    lab.out("scancel", f"{job}.0")
+    assert code("cut") == "75", lab.out("bash", "-c", "cat *.out")
+    lab.wait(lambda: lab.job_state(job) not in ("RUNNING", "COMPLETING"), 240)
+    left = lab.run(
+        "bash", "-c", "pgrep -u hpc1 -fa ray; ls -d /tmp/rs-* /dev/shm/*", host=host, check=False
+    )
+    assert left.stdout == ""
+    (folder,) = home.glob("cut/stopped/*")
+    begin("resumed", "--resume-from", str(folder))
+    assert code("resumed") == "0", lab.out("bash", "-c", "cat *.out")
+    models = [next(home.glob(f"{name}/stopped/*/runs/*/model.pt")) for name in ("whole", "cut")]
+    whole, cut = (torch.load(file, weights_only=True) for file in models)
+    assert all(torch.equal(whole[name], cut[name]) for name in whole)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 from raysuite.cli import app
 from raysuite.orchestrate import verify as launcher
 from raysuite.orchestrate.verify import Request
+from raysuite.plan import RunPlan
 from raysuite.records import GateVerdict
 from raysuite.spec.strategies import STRATEGY_OPTIONS, DdpOptions, HorovodOptions
 
@@ -37,6 +39,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
                     error=1e-7 if good else math.inf,
                     error_batchnorm=2e-7 if good else math.inf,
                     tolerance=1e-5,
+                    network="equal to one process" if request.plans else "",
                     rule="",
                     steps=4,
                     message="" if good else "it hangs",
@@ -97,6 +100,23 @@ def test_json_has_no_infinities(asked: list[Request]) -> None:
     assert found["verdicts"][0]["options"]["name"] == "horovod"
 
 
+def test_ones_own_network(asked: list[Request], monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def dry_batch(plans: list[RunPlan], document: object) -> Iterator[Any]:
+        yield lambda: None
+
+    monkeypatch.setattr("raysuite.orchestrate.preflight.dry_batch", dry_batch)
+    data = "{name: imagenet, image_size: 96}"
+    result = invoke("--model", "my_module:Net", "--data", data, "--precision", "bf16")
+    assert result.exit_code in (0, 1)
+    (request,) = asked
+    assert [plan.spec.strategy for plan in request.plans] == list(request.strategies)
+    plan = request.plans[0]
+    assert (plan.spec.model.name, plan.dataset.image_size) == ("my_module:Net", 96)
+    assert plan.spec.training.precision == "bf16"
+    assert "error network" in " ".join(result.stdout.split())
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -104,6 +124,8 @@ def test_json_has_no_infinities(asked: list[Request]) -> None:
         (["--strategy", "{name: ddp, buckets: 1}"], "unknown key"),
         (["--strategy", "{name: ddp"], "not valid YAML"),
         (["--strategy", "single"], "strategy 'single' is one process"),
+        (["--data", "digits"], "--model"),
+        (["--model", "reznet50"], "did you mean"),
         (["--precision", "fp8"], "fp32, bf16, fp16"),
         (["--clip-norm", "-1"], "greater than 0"),
         (["--strategy", "{name: deepspeed, zero_stage: 0, offload: optimizer}"], "zero_stage 1"),

@@ -5,14 +5,18 @@ from __future__ import annotations
 import gc
 import math
 import weakref
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from raysuite import models
 from raysuite.data import make_loader, permutation, prepare, rank_slices
+from raysuite.data.formats import open_source
+from raysuite.data.order import balanced
 from raysuite.optim.schedule import factor
 from raysuite.parallel import precision
 from raysuite.plan import RunPlan
@@ -44,6 +48,39 @@ def end_of(records: list[Record]) -> RunFinished:
 @pytest.fixture(scope="module")
 def plan() -> RunPlan:
     return plan_of()
+
+
+def test_class_weights_and_a_balanced_order_are_those_of_a_plain_loop() -> None:
+    """torch's weighted cross-entropy of whole global batches, in the balanced order."""
+    weights = [0.2, 1.0, 3.0, 0.5, 1.0, 1.0, 0.0, 1.5, 1.0, 2.0]
+    plan = plan_of(
+        model_options={},
+        schedule={"name": "constant"},
+        training_class_weights=weights,
+        training_sampler="balanced",
+    )
+    records = run(plan)
+    torch.manual_seed(plan.seed)
+    model = models.build(plan.spec.model, plan.dataset)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9)
+    prepared = prepare(plan.spec.data, plan.dataset)
+    with closing(open_source(prepared, "train")) as source:
+        labels = np.array([source.label(each) for each in range(plan.dataset.train_samples)])
+    order = balanced(labels, plan.seed, 0)
+    counts = np.bincount(labels[order])
+    assert counts.max() - counts.min() <= 1
+    losses = []
+    with closing(make_loader(prepared, "train", plan.spec.loader, torch.device("cpu"))) as loader:
+        for (part,) in rank_slices(order, plan.global_batch, 1, 0, draw=(plan.seed, 0)):
+            (batch,) = loader.batches([part])
+            loss = torch.nn.functional.cross_entropy(
+                model(batch.images), batch.labels, torch.tensor(weights)
+            )
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    assert epochs_of(records)[0].losses == pytest.approx(losses, rel=1e-5)
 
 
 class TestRecords:
@@ -90,7 +127,11 @@ class TestRecords:
         ]
 
     def test_the_end(self, plan: RunPlan) -> None:
-        end = end_of(run(plan))
+        records = run(plan)
+        end, last = end_of(records), epochs_of(records)[-1]
+        assert end.classes is not None
+        assert (sum(end.classes.samples), len(end.classes.names)) == (360, 10)
+        assert sum(end.classes.correct) / 360 == pytest.approx(last.val_accuracy)
         assert end.peak_process_bytes[0] > 50e6
         assert end.peak_device_bytes == [0]
         assert 0 < end.first_step_seconds < end.seconds
@@ -213,7 +254,7 @@ class TestTheGate:
         self, monkeypatch: pytest.MonkeyPatch, plan: RunPlan
     ) -> None:
         def refuse(plan: RunPlan, *_: Any) -> GateVerdict:
-            return gate._verdict(plan.spec.strategy, World0, "x", message="wrong")
+            return gate._verdict(plan.spec.strategy.name, World0, "x", message="wrong")
 
         monkeypatch.setattr(gate, "check", refuse)
         *before, end = run(plan)

@@ -1,0 +1,344 @@
+"""The gate on the run's own network: two small steps by all ranks, and by one process.
+
+The small network of `raysuite.train.examination` shows that a strategy's arithmetic is right; this
+shows that it is right for the layers, the sizes and the data shape of the run: a layer that is
+larger than a fusion buffer, one that is used in some steps only, sparse gradients.
+
+One process passes the ranks' slices one by one, through copies of the network that share their
+weights and have buffers and counters of their own, as ranks do; so BatchNorm normalises the same
+slices. Before each forward pass every module seeds torch, so that dropout draws the same on both
+sides. The rate is chosen so that the first step changes the weights by 1 %: updates are compared,
+and much smaller ones would be lost in the rounding of the weights.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import math
+import sys
+import time
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from raysuite import models, optim
+from raysuite.data.base import Batch
+from raysuite.measure.clock import now
+from raysuite.measure.memory import available_bytes
+from raysuite.parallel.base import Engine, StepSettings, Strategy, World
+from raysuite.parallel.comm import Comm
+from raysuite.parallel.precision import MEMORY_FORMATS
+from raysuite.parallel.single import Single
+from raysuite.plan import RunPlan
+from raysuite.spec.optimizers import OptimizerOptions, SgdOptions
+from raysuite.train.examination import same_on_all_ranks, without_tf32
+from raysuite.units import human_bytes
+
+_TOLERANCE_16_BITS = 0.5
+"""The same in bf16 and fp16, which is told and not judged: a wrong loss scale is wrong by a factor
+of two or more."""
+TOLERANCE = 1e-3
+"""Largest relative error of an update. Right strategies showed less than a third of it with the
+networks of tests/contract/test_networks.py; an update of 1 % of the weights is rounded to 1e-5."""
+_FLOOR = 1e-3
+"""Of a tensor and of the whole update: what a tensor's update is at least taken for. A bias before
+BatchNorm has a gradient of rounding alone."""
+_UPDATE = 1e-2
+"""Of the weights' norm: how far the first step moves them."""
+_STEPS = 2
+_SAMPLES = 4
+"""Of a micro-batch, at most: with two, BatchNorm behind a global pooling enlarges roundings."""
+_MICRO_BATCHES = 2
+"""Of a step, at most: accumulation is at work with two. Pipelines keep their number."""
+BUDGET_S = 60.0
+"""Longest expected time of the check; beyond it, it is not made."""
+_HELD, _RANKS_OF_A_HOST = 8, 16
+"""The most copies of the weights that rank 0 holds at a time, and how many others may hold one."""
+_SEED = 2023
+
+
+@dataclass(frozen=True)
+class Found:
+    """The same on all ranks."""
+
+    error: float | None = None
+    """Largest relative error of a tensor's update; None where nothing was compared."""
+    ranks_equal: bool = True
+    differs: str = ""
+    """Which parameter differs first, in which step and by how much; empty where none does."""
+    skipped: str = ""
+    """Why nothing was compared."""
+    seconds: float = 0.0
+
+
+def compare(
+    plan: RunPlan,
+    world: World,
+    strategy: Strategy,
+    comm: Comm,
+    precision: str = "fp32",
+    budget_s: float = BUDGET_S,
+) -> Found:
+    """Train the plan's network for two steps by `strategy`, and in fp32 by one process: rank 0.
+
+    All ranks must call it; `comm` reaches all of them. What the network itself raises is left to
+    the run that follows.
+    """
+    began = time.perf_counter()
+    settings = _settings(plan, precision)
+    tolerance = TOLERANCE if precision == "fp32" else _TOLERANCE_16_BITS
+    slices = plan.replicas * settings.accumulate
+    with torch.random.fork_rng(_devices(world)), without_tf32():
+        # seconds of one pass, rate, bytes of the weights, bytes that are left
+        probe = torch.zeros(4, dtype=torch.float64)
+        if world.rank == 0:
+            probe = _probe(plan, world, settings)
+        pass_s, rate, size, left = comm.all_reduce(probe, "max").tolist()
+        expected_s = _STEPS * (slices + settings.accumulate) * pass_s
+        needed = size * (_HELD + min(world.size, _RANKS_OF_A_HOST))
+        skipped = ""
+        if not rate:
+            skipped = (
+                "a pass through it fails, changes no weight, or takes more memory than is left"
+            )
+        elif expected_s > budget_s:
+            skipped = f"it would take about {expected_s:.0f} s, more than {budget_s:.0f} s"
+        elif needed > left:
+            skipped = f"it would take {human_bytes(needed)} of {human_bytes(left)}"
+        if skipped:
+            return Found(skipped=skipped, seconds=time.perf_counter() - began)
+        engine = _engine(plan, world, strategy, settings, rate)
+        try:
+            weights = _train(plan, engine, settings, rate, kept=world.rank == 0)
+            ranks_equal = same_on_all_ranks(engine.comm, weights[-1])
+        finally:
+            engine.close()
+        del engine
+        # the step, from 1, and the number of the parameter that differs first; by how much; the
+        # largest error; whether there is no reference
+        judged = torch.zeros(5, dtype=torch.float64)
+        if world.rank == 0:
+            try:
+                judged[:4] = _judge(weights, _reference(plan, world, settings, rate), tolerance)
+            except Exception:  # the other ranks wait
+                judged[4] = 1
+        step, number, by, worst, failed = comm.all_reduce(judged, "max").tolist()
+    seconds = time.perf_counter() - began
+    if failed:
+        return Found(None, ranks_equal, skipped="one process cannot train it", seconds=seconds)
+    differs = ""
+    if step:
+        name = list(weights[-1])[int(number)]
+        differs = f"in step {step:.0f} {name} differs first, by {by:.1e} of its update"
+    return Found(worst, ranks_equal, differs, seconds=seconds)
+
+
+def _settings(plan: RunPlan, precision: str) -> StepSettings:
+    accumulate = plan.accumulate
+    if plan.spec.strategy.model_workers == 1:
+        accumulate = min(accumulate, _MICRO_BATCHES)
+    return StepSettings(
+        micro_batch=max(2, min(_SAMPLES, plan.micro_batch)),
+        accumulate=accumulate,
+        precision=precision,
+        label_smoothing=plan.spec.training.label_smoothing,
+        memory_format=plan.memory_format,
+        image=(plan.dataset.channels, plan.dataset.image_size, plan.dataset.image_size),
+    )
+
+
+def _devices(world: World) -> list[torch.device]:
+    return [world.device] if world.device.type == "cuda" else []
+
+
+def _optimizer(plan: RunPlan) -> OptimizerOptions:
+    """SGD, with the run's own weight decay: others divide by a gradient's size, and so turn the
+    rounding of one that is zero into a whole step. The small network is trained by the run's."""
+    options = plan.spec.optimizer
+    if options.name == "sgd":
+        return options
+    return SgdOptions(
+        momentum=0.9,
+        weight_decay=options.weight_decay,
+        decay_bias_and_norm=options.decay_bias_and_norm,
+        lr_factors=options.lr_factors,
+    )
+
+
+def _network(plan: RunPlan, world: World) -> nn.Module:
+    """With the same weights on all ranks; each of its modules seeds torch before it is called."""
+    torch.manual_seed(_SEED)
+    model = models.build(plan.spec.model, plan.dataset)
+    model.to(memory_format=MEMORY_FORMATS[plan.memory_format])
+    for number, module in enumerate(model.modules()):
+        if not isinstance(module, torch.jit.ScriptModule):
+            module.register_forward_pre_hook(partial(_seed, _SEED + number))
+    return model.to(world.device)
+
+
+def _seed(seed: int, *_: object) -> None:
+    torch.manual_seed(seed)
+
+
+def _engine(
+    plan: RunPlan, world: World, strategy: Strategy, settings: StepSettings, rate: float
+) -> Engine:
+    return _prepared(plan, _network(plan, world), strategy, settings, rate)
+
+
+def _prepared(
+    plan: RunPlan, model: nn.Module, strategy: Strategy, settings: StepSettings, rate: float
+) -> Engine:
+    names: dict[Tensor, str] = {each: _own(name) for name, each in model.named_parameters()}
+    # made with another rate: an engine that ignores a step's is found
+    make = partial(optim.build_optimizer, _optimizer(plan), lr=2 * rate, names=names)
+    return strategy.prepare(model, make, settings)
+
+
+def _batch(plan: RunPlan, world: World, settings: StepSettings, step: int, index: int) -> Batch:
+    """Micro-batch `index` of a step, over all ranks."""
+    facts, size = plan.dataset, settings.micro_batch
+    generator = torch.Generator().manual_seed(_SEED + 10**6 * step + index)
+    shape = (size, facts.channels, facts.image_size, facts.image_size)
+    images = torch.randn(shape, generator=generator).to(world.device)
+    labels = torch.randint(facts.classes, (size,), generator=generator).to(world.device)
+    return Batch(images, labels, size, size * settings.accumulate * plan.replicas)
+
+
+def _train(
+    plan: RunPlan, engine: Engine, settings: StepSettings, rate: float, kept: bool
+) -> list[dict[str, Tensor]]:
+    """The weights before and after each step; where not `kept`, the last ones alone."""
+    found = [engine.weights()]
+    engine.model.train()
+    first = engine.replica * settings.accumulate
+    for step in range(_STEPS):
+        engine.step(
+            [
+                _batch(plan, engine.world, settings, step, first + index)
+                for index in range(engine.settings.accumulate)
+            ],
+            rate,
+        )
+        found = [*(found if kept else []), engine.weights()]
+    return found
+
+
+class _Replicas(nn.Module):
+    """A network and copies of it that share its weights and have their own buffers and counters;
+    `accumulate` micro-batches go through each in turn."""
+
+    def __init__(self, model: nn.Module, copies: int, accumulate: int) -> None:
+        super().__init__()
+        self.network, self._accumulate, self._calls = model, accumulate, 0
+        shared: dict[int, Any] = {id(each): each for each in model.parameters()}
+        # a copy of a ScriptModule has weights of its own, whatever it is told
+        scripted = any(isinstance(each, torch.jit.ScriptModule) for each in model.modules())
+        self._others = [
+            model if scripted else copy.deepcopy(model, dict(shared)) for _ in range(copies - 1)
+        ]
+
+    def forward(self, images: Tensor) -> Tensor:
+        which = self._calls // self._accumulate % (len(self._others) + 1)
+        self._calls += 1
+        logits: Tensor = [self.network, *self._others][which](images)
+        return logits
+
+
+def _own(name: str) -> str:
+    return name.removeprefix("network.")
+
+
+def _reference(
+    plan: RunPlan, world: World, settings: StepSettings, rate: float
+) -> list[dict[str, Tensor]]:
+    """The weights of one process in fp32, before and after each step."""
+    alone = World(0, 1, 0, world.device)
+    single = Single()
+    single.start(alone)
+    model = _Replicas(_network(plan, alone), plan.replicas, settings.accumulate)
+    slices = plan.replicas * settings.accumulate
+    whole = replace(settings, precision="fp32", accumulate=slices)
+    engine = _prepared(plan, model, single, whole, rate)
+    for each in model._others:
+        each.train()
+    found = _train(plan, engine, settings, rate, kept=True)
+    return [{_own(name): each for name, each in weights.items()} for weights in found]
+
+
+def _probe(plan: RunPlan, world: World, settings: StepSettings) -> Tensor:
+    """Of one micro-batch on this rank alone: seconds of its passes, the rate by which its gradient
+    moves the weights by 1 %, the bytes of the weights, and those that are left. The rate is 0 where
+    a pass fails."""
+    try:
+        model = _network(plan, world)
+        model.train()
+        batch = _batch(plan, world, settings, 0, 0)
+        began = now(world.device)
+        functional.cross_entropy(model(batch.images).float(), batch.labels).backward()
+        seconds = now(world.device) - began
+        trained = [each for each in model.parameters() if each.grad is not None]
+        gradient = torch.stack([each.grad.norm() for each in trained]).norm().item()  # type: ignore[union-attr]
+        norm = torch.stack([each.detach().norm() for each in trained]).norm().item()
+        rate = _UPDATE * norm / gradient if gradient > 0 else 0.0
+        size = sum(each.numel() * each.element_size() for each in model.parameters())
+    except Exception:
+        return torch.zeros(4, dtype=torch.float64)
+    left = min(available_bytes(world.device), available_bytes(torch.device("cpu")))
+    found = torch.tensor([seconds, rate, size, left], dtype=torch.float64)
+    return found if found.isfinite().all() else torch.zeros_like(found)
+
+
+def _judge(
+    weights: list[dict[str, Tensor]], reference: list[dict[str, Tensor]], tolerance: float
+) -> Tensor:
+    """The step, from 1, and the number of the first parameter that differs, by how much it does,
+    and the largest error; zeros for the first three where none does."""
+    first, worst = (0.0, 0.0, 0.0), 0.0
+    before = reference[0]
+    if list(weights[-1]) != list(before):
+        return torch.tensor([1.0, 0.0, math.inf, math.inf], dtype=torch.float64)
+    for step, (found, expected) in enumerate(zip(weights, reference, strict=True)):
+        errors, updates = (
+            torch.stack([(one[name] - other[name]).double().norm() for name in before])
+            for one, other in ((found, expected), (expected, before))
+        )
+        norms = torch.stack([expected[name].double().norm() for name in before])
+        floors = _FLOOR * torch.maximum(norms, updates.norm())
+        relative = (errors / torch.maximum(updates, floors)).nan_to_num(math.inf, math.inf)
+        relative[errors == 0] = 0.0
+        worst = max(worst, relative.max().item())
+        wrong = (relative > tolerance).nonzero().flatten().tolist()
+        if wrong and not first[0]:
+            # before the first step: the weights that the ranks begin with
+            first = (max(1.0, float(step)), float(wrong[0]), relative[wrong[0]].item())
+    return torch.tensor([*first, worst], dtype=torch.float64)
+
+
+def key(plan: RunPlan) -> Any:
+    """What a verdict on the plan's network holds for, once that is imported; None where its code is
+    not known. Of the user's own it is all modules that lie where hers does."""
+    model, facts = plan.spec.model, plan.dataset
+    ours = [Path(__file__), *Path(models.__file__).parent.glob("*.py")]
+    if ":" in model.name and not model.name.startswith("timm:"):
+        module = model.name.partition(":")[0]
+        file = getattr(sys.modules.get(module), "__file__", None)
+        if file is None:
+            return None
+        root = Path(file).parents[module.count(".")]
+        loaded = (getattr(each, "__file__", None) for each in list(sys.modules.values()))
+        ours += [Path(each) for each in set(loaded) if each and Path(each).is_relative_to(root)]
+    files = sorted(each for each in ours if "site-packages" not in each.parts and each.is_file())
+    return [
+        model.model_dump(mode="json"),
+        [facts.channels, facts.image_size, facts.classes],
+        asdict(_settings(plan, "fp32")),
+        _optimizer(plan).model_dump(mode="json"),
+        [hashlib.sha256(each.read_bytes()).hexdigest() for each in files],
+    ]

@@ -1,0 +1,92 @@
+"""The gate on the run's own network, in one process: what it compares, finds and leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from raysuite.parallel.base import World
+from raysuite.parallel.comm import NoComm
+from raysuite.train import own_network
+from raysuite.train.own_network import Found, compare
+from tests.strategies.broken import Broken
+from tests.unit.train.conftest import plan_of
+
+ALONE = World(0, 1, 0, torch.device("cpu"))
+ODD = {"name": "tests.networks:made"}
+
+
+@pytest.fixture
+def _joined() -> Iterator[None]:
+    first = Broken()
+    first.start(ALONE)
+    yield
+    first.stop()
+
+
+def found(
+    flaw: str = "none", budget_s: float = 60.0, precision: str = "fp32", **plan: Any
+) -> Found:
+    strategy = Broken(flaw)
+    strategy.start(ALONE)
+    return compare(
+        plan_of(training_accumulate=2, **plan), ALONE, strategy, NoComm(), precision, budget_s
+    )
+
+
+@pytest.mark.usefixtures("_joined")
+class TestOneProcess:
+    @pytest.mark.parametrize("which", ["batch_norm", "dropout", "tied", "buffers"])
+    def test_a_right_strategy_is_equal(self, which: str) -> None:
+        got = found(model={**ODD, "options": {"which": which}})
+        assert got.error is not None
+        assert got.error < own_network.TOLERANCE / 10
+        assert (got.differs, got.ranks_equal, got.skipped) == ("", True, "")
+
+    @pytest.mark.parametrize("flaw", ["divides_twice", "ignores_rate", "first_weights"])
+    def test_a_wrong_one_is_told_by_the_parameter_that_differs_first(self, flaw: str) -> None:
+        got = found(flaw)
+        assert got.error is not None
+        assert got.error > own_network.TOLERANCE
+        if flaw == "divides_twice":  # the first of the network, in the first step, by a half
+            assert "in step 1 layers.0.weight" in got.differs
+            assert got.error == pytest.approx(0.5, abs=0.3)
+
+    def test_sixteen_bits_are_compared_with_fp32(self) -> None:
+        got = found(precision="bf16", model_options={})
+        assert got.error is not None
+        assert 1e-4 < got.error < 0.5
+
+    def test_what_takes_too_long_is_left_out(self) -> None:
+        got = found(budget_s=0.0)
+        assert (got.error, got.ranks_equal) == (None, True)
+        assert got.skipped
+
+    def test_what_fails_is_left_to_the_run(self) -> None:
+        got = found(model={**ODD, "options": {"which": "raises"}})
+        assert (got.error, got.ranks_equal) == (None, True)
+        assert got.skipped
+
+    def test_the_draws_of_the_run_stay_as_they_were(self) -> None:
+        torch.manual_seed(5)
+        expected = torch.rand(1)
+        torch.manual_seed(5)
+        found()
+        assert torch.equal(torch.rand(1), expected)
+
+
+def test_its_key_is_of_the_network_and_of_the_users_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [
+        own_network.key(plan)
+        for plan in (
+            plan_of(),
+            plan_of(training_epochs=9, seed=3),
+            plan_of(model_options={}),
+            plan_of(data={"name": "digits", "image_size": 16}),
+        )
+    ]
+    assert keys[0] == keys[1]
+    assert len({str(key) for key in keys}) == 3
