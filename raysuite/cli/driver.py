@@ -42,7 +42,7 @@ from raysuite.cluster.suites import (
 from raysuite.errors import RaysuiteError, UserError
 from raysuite.plan.space import count
 from raysuite.plan.sweep import check_retry, create_sweep, latest_sweep, sweep_document
-from raysuite.plan.trials import check_space
+from raysuite.plan.trials import check_space, plans_of_space
 from raysuite.records import (
     STOPPED,
     BatchFound,
@@ -626,6 +626,14 @@ class SweepWork(Work):
             check_retry(self.document)
             with sole_driver(self.opened.folder):
                 suite.forget_failures(suite.planned(self.opened), self.opened)
+
+    def dry_batch(self) -> AbstractContextManager[Callable[[], None]]:
+        from raysuite.orchestrate.preflight import dry_batch, unproven
+
+        if self.is_resumed:
+            return super().dry_batch()
+        plans = plans_of_space(self.document, self.search, gpus_before(self.request.address))
+        return dry_batch(unproven(plans), None)
 
     def create(self, capacity: Capacity, watch: StopWatch) -> None:
         if self.opened is None:

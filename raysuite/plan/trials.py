@@ -66,6 +66,19 @@ def specs_of_space(document: Document, search: SearchOptions) -> list[Experiment
     return [trial_spec(document, values) for values, _ in _probes(search.space)]
 
 
+def plans_of_space(
+    document: Document, search: SearchOptions, gpus: int | None = None
+) -> list[RunPlan]:
+    """The plans of `specs_of_space` that can be; `gpus` as `trial_plan`."""
+    found = []
+    for number, (values, _) in enumerate(_probes(search.space)):
+        try:
+            found.append(trial_plan(document, values, number, gpus))
+        except SpecError:
+            continue  # of several values at once: told of the trial that it meets
+    return found
+
+
 def check_space(document: Document, search: SearchOptions) -> None:
     """Raise SpecError with every mistake that can be told before the first trial: values that
     cannot stand at their keys, and a data set that cannot be read.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,20 @@ def test_mistakes_of_a_spec_are_told_before_anything_starts(verb: str, tmp_path:
     wanted = {"sweep": "low must be above 0", "run": "use `raysuite sweep SPEC`"}[verb]
     assert wanted in done.stderr
     assert "sweep.yaml:" in done.stderr
+
+
+def test_one_batch_tells_before_ray_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each listed value: here a network whose output is a tuple, under one of the strategies."""
+    text = SPEC.replace("model: resnet20", "model: resnet20").replace(
+        "    optimizer.lr:",
+        "    model: {choice: [resnet20, 'tests.networks:TupleOutput']}\n    optimizer.lr:",
+    )
+    monkeypatch.setattr("raysuite.orchestrate.suite.connect", lambda address: nullcontext())
+    results = tmp_path / "results"
+    done = invoke(spec_file(tmp_path, text), "--results", str(results), "--no-mlflow")
+    assert done.exit_code == 2
+    assert "model.name: " in done.stderr
+    assert not results.exists()
 
 
 def test_a_dry_run_prints_the_very_trials(tmp_path: Path) -> None:
