@@ -25,3 +25,8 @@ class Tiny(nn.Module):
         """Logits [b, num_classes] for images [b, in_channels, 8, 8]."""
         logits: Tensor = self.layers(images)
         return logits
+
+
+def sequential(num_classes: int, in_channels: int) -> nn.Sequential:
+    """The same as a list of layers, which can be cut into stages."""
+    return Tiny(num_classes, in_channels).layers

@@ -16,6 +16,7 @@ import typer
 
 from raysuite.cli.console import print_text, stderr, stdout
 from raysuite.errors import RunError, UserError
+from raysuite.spec.base import IMPORT_PATH
 from raysuite.spec.datasets import NAMED, Format, default_path
 from raysuite.units import human_bytes, human_seconds
 
@@ -356,8 +357,8 @@ def check(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="PATH|SPEC|NAME",
-            help="A folder, a spec's YAML file, or a named set where `make` writes it.",
+            metavar="PATH|SPEC|NAME|MODULE:ATTRIBUTE",
+            help="A folder, a spec's YAML file, a named set where `make` writes it, or your own.",
         ),
     ],
     name: Annotated[
@@ -389,13 +390,16 @@ def check(
     """Look through a data set: counts, classes, unreadable images, checksums, indices, labels.
 
     Says what is wrong and where: file and byte offset. Exits with 1 where anything is. Images of
-    an odd kind (CMYK, 16 bits, grey among colour) are notes: every loader converts them.
+    an odd kind (CMYK, 16 bits, grey among colour) are notes: every loader converts them. Of your
+    own data set every sample is read twice, from two instances: lengths, shapes and types, labels
+    in range, missing samples, samples that are not the same each time. A spec gives it options.
 
     \b
     Examples:
       raysuite data check /data/imagenet
       raysuite data check experiments/quickstart.yaml
       raysuite data check mnist --format idx
+      raysuite data check my_data:Shapes
       raysuite data check /scratch/shards --write-index --no-decode
     """
     from raysuite.data.check import check as look
@@ -425,8 +429,13 @@ def _targets(what: str, name: str | None, form: Format | None) -> list[Target]:
     from raysuite.data.check import detect, stated, target_of
     from raysuite.plan import expand
     from raysuite.spec import read_document
+    from raysuite.spec.data import DataOptions
 
     path = Path(what)
+    if re.fullmatch(IMPORT_PATH, what) and not path.exists():
+        if name or form:
+            raise UserError(f"--name and --format are for folders; {what} is your own data set")
+        return [target_of(DataOptions(name=what, image_size=1))]  # its size is not looked at
     if path.suffix in _SPEC_SUFFIXES:
         if name or form:
             raise UserError(f"--name and --format are for folders; {what} names its data set")

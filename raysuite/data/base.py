@@ -27,8 +27,9 @@ class Slice:
     ids: NDArray[np.int64]
     real: int
     """Samples that count, at the front of `ids`."""
-    of_global: int
-    """Samples that count in the whole global batch, over all ranks and micro-batches."""
+    of_global: float
+    """Samples that count in the whole global batch, over all ranks and micro-batches; with weights
+    of classes, the sum of theirs. The loss is divided by it."""
     draw: tuple[int, int] | None = None
     """Seed and epoch from which the augmentation of each sample is drawn; None: as validation
     sees it."""
@@ -42,8 +43,8 @@ class Batch:
     labels: Tensor
     real: int
     """Samples that count; the others, at the end, are padding and have weight 0."""
-    of_global: int
-    """Samples that count in the whole global batch, over all ranks and micro-batches."""
+    of_global: float
+    """As in Slice."""
 
 
 class Loader(Protocol):

@@ -23,7 +23,9 @@ _UNKNOWN = 1
 
 
 def target_of(data: DataOptions) -> Target:
-    """The data set of a spec. Raises DataError where it is not one that lies on disk."""
+    """The data set of a spec. Raises DataError for one that raysuite makes itself."""
+    if data.own:
+        return Target(data)
     if data.form is None or data.name == "digits":
         raise DataError(
             f"{data.name} has no files of its own to check; valid are "

@@ -248,5 +248,5 @@ class Target:
 
     @property
     def root(self) -> Path:
-        """The folder."""
-        return root_of(self.data)
+        """The folder; the name of the user's own."""
+        return Path(self.data.name) if self.data.own else root_of(self.data)

@@ -28,6 +28,31 @@ def permutation(samples: int, seed: int, epoch: int) -> NDArray[np.int64]:
     return np.argsort(draws, kind="stable").astype(np.int64)
 
 
+def balanced(labels: NDArray[np.int64], seed: int, epoch: int) -> NDArray[np.int64]:
+    """An order of as many samples as `labels` [samples] has, the same on every machine, in which
+    each class has equally many places, to one.
+
+    A class's samples follow in a random order, and again in another where it has more places than
+    samples. Labels below 0 mark samples that are left out. Which classes have a place more is drawn
+    anew in each epoch.
+    """
+    classes = np.unique(labels[labels >= 0])
+    places = np.full(len(classes), len(labels) // max(1, len(classes)))
+    draws = np.random.Philox(key=[seed, epoch])
+    more = np.argsort(draws.random_raw(len(classes)), kind="stable")
+    places[more[: len(labels) - places.sum()]] += 1
+    parts = []
+    for label, count in zip(classes, places.tolist(), strict=True):
+        members = np.flatnonzero(labels == label)
+        rounds = draws.random_raw(-(-count // len(members)) * len(members)).reshape(
+            -1, len(members)
+        )
+        parts.append(members[np.argsort(rounds, axis=1, kind="stable")].ravel()[:count])
+    chosen = np.concatenate(parts) if parts else np.arange(len(labels))
+    order = np.argsort(draws.random_raw(len(chosen)), kind="stable")
+    return chosen[order].astype(np.int64)
+
+
 def rank_slices(
     order: NDArray[np.int64],
     global_batch: int,
@@ -36,13 +61,15 @@ def rank_slices(
     accumulate: int = 1,
     draw: tuple[int, int] | None = None,
     skipped: NDArray[np.bool_] | None = None,
+    weights: NDArray[np.float64] | None = None,
 ) -> Iterator[list[Slice]]:
     """For each optimiser step, `rank`'s micro-batches (a list of `accumulate` Slices).
 
     A micro-batch with fewer than two samples is padded to two with the step's first samples;
     padding has weight 0 in the loss and does not count in any metric. `draw` is seed and epoch
     of the augmentation. `skipped` [samples] marks what cannot be read: each global batch that
-    would hold such a sample is smaller by it, on all ranks alike.
+    would hold such a sample is smaller by it, on all ranks alike. `weights` [samples] are those of
+    the loss.
     """
     for start in range(0, len(order), global_batch):
         ids = order[start : start + global_batch]
@@ -51,7 +78,8 @@ def rank_slices(
         spare = ids if len(ids) or skipped is None else np.flatnonzero(~skipped)[:1]
         parts = np.array_split(ids, workers * accumulate)
         own = parts[rank * accumulate : (rank + 1) * accumulate]
-        yield [_slice(part, spare, len(ids), draw) for part in own]
+        weight = len(ids) if weights is None else float(weights[ids].sum())
+        yield [_slice(part, spare, weight, draw) for part in own]
 
 
 def step_sizes(
@@ -62,10 +90,24 @@ def step_sizes(
     return [int(counts[at : at + global_batch].sum()) for at in range(0, len(order), global_batch)]
 
 
+def step_weights(
+    order: NDArray[np.int64],
+    global_batch: int,
+    weights: NDArray[np.float64],
+    skipped: NDArray[np.bool_] | None = None,
+) -> list[float]:
+    """The sum of the samples' weights in each of an epoch's steps, over all ranks."""
+    own = weights[order] if skipped is None else weights[order] * ~skipped[order]
+    return [float(own[at : at + global_batch].sum()) for at in range(0, len(order), global_batch)]
+
+
 def _slice(
-    part: NDArray[np.int64], spare: NDArray[np.int64], of_global: int, draw: tuple[int, int] | None
+    part: NDArray[np.int64],
+    spare: NDArray[np.int64],
+    of_global: float,
+    draw: tuple[int, int] | None,
 ) -> Slice:
     lacking = max(0, _SMALLEST - len(part))
     padded = np.concatenate([part, np.resize(spare, lacking)]) if lacking else part
     # a step of bad samples alone has none that count; 1 keeps its sum of nothing at 0
-    return Slice(ids=padded, real=len(part), of_global=max(1, of_global), draw=draw)
+    return Slice(ids=padded, real=len(part), of_global=of_global or 1, draw=draw)

@@ -12,6 +12,7 @@ from raysuite.data.decoders import cut_from
 from raysuite.data.formats import Source
 from raysuite.data.pixels import copy_by_channel, fit, size_of
 from raysuite.data.prepared import Prepared
+from raysuite.data.transforms import transformed
 from raysuite.data.views import Views, views
 from raysuite.errors import DataError
 
@@ -75,5 +76,7 @@ def shown(source: Source, prepared: Prepared, slice_: Slice, got: Read) -> NDArr
     for row, (number, sample) in enumerate(zip(slice_.ids.tolist(), got.samples, strict=True)):
         cut, part = cut_from(sample, facts.channels, got.views.boxes[row], source.place(number))
         fitted = fit(cut, part, size)
-        copy_by_channel(fitted[:, ::-1] if got.views.flips[row] else fitted, images[row])
+        view = fitted[:, ::-1] if got.views.flips[row] else fitted
+        view = transformed(prepared, view, number, slice_.draw, source.place(number))
+        copy_by_channel(view, images[row])
     return images

@@ -16,6 +16,7 @@ from raysuite.data.formats import Source
 from raysuite.data.pixels import Part, copy_by_channel, fit, whole
 from raysuite.data.prepared import Prepared
 from raysuite.data.reading import read
+from raysuite.data.transforms import transformed
 from raysuite.spec.loaders import Decode
 
 _resize: Any = torch.ops.aten._upsample_bilinear2d_aa.out
@@ -73,11 +74,12 @@ class Rendering:
                 cut, part = shrunk_from(sample, channels, box, size, place)
             else:
                 cut, part = cut_from(sample, channels, box, place)
-            if out.dtype == np.uint8 and not flip:
+            if out.dtype == np.uint8 and not flip and self.prepared.data.transform is None:
                 fit_into(cut, part, out[row])
                 continue
             fit_into(cut, part, fitted)
             shown = fitted[:, ::-1] if flip else fitted
+            shown = transformed(self.prepared, shown, number, slice_.draw, place)
             if out.dtype == np.uint8:
                 copy_by_channel(shown, out[row])
             else:

@@ -96,8 +96,8 @@ def _distinct(plans: Sequence[RunPlan]) -> list[RunPlan]:
 
 
 def unproven(plans: Sequence[RunPlan]) -> list[RunPlan]:
-    """Those whose network or data set is the user's own, or has options or weights of hers: the
-    others are known to be trained under every strategy."""
+    """Those whose network, data set or transform is the user's own, or has options or weights of
+    hers: the others are known to be trained under every strategy."""
     return [
         plan
         for plan in plans
@@ -106,6 +106,7 @@ def unproven(plans: Sequence[RunPlan]) -> list[RunPlan]:
         or plan.spec.model.weights
         or plan.spec.model.freeze
         or plan.spec.data.own
+        or plan.spec.data.transform
     ]
 
 
@@ -126,6 +127,8 @@ def lacking(plan: RunPlan) -> list[Mistake]:
         )
     for key, target in spec.strategy.imports.items():
         found[key] = _error(lazy.load, target)
+    if spec.data.transform is not None:
+        found["data.transform"] = _error(lazy.load, spec.data.transform)
     if spec.measure.profile == "nsight" and shutil.which("nsys") is None:
         found["measure.profile"] = (
             "nsight needs NVIDIA's nsys on the path of this machine and of all workers, and it is "

@@ -4,10 +4,11 @@
     Strategy.prepare(model, ...)     -> Engine
     Engine.step(micro_batches, lr)   one optimiser step: forward, backward, synchronise, update
 
-The loss of a step is the mean over the samples of the *global* batch. A rank's share of it is
-sum(loss of its samples) * replicas / samples of the global batch, so that averaging over replicas
-gives the mean exactly, however unevenly the last batch of an epoch falls. A replica is a whole copy
-of the model: one rank, or the ranks that hold its stages.
+The loss of a step is the mean over the samples of the *global* batch, weighted by their classes
+where these have weights. A rank's share of it is sum(loss of its samples) * replicas / samples (or
+their weights) of the global batch, so that averaging over replicas gives the mean exactly, however
+unevenly the last batch of an epoch falls. A replica is a whole copy of the model: one rank, or the
+ranks that hold its stages.
 """
 
 from __future__ import annotations
@@ -108,6 +109,8 @@ class Engine(ABC):
         self.counts = True
         """Of the ranks of a replica, exactly one counts what the model answers to its samples."""
         self.scale = LossScale(model, comm, settings.precision == "fp16", whole_gradients)
+        self.class_weights: Tensor | None = None
+        """[classes] of the loss, on the device; `of_global` of a batch is then a sum of them."""
         self.autocast = Autocast(model, settings.precision, world.device, settings.memory_format)
         """The model under autocast: what each framework wraps."""
         self.compiler = Compiler(self.autocast, settings.compile, world.device)
@@ -167,6 +170,7 @@ class Engine(ABC):
         total = functional.cross_entropy(
             scaled[: batch.real],
             batch.labels[: batch.real],
+            weight=self.class_weights,
             reduction="sum",
             label_smoothing=self.settings.label_smoothing,
         )

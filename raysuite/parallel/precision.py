@@ -67,7 +67,7 @@ class LossScale:
             for parameter in self._parameters:
                 parameter.register_hook(self._unscale)
 
-    def apply(self, logits: Tensor, of_global: int) -> Tensor:
+    def apply(self, logits: Tensor, of_global: float) -> Tensor:
         """`logits` [b, classes] fp32 of a global batch of `of_global` samples; their gradient is
         scaled on its way back.
 
@@ -79,7 +79,7 @@ class LossScale:
         scaled: Tensor = _Scale.apply(logits, self._carried)
         return scaled
 
-    def carry(self, of_global: int) -> None:
+    def carry(self, of_global: float) -> None:
         """Of the gradients to come: on ranks that see no logits, before the first of them."""
         self._carried = self.factor * of_global / self.shares
 

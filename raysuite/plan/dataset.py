@@ -107,7 +107,11 @@ def dataset_mistakes(spec: ExperimentSpec, seen: Datasets) -> list[Mistake]:
     data = spec.data
     found = "" if data.name == "digits" else seen.look(data)
     if not isinstance(found, str) or not found:
-        return []
+        weights, classes = spec.training.class_weights, dataset_facts(spec, seen).classes
+        if weights is None or weights == "auto" or len(weights) == classes:
+            return []
+        message = f"given were {len(weights)} weights; the data set has {classes} classes"
+        return [Mistake(f"{message}; give one for each, or auto", key="training.class_weights")]
     if data.name in spec.synthetic_data:
         scale = f" --scale {spec.scale}" if spec.scale else ""
         found += f", or the one that this spec asks for: `raysuite data make SPEC{scale}`"

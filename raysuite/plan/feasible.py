@@ -10,6 +10,7 @@ from raysuite.errors import Mistake
 from raysuite.spec import ExperimentSpec
 from raysuite.spec.batches import AutoBatch
 from raysuite.spec.datasets import DIGITS, NAMED
+from raysuite.spec.loaders import LOADER_OPTIONS
 from raysuite.spec.stems import misfit
 
 _Wrong = Callable[[str, str], None]
@@ -79,6 +80,23 @@ def _check_strategy(spec: ExperimentSpec, wrong: _Wrong) -> None:
             )
     for refused in strategy.refusals(spec):
         wrong(*refused)
+
+    training = spec.training
+    if spec.data.transform is not None and not spec.loader.transforms:
+        able = [name for name, each in LOADER_OPTIONS.items() if each.transforms]
+        wrong(
+            "loader.name",
+            f"given was {spec.loader.name}, which does not call Python for each image, and "
+            f"data.transform is {spec.data.transform}; valid are {', '.join(able)}",
+        )
+    if not spec.loader.loads:
+        for key in ("class_weights", "sampler"):
+            if getattr(spec.training, key) not in (None, "shuffled"):
+                wrong(
+                    "loader.name",
+                    f"{spec.loader.name} draws labels at random, and training.{key} goes by those "
+                    f"of the data set; choose another loader, or leave {key} out",
+                )
 
 
 def _check_batch(spec: ExperimentSpec, wrong: _Wrong) -> None:

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from raysuite.records.base import RecordBase
+from raysuite.records.classes import ClassFigures
 
 StopReason = Literal["time_limit", "preempted", "interrupted", "down", "interval"]
 """time_limit: the allocation's time is nearly over. preempted: it is taken away for another job.
@@ -68,6 +69,8 @@ class RunFinished(RecordBase):
     """Seconds until `target_accuracy` was met; None if no target was set or it was never met."""
     stopped_early: bool = False
     """Ended before its last epoch, by `training.early_stopping`."""
+    classes: ClassFigures | None = None
+    """Of the last validation, by class; None where there are more than 1,000 classes."""
     seconds: float
     """Wall clock of the run, all included but for a profile, which tells its own cost."""
     first_step_seconds: float

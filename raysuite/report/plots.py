@@ -18,6 +18,7 @@ from raysuite.records.statistics import accuracy as accuracy_of
 from raysuite.report import plot as p
 from raysuite.report import text
 from raysuite.report.against import Comparison
+from raysuite.report.classes import confusion
 from raysuite.report.facets import WORK, Styles, facets, shared, telling, written
 from raysuite.report.plot import Plot, Style, Trace, key
 from raysuite.units import GIB, MIB
@@ -1138,6 +1139,7 @@ PLOTS: tuple[Callable[[Drawing], Plot | None], ...] = (
     accuracy_batch,
     accuracy_largest,
     accuracy,
+    lambda drawing: confusion(drawing.rows),
     loss,
     learning_rate,
     memory,

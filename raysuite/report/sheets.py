@@ -11,6 +11,7 @@ from raysuite.records import Ratio, Row, RunFigures, Stat
 from raysuite.report import text
 from raysuite.report.against import Comparison, line_data
 from raysuite.report.against_sheets import comparison_sheets
+from raysuite.report.classes import class_sheet
 from raysuite.report.data import finite
 from raysuite.report.facets import shared, telling, written
 from raysuite.report.latex import latex, latex_text
@@ -138,8 +139,9 @@ def sheet_files(
 ) -> dict[str, str]:
     """The files of all tables but rows.csv and rows.md: their paths, and what stands in them."""
     files = {"rows.tex": rows_latex(rows)}
+    by_class = class_sheet(rows)
     others = (gate_sheet(runs), *provenance_sheets(provenance))
-    for sheet in others:
+    for sheet in ([by_class] if by_class else []) + list(others):
         files |= files_of(sheet)
     if comparison is None:
         return files

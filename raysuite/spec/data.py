@@ -72,6 +72,11 @@ class DataOptions(Options):
         default=None, min_length=1, max_length=3, exclude_if=lambda values: values is None
     )
     """Per channel: what is left is divided by it; given together with `mean`."""
+    transform: str | None = Field(
+        default=None, pattern=IMPORT_PATH, exclude_if=lambda name: name is None
+    )
+    """`module:function` of your own, called for each image behind `augment` and before mean and
+    std: (uint8 [size, size, C], numpy.random.Generator, None in validation) -> the same shape."""
     bad_samples: Literal["error", "skip"] = "error"
     """Unreadable images: `error` names the first one and ends the run; `skip` looks through the
     whole set before the first epoch, and leaves them out."""

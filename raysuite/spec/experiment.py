@@ -135,6 +135,17 @@ class TrainingOptions(Options):
     GPUs; `max-autotune` also times variants of kernels. Compiling is timed apart."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     """Weight of the uniform distribution in the target of the cross-entropy."""
+    # both left out where they are not set, so that runs keep their ids
+    class_weights: Literal["auto"] | tuple[Annotated[float, Field(ge=0)], ...] | None = Field(
+        default=None, exclude_if=lambda weights: weights is None
+    )
+    """A weight for each class in the training loss, which is then the weighted mean over the global
+    batch. `auto`: samples / (classes * samples of the class). Validation is not weighted."""
+    sampler: Literal["shuffled", "balanced"] = Field(
+        default="shuffled", exclude_if=lambda name: name == "shuffled"
+    )
+    """The order of an epoch. `shuffled`: each sample once; `balanced`: as many samples, of each
+    class equally many, so that those of rare classes are repeated and some of others left out."""
     ema_decay: float | None = Field(default=None, gt=0, lt=1)
     """Also keep an exponential moving average of the weights, which is then what is validated:
     each step keeps this share of it."""
@@ -168,6 +179,13 @@ class TrainingOptions(Options):
                 "batch_per_worker and accumulate cannot both be auto: give accumulate as a number, "
                 "or the batch"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _some_class_counts(self) -> TrainingOptions:
+        weights = self.class_weights
+        if weights is not None and weights != "auto" and not any(weights):
+            raise ValueError("class_weights: every weight is 0, so that nothing would be trained")
         return self
 
     @property

@@ -28,6 +28,8 @@ class _LoaderOptions(Options):
     """The options that give how many threads, processes or tasks load at once."""
     loads: ClassVar[bool] = True
     """Whether it reads the data set at all."""
+    transforms: ClassVar[bool] = True
+    """Whether it can apply the user's own transform to each image."""
     needs_ray: ClassVar[bool] = False
     """Whether it loads in processes of Ray."""
     holds_decoded: ClassVar[bool] = False
@@ -78,6 +80,7 @@ class DaliOptions(_LoaderOptions):
     implementation = "raysuite.data.loaders.dali:DaliLoader"
     part = "dali"
     widths = ("threads",)
+    transforms = False
 
     name: Literal["dali"] = "dali"
     device: Literal["cpu", "gpu"] = "cpu"
@@ -112,6 +115,7 @@ class SyntheticOptions(_LoaderOptions):
 
     implementation = "raysuite.data.loaders.synthetic:SyntheticLoader"
     loads = False
+    transforms = False
 
     name: Literal["synthetic"] = "synthetic"
 

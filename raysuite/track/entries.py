@@ -16,7 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from raysuite import __version__
-from raysuite.records import EpochFinished, Row, RunFigures, Stat
+from raysuite.records import EpochFinished, Row, RunFigures, RunFinished, Stat
+from raysuite.records.ends import RunEnd
 from raysuite.records.metrics import METRICS
 from raysuite.records.names import Plan, run_name
 
@@ -89,11 +90,32 @@ def run_points(run: RunFigures) -> Iterator[Point]:
         yield from epoch_points(epoch, may_tell_speed(run))
     if run.status != "finished" or run.end is None:
         return
+    when = milliseconds(run.end.time)
     for metric in METRICS:
         value = metric.value(run)
         if value is not None:
             name = metric.mlflow or metric.name
-            yield Point(f"run/{name}", value, milliseconds(run.end.time), 0)
+            yield Point(f"run/{name}", value, when, 0)
+    for name, value in class_metrics(run.end):
+        yield Point(name, value, when, 0)
+
+
+def class_metrics(end: RunEnd | None) -> Iterator[tuple[str, float]]:
+    """Precision, recall and F1 of each class, of up to 100, and the mean recall."""
+    found = end.classes if isinstance(end, RunFinished) else None
+    if found is None:
+        return
+    yield "run/balanced_accuracy", found.balanced_accuracy
+    if found.confusion is None:
+        return
+    for name in ("precision", "recall", "f1"):
+        for label, value in zip(found.names, getattr(found, name), strict=True):
+            if value is not None:
+                yield f"{name}/{_NOT_IN_KEYS.sub('_', label)}"[:MOST_KEY], value
+
+
+_NOT_IN_KEYS = re.compile(r"[^\w\-. ]")
+"""Of MLflow's metrics, beside slashes and colons."""
 
 
 def covered_points(run: RunFigures) -> Iterator[Point]:

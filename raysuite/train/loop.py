@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +13,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from raysuite.data import make_loader, prepare
+from raysuite.data import Prepared, make_loader, prepare
 from raysuite.data.base import Batch, Slice
-from raysuite.data.order import permutation, rank_slices, step_sizes
+from raysuite.data.formats import open_source
+from raysuite.data.order import balanced, permutation, rank_slices, step_sizes, step_weights
+from raysuite.errors import DataError
 from raysuite.measure.clock import now
 from raysuite.optim.schedule import factor
 from raysuite.parallel.base import Strategy, World, whole_state
+from raysuite.parallel.comm import Comm
 from raysuite.parallel.precision import local_part
 from raysuite.plan import RunPlan
 from raysuite.records import EpochFinished
+from raysuite.records.classes import ClassFigures, class_figures
 from raysuite.records.live import LiveProgress
 from raysuite.train.building import build_engine
 from raysuite.train.checkpoint import (
@@ -72,6 +77,33 @@ class TrainingLoop:
         self._val = make_loader(self.prepared, "val", plan.spec.loader, world.device)
         self.power = EpochPower(plan, world)
         self.live = LiveProgress()
+        self._confusion: Tensor | None = None
+        """Of the last validation of this attempt, by this rank."""
+        self._labels: NDArray[np.int64] | None = None
+        """Of the training samples, below 0 for what is left out; None where nobody asks."""
+        self._weights: NDArray[np.float64] | None = None
+        """Of each training sample in the loss."""
+
+    def read_labels(self) -> None:
+        """Once, before the first epoch, where weights or the order depend on labels. All ranks must
+        call it. Raises DataError for a label that cannot be read or is none."""
+        training, classes = self.plan.spec.training, self.plan.dataset.classes
+        if training.class_weights is None and training.sampler == "shuffled":
+            return
+        skipped = self.skipped.get("train")
+        labels = train_labels(self.prepared, self.world, self.engine.comm, skipped)
+        if training.sampler == "balanced":
+            self._labels = labels
+        if training.class_weights is None:
+            return
+        if training.class_weights == "auto":
+            weights = balancing_weights(labels, classes)
+        else:
+            weights = np.array(training.class_weights, np.float32)
+        self.engine.class_weights = torch.from_numpy(weights).to(self.world.device)
+        self._weights = np.where(labels >= 0, weights[np.maximum(labels, 0)], 0.0).astype(
+            np.float64
+        )
 
     def run_epoch(self, watch: Watch) -> EpochFinished | Asked:
         """Train what is left of an epoch, and validate. The Record is the same on all ranks.
@@ -96,17 +128,19 @@ class TrainingLoop:
         if target is not None and found.top1 >= target and self.time_to_accuracy is None:
             self.time_to_accuracy = elapsed
         self._compare(found)
+        self._confusion = found.confusion
         done, self.so_far = self.so_far, SoFar()
         self.epoch += 1
         sizes = self.step_sizes(self.epoch - 1)
         sums = torch.tensor(done.loss_sums, dtype=torch.float64)
+        weights = self._step_weights(self.epoch - 1)
         first_step = self.step - done.steps
         self.diverged_at = self._diverged_at(done.loss_sums, first_step, found.loss)
         return EpochFinished(
             run_id=plan.run_id,
             epoch=self.epoch - 1,
             first_step=first_step,
-            losses=(sums / torch.tensor(sizes)).tolist(),  # not a number where none counts
+            losses=(sums / torch.tensor(weights)).tolist(),  # not a number where none counts
             learning_rates=[self.learning_rate(first_step + index) for index in range(len(sizes))],
             skipped_steps=done.skipped_steps,
             attempts=done.attempts,
@@ -119,7 +153,7 @@ class TrainingLoop:
             compile_seconds=done.compile_seconds + compiled,
             graphs=compiler.graphs,
             graph_breaks=compiler.graph_breaks,
-            train_loss=float(sums.sum() / sum(sizes)),
+            train_loss=float(sums.sum() / sum(weights)),
             val_loss=found.loss,
             val_accuracy=found.top1,
             val_top5=found.top5,
@@ -127,6 +161,14 @@ class TrainingLoop:
             power=done.power,
             other_cores=done.other_cores,
         )
+
+    def class_figures(self) -> ClassFigures | None:
+        """Of the last validation; None where this attempt made none, or there are too many classes.
+        All ranks must call it."""
+        if self._confusion is None:
+            return None
+        matrix = self.engine.comm.all_reduce(self._confusion.cpu(), "sum").tolist()
+        return class_figures(self.prepared.classes, matrix)
 
     def _compare(self, found: Validated) -> None:
         early = self.plan.spec.training.early_stopping
@@ -178,8 +220,9 @@ class TrainingLoop:
         draw = (plan.seed, epoch)
         batch, engine = plan.global_batch, self.engine
         order = self._order_of(epoch)
+        weights = self._weights
         steps = rank_slices(
-            order, batch, engine.replicas, engine.replica, plan.accumulate, draw, skipped
+            order, batch, engine.replicas, engine.replica, plan.accumulate, draw, skipped, weights
         )
         return list(steps), self.step_sizes(epoch)
 
@@ -187,10 +230,21 @@ class TrainingLoop:
         """The samples of each step of an epoch, over all ranks."""
         return step_sizes(self._order_of(epoch), self.plan.global_batch, self.skipped.get("train"))
 
+    def _step_weights(self, epoch: int) -> list[float]:
+        """What the summed loss of each step of an epoch is divided by."""
+        if self._weights is None:
+            return [float(size) for size in self.step_sizes(epoch)]
+        order, skipped = self._order_of(epoch), self.skipped.get("train")
+        return step_weights(order, self.plan.global_batch, self._weights, skipped)
+
     def _order_of(self, epoch: int) -> NDArray[np.int64]:
         if self._order is None or self._order[0] != epoch:
             plan = self.plan
-            self._order = epoch, permutation(plan.dataset.train_samples, plan.seed, epoch)
+            if self._labels is None:
+                order = permutation(plan.dataset.train_samples, plan.seed, epoch)
+            else:
+                order = balanced(self._labels, plan.seed, epoch)
+            self._order = epoch, order
         return self._order[1]
 
     def train_step(self, micro_batches: Sequence[Batch], rate: float) -> Tensor:
@@ -275,3 +329,36 @@ class TrainingLoop:
         self.train_loader.close()
         self._val.close()
         self.engine.close()
+
+
+def train_labels(
+    prepared: Prepared, world: World, comm: Comm, skipped: NDArray[np.bool_] | None
+) -> NDArray[np.int64]:
+    """The label of each training sample, -1 for what is `skipped`; each rank reads its share.
+
+    All ranks must call it. Raises DataError for a label that is none of the set's.
+    """
+    samples = prepared.samples("train")
+    labels = np.zeros(samples, np.int64)
+    with closing(open_source(prepared, "train")) as source:
+        for sample in np.array_split(np.arange(samples), world.size)[world.rank].tolist():
+            if skipped is not None and skipped[sample]:
+                labels[sample] = -1
+                continue
+            label = source.label(sample)
+            if not 0 <= label < prepared.facts.classes:
+                raise DataError(
+                    f"{source.place(sample)}: its class is number {label}, counted from 0; the set "
+                    f"has {prepared.facts.classes} classes"
+                )
+            labels[sample] = label
+    found: NDArray[np.int64] = comm.all_reduce(torch.from_numpy(labels), "sum").numpy()
+    return found
+
+
+def balancing_weights(labels: NDArray[np.int64], classes: int) -> NDArray[np.float32]:
+    """[classes] samples / (classes * samples of the class), as scikit-learn's `balanced`; 1 for a
+    class without samples."""
+    counts = np.bincount(labels[labels >= 0], minlength=classes)
+    weights = counts.sum() / (classes * np.maximum(counts, 1))
+    return np.where(counts, weights, 1.0).astype(np.float32)

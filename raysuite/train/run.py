@@ -116,6 +116,7 @@ def execute(
         for found in bad_samples(plan, loop.prepared, world, loop.engine.comm):
             loop.skipped[found.record.split] = found.mask
             yield found.record
+        loop.read_labels()
         training = plan.spec.training
         if progress_file is not None and world.rank == 0:
             loop.live.start(progress_file)
@@ -168,6 +169,7 @@ def execute(
             seconds=time.perf_counter() - began,
             first_step_seconds=first_step_at - began,
             first_step_time=time.time() - (time.perf_counter() - first_step_at),
+            classes=loop.class_figures(),
             parts_seconds={name: round(max(0.0, value), 6) for name, value in parts.items()},
         )
         # only now are sharded weights gathered: that takes memory which training does not

@@ -33,6 +33,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "lars": {"lr": 0.5, "trust_coefficient": 0.02},
     "lamb": {"lr": 0.02, "eps": 1e-4},
     "adamw": {"lr": 0.002, "eps": 1e-4},
+    "weighted": {"name": "sgd", "lr": 0.05},
     "tuned": {"name": "sgd", "lr": 0.02, "lr_factors": {"layers.5.*": FACTOR}},
 }
 FROZEN = ("layers.0.weight",)
@@ -43,17 +44,25 @@ def plan_of(
     strategy: dict[str, Any], optimizer: str, workers: int, averaged: bool = True
 ) -> RunPlan:
     spares = {"decay_bias_and_norm": False, "lr_reference_batch": 240, "lr_scaling": "sqrt"}
+    training: dict[str, Any] = {"class_weights": "auto", "sampler": "balanced"}
+    if optimizer != "weighted":
+        training = {}
     data = {
         "name": "recipe",
         "model": {
-            "name": "tests.tiny_model:Tiny",
+            "name": f"tests.tiny_model:{'sequential' if optimizer == 'weighted' else 'Tiny'}",
             "freeze": FROZEN if optimizer == "tuned" else (),
         },
         "data": "digits",
         "strategy": strategy,
         "optimizer": {"name": optimizer, **spares, **OPTIMIZERS[optimizer]},
         "schedule": {"name": "polynomial", "warmup_epochs": 0.5},
-        "training": {"epochs": 2, "global_batch": 240, "ema_decay": 0.9 if averaged else None},
+        "training": {
+            "epochs": 2,
+            "global_batch": 240,
+            "ema_decay": 0.9 if averaged else None,
+            **training,
+        },
         "resources": {"workers": workers, "device": "cpu"},
     }
     return make_plans(Document(data, "test"), gpus=0)[0]
@@ -98,7 +107,9 @@ def distance(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
 def started(plan: RunPlan, world: World) -> tuple[Strategy, TrainingLoop]:
     strategy = make_strategy(plan.spec.strategy)
     strategy.start(world)
-    return strategy, TrainingLoop(plan, world, strategy)
+    loop = TrainingLoop(plan, world, strategy)
+    loop.read_labels()
+    return strategy, loop
 
 
 def epoch_of(loop: TrainingLoop) -> EpochFinished:
@@ -119,7 +130,7 @@ def alone(optimizer: str, averaged: bool) -> tuple[dict[str, Tensor], list[Epoch
 
 
 def examine(strategy: dict[str, Any], optimizer: str, world: World, folder: Path) -> dict[str, Any]:
-    averaged = strategy.get("zero_stage") != 3
+    averaged = strategy.get("zero_stage") != 3 and strategy["name"] != "pipeline"
     plan = plan_of(strategy, optimizer, world.size, averaged)
     joined, loop = started(plan, world)
     folder.mkdir(parents=True, exist_ok=True)
@@ -132,12 +143,16 @@ def examine(strategy: dict[str, Any], optimizer: str, world: World, folder: Path
     for name in plan.spec.model.freeze:
         assert torch.equal(weights[name], begun[name]), name
     expected, reference = alone(optimizer, averaged)
+    classes = loop.class_figures()
+    assert classes is not None
     told = [rate for epoch in epochs for rate in epoch.learning_rates]
     found: dict[str, Any] = {
         "ranks_equal": same_on_all_ranks(loop.engine.comm, weights),
         "weights": distance(weights, expected),
         "validation": abs(epochs[-1].val_loss / reference[-1].val_loss - 1),
         "averaged": loop.average is not None,
+        "samples": sum(classes.samples),
+        "accuracy": sum(classes.correct) / sum(classes.samples) - epochs[-1].val_accuracy,
         "rates_told": [rate for rate, _ in itertools.groupby(told)],
         "rates_used": used,
     }

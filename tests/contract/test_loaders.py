@@ -9,6 +9,8 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +28,8 @@ from raysuite.data import (
     prepare,
     rank_slices,
 )
+from raysuite.data.formats import open_source
+from raysuite.data.reading import read, shown
 from raysuite.errors import DataError
 from raysuite.spec.data import DataOptions
 from raysuite.spec.datasets import DIGITS, DatasetFacts
@@ -272,3 +276,30 @@ def test_dali_on_a_gpu_needs_a_gpu(digits):
     require("dali")
     with pytest.raises(DataError, match=r"set loader\.device to cpu"):
         make_loader(digits, "val", DaliOptions(device="gpu"), CPU)
+
+
+def test_ones_own_transform_is_the_same_in_every_loader(digits: Prepared, options: LoaderOptions):
+    """As the reference shows it: by seed, epoch and sample, whatever is asked for beside it."""
+    data = digits.data.model_copy(update={"transform": "tests.odd_sets:speckled"})
+    own = replace(digits, data=data)
+    if not options.transforms:
+        with pytest.raises(DataError, match="transform"):
+            make_loader(own, "val", options, CPU)
+        return
+    ids = np.array([5, 300, 7, 5], np.int64)
+    slices = [
+        Slice(ids, 4, 4, draw=(1, 2)),
+        Slice(ids[:2], 2, 2, draw=(1, 3)),
+        Slice(ids[::2].copy(), 2, 2),
+    ]
+    with closing(open_source(own, "val")) as source:
+        expected = [shown(source, own, each, read(source, own, each))[..., 0] for each in slices]
+    with closing(make_loader(own, "val", options, CPU)) as loader:
+        found = [pixels(batch).copy() for batch in loader.batches(slices)]
+    for got, wanted in zip(found, expected, strict=True):
+        assert (got == wanted).all()
+    assert (found[0][0] == found[0][3]).all(), "a sample that comes twice"
+    assert (found[0][0] != found[1][0]).any(), "another epoch"
+    with closing(open_source(digits, "val")) as source:
+        plain = shown(source, digits, slices[2], read(source, digits, slices[2]))[..., 0]
+    assert (found[2] == 255 - plain).all(), "in validation nothing is drawn"

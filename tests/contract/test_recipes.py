@@ -17,12 +17,13 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 TOLERANCE = 1e-5
 ZERO: dict[str, Any] = {"name": "deepspeed"}
 STRATEGIES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
-    "ddp": ({"name": "ddp"}, ("sgd", "lars", "lamb", "adamw", "tuned")),
-    "horovod": ({"name": "horovod"}, ("sgd", "lars", "lamb", "adamw", "tuned")),
+    "ddp": ({"name": "ddp"}, ("sgd", "lars", "lamb", "adamw", "tuned", "weighted")),
+    "horovod": ({"name": "horovod"}, ("sgd", "lars", "lamb", "adamw", "tuned", "weighted")),
+    "pipeline": ({"name": "pipeline", "stages": 2, "micro_batches": 2}, ("weighted",)),
     "deepspeed-0": ({**ZERO, "zero_stage": 0}, ("lars", "lamb")),
-    "deepspeed-1": ({**ZERO, "zero_stage": 1}, ("sgd", "adamw", "tuned")),
+    "deepspeed-1": ({**ZERO, "zero_stage": 1}, ("sgd", "adamw", "tuned", "weighted")),
     "deepspeed-2": ({**ZERO, "zero_stage": 2, "offload": "optimizer"}, ("adamw",)),
-    "deepspeed-3": ({**ZERO, "zero_stage": 3}, ("sgd", "adamw", "tuned")),
+    "deepspeed-3": ({**ZERO, "zero_stage": 3}, ("sgd", "adamw", "tuned", "weighted")),
 }
 VARIANTS = {
     f"{name}-{optimizer}": (strategy, optimizer)
@@ -48,7 +49,8 @@ def test_equal_to_one_process(variant: str) -> None:
     assert found["ranks_equal"]
     assert found["weights"] <= TOLERANCE
     assert found["validation"] <= TOLERANCE
-    assert found["averaged"] == ("deepspeed-3" not in variant)
+    assert (found["samples"], found["accuracy"]) == (360, pytest.approx(0.0, abs=1e-12))
+    assert found["averaged"] == (not variant.startswith(("deepspeed-3", "pipeline")))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -1,7 +1,7 @@
 """The forms in which data sets lie on disk: one module each, loaded on use.
 
-A module has `count(data)`, `prepare(data, facts, cache)`, `Source(prepared, split)`, and, unless
-it is `own`, `detect(path, names)` and `to_check(target, decode, write_index)`.
+A module has `count(data)`, `prepare(data, facts, cache)`, `Source(prepared, split)`,
+`to_check(target, decode, write_index)`, and, unless it is `own`, `detect(path, names)`.
 """
 
 from __future__ import annotations

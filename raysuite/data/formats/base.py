@@ -134,6 +134,9 @@ class Source(Protocol):
     def read(self, sample: int) -> tuple[Sample, int]:
         """The image and its label, from 0. Raises DataError that names file and offset."""
 
+    def label(self, sample: int) -> int:
+        """The label alone, from 0; as cheap as the form on disk allows. Raises DataError."""
+
     def place(self, sample: int) -> str:
         """Where the sample lies, as an error names it."""
 

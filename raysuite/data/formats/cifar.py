@@ -167,6 +167,10 @@ class Source:
         planes = record[1:].reshape(3, SIDE, SIDE)
         return np.ascontiguousarray(planes.transpose(1, 2, 0)), int(record[0])
 
+    def label(self, sample: int) -> int:
+        file, offset = self._where(sample)
+        return file.read(offset, 1)[0]
+
     def place(self, sample: int) -> str:
         file, offset = self._where(sample)
         return f"{file.path} at byte {offset}"

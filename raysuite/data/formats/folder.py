@@ -395,6 +395,9 @@ class Source:
                 "the data set was prepared"
             ) from error
 
+    def label(self, sample: int) -> int:
+        return int(self._listing.labels[sample])
+
     def place(self, sample: int) -> str:
         return os.fsdecode(self._path(sample))
 

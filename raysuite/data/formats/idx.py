@@ -190,9 +190,11 @@ class Source:
     def read(self, sample: int) -> tuple[NDArray[np.uint8], int]:
         size = self._rows * self._columns
         pixels = self._images.read(self._offset(sample), size)
-        (label,) = self._labels.read(head_size(1) + sample, 1)
         image = np.frombuffer(pixels, np.uint8).reshape(self._rows, self._columns, 1)
-        return image, label
+        return image, self.label(sample)
+
+    def label(self, sample: int) -> int:
+        return self._labels.read(head_size(1) + sample, 1)[0]
 
     def place(self, sample: int) -> str:
         return f"{self._images.path} at byte {self._offset(sample)}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,11 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from raysuite import lazy
+from raysuite.data.findings import Finding, Listed, Part, Target, reason
 from raysuite.data.formats.base import Counts
-from raysuite.data.pixels import decode
+from raysuite.data.pixels import decode, size_of
 from raysuite.data.prepared import Prepared, Split, counted, treatment
+from raysuite.data.processes import Count
 from raysuite.errors import DataError, UserError
 from raysuite.spec.data import DataOptions
 from raysuite.spec.datasets import SPLITS, DatasetFacts
@@ -122,6 +126,9 @@ class Source:
                 "label; correct it, or set data.bad_samples to skip"
             ) from error
 
+    def label(self, sample: int) -> int:
+        return self.read(sample)[1]
+
     def place(self, sample: int) -> str:
         return f"{self._name}[{sample}]"
 
@@ -147,3 +154,92 @@ class Source:
         if 0 in pixels.shape:
             raise DataError(f"{place}: the image has no pixels")
         return np.ascontiguousarray(pixels)
+
+
+# `raysuite data check`: each sample as loaders read it, and once more.
+
+_CHUNK = 500
+"""Samples of a task: each makes the data set anew, twice."""
+
+
+@dataclass(frozen=True)
+class _Task:
+    """Some samples of a split."""
+
+    prepared: Prepared
+    split: Split
+    start: int
+    stop: int
+
+
+def to_check(target: Target, decode: bool, write_index: bool = False) -> Listed:
+    """The samples of both splits, as the data set counts them."""
+    data = target.data
+    try:
+        counts = count(data)
+        facts = DatasetFacts(
+            counts.train, counts.val, len(counts.classes), data.channels or 3, data.image_size or 1
+        )
+        prepared = prepare(data, facts, Path())
+    except UserError as error:
+        wrong = Finding(data.name, -1, "file", reason(error, data.name))
+        return Listed(_check, (), 0, "images", {}, (wrong,))
+    splits: tuple[Split, ...] = ("train", "val")
+    tasks = [
+        _Task(prepared, split, start, min(start + _CHUNK, prepared.samples(split)))
+        for split in splits
+        for start in range(0, prepared.samples(split), _CHUNK)
+    ]
+    names = dict(enumerate(counts.classes))
+    return Listed(_check, tuple(tasks), counts.train + counts.val, "images", names, ())
+
+
+def _check(task: _Task, done: Count) -> Part:
+    """Read each sample, and all of them again from another instance, backwards: two workers have
+    one each, and meet the samples in other orders."""
+    part = Part(task.split)
+    classes, channels = task.prepared.facts.classes, task.prepared.facts.channels
+    first: dict[int, tuple[int, int]] = {}
+    with closing(Source(task.prepared, task.split)) as source:
+        for sample in range(task.start, task.stop):
+            place = source.place(sample)
+            part.images += 1
+            try:
+                image, label = source.read(sample)
+                pixels = decode(image, channels, place)
+            except DataError as error:
+                part.unreadable += 1
+                part.wrong("image", place, reason(error, place))
+                continue
+            finally:
+                done(1)
+            part.sizes[size_of(pixels, place)] += 1
+            part.look("grey" if pixels.shape[2] == 1 else "RGB", place)
+            part.labels[label] += 1
+            if not 0 <= label < classes:
+                message = f"label {label}; valid are 0 to {classes - 1}"
+                part.wrong("label", place, message)
+            first[sample] = (label, _digest(pixels))
+    with closing(Source(task.prepared, task.split)) as source:
+        for sample in reversed(first):
+            place = source.place(sample)
+            try:
+                image, label = source.read(sample)
+                again = (label, _digest(decode(image, channels, place)))
+            except DataError as error:
+                part.wrong("image", place, f"read once more: {reason(error, place)}")
+                continue
+            if again != first[sample]:
+                what = "label" if again[0] != first[sample][0] else "image"
+                part.wrong(
+                    "image",
+                    place,
+                    f"read once more, from another instance, its {what} is another one: workers "
+                    "and epochs would not train on the same data; draw from a generator that is "
+                    "seeded by the split and the number of the sample",
+                )
+    return part
+
+
+def _digest(pixels: NDArray[np.uint8]) -> int:
+    return hash((pixels.shape, pixels.tobytes()))

@@ -461,6 +461,9 @@ class Source:
         image, label = decode_example(data, place, *self._names)
         return image, label - self._first
 
+    def label(self, sample: int) -> int:
+        return self.read(sample)[1]
+
     def place(self, sample: int) -> str:
         shard, offset, _ = self._records[sample]
         return f"{self._paths[shard]} at byte {offset}"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from raysuite.data.base import Loader
 from raysuite.data.prepared import Prepared, Split
+from raysuite.errors import DataError
 from raysuite.lazy import load
 from raysuite.spec.loaders import LoaderOptions
 
@@ -21,5 +22,10 @@ def make_loader(
     Raises MissingPartError where it is not installed, and DataError where it cannot load this
     data set on this device.
     """
+    if prepared.data.transform is not None and not options.transforms:
+        raise DataError(
+            f"data.transform: the loader {options.name} does not call Python for each image; take "
+            "another one"
+        )
     loader: Loader = load(options.implementation)(prepared, split, options, device)
     return loader

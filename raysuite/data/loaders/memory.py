@@ -23,6 +23,7 @@ from raysuite.data.normalise import Normalise
 from raysuite.data.pixels import cut_out, decode, size_of
 from raysuite.data.prepared import Prepared, Split
 from raysuite.data.rendering import Rendering, fit_into
+from raysuite.data.transforms import transformed
 from raysuite.data.views import Views, views
 from raysuite.errors import DataError
 from raysuite.spec.loaders import MemoryOptions
@@ -194,11 +195,15 @@ class MemoryLoader:
         labels = images.labels[ids]
         if self._stack is not None:
             cut[:] = shifted(self._stack[ids], seen)
-            return labels
-        for row, sample in enumerate(ids.tolist()):
-            fit_into(*cut_out(images[sample], seen.boxes[row]), cut[row])
-            if seen.flips[row]:
-                cut[row] = cut[row, :, ::-1].copy()
+        else:
+            for row, sample in enumerate(ids.tolist()):
+                fit_into(*cut_out(images[sample], seen.boxes[row]), cut[row])
+                if seen.flips[row]:
+                    cut[row] = cut[row, :, ::-1].copy()
+        if self._prepared.data.transform is not None:
+            for row, sample in enumerate(ids.tolist()):
+                place = self._source.place(sample)
+                cut[row] = transformed(self._prepared, cut[row], sample, slice_.draw, place)
         return labels
 
 

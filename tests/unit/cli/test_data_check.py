@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -114,3 +115,42 @@ def test_bad_usage_ends_with_2(arguments: tuple[str, ...], said: str) -> None:
     assert result.exit_code == 2, result.output
     assert result.stderr.startswith("error: ")
     assert said in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("fault", "wrong"),
+    [
+        ("", {}),
+        ("negative", {"file": 1}),
+        ("lacking", {"image": 2}),
+        ("float", {"image": 2}),
+        ("four", {"image": 2}),
+        ("half", {"image": 2}),
+        ("label", {"label": 2}),
+        ("below", {"label": 2}),
+    ],
+)
+def test_ones_own_set(fault: str, wrong: dict[str, int], tmp_path: Path) -> None:
+    block = f"{{name: 'tests.odd_sets:Odd', image_size: 8, options: {{fault: '{fault}'}}}}"
+    result = run(spec(tmp_path, block), "--json", "--workers", 1)
+    told = json.loads(result.stdout)
+    assert Counter(each["kind"] for each in told["findings"] if not each["note"]) == wrong
+    assert result.exit_code == (1 if wrong else 0)
+    if fault != "negative":
+        bad = wrong.get("image", 0) // 2
+        assert [told["splits"][each]["unreadable"] for each in ("train", "val")] == [bad, bad]
+        assert told["splits"]["train"]["images"] == 12
+
+
+@pytest.mark.parametrize("fault", ["drawn", "drawn_label"])
+def test_samples_that_are_not_the_same_each_time(fault: str, tmp_path: Path) -> None:
+    block = f"{{name: 'tests.odd_sets:Odd', image_size: 8, options: {{fault: {fault}}}}}"
+    result = run(spec(tmp_path, block), "--json", "--workers", 1)
+    assert result.exit_code == 1
+    assert "another one" in json.loads(result.stdout)["findings"][0]["message"]
+
+
+def test_ones_own_set_by_its_name() -> None:
+    assert run("tests.odd_sets:Odd", "--workers", 1).exit_code == 0
+    assert run("tests.odd_sets:Nowhere").exit_code == 1
+    assert run("tests.odd_sets:Odd", "--format", "idx").exit_code == 2

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raysuite.data import Slice, permutation, rank_slices
-from raysuite.data.order import step_sizes
+from raysuite.data.order import balanced, step_sizes, step_weights
 
 samples = st.integers(1, 300)
 batches = st.integers(1, 70)
@@ -90,3 +90,28 @@ def test_the_order_never_changes_from_one_release_to_the_next():
 def test_seed_and_epoch_both_count():
     orders = {tuple(permutation(50, seed, epoch)) for seed in range(4) for epoch in range(4)}
     assert len(orders) == 16
+
+
+@given(st.lists(st.integers(-1, 4), min_size=1, max_size=200), st.integers(0, 3), st.integers(0, 3))
+def test_a_balanced_epoch_has_each_class_equally_often(labels, seed, epoch):
+    known = np.array(labels)
+    if not (known >= 0).any():
+        return
+    order = balanced(known, seed, epoch)
+    assert (order == balanced(known, seed, epoch)).all()
+    counts = [int((known[order] == label).sum()) for label in np.unique(known[known >= 0])]
+    assert sum(counts) == len(order) == len(labels), "and nothing that is left out"
+    assert max(counts) - min(counts) <= 1
+    for label in np.unique(known[known >= 0]):
+        times = np.bincount(order, minlength=len(labels))[known == label]
+        assert times.max() - times.min() <= 1
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=100), batches, workers)
+def test_the_weight_of_a_step_is_the_same_on_all_ranks(labels, batch, workers):
+    weights = np.array([0.5, 1.0, 2.0, 0.0])[labels]
+    order = permutation(len(labels), 0, 0)
+    sums = [each or 1 for each in step_weights(order, batch, weights)]
+    for rank in range(workers):
+        own = rank_slices(order, batch, workers, rank, weights=weights)
+        assert [part.of_global for step in own for part in step] == sums

@@ -42,6 +42,18 @@ def mistakes(
             "2 GPUs; there are 1",
         ),
         ("resources: {workers: 3}\nstrategy: ddp", "", "training.global_batch", "9 would do"),
+        (
+            "loader: synthetic",
+            "{epochs: 1, global_batch: 8, sampler: balanced}",
+            "loader.name",
+            "training.sampler",
+        ),
+        (
+            "",
+            "{epochs: 1, global_batch: 8, class_weights: [1, 2]}",
+            "training.class_weights",
+            "has 10 classes",
+        ),
         ("", "{epochs: 1, global_batch: 9, accumulate: 2}", "training.global_batch", "8 would do"),
         (
             "",
@@ -134,6 +146,15 @@ def test_one_reason(text: str, training: str, key: str, words: str) -> None:
     assert found.key == key
     assert words in found.message
     assert found.line is not None
+
+
+@pytest.mark.parametrize("loader", ["dali", "synthetic"])
+def test_a_transform_where_no_python_is_called(loader: str) -> None:
+    data = "{name: digits, transform: 'my:cutout'}"
+    (found,) = mistakes(f"loader: {loader}", data=data)
+    assert found.key == "loader.name"
+    assert "native, memory, ray_data" in found.message
+    assert mistakes("loader: memory", data=data) == []
 
 
 @pytest.mark.parametrize(

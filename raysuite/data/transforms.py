@@ -1,0 +1,60 @@
+"""The user's own transform of each image, `data.transform`: behind the view, before mean and std.
+
+What it draws comes from a generator that is a function of seed, epoch and sample alone, as the
+views are: every loader that calls Python shows the same image, whatever the number of ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from raysuite import lazy
+from raysuite.data.prepared import Prepared
+from raysuite.errors import DataError
+
+
+def transformed(
+    prepared: Prepared,
+    image: NDArray[np.uint8],
+    sample: int,
+    draw: tuple[int, int] | None,
+    place: str,
+) -> NDArray[np.uint8]:
+    """What the transform makes of an image [size, size, C]; the image itself where there is none.
+
+    `draw` is seed and epoch, None in validation: the transform is then given no generator.
+    Raises DataError, with the image's place, for whatever it raises or returns beside an image of
+    the same shape.
+    """
+    if prepared.data.transform is None:
+        return image
+    draws = None
+    if draw is not None:
+        seed, epoch = draw
+        draws = np.random.Generator(np.random.Philox(key=[seed, epoch], counter=[0, 0, 0, sample]))
+    try:
+        found = np.asarray(_load(prepared.data.transform)(image.copy(), draws))
+    except Exception as error:  # the user's code may raise anything
+        raise DataError(
+            f"{place}: data.transform {prepared.data.transform} raised {type(error).__name__}: "
+            f"{error}; it is called with uint8 {list(image.shape)} and a numpy.random.Generator, "
+            "or None in validation"
+        ) from error
+    if found.dtype != np.uint8 or found.shape != image.shape:
+        raise DataError(
+            f"{place}: data.transform {prepared.data.transform} returned {found.dtype} of shape "
+            f"{list(found.shape)}; expected is uint8 of shape {list(image.shape)}; mean and std "
+            "are applied behind it"
+        )
+    return found
+
+
+@cache
+def _load(target: str) -> Callable[..., Any]:
+    found: Callable[..., Any] = lazy.load(target)
+    return found

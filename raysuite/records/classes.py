@@ -1,0 +1,65 @@
+"""How well a network tells the classes of its validation set apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import BaseModel, ConfigDict
+
+MOST_WITH_MATRIX = 100
+"""Classes up to which the whole matrix is kept."""
+
+
+class ClassFigures(BaseModel):
+    """Of the last validation of a run; samples that are left out do not count."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+
+    names: tuple[str, ...]
+    """Of the classes, by label."""
+    samples: tuple[int, ...]
+    """Of each class."""
+    predicted: tuple[int, ...]
+    """Samples of any class that were taken for this one."""
+    correct: tuple[int, ...]
+    """Samples of each class that were taken for it."""
+    confusion: tuple[tuple[int, ...], ...] | None = None
+    """[classes][classes] samples by true class (row) and predicted class (column); None where there
+    are more than 100 classes."""
+
+    @property
+    def recall(self) -> list[float | None]:
+        """Of each class: correct / samples; None where there are none."""
+        return _ratios(self.correct, self.samples)
+
+    @property
+    def precision(self) -> list[float | None]:
+        """Of each class: correct / predicted; None where it was never predicted."""
+        return _ratios(self.correct, self.predicted)
+
+    @property
+    def f1(self) -> list[float | None]:
+        """Of each class: 2 correct / (samples + predicted); None where there are neither."""
+        both = [a + b for a, b in zip(self.samples, self.predicted, strict=True)]
+        return _ratios([2 * each for each in self.correct], both)
+
+    @property
+    def balanced_accuracy(self) -> float:
+        """Mean recall of the classes that have samples."""
+        known = [each for each in self.recall if each is not None]
+        return sum(known) / len(known)
+
+
+def class_figures(names: Sequence[str], matrix: Sequence[Sequence[int]]) -> ClassFigures:
+    """From the confusion matrix [classes][classes]."""
+    return ClassFigures(
+        names=tuple(names),
+        samples=tuple(map(sum, matrix)),
+        predicted=tuple(map(sum, zip(*matrix, strict=True))),
+        correct=tuple(row[label] for label, row in enumerate(matrix)),
+        confusion=tuple(map(tuple, matrix)) if len(names) <= MOST_WITH_MATRIX else None,
+    )
+
+
+def _ratios(parts: Sequence[int], wholes: Sequence[int]) -> list[float | None]:
+    return [a / b if b else None for a, b in zip(parts, wholes, strict=True)]

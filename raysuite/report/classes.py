@@ -1,0 +1,150 @@
+"""How well networks tell the classes apart: a confusion matrix, and a table by class.
+
+Both are of the last validation, summed over the repeats of a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from raysuite.records import Row, RunFinished
+from raysuite.records.classes import ClassFigures, class_figures
+from raysuite.report import plot as p
+from raysuite.report import text
+from raysuite.report.plot import Layer, Plot, key
+from raysuite.report.sheet import Sheet
+
+MOST_CLASSES = 30
+"""Of a matrix that can be read."""
+MOST_ROWS = 4
+"""Rows of the report whose matrices are drawn."""
+_CELL_PX, _LEAST_PX = 18, 160
+
+
+@dataclass(frozen=True)
+class Classified:
+    """A row of the report, and its figures by class."""
+
+    row: Row
+    figures: ClassFigures
+
+
+def classified(rows: Sequence[Row]) -> list[Classified]:
+    """The rows whose runs counted by class, all with the same classes."""
+    found = []
+    for row in rows:
+        ends = [run.end for run in row.runs if row.final_accuracy]
+        each = [end.classes for end in ends if isinstance(end, RunFinished) and end.classes]
+        if not each or len({figures.names for figures in each}) > 1:
+            continue
+        matrices = [figures.confusion for figures in each if figures.confusion is not None]
+        if len(matrices) == len(each):
+            whole = [
+                [sum(cells) for cells in zip(*lines, strict=True)]
+                for lines in zip(*matrices, strict=True)
+            ]
+            found.append(Classified(row, class_figures(each[0].names, whole)))
+        else:
+            found.append(Classified(row, each[-1]))
+    return found
+
+
+def confusion(rows: Sequence[Row]) -> Plot | None:
+    """The confusion matrices of the first rows; None where there are none, or too many classes."""
+    all_of = [each for each in classified(rows) if each.figures.confusion is not None]
+    shown = [each for each in all_of if len(each.figures.names) <= MOST_CLASSES]
+    first = [each for each in shown if each.figures.names == shown[0].figures.names][:MOST_ROWS]
+    if not first:
+        return None
+    names = first[0].figures.names
+    traces = []
+    for each in first:
+        cells = [
+            (true, predicted, count, count / max(1, each.figures.samples[row]))
+            for row, (true, line) in enumerate(
+                zip(names, each.figures.confusion or (), strict=True)
+            )
+            for predicted, count in zip(names, line, strict=True)
+        ]
+        traces.append(
+            {
+                "kind": "mean",
+                "panel": each.row.name,
+                "series": each.row.name,
+                "color": p.COLORS[0],
+                "x": [cell[1] for cell in cells],
+                "y": [cell[0] for cell in cells],
+                "share": [cell[3] for cell in cells],
+                "tip": [
+                    f"{each.row.name}\n{cell[0]} taken for {cell[1]}: {cell[2]:,} "
+                    f"({text.percent(cell[3])})"
+                    for cell in cells
+                ],
+                "key": [key(each.row)] * len(cells),
+            }
+        )
+    more = len(all_of) - len(first)
+    left = f" {more} further rows stand in the table of classes." if more else ""
+    squares: Layer = {
+        "kind": "mean",
+        "mark": {"type": "rect"},
+        "encoding": {
+            "color": {
+                "field": "share",
+                "type": "quantitative",
+                "scale": {"domain": [0, 1], "range": ["#F1F5F9", p.COLORS[0]]},
+                "legend": {"title": "share of the true class", "format": "~%"},
+            },
+            "tooltip": {"field": "tip", "type": "nominal"},
+        },
+    }
+    axis = p.labels(names, "predicted class", lying=False)
+    return Plot(
+        name="confusion",
+        title="Confusion matrix",
+        note="Validation samples of each true class by the class for which they were taken, after "
+        f"the last epoch, over all repeats.{left}",
+        description=f"Squares of {len(names)} true classes by predicted class, darker where more.",
+        traces=traces,
+        layers=[squares],
+        x=axis,
+        y=p.labels(names, "true class"),
+        panels=[each.row.name for each in first],
+        columns=2,
+        height=max(_LEAST_PX, _CELL_PX * len(names)),
+        wide=len(first) > 1,
+    )
+
+
+def class_sheet(rows: Sequence[Row]) -> Sheet | None:
+    """Precision, recall and F1 of each class of each row; None where nothing was counted."""
+    found = classified(rows)
+    if not found:
+        return None
+    lines = [
+        (
+            each.row.name,
+            name,
+            f"{samples:,}",
+            *(text.NONE if value is None else text.percent(value) for value in values),
+        )
+        for each in found
+        for name, samples, *values in zip(
+            each.figures.names,
+            each.figures.samples,
+            each.figures.precision,
+            each.figures.recall,
+            each.figures.f1,
+            strict=True,
+        )
+    ]
+    numbers = ("Samples", "Precision", "Recall", "F1")
+    return Sheet(
+        name="classes",
+        title="Validation by class",
+        header=("Variant", "Class", *numbers),
+        cells=tuple(lines),
+        numbers=frozenset(numbers),
+        notes=("After the last epoch, over all repeats.",),
+    )

@@ -1,0 +1,49 @@
+"""Data sets as users write them, each with one fault, and a transform; for tests."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Odd:
+    """Twelve images of three classes; `fault` says what is wrong with them."""
+
+    classes = ("a", "b", "c")
+
+    def __init__(self, split: str, fault: str = "") -> None:
+        self.split, self.fault = split, fault
+        self.draws = random.Random(0)
+
+    def __len__(self) -> int:
+        return -1 if self.fault == "negative" else 12
+
+    def __getitem__(self, i: int) -> Any:
+        image = np.full((6, 5, 3), 10 * i, np.uint8)
+        label: Any = i % 3
+        if self.fault == "drawn":  # in the same order the same, and in another order others
+            image += np.uint8(self.draws.randrange(10))
+        if self.fault == "drawn_label":
+            label = self.draws.randrange(3)
+        if i == 7:
+            if self.fault == "lacking":
+                raise IndexError(i)
+            image = image.astype(np.float32) if self.fault == "float" else image
+            image = image[None] if self.fault == "four" else image
+            label = {"label": 3, "below": -1, "half": 0.5}.get(self.fault, label)
+        return image, label
+
+
+def speckled(image: NDArray[np.uint8], draws: np.random.Generator | None) -> NDArray[np.uint8]:
+    """A transform: some noise in training, an inverted image in validation."""
+    if draws is None:
+        return 255 - image
+    return (image // 2 + draws.integers(0, 100, image.shape)).astype(np.uint8)
+
+
+def misshapen(image: NDArray[np.uint8], draws: np.random.Generator | None) -> Any:
+    """A transform that forgets what it is for."""
+    return image.astype(np.float32) / 255

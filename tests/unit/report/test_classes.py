@@ -1,0 +1,66 @@
+"""The confusion matrix and the table of classes, of runs that counted by class."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import vl_convert
+
+from raysuite.records import Row, RunFigures, RunFinished, make_rows, results_figures
+from raysuite.records.classes import class_figures
+from raysuite.report.classes import MOST_ROWS, class_sheet, confusion
+from raysuite.report.plot import pictures, points
+from tests.fake_results import TWELVE_ROWS, write_results
+
+MATRIX = [[8, 2, 0], [1, 9, 0], [0, 5, 5]]
+
+
+def rows_of(folder: Path, matrix: list[list[int]] | None) -> list[Row]:
+    """Twelve rows of one run each, with classes where there is a matrix."""
+
+    def counted(run: RunFigures) -> RunFigures:
+        assert isinstance(run.end, RunFinished)
+        found = matrix and class_figures([f"c{each}" for each in range(len(matrix))], matrix)
+        return replace(run, end=run.end.model_copy(update={"classes": found}))
+
+    return make_rows([counted(run) for run in results_figures(write_results(folder, TWELVE_ROWS))])
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
+    return rows_of(tmp_path_factory.mktemp("classes"), MATRIX)
+
+
+def test_a_square_holds_the_share_of_its_true_class(rows: list[Row]) -> None:
+    plot = confusion(rows)
+    assert plot is not None
+    assert list(plot.panels) == [row.name for row in rows[:MOST_ROWS]]
+    found = {(each["y"], each["x"]): each["share"] for each in points(plot.traces[0])}
+    assert found["c0", "c0"] == 0.8
+    assert found["c2", "c1"] == 0.5
+    assert len(found) == 9
+    vl_convert.vegalite_to_vega(plot.spec(600))
+    assert pictures(plot)[".png"].startswith(b"\x89PNG")
+
+
+def test_every_row_stands_in_the_table(rows: list[Row]) -> None:
+    sheet = class_sheet(rows)
+    assert sheet is not None
+    assert len(sheet.cells) == 3 * len(rows)
+    assert sheet.cells[2][1:] == ("c2", "10", "100.0 %", "50.0 %", "66.7 %")
+
+
+def test_nothing_where_nothing_was_counted(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path, None)
+    assert (confusion(rows), class_sheet(rows)) == (None, None)
+
+
+def test_many_classes_are_in_the_table_alone(tmp_path: Path) -> None:
+    size = 31
+    rows = rows_of(tmp_path, [[int(a == b) for a in range(size)] for b in range(size)])
+    assert confusion(rows) is None
+    sheet = class_sheet(rows)
+    assert sheet is not None
+    assert len(sheet.cells) == size * len(rows)
