@@ -57,8 +57,8 @@ def main(rounds: int) -> None:
         "",
         f"`python benchmarks/horovod_timeline.py {rounds}` on {os.cpu_count()} cores, {WORKERS} "
         f"ranks, ResNet-20 on digits of 16 x 16 pixels, global batch 64. Ratios are of one round; "
-        f"their geometric mean has its 95 % interval (Student's t). Idle: processor time of a rank that has "
-        f"joined and waits {IDLE_S:.0f} s, as a share of a core; the larger of two.",
+        f"their geometric mean has its 95 % interval (Student's t). Idle: processor time of a rank "
+        f"that has joined and waits {IDLE_S:.0f} s, as a share of a core; the larger of two.",
         "",
         "| | Images/s, median | Over ddp's | Idle rank (cores) |",
         "| --- | --- | --- | --- |",
