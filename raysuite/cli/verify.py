@@ -131,9 +131,10 @@ def _validated(
 
     # a strategy for CPUs alone has all that are given with it checked there
     on_cpus = any(
-        options.name in text and "resources.device" in options.only
+        name in text and "resources.device" in kind().only
         for text in given
-        for options in (kind() for name, kind in STRATEGY_OPTIONS.items() if name != "custom")
+        for name, kind in STRATEGY_OPTIONS.items()
+        if name != "custom"
     )
     def parsed(key: str, text: str) -> Any:
         return parse_document(f"{key}: {text}", f"--{key}").data[key]
