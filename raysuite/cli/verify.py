@@ -136,6 +136,7 @@ def _validated(
         for name, kind in STRATEGY_OPTIONS.items()
         if name != "custom"
     )
+
     def parsed(key: str, text: str) -> Any:
         return parse_document(f"{key}: {text}", f"--{key}").data[key]
 
