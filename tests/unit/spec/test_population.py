@@ -105,8 +105,8 @@ def test_a_grid_of_one_draw_is_a_population() -> None:
 
 
 def test_the_example_of_the_guide_is_in_order() -> None:
-    page = Path(__file__).parents[3].joinpath("docs", "sweeps.md").read_text("utf-8")
-    section = page.partition("## A population")[2]
+    page = Path(__file__).parents[3].joinpath("docs", "how-to", "sweeps.md").read_text("utf-8")
+    section = page.partition("## Population-based training")[2]
     example = section.partition("```yaml\n")[2].partition("```")[0]
     text = f"name: a\nmodel: resnet20\ndata: digits\n{example}"
     search = read_search(parse_document(text, "x.yaml"))
