@@ -330,7 +330,11 @@ class Upload:
         )
         parent = self.parent()
         mlflow_id = parent.info.run_id
-        mark = digest(*files, *plots)
+        runs = [trial.figures for trial in trials]
+        lasts = [run.end or run.stopped for run in runs]
+        # until all have ended, figures of variants may change with every repeat
+        journals = [self.results.journal_file(run.run_id) for run in runs if all(lasts)]
+        mark = digest(*files, *plots, *journals)
         if parent.data.tags.get(MARK) != mark:
             for file in files:
                 if file.is_file():
@@ -340,29 +344,27 @@ class Upload:
             if self.search:
                 self.store.remove_others(parent, "best*.yaml", {file.name for file in files})
             tags = _links(parent, folder, self._view())
-            self._write_suite(parent, [trial.figures for trial in trials])
+            self._write_suite(parent, runs, with_figures=all(lasts))
             self.store.log(mlflow_id, tags={**tags, MARK: mark})
-        runs = [trial.figures for trial in trials]
-        lasts = [run.end or run.stopped for run in runs]
         ends = [milliseconds(last.time) for last in lasts if last]
         decided = self.results.decided()
         whole = decided is None or decided.is_all
         self.store.finish(mlflow_id, status or _overall(runs, whole), max(ends, default=None))
 
-    def _write_suite(self, parent: Run, runs: list[RunFigures]) -> None:
+    def _write_suite(self, parent: Run, runs: list[RunFigures], with_figures: bool) -> None:
         """What all runs of a folder share: params, data set and commit; and of a suite, its
         figures."""
         had = parent.data.params
         plans = [run.plan for run in runs]
         shared = {key: text for key, text in shared_params(plans).items() if key not in had}
-        points = [] if self.search else list(row_points(make_rows(runs)))
+        rows = make_rows(runs) if with_figures and not self.search else []
         commits = {
             commit
             for run in runs
             if run.started and (commit := (run.started.environment.get("git") or {}).get("commit"))
         }
         tags = {"mlflow.source.git.commit": commits.pop()} if len(commits) == 1 else {}
-        self.store.log(parent.info.run_id, points, shared, tags)
+        self.store.log(parent.info.run_id, list(row_points(rows)), shared, tags)
         sets = {json.dumps(plan["spec"]["data"], sort_keys=True) for plan in plans}
         if len(sets) == 1 and not (parent.inputs and parent.inputs.dataset_inputs):
             self.store.client.log_inputs(parent.info.run_id, dataset_inputs(plans[0]))

@@ -144,14 +144,11 @@ def test_every_plot_is_drawn_without_a_network(browser, tmp_path, width, scheme)
 def test_a_logarithmic_axis_and_a_pointer(browser, tmp_path):
     build(write_results(tmp_path, repeats=2), pictures=False)
     page, complaints = open_page(browser, tmp_path / "report.html")
-    labels = "#plot-loss .role-axis-label text"
-    before = page.locator(labels).all_text_contents()
+    labels = "[...document.querySelectorAll('#plot-loss .role-axis-label text')]"
+    text = f"{labels}.map((label) => label.textContent).join()"
+    before = page.evaluate(text)
     page.check("[data-log=loss]")
-    page.wait_for_function(
-        "([labels, before]) => [...document.querySelectorAll(labels)].map((e) => e.textContent)"
-        ".join() !== before",
-        arg=[labels, ",".join(before)],
-    )
+    page.wait_for_function(f"(before) => {text} !== before", arg=before)
     for name in ("throughput", "epoch-time", "loss"):
         assert hovered(page, page.query_selector(f"#plot-{name}")).strip()
     assert complaints == []

@@ -18,14 +18,14 @@ OPTIONAL = ("horovod", "deepspeed", "dali", "timm", "gpu")
     [
         pytest.param(
             part,
-            id=part.trial,
-            marks=[pytest.mark.thorough] if part.trial in MANY_PROCESSES else [],
+            id=part.name,
+            marks=[pytest.mark.thorough] if part.name in MANY_PROCESSES else [],
         )
         for part in TRIED
     ],
 )
 def test_part_works(part: Part) -> None:
-    if part.trial in OPTIONAL:
-        require(part.trial)
+    if part.name in OPTIONAL:
+        require(part.name)
     finding = try_part(part)
     assert finding.state is State.WORKS, finding.note
