@@ -304,6 +304,7 @@ def flaws(options: PipelineOptions, workers: int) -> list[str]:
 def refused(options: PipelineOptions, world: World) -> dict[str, bool]:
     """Flaw -> whether the gate lets it pass."""
     found = {}
+    options = options.examined()  # the gate would start a strategy of its own, without the flaw
     for flaw in flaws(options, world.size):
         strategy = Defect(options, flaw)
         strategy.start(world)
