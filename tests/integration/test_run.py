@@ -108,7 +108,7 @@ def test_the_report_says_the_same_again(results, workplace):
 
 def test_mlflow_holds_all_of_it_once(results, workplace):
     states = workplace.query("select name, status from runs")
-    assert sorted(states)[0] == (results.folder.name, "FINISHED")
+    assert sum(name.endswith(f" {results.folder.name}") for name, _ in states) == 1
     assert len(states) == 1 + RUNS
     assert {status for _, status in states} == {"FINISHED"}
     nested = workplace.query("select value from tags where key = 'mlflow.parentRunId'")
