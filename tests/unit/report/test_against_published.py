@@ -22,10 +22,14 @@ def rows_of(folder: Path, spec: str) -> list[Row]:
     return make_rows(results_figures(write_results(folder, spec, elsewhere=True)))
 
 
+def with_throughput(row: Row, found: Stat) -> Row:
+    return replace(row, figures={**row.figures, "throughput": found})
+
+
 def over_native(rows: list[Row], speeds: list[list[float]], loader: str = "") -> dict[str, float]:
     """Each row's throughput over native, where the rows have these speeds."""
     measured = [
-        replace(row, throughput=summarize(each)) for row, each in zip(rows, speeds, strict=True)
+        with_throughput(row, summarize(each)) for row, each in zip(rows, speeds, strict=True)
     ]
     paper = replace(AACH, values=(replace(OVER_NATIVE, loader=loader),))
     return {line.ours_name: line.ours.value for line in against_published(measured, paper).lines}
@@ -99,6 +103,6 @@ def test_a_range_holds_fails_or_cannot_be_told(tmp_path, mean, width, said):
     throughput = Stat((mean,), mean, width, width and mean - width, width and mean + width)
     value = replace(OVER_NATIVE, quantity="throughput", value=120.0, high=140.0, loader="")
     [line] = against_published(
-        [replace(row, throughput=throughput)], replace(AACH, values=(value,))
+        [with_throughput(row, throughput)], replace(AACH, values=(value,))
     ).lines
     assert line.notes[0].partition(":")[0] == said
