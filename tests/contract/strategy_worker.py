@@ -6,6 +6,7 @@ import gc
 import json
 import shutil
 import sys
+import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
@@ -277,6 +278,11 @@ def examine(options: StrategyOptions, world: World, kind: str, folder: Path) -> 
     strategy, before = make_strategy(options), Transport(on_gpu=False)
     strategy.start(world)
     connected = before.names()
+    # the first rank to exchange would connect to those that have not looked yet
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"looked{world.rank}").touch()
+    while len(list(folder.glob("looked*"))) < world.size:
+        time.sleep(0.01)
     found: dict[str, Any] = {
         name: compared(strategy, world, settings) for name, settings in RECIPES.items()
     }
