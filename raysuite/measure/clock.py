@@ -3,8 +3,39 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
+from typing import Any
 
 import torch
+
+
+class StepClock:
+    """The time of each step: between events in the device's own stream, without waiting for it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._on_device = device.type == "cuda"
+        self._marks: list[Any] = []
+
+    def restart(self) -> None:
+        """The first step begins now."""
+        self._marks.clear()
+        self.mark()
+
+    def mark(self) -> None:
+        """A step ends, and the next one begins."""
+        if self._on_device:
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            self._marks.append(event)
+        else:
+            self._marks.append(time.perf_counter())
+
+    def seconds(self) -> list[float]:
+        """Of each step since `restart`. The device must have ended the last of them."""
+        pairs = pairwise(self._marks)
+        if self._on_device:
+            return [begin.elapsed_time(end) / 1e3 for begin, end in pairs]
+        return [end - begin for begin, end in pairs]
 
 
 def now(device: torch.device) -> float:

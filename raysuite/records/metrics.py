@@ -84,6 +84,20 @@ def _share(name: str) -> Callable[[RunFigures], float | None]:
     return lambda run: None if run.shares is None else float(getattr(run.shares, name).mean)
 
 
+def _percentile(percent: int) -> Callable[[RunFigures], float | None]:
+    """Of the timed steps of all epochs; None where they are too few to have it: p99 needs 100."""
+
+    def of(run: RunFigures) -> float | None:
+        seconds = sorted(each for epoch in run.epochs for each in epoch.step_seconds)
+        if len(seconds) * (100 - percent) < 100:
+            return None
+        place = (len(seconds) - 1) * percent / 100
+        low = seconds[int(place)]
+        return low + (seconds[min(int(place) + 1, len(seconds) - 1)] - low) * (place % 1)
+
+    return of
+
+
 _ENERGY = (
     "over the training time of epochs, of all processes that share it: what several workers share "
     "counts once."
@@ -228,6 +242,18 @@ METRICS: tuple[Metric, ...] = (
         "of an epoch, without validation.",
         key=f"projected_{PROJECTED_EPOCHS}_epochs_s",
         table="costs",
+    ),
+    *(
+        Metric(
+            f"step_p{percent}_seconds",
+            f"Step p{percent}",
+            "s",
+            _percentile(percent),
+            f"Step p{percent}: {percent} % of the steps after the warm-up took no longer, on the "
+            "slowest worker.",
+            table="costs",
+        )
+        for percent in (50, 95, 99)
     ),
     Metric(
         "final_top5",

@@ -142,6 +142,10 @@ class EpochFinished(RecordBase):
     """Images of the steps after the warm-up, over all workers."""
     steady_seconds: float
     """Device-synchronised time of those steps on the slowest worker."""
+    step_seconds: list[float] = Field(default_factory=list)
+    """Of each step after the warm-up, from the end of the step before, with its wait for data: on
+    the slowest worker of that step. On a GPU between events in its stream, which nothing waits
+    for. Empty in old journals."""
     data_wait_seconds: list[float]
     """Per worker: time the training loop waited for its loader, in this epoch."""
     validation_seconds: float

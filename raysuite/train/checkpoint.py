@@ -46,6 +46,8 @@ class SoFar(BaseModel):
     """Training time of the slowest worker of each attempt."""
     steady_images: int = 0
     steady_seconds: float = 0.0
+    step_seconds: list[float] = Field(default_factory=list)
+    """Of each step after the warm-up, on the slowest worker."""
     data_wait_seconds: list[float] = Field(default_factory=list)
     """Per worker."""
     power: PowerUse | None = None

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from raysuite.data.base import Slice
-from raysuite.measure.clock import now
+from raysuite.measure.clock import StepClock, now
 from raysuite.measure.processor import OtherPrograms
 from raysuite.records.power import joined
 from raysuite.train.checkpoint import SoFar
@@ -48,10 +48,13 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, Asked | None]:
     compiler, compiling = loop.engine.compiler, []
     skipped_before = loop.engine.scale.skipped
     waited, stop = 0.0, None
+    steps_clock = StepClock(device)
+    steps_clock.restart()
     batches = loop.train_loader.batches([part for step in steps for part in step])
     for index, step in enumerate(steps):
         if index == steady_from and index > 0:
             steady_began = now(device)
+            steps_clock.restart()
         asked = time.perf_counter()
         micro_batches = [next(batches) for _ in step]
         waited += time.perf_counter() - asked
@@ -60,6 +63,7 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, Asked | None]:
         compiling.append(compiler.seconds - compiled)
         loop.step += 1
         loop.steps_here += 1
+        steps_clock.mark()
         loop.live.step(before.steps + index + 1, partial(_host_loss, loop, losses[-1], step))
         if loop.first_step_at is None:
             loop.first_step_at = now(device)
@@ -73,12 +77,14 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, Asked | None]:
     steady = len(losses) > steady_from
     times = [ended - began, ended - steady_began if steady else 0.0]
     seconds, steady_seconds = loop.slowest(times)
+    step_seconds = loop.slowest(steps_clock.seconds()) if steady else []
     compile_seconds = 0.0
     if compiler.enabled:  # a rank that compiles has the others wait
         slowest = loop.slowest(compiling)
         compile_seconds = sum(slowest)
         seconds -= compile_seconds
         steady_seconds -= sum(slowest[steady_from:])
+        step_seconds = [a - b for a, b in zip(step_seconds, slowest[steady_from:], strict=True)]
     sums = loop.engine.comm.all_reduce(torch.stack(losses).double().cpu(), "sum")
     waits = loop.per_worker(waited)
     power = loop.power.use(loop.engine.comm)
@@ -94,6 +100,7 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, Asked | None]:
         seconds=before.seconds + seconds,
         steady_images=before.steady_images + sum(sizes[steady_from : len(losses)]),
         steady_seconds=before.steady_seconds + steady_seconds,
+        step_seconds=[*before.step_seconds, *(round(each, 7) for each in step_seconds)],
         compile_seconds=before.compile_seconds + compile_seconds,
         data_wait_seconds=waits,
         power=power,

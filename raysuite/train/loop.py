@@ -148,6 +148,7 @@ class TrainingLoop:
             seconds=done.seconds,
             steady_images=done.steady_images,
             steady_seconds=done.steady_seconds,
+            step_seconds=done.step_seconds,
             data_wait_seconds=done.data_wait_seconds,
             validation_seconds=self.slowest([validated - ended])[0] - compiled,
             compile_seconds=done.compile_seconds + compiled,

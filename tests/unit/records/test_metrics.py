@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from raysuite.records import Results, make_rows, metrics, results_figures, rows
@@ -42,6 +44,24 @@ def test_one_declaration_is_all_that_a_new_metric_takes(monkeypatch: pytest.Monk
     lines = list(csv.DictReader(io.StringIO(data.csv_text(made))))
     assert float(lines[0]["epochs_made_mean"]) == 4
     assert "run/epochs_made" in {point.key for point in entries.run_points(runs[0])}
+
+
+def test_percentiles_of_steps_are_of_all_epochs_after_the_warm_up() -> None:
+    run = results_figures(Results(FOLDER))[0]
+    assert metrics.BY_NAME["step_p50_seconds"].value(run) is None  # an old journal
+    rng = np.random.default_rng(0)
+    for steps, known in ((50, (50, 95)), (60, (50, 95, 99))):
+        drawn = rng.gamma(4.0, 0.01, 2 * steps - 10 * (steps == 50))
+        parts = np.array_split(drawn, 2)
+        epochs = tuple(
+            epoch.model_copy(update={"step_seconds": part.tolist()})
+            for epoch, part in zip(run.epochs, parts, strict=False)
+        )
+        timed = dataclasses.replace(run, epochs=epochs)
+        for percent in (50, 95, 99):
+            found = metrics.BY_NAME[f"step_p{percent}_seconds"].value(timed)
+            wanted = np.percentile(drawn, percent) if percent in known else None
+            assert found == (None if wanted is None else pytest.approx(wanted))
 
 
 def test_speeds_need_the_gate() -> None:

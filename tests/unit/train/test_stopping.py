@@ -127,6 +127,7 @@ def test_times_add_up_and_each_attempt_warms_up(tmp_path: Path) -> None:
     assert epoch.images == 1437
     assert epoch.steady_images == 2 * 240
     assert 0 < epoch.steady_seconds < epoch.seconds
+    assert len(epoch.step_seconds) == 2
     assert len(epoch.data_wait_seconds) == 1
     assert 0 < epoch.data_wait_seconds[0] < epoch.seconds
     assert later.steady_images == later.images
