@@ -84,8 +84,8 @@ def measure_and_tell(
 def _report(measured: LoadingBench, folder: Path, as_json: bool) -> None:
     from raysuite.records.loading import loading_rows
     from raysuite.report.data import finite
-    from raysuite.report.loading.build import build
-    from raysuite.report.loading.tables import described, diagnose, notes, terminal_table
+    from raysuite.report.loading import build, described, diagnose, loaders_sheet, notes
+    from raysuite.report.tables import terminal_sheet
 
     rows, diagnosis = loading_rows(measured), diagnose(measured)
     build(measured, folder)
@@ -101,7 +101,7 @@ def _report(measured: LoadingBench, folder: Path, as_json: bool) -> None:
         return
     out = stdout()
     out.print(f"{measured.name}: {described(measured)}")
-    out.print(terminal_table(rows))
+    out.print(terminal_sheet(loaders_sheet(rows)))
     for note in notes(measured, rows):
         out.print(f"- {note}")
     out.print(f"- {diagnosis}")
@@ -565,7 +565,7 @@ def network(
         told = {"timings": timed, "link": link, "errors": errors.model_dump()}
         print_text(json.dumps(told, indent=2))
         return
-    from raysuite.report.sheet import Sheet, terminal_sheet
+    from raysuite.report.tables import Sheet, terminal_sheet
 
     cells = tuple(
         (

@@ -14,7 +14,7 @@ from raysuite.cli.console import print_text, stdout
 if TYPE_CHECKING:
     from raysuite.perf.explanation import Explained
     from raysuite.records import Results
-    from raysuite.report.sheet import Sheet
+    from raysuite.report.tables import Sheet
 
 
 def explain(
@@ -41,7 +41,7 @@ def explain(
     from raysuite.perf.calibration import Calibration
     from raysuite.perf.explanation import explain as explained
     from raysuite.records import Results, make_rows, results_figures
-    from raysuite.report.sheet import terminal_sheet
+    from raysuite.report.tables import terminal_sheet
 
     opened = Results.open(results)
     runs = results_figures(opened)
@@ -79,7 +79,7 @@ def sheets_of(results: Results) -> list[Sheet]:
 def sheet_of(rows: list[Explained]) -> Sheet:
     """One line a row."""
     from raysuite.report import text
-    from raysuite.report.sheet import Sheet
+    from raysuite.report.tables import Sheet
 
     return Sheet(
         name="explained",

@@ -120,7 +120,7 @@ def predict(
     from raysuite.perf.prediction import predict as predicted
     from raysuite.records import Results, results_figures
     from raysuite.report.predictions import predictions_sheet
-    from raysuite.report.sheet import terminal_sheet
+    from raysuite.report.tables import terminal_sheet
 
     found = Calibration.read(calibration)
     if spec.is_dir():

@@ -203,7 +203,7 @@ def _name(choice: Choice) -> str:
 def _print(shown: Sequence[Choice], count: int, tied: Sequence[Choice]) -> None:
     from raysuite.report import text
     from raysuite.report.predictions import interval
-    from raysuite.report.sheet import Sheet, terminal_sheet
+    from raysuite.report.tables import Sheet, terminal_sheet
 
     sheet = Sheet(
         name="recommended",

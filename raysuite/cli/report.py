@@ -106,8 +106,8 @@ def show(made: Report, folder: Path) -> None:
 
 def _show_best(sweep: SweepReport) -> None:
     """Print the best trials, or the Pareto front."""
-    from raysuite.report.sheet import terminal_sheet
     from raysuite.report.sweep.tables import best_sheet
+    from raysuite.report.tables import terminal_sheet
 
     console, sheet = stdout(), best_sheet(sweep.study)
     console.print(f"\n{sheet.title}")
@@ -116,8 +116,8 @@ def _show_best(sweep: SweepReport) -> None:
 
 def _show_comparison(comparison: Comparison) -> None:
     """Print both sides, what a paper says twice, and how much has no counterpart, and why."""
-    from raysuite.report.against_sheets import comparison_sheets
-    from raysuite.report.sheet import terminal_sheet
+    from raysuite.report.against import comparison_sheets
+    from raysuite.report.tables import terminal_sheet
 
     console = stdout()
     for sheet in comparison_sheets(comparison):

@@ -130,7 +130,7 @@ def simulate(
 
 
 def _print(lines: Sequence[dict[str, Any]]) -> None:
-    from raysuite.report.sheet import Sheet, terminal_sheet
+    from raysuite.report.tables import Sheet, terminal_sheet
 
     header = ["Run", "Step", "Images/s", "Where the time goes", "Training"]
     failures = "expected_s" in lines[0]

@@ -1,17 +1,32 @@
-"""Two studies side by side: what is compared, line by line, and as tables."""
+"""A study beside another one, beside a paper's published values, or a sweep beside another sweep:
+what is compared line by line, and as tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+import csv
+import difflib
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, cast
 
-from raysuite.records import Ratio, Row, Stat
-from raysuite.records.metrics import METRICS
+from raysuite.errors import UserError
+from raysuite.records import Ratio, Results, Row, Stat, make_rows, ratio_of_means, results_figures
+from raysuite.records.costs import PROJECTED_EPOCHS
+from raysuite.records.metrics import METRICS, Unit
+from raysuite.records.names import dotted, work_key
+from raysuite.records.statistics import ratio_of_shares
+from raysuite.records.sweep import Goal
 from raysuite.report import text
+from raysuite.report.sweep.study import Study, study, trial_name
+from raysuite.report.sweep.summary import accuracy_interval
+from raysuite.report.tables import Sheet
 
 Basis = Literal["both", "ours", "none"]
 """Whose spread the interval of a ratio holds."""
+Side = Literal["ours", "theirs"]
 
 
 @dataclass(frozen=True)
@@ -19,43 +34,34 @@ class Quantity:
     """What is compared: its title, its unit, and how a value is written."""
 
     title: str
-    unit: str
-    write: Callable[[float], str]
-
-
-def _plain(value: float) -> str:
-    return f"{value:.2f}"
+    unit: Unit
+    write: text.Writer | None = None
+    """None: in the multiple of the unit that suits all values of a table."""
 
 
 def _short(value: float) -> str:
     """As the papers write speed-ups: `234`, `10.11`, `4.2`."""
-    return _plain(value).rstrip("0").rstrip(".")
-
-
-def _count(value: float) -> str:
-    return f"{value:,.0f}"
+    return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
 QUANTITIES = {
     **{
         metric.compared: Quantity(
-            metric.title if metric.name != "throughput" else "Throughput",
-            metric.unit,
-            text.WRITERS[metric.unit],
+            metric.title if metric.name != "throughput" else "Throughput", metric.unit
         )
         for metric in METRICS
         if metric.compared
     },
-    "throughput_over_native": Quantity("Throughput over native", "", _plain),
+    "throughput_over_native": Quantity("Throughput over native", "", "{:.2f}".format),
     "speed_up": Quantity("Speed-up", "", _short),
-    "efficiency": Quantity("Efficiency", "", _plain),
-    "training_s": Quantity("Training, 90 epochs", "s", text.seconds),
-    "data_loading_s": Quantity("Data loading", "s", text.seconds),
-    "best_accuracy": Quantity("Best accuracy", "share", text.percent),
+    "efficiency": Quantity("Efficiency", "", "{:.2f}".format),
+    "training_s": Quantity("Training, 90 epochs", "s"),
+    "data_loading_s": Quantity("Data loading", "s"),
+    "best_accuracy": Quantity("Best accuracy", "share"),
     "worker_seconds": Quantity("Worker-seconds", "s", text.number),
-    "epochs_trained": Quantity("Epochs trained", "", _count),
-    "trials": Quantity("Trials", "", _count),
-    "trials_stopped_early": Quantity("Trials stopped early", "", _count),
+    "epochs_trained": Quantity("Epochs trained", "", "{:,.0f}".format),
+    "trials": Quantity("Trials", "", "{:,.0f}".format),
+    "trials_stopped_early": Quantity("Trials stopped early", "", "{:,.0f}".format),
 }
 
 
@@ -73,18 +79,13 @@ class Measured:
         if isinstance(figure, Ratio):
             figure = figure.scaled(scale)
             return cls(figure.value, figure.low, figure.high)
-        low, high = figure.low, figure.high
-        if low is None or high is None:
+        if figure.low is None or figure.high is None:
             return cls(figure.mean * scale)
-        return cls(figure.mean * scale, low * scale, high * scale)
+        return cls(figure.mean * scale, figure.low * scale, figure.high * scale)
 
     def over(self, exact: float) -> Ratio | None:
         """The ratio to a number without spread; None where it is not defined."""
-        if exact <= 0:
-            return None
-        low = None if self.low is None else self.low / exact
-        high = None if self.high is None else self.high / exact
-        return Ratio(self.value / exact, low, high)
+        return Ratio(self.value, self.low, self.high).scaled(1 / exact) if exact > 0 else None
 
 
 @dataclass(frozen=True)
@@ -105,24 +106,36 @@ class Line:
     source: str = ""
     notes: tuple[str, ...] = ()
 
+    def data(self) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            "quantity": self.quantity,
+            "unit": QUANTITIES[self.quantity].unit,
+            "ours": self.ours_name,
+            "ours_value": self.ours.value,
+            "ours_low": self.ours.low,
+            "ours_high": self.ours.high,
+            "theirs": self.theirs_name,
+            "theirs_bound": self.bound,
+            "theirs_value": self.theirs.value,
+            "theirs_low": self.theirs.low,
+            "theirs_high": self.theirs.high,
+            "ratio": self.ratio and self.ratio.value,
+            "ratio_low": self.ratio and self.ratio.low,
+            "ratio_high": self.ratio and self.ratio.high,
+            "interval_of": self.basis,
+            "source": self.source,
+            "notes": "; ".join(self.notes),
+        }
+
 
 @dataclass(frozen=True)
 class Unmatched:
     """What stands on one side alone."""
 
-    side: Literal["ours", "theirs"]
+    side: Side
     name: str
     reason: str
-
-
-@dataclass(frozen=True)
-class Recomputed:
-    """What a paper states, beside what follows from its other statements."""
-
-    name: str
-    stated: str
-    recomputed: str
-    how: str
 
 
 @dataclass(frozen=True)
@@ -133,8 +146,7 @@ class Comparison:
     """What `--against` was given."""
     title: str
     lines: tuple[Line, ...]
-    unmatched: tuple[Unmatched, ...]
-    recomputed: tuple[Recomputed, ...] = ()
+    unmatched: tuple[Unmatched, ...] = ()
     remarks: tuple[str, ...] = ()
     published: bool = False
 
@@ -144,42 +156,65 @@ class Comparison:
             "format": 1,
             "against": self.asked,
             "title": self.title,
-            "lines": [line_data(line) for line in self.lines],
+            "lines": [line.data() for line in self.lines],
             "unmatched": [asdict(each) for each in self.unmatched],
-            "recomputed": [asdict(each) for each in self.recomputed],
             "remarks": list(self.remarks),
         }
 
     @property
     def note(self) -> str:
-        """What was found, in a sentence."""
+        """How many lines there are, in a sentence."""
         figures = text.count(len(self.lines), "figure")
-        rest = len(self.unmatched)
-        return f"{figures} side by side; {rest} without a counterpart."
+        return f"{figures} side by side; {len(self.unmatched)} without a counterpart."
 
 
-def line_data(line: Line) -> dict[str, Any]:
-    """A line as plain data."""
-    ratio = line.ratio
-    return {
-        "quantity": line.quantity,
-        "unit": QUANTITIES[line.quantity].unit,
-        "ours": line.ours_name,
-        "ours_value": line.ours.value,
-        "ours_low": line.ours.low,
-        "ours_high": line.ours.high,
-        "theirs": line.theirs_name,
-        "theirs_bound": line.bound,
-        "theirs_value": line.theirs.value,
-        "theirs_low": line.theirs.low,
-        "theirs_high": line.theirs.high,
-        "ratio": ratio and ratio.value,
-        "ratio_low": ratio and ratio.low,
-        "ratio_high": ratio and ratio.high,
-        "interval_of": line.basis,
-        "source": line.source,
-        "notes": "; ".join(line.notes),
-    }
+PREFIX = "published:"
+
+
+def compare(rows: Sequence[Row], asked: str, baseline: str | None = None) -> Comparison:
+    """The rows beside `published:PAPER` or beside the results folder of that path.
+
+    `baseline` counts on both sides. Raises UserError, with what is valid, if there is no such
+    paper or folder.
+    """
+    if asked.startswith(PREFIX):
+        return against_published(rows, published(asked.removeprefix(PREFIX)))
+    if not Path(asked).is_dir():
+        papers = ", ".join(f"{PREFIX}{paper}" for paper in PAPERS)
+        raise UserError(f"there is no folder {asked}; --against takes a results folder or {papers}")
+    other = Results.open(Path(asked))
+    try:
+        others = make_rows(results_figures(other), baseline)
+    except UserError as error:
+        raise UserError(f"in {asked}: {error}") from error
+    return against_study(rows, others, asked)
+
+
+def _title(asked: str) -> str:
+    folder = Path(asked).resolve()
+    return f"{folder.parent.name}/{folder.name}"
+
+
+MOST_DIFFERENCES = 4
+"""Options that are named where two variants or sweeps differ in more."""
+
+
+def _differences(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
+    """Options in which two sides differ, with both values."""
+    found = [
+        f"{key} {json.dumps(left.get(key))}, theirs {json.dumps(right.get(key))}"
+        for key in dict.fromkeys((*left, *right))
+        if left.get(key) != right.get(key)
+    ]
+    more = len(found) - MOST_DIFFERENCES
+    return [*found[:MOST_DIFFERENCES], *([f"{more} more options differ"] if more > 0 else [])]
+
+
+def _options(spec: dict[str, Any], left_out: Sequence[str]) -> dict[str, Any]:
+    return dict(dotted({key: value for key, value in spec.items() if key not in left_out}))
+
+
+# Another study.
 
 
 def row_figures(row: Row) -> dict[str, Stat | Ratio | None]:
@@ -189,3 +224,564 @@ def row_figures(row: Row) -> dict[str, Stat | Ratio | None]:
         "efficiency": None if row.is_baseline else row.efficiency,
         **{each.compared: row.figures[each.name] for each in METRICS if each.compared},
     }
+
+
+def against_study(rows: Sequence[Row], others: Sequence[Row], asked: str) -> Comparison:
+    """Rows of one study beside those of another.
+
+    Variants match that are equal in strategy, loader, model with its options, data set and number
+    of workers; among several, those that have most other options in common. What differs is noted
+    with each line.
+    """
+    pairs, left, right = _pairs(rows, others)
+    unmatched = [
+        Unmatched("ours", row.name, "the other study has no such variant") for row in left
+    ] + [Unmatched("theirs", row.name, "this study has no such variant") for row in right]
+    lines = []
+    for ours, theirs in pairs:
+        found = list(_row_lines(ours, theirs, _same_baseline(ours, theirs, rows, others)))
+        lines += found
+        if not found:
+            unmatched.append(Unmatched("ours", ours.name, "one side has no figures"))
+    return Comparison(asked, _title(asked), tuple(lines), tuple(unmatched))
+
+
+def _pairs(
+    rows: Sequence[Row], others: Sequence[Row]
+) -> tuple[list[tuple[Row, Row]], list[Row], list[Row]]:
+    options = [[_row_options(row) for row in side] for side in (rows, others)]
+
+    def apart(i: int, j: int) -> int:
+        left, right = options[0][i], options[1][j]
+        return sum(left.get(key) != right.get(key) for key in {*left, *right})
+
+    scored = sorted(
+        (apart(i, j), i, j)
+        for i, ours in enumerate(rows)
+        for j, theirs in enumerate(others)
+        if _key(ours) == _key(theirs)
+    )
+    matched: dict[int, int] = {}
+    for _, i, j in scored:
+        if i not in matched and j not in matched.values():
+            matched[i] = j
+    pairs = [(rows[i], others[j]) for i, j in sorted(matched.items())]
+    left = [row for i, row in enumerate(rows) if i not in matched]
+    right = [row for j, row in enumerate(others) if j not in matched.values()]
+    return pairs, left, right
+
+
+def _key(row: Row) -> tuple[str, str, str, str, int]:
+    spec = row.runs[0].plan["spec"]
+    model = json.dumps(spec["model"], sort_keys=True)
+    return spec["strategy"]["name"], spec["loader"]["name"], model, row.work, row.workers
+
+
+def _row_options(row: Row) -> dict[str, Any]:
+    left_out = ("name", "description", "seed", "repeats", "matrix")
+    return _options(row.runs[0].plan["spec"], left_out) | {"device": row.device}
+
+
+def _same_baseline(ours: Row, theirs: Row, rows: Sequence[Row], others: Sequence[Row]) -> bool:
+    """Whether the speed-ups of both are against variants that match."""
+    left = next((row for row in rows if row.name == ours.baseline), None)
+    right = next((row for row in others if row.name == theirs.baseline), None)
+    return left is not None and right is not None and _key(left) == _key(right)
+
+
+def _row_lines(ours: Row, theirs: Row, same_baseline: bool) -> Iterator[Line]:
+    differ = _differences(_row_options(ours), _row_options(theirs))
+    apart = f"baseline {ours.baseline}, theirs {theirs.baseline}"
+    for quantity, left in row_figures(ours).items():
+        right = row_figures(theirs)[quantity]
+        if left is None or right is None:
+            continue
+        ratio = None
+        if isinstance(left, Stat) and isinstance(right, Stat):
+            ratio = ratio_of_means(left, right)
+        elif isinstance(left, Ratio) and isinstance(right, Ratio) and same_baseline:
+            ratio = ratio_of_ratios(left, right)
+        comparable = same_baseline or isinstance(left, Stat)
+        yield Line(
+            quantity=quantity,
+            ours_name=ours.name,
+            ours=Measured.of(left),
+            theirs_name=theirs.name,
+            theirs=Measured.of(right),
+            ratio=ratio,
+            basis="none" if ratio is None or ratio.low is None else "both",
+            notes=tuple(differ) if comparable else (apart, *differ),
+        )
+
+
+def ratio_of_ratios(above: Ratio, below: Ratio) -> Ratio | None:
+    """The ratio of two independent ratios, with an interval from both of theirs.
+
+    On the logarithm, the distances from estimate to limits add up in squares (MOVER: Zou and Donner
+    2008, Statistics in Medicine 27:1693, equations 3 and 4). None where it is not defined.
+    """
+    if above.value <= 0 or below.value <= 0:
+        return None
+    value = above.value / below.value
+    ends = (above.low, above.high, below.low, below.high)
+    if None in ends:
+        return Ratio(value, None, None)
+    low_above, high_above, low_below, high_below = (float(end or 0.0) for end in ends)
+    if min(low_above, low_below) <= 0 or math.isinf(max(high_above, high_below)):
+        return Ratio(value, 0.0, math.inf)
+    down = math.hypot(math.log(above.value / low_above), math.log(high_below / below.value))
+    up = math.hypot(math.log(high_above / above.value), math.log(below.value / low_below))
+    return Ratio(value, value * math.exp(-down), value * math.exp(up))
+
+
+# Papers.
+
+FOLDER = Path(__file__).parent / "published"
+
+
+@dataclass(frozen=True)
+class Published:
+    """One value as a paper states it; what the paper leaves open is empty or None."""
+
+    quantity: str
+    """Seconds end in `_s`; accuracies, shares and efficiencies are in [0, 1]."""
+    model: str
+    data: str
+    framework: str
+    loader: str
+    """`native`, `dali-cpu`, `dali-gpu`, or `dali` where the paper does not say which."""
+    workers: int | None
+    base_workers: int | None
+    """Workers of the baseline of a speed-up or an efficiency."""
+    schedule: str
+    global_batch: int | None
+    value: float
+    high: float | None
+    """The upper end of a range that begins at `value`."""
+    bound: Literal["", "about", "over", "under", "up to"]
+    source: str
+    """Figure, table or text of the paper."""
+    note: str
+
+    @property
+    def place(self) -> str:
+        """What it is of."""
+        workers = "" if self.workers is None else f"{self.workers} workers"
+        batch = "" if self.global_batch is None else f"global batch {self.global_batch}"
+        parts = (self.framework, self.loader, self.model, self.schedule, batch, workers)
+        return " · ".join(filter(None, parts)) or "any"
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper and its values."""
+
+    name: str
+    title: str
+    remarks: tuple[str, ...]
+    """What we noticed in its values."""
+    values: tuple[Published, ...]
+
+
+PAPERS: dict[str, tuple[str, ...]] = {
+    "aach2023": (
+        "Aach et al. 2023, Journal of Big Data 10:96, doi 10.1186/s40537-023-00765-w",
+        "Efficiency is normalised to 4 GPUs: E = (T_4 / T_G) * (4 / G).",
+        "Its speed-up of 234 from 4 to 1024 GPUs is an efficiency of 0.91, and 0.76 in Fig. 4; the "
+        "native loader on 512 GPUs has under 0.24 in the text, and 0.45 in the summary.",
+        "The shares of Table 2 come from the first 10 epochs and do not add up to 100 %.",
+        "Table 2 gives ResNet-101 the same shares of I/O and computation with DALI on 1024 GPUs "
+        "as with the native loader on 512.",
+    ),
+    "mahon2020": (
+        "Mahon et al. 2020, CCGRID 2020, pp. 760-766",
+        "Throughput stands beside accuracy there: see time to accuracy in the table.",
+    ),
+    "ddlbench2020": (
+        "Jansen, Codreanu and Varbanescu 2020, DDLBench",
+        "Its code counts neither a warm-up nor repeats, and a partial batch as a full one.",
+    ),
+    "torchgpipe2020": (
+        "Kim et al. 2020, torchgpipe, arXiv:2004.09910, with GPipe's values beside",
+        "Against one GPU without a pipeline; GPipe's values are of other hardware and software.",
+    ),
+}
+"""Name of a paper -> its title, and what we noticed in its values."""
+
+
+def published(name: str) -> Paper:
+    """A paper's values. Raises UserError, with the names that are valid, if there is none."""
+    if name not in PAPERS:
+        near = difflib.get_close_matches(name, PAPERS, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        valid = ", ".join(f"{PREFIX}{paper}" for paper in PAPERS)
+        raise UserError(f"no published tables are called {name!r}; {hint}valid are {valid}")
+    title, *remarks = PAPERS[name]
+    values = [_value(line) for line in _csv_lines(FOLDER / f"{name}.csv")]
+    if name == "aach2023":
+        values += _shares(FOLDER / "aach2023_table2.csv")
+    return Paper(name, title, tuple(remarks), tuple(values))
+
+
+def _csv_lines(file: Path) -> Iterator[dict[str, str]]:
+    with file.open(encoding="utf-8", newline="") as stream:
+        yield from csv.DictReader(stream)
+
+
+_NUMBERS: dict[str, Callable[[str], float]] = {
+    **dict.fromkeys(("workers", "base_workers", "global_batch"), int),
+    **dict.fromkeys(("value", "high"), float),
+}
+
+
+def _value(line: dict[str, str]) -> Published:
+    known: dict[str, Any] = {
+        key: (_NUMBERS[key](value) if value else None) if key in _NUMBERS else value
+        for key, value in line.items()
+    }
+    return Published(**known)
+
+
+def _shares(file: Path) -> Iterator[Published]:
+    """Aach et al., Table 2: shares in percent by model, GPUs and loader."""
+    empty = dict.fromkeys((*Published.__annotations__,), "")
+    for line in _csv_lines(file):
+        for share in ("communication", "io", "computation"):
+            yield _value(
+                empty
+                | {"quantity": f"share_{share}", "model": line["model"], "data": "imagenet"}
+                | {"loader": line["loader"], "workers": line["gpus"], "source": "Table 2"}
+                | {"value": str(float(line[f"{share}_percent"]) / 100)}
+            )
+
+
+SAME_DATA = ("training_s", "accuracy")
+"""Quantities that say nothing beside those of another data set."""
+
+
+def against_published(rows: Sequence[Row], paper: Paper) -> Comparison:
+    """Rows beside the values of a paper that are of the same framework, loader, model and workers.
+
+    Where a paper names no framework or loader, each of ours stands beside its value.
+    """
+    lines: list[Line] = []
+    alone: dict[tuple[str, str], list[str]] = {}
+    met: set[str] = set()
+    for value in paper.values:
+        matches, reason = _matches(rows, value)
+        found = [line for row in matches if (line := _line(row, rows, value)) is not None]
+        lines += found
+        met |= {line.ours_name for line in found}
+        if not found:
+            where = f"{value.place}, {value.source}"
+            titles = alone.setdefault((where, reason or "this study has no such figure"), [])
+            titles.append(QUANTITIES[value.quantity].title)
+    unmatched = [
+        Unmatched("theirs", f"{', '.join(titles)}: {where}", reason)
+        for (where, reason), titles in alone.items()
+    ]
+    unmatched += [
+        Unmatched("ours", row.name, "the paper states nothing of it")
+        for row in rows
+        if row.name not in met
+    ]
+    asked = f"{PREFIX}{paper.name}"
+    return Comparison(asked, paper.title, tuple(lines), tuple(unmatched), paper.remarks, True)
+
+
+def _matches(rows: Sequence[Row], value: Published) -> tuple[list[Row], str]:
+    """The rows that a value may stand beside; or none, and why."""
+    known = list(rows)
+    for key in ("framework", "model", "loader", "schedule", "global_batch", "workers", "data"):
+        want = getattr(value, key)
+        if want in ("", None) or (key == "data" and value.quantity not in SAME_DATA):
+            continue
+        known = [row for row in known if want in _facts(row)[key]]
+        if not known:
+            return [], f"no run with {key.replace('_', ' ')} {want}"
+    return known, ""
+
+
+def _facts(row: Row) -> dict[str, tuple[object, ...]]:
+    spec = row.runs[0].plan["spec"]
+    loader = spec["loader"]["name"]
+    return {
+        "framework": (spec["strategy"]["name"], spec["strategy"].get("schedule")),
+        "model": (spec["model"]["name"],),
+        "loader": (loader, f"{loader}-{spec['loader'].get('device')}"),
+        "schedule": (spec["schedule"]["name"],),
+        "global_batch": (row.global_batch,),
+        "workers": (row.workers,),
+        "data": (spec["data"]["name"],),
+    }
+
+
+def _line(row: Row, rows: Sequence[Row], value: Published) -> Line | None:
+    ours = _figure(row, rows, value)
+    if ours is None:
+        return None
+    line = Line(
+        quantity=value.quantity,
+        ours_name=row.name,
+        ours=Measured.of(ours, PROJECTED_EPOCHS if value.quantity == "training_s" else 1.0),
+        theirs_name=value.place,
+        theirs=Measured(value.value, high=value.high),
+        bound=value.bound,
+        source=value.source,
+        notes=tuple(_notes(row, value)),
+    )
+    if value.high is not None or value.bound in ("over", "under"):
+        return replace(line, notes=(_held(line), *line.notes))
+    ratio = line.ours.over(value.value)
+    return replace(line, ratio=ratio, basis="ours" if ratio and ratio.low is not None else "none")
+
+
+def _figure(row: Row, rows: Sequence[Row], value: Published) -> Stat | Ratio | None:
+    if value.quantity in ("speed_up", "efficiency"):
+        ratio = _over_workers(row, rows, value.base_workers)
+        if ratio is None or value.quantity == "speed_up" or value.base_workers is None:
+            return ratio
+        return ratio.scaled(value.base_workers / row.workers)
+    if value.quantity == "throughput_over_native":
+        return _over_native(row, rows)
+    name = {"training_s": "epoch_s"}.get(value.quantity, value.quantity)
+    return row_figures(row).get(name)
+
+
+def _over_workers(row: Row, rows: Sequence[Row], workers: int | None) -> Ratio | None:
+    """Speed-up over the same variant on so many workers, whatever baseline the report has."""
+    key = row.series_key
+    base = (each for each in rows if each.workers == workers and each.series_key == key)
+    return _throughput_ratio(row, next(base, None))
+
+
+def _over_native(row: Row, rows: Sequence[Row]) -> Ratio | None:
+    """Over the row that differs in its loader alone, and in the form of its images at most."""
+    if row.runs[0].plan["spec"]["loader"]["name"] == "native":
+        return None
+    native = [
+        each
+        for each in rows
+        if each.runs[0].plan["spec"]["loader"]["name"] == "native"
+        and _but_loader(each) == _but_loader(row)
+    ]
+    return _throughput_ratio(row, _of_the_same_place(row, native))
+
+
+def _of_the_same_place(row: Row, native: Sequence[Row]) -> Row | None:
+    """The one that reads the same files, or else the same set in another form beside them.
+
+    Forms with a `path` each have nothing else in common: there, the only one there is.
+    """
+
+    def data(each: Row, *left_out: str) -> dict[str, object]:
+        block = each.runs[0].plan["spec"]["data"]
+        return {key: value for key, value in block.items() if key not in left_out}
+
+    def equal_but_for(*keys: str) -> list[Row]:
+        return [each for each in native if data(each, *keys) == data(row, *keys)]
+
+    beside = equal_but_for() or equal_but_for("format")
+    if beside:
+        return beside[0]
+    own_paths = [
+        each
+        for each in equal_but_for("format", "path")
+        if data(each)["format"] != data(row)["format"] and data(each)["path"] and data(row)["path"]
+    ]
+    return own_paths[0] if len(own_paths) == 1 else None
+
+
+def _but_loader(row: Row) -> tuple[object, ...]:
+    """What a row is, without its loader and the form in which that reads the images."""
+    plan = row.runs[0].plan
+    spec = {
+        key: value for key, value in plan["spec"].items() if key not in ("seed", "loader", "data")
+    }
+    return spec, work_key(plan), row.device, row.global_batch
+
+
+def _throughput_ratio(row: Row, base: Row | None) -> Ratio | None:
+    if base is None or base is row or row.throughput is None or base.throughput is None:
+        return None
+    return ratio_of_means(row.throughput, base.throughput)
+
+
+def _notes(row: Row, value: Published) -> Iterator[str]:
+    data = row.runs[0].plan["spec"]["data"]["name"]
+    if value.data and data != value.data:
+        yield f"ours on {data}, theirs on {value.data}"
+    if row.device != "gpu":
+        yield f"ours on {row.device}, theirs on GPUs"
+    if value.quantity == "training_s":
+        yield f"ours is a projection: {PROJECTED_EPOCHS} x the mean epoch, without validation"
+    if value.note:
+        yield value.note
+
+
+def _held(line: Line) -> str:
+    """Whether a bound or a range holds for ours, as far as our interval shows."""
+    ours, theirs = line.ours, line.theirs
+    ends = [ours.value if end is None else end for end in (ours.low, ours.high)]
+    write = QUANTITIES[line.quantity].write or text.WRITERS[QUANTITIES[line.quantity].unit]
+    stated = f"{line.bound or 'within'} {write(theirs.value)}"
+    if theirs.high is not None:
+        stated += f" to {write(theirs.high)}"
+    spread = " (n = 1)" if ours.low is None else ""
+    held = [_holds(line, end) for end in ends]
+    if all(held):
+        return f"ours is {stated}{spread}"
+    if theirs.high is None:
+        if any(held):
+            return f"whether ours is {stated} lies within our interval"
+    elif ends[0] <= theirs.high and ends[1] >= theirs.value:
+        return f"whether ours is {stated} cannot be told: our interval reaches beyond that"
+    return f"ours is not {stated}{spread}"
+
+
+def _holds(line: Line, value: float) -> bool:
+    if line.theirs.high is not None:
+        return line.theirs.value <= value <= line.theirs.high
+    return value > line.theirs.value if line.bound == "over" else value < line.theirs.value
+
+
+# Another sweep.
+
+
+def other_sweep(asked: str) -> Study:
+    """The sweep of the results folder that `--against` names. Raises UserError if there is none."""
+    folder = Path(asked)
+    found = study(Results.open(folder)) if folder.is_dir() else None
+    if found is None:
+        raise UserError(
+            f"{asked} is no results folder of a sweep; a sweep's report takes another sweep's "
+            "folder after --against"
+        )
+    return found
+
+
+def against_sweep(ours: Study, theirs: Study, asked: str) -> Comparison:
+    """Worker-seconds, epochs, trials and the best of each goal that both had."""
+    lines, remarks = tuple(_sweep_lines(ours, theirs)), tuple(_remarks(ours, theirs))
+    return Comparison(asked, _title(asked), lines, remarks=remarks)
+
+
+def _sweep_lines(ours: Study, theirs: Study) -> Iterator[Line]:
+    pair = (ours, theirs)
+    left, right = (f"{each.name} ({each.scheduler})" for each in pair)
+
+    def line(quantity: str, a: float, b: float) -> Line:
+        ratio = Ratio(a / b, None, None) if b > 0 else None
+        return Line(quantity, left, Measured(a), right, Measured(b), ratio=ratio)
+
+    yield line("worker_seconds", *(each.worker_seconds for each in pair))
+    yield line("epochs_trained", *(sum(t.epochs for t in each.trials) for each in pair))
+    yield line("trials", *(len(each.trials) for each in pair))
+    yield line("trials_stopped_early", *(len(each.of("pruned")) for each in pair))
+    for goal in (goal for goal in ours.goals if goal in theirs.goals):
+        a, b = (each.best_of(goal) for each in pair)
+        if a is None or b is None:
+            continue
+        first, second = (cast(float, trial.goals[goal]) for trial in (a, b))
+        found = line(_GOALS.get(goal, goal), first, second)
+        if goal == "accuracy":
+            found = replace(
+                found,
+                ours=Measured(first, *accuracy_interval(a)),
+                theirs=Measured(second, *accuracy_interval(b)),
+                ratio=ratio_of_shares(first, second, a.figures.val_samples, b.figures.val_samples),
+            )
+        yield replace(
+            found,
+            ours_name=f"{left}, {trial_name(a)}",
+            theirs_name=f"{right}, {trial_name(b)}",
+        )
+
+
+_GOALS: dict[Goal, str] = {"accuracy": "best_accuracy", "time_to_accuracy": "time_to_accuracy_s"}
+
+
+def _remarks(ours: Study, theirs: Study) -> Iterator[str]:
+    left, right = (
+        _options(each.base, ("search", "name", "description"))
+        | dict(dotted(each.search, "search."))
+        for each in (ours, theirs)
+    )
+    differ = _differences(left, right)
+    if differ:
+        yield f"The sweeps differ in {'; '.join(differ)}."
+    else:
+        yield "Both sweeps have the same spec and the same search."
+    first, second = (
+        sorted(json.dumps(trial.values, sort_keys=True) for trial in each.trials)
+        for each in (ours, theirs)
+    )
+    yield "Both tried the same values." if first == second else "They did not try the same values."
+    if ours.hosts != theirs.hosts:
+        yield "They ran in different environments: their times may not compare."
+    if "accuracy" in ours.goals:
+        yield (
+            "Intervals of accuracies are for the validation set's size alone (Wilson); both "
+            "sweeps look at the same set."
+        )
+    yield "One sweep on each side: neither has a spread over seeds."
+
+
+# Tables.
+
+_BASES: dict[Basis, str] = {"both": "both", "ours": "ours alone", "none": "none"}
+_BASIS_NOTES: dict[Basis, str] = {
+    "both": "Intervals of ratios are 95 % confidence intervals from the spread of both sides.",
+    "ours": "A published value has no spread: the interval of the ratio is that of ours alone.",
+    "none": "No interval where a side has n = 1, a paper states a bound or a range, or the "
+    "baselines of two speed-ups or efficiencies differ.",
+}
+
+
+def comparison_sheets(comparison: Comparison) -> list[Sheet]:
+    """The tables that have anything in them: lines, and what has no counterpart."""
+    numbers = ("Our value", "Their value", "Ours / theirs")
+    writers = {
+        name: quantity.write
+        or text.writer(
+            quantity.unit, (each.ours.value for each in comparison.lines if each.quantity == name)
+        )
+        for name, quantity in QUANTITIES.items()
+    }
+    bases = dict.fromkeys(line.basis for line in comparison.lines)
+    lines = Sheet(
+        name="against",
+        title=f"Ours against {comparison.title}",
+        header=("Ours", "Quantity", *numbers, "Interval of", "Theirs", "Notes"),
+        cells=tuple(_cells(line, writers[line.quantity]) for line in comparison.lines),
+        numbers=frozenset(numbers),
+        notes=(*(_BASIS_NOTES[basis] for basis in bases), *comparison.remarks),
+    )
+    unmatched = Sheet(
+        name="against-unmatched",
+        title="Without a counterpart",
+        header=("What", "Side", "Why"),
+        cells=tuple((each.name, each.side, each.reason) for each in comparison.unmatched),
+    )
+    return [sheet for sheet in (lines, unmatched) if sheet.cells]
+
+
+def _cells(line: Line, write: text.Writer) -> tuple[str, ...]:
+    return (
+        line.ours_name,
+        QUANTITIES[line.quantity].title,
+        _written(line.ours, write),
+        f"{line.bound} {_written(line.theirs, write)}".strip(),
+        text.ratio(line.ratio),
+        _BASES[line.basis],
+        ", ".join(filter(None, (line.theirs_name, line.source))),
+        "; ".join(line.notes),
+    )
+
+
+def _written(value: Measured, write: text.Writer) -> str:
+    if value.high is None:
+        return write(value.value)
+    if value.low is None:  # a range, as a paper states it
+        return f"{write(value.value)} to {write(value.high)}"
+    return f"{write(value.value)} [{write(value.low)}, {write(value.high)}]"

@@ -10,21 +10,27 @@ from pathlib import Path
 from typing import Any
 
 from raysuite.records import Results, Row, RunFigures, make_rows, results_figures
-from raysuite.report.against import Comparison
-from raysuite.report.against_asked import compare
-from raysuite.report.costs import costs_sheet
+from raysuite.report.against import Comparison, compare, comparison_sheets
+from raysuite.report.classes import class_sheet
 from raysuite.report.data import csv_text, finite, row_data, run_data
-from raysuite.report.fastest import Sentence
 from raysuite.report.plot import Plot
 from raysuite.report.plots import make_plots
 from raysuite.report.predictions import Predictions, predictions_plot, predictions_sheet
-from raysuite.report.provenance import provenance
-from raysuite.report.sheet import Sheet, markdown_sheet
-from raysuite.report.sheets import files_of, sheet_files
-from raysuite.report.summary import repeats_note, summarize_rows
-from raysuite.report.sweep.best import outdated
-from raysuite.report.sweep.build import SweepReport, collect_sweep
-from raysuite.report.tables import markdown, markdown_text
+from raysuite.report.provenance import provenance, provenance_sheets
+from raysuite.report.summary import Sentence, repeats_note, summarize_rows
+from raysuite.report.sweep.build import SweepReport, collect_sweep, outdated
+from raysuite.report.tables import (
+    Sheet,
+    costs_sheet,
+    csv_lines,
+    gate_sheet,
+    markdown_sheet,
+    markdown_table,
+    markdown_text,
+    rows_latex,
+    rows_sheet,
+    sheet_files,
+)
 
 FORMAT = 1
 """Version of rows.json; it grows when a reader of the last one would stumble."""
@@ -109,7 +115,7 @@ class Report:
         if self.sweep is not None:
             return "\n".join([*lines, *(markdown_sheet(sheet) for sheet in self.sweep.sheets)])
         sheets = map(markdown_sheet, self.sheets)
-        return "\n".join([*lines, markdown(self.rows), self.note, "", *sheets])
+        return "\n".join([*lines, markdown_table(rows_sheet(self.rows)), self.note, "", *sheets])
 
 
 def collect(
@@ -189,11 +195,32 @@ def contents(report: Report) -> dict[str, str]:
         "rows.md": report.markdown(),
         "rows.json": json.dumps(report.data(), indent=1, ensure_ascii=False) + "\n",
         "provenance.json": json.dumps(report.provenance, indent=1, ensure_ascii=False) + "\n",
-        **sheet_files(report.rows, report.runs, report.provenance, report.comparison),
-        **{name: text for sheet in report.sheets for name, text in files_of(sheet).items()},
+        "rows.tex": rows_latex(report.rows),
+        **{name: text for sheet in _sheets(report) for name, text in sheet_files(sheet).items()},
+        **(_against(report.comparison) if report.comparison else {}),
         **(report.sweep.files() if report.sweep else {}),
         "report.html": page(report),
     }
+
+
+def _sheets(report: Report) -> Iterator[Sheet]:
+    """Every table that is a file of tables/, but those of a sweep."""
+    yield from filter(None, [class_sheet(report.rows)])
+    yield gate_sheet(report.runs, report.names)
+    yield from provenance_sheets(report.provenance)
+    yield from comparison_sheets(report.comparison) if report.comparison else ()
+    yield from report.sheets
+
+
+def _against(comparison: Comparison) -> dict[str, str]:
+    """The comparison as data: JSON, and CSV with raw values, as in rows.csv."""
+    lines = [finite(line.data()) for line in comparison.lines]
+    files = {"against.json": json.dumps(finite(comparison.data()), indent=1, ensure_ascii=False)}
+    files["against.json"] += "\n"
+    if lines:
+        table = [list(lines[0]), *(list(line.values()) for line in lines)]
+        files["tables/against.csv"] = csv_lines(table)
+    return files
 
 
 def plot_files(report: Report) -> Iterator[tuple[str, bytes]]:

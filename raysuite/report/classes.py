@@ -13,7 +13,7 @@ from raysuite.records.classes import ClassFigures, class_figures
 from raysuite.report import plot as p
 from raysuite.report import text
 from raysuite.report.plot import Layer, Plot, key
-from raysuite.report.sheet import Sheet
+from raysuite.report.tables import Sheet
 
 MOST_CLASSES = 30
 """Of a matrix that can be read."""

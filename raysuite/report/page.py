@@ -16,13 +16,12 @@ from raysuite import __version__
 from raysuite.records import STATUS_WORDS, Row, RunFigures
 from raysuite.records.names import workers_name
 from raysuite.report import text
-from raysuite.report.against_sheets import comparison_sheets
+from raysuite.report.against import comparison_sheets
 from raysuite.report.data import finite
 from raysuite.report.plot import CONFIG, Plot
 from raysuite.report.plot import key as row_key
 from raysuite.report.provenance import provenance_sheets
-from raysuite.report.sweep.page import sweep_context
-from raysuite.report.tables import columns
+from raysuite.report.tables import gate_sheet, rows_sheet
 
 if TYPE_CHECKING:
     from raysuite.report.build import Report
@@ -37,13 +36,11 @@ def page(report: Report) -> str:
         "page.html.jinja" if report.sweep is None else "sweep.html.jinja",
         report.plots,
         report=report,
-        sweep=None if report.sweep is None else sweep_context(report.sweep),
+        sweep=None if report.sweep is None else report.sweep.context(),
         names=report.names,
-        columns=columns(report.rows),
-        lines=[
-            (row, row_key(row), "bad" if row.gate == "failed" else "" if row.throughput else "dim")
-            for row in report.rows
-        ],
+        variants=rows_sheet(report.rows),
+        keys=[row_key(row) for row in report.rows],
+        gate=gate_sheet(report.runs, report.names),
         filters=_filters(report.rows),
         environments=_environments(report.runs),
         failures=[run for run in report.runs if run.status != "finished"],

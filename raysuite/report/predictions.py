@@ -18,7 +18,7 @@ from raysuite.report.plot import (
     markers,
     quantity,
 )
-from raysuite.report.sheet import Sheet
+from raysuite.report.tables import Sheet
 
 Predictions = Mapping[str, RunPredicted]
 """By the run's id."""

@@ -12,7 +12,7 @@ from raysuite import __version__
 from raysuite.records import Results, RunFigures, RunFinished
 from raysuite.records.journal import SEARCH
 from raysuite.report.data import finite
-from raysuite.report.sheet import Sheet
+from raysuite.report.tables import Sheet
 
 
 def provenance(

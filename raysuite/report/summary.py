@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import stdev
-from typing import Any
+from typing import Any, Literal
 
 from raysuite.records import Row, RunFigures, RunStarted
+from raysuite.records.names import work_key, work_names, workers_name
 from raysuite.records.statistics import (
     FEWEST_EPOCHS,
     FEWEST_REPEATS,
     caveat_level,
+    compared,
     outlying,
     slow_start,
 )
 from raysuite.report import text
-from raysuite.report.environments import differing
-from raysuite.report.fastest import Sentence, fastest
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """One statement: a result, a caveat to read it with, or a problem."""
+
+    kind: Literal["result", "caveat", "problem"]
+    text: str
+
 
 MOST_FAILURES = 4
 
@@ -306,3 +317,149 @@ def repeats_note(rows: Sequence[Row]) -> str:
     least, most = min(counts), max(counts)
     repeats = f"{least}" if least == most else f"{least} to {most}"
     return f"Means over {repeats} repeats; [ ] are 95 % confidence intervals."
+
+
+# The fastest of those that do the same work.
+
+MOST_GROUPS = 8
+SEPARATOR = " · "
+"""Between the parts of a name."""
+NO_INTERVAL = "n = 1: no interval; differences are not shown to be more than noise."
+
+
+def fastest(rows: Sequence[Row]) -> list[Sentence]:
+    """The best of each group of variants that do the same work on as many workers."""
+    groups: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        if row.throughput is not None:
+            groups.setdefault((work_key(row.runs[0].plan), row.workers), []).append(row)
+    names = work_names(row.runs[0].plan for group in groups.values() for row in group)
+    # what is said of all groups is to hold together (Bonferroni)
+    level = 1 - 0.05 / max(1, sum(len(_repeated(group)) > 1 for group in groups.values()))
+    several_works = len({work for work, _ in groups}) > 1
+    said, alone = [], 0
+    for (work, workers), group in sorted(
+        groups.items(), key=lambda each: (names[each[0][0]], each[0][1])
+    ):
+        if len(group) == 1 and len(groups) > 1:
+            alone += 1
+            continue
+        place = (
+            f"{names[work]}, {workers_name(workers)}" if several_works else workers_name(workers)
+        )
+        said.append(Sentence("result", f"{place}: {_best_of(group, level)}"))
+    rest = len(said) - MOST_GROUPS
+    said = said[:MOST_GROUPS]
+    if rest > 0:
+        said.append(Sentence("caveat", f"{rest} more groups are in the table."))
+    if alone:
+        said.append(Sentence("result", _without_others(alone, len(groups))))
+    return said
+
+
+def _without_others(alone: int, groups: int) -> str:
+    """Why nothing is called the fastest where nothing else does the same work."""
+    which = "each of the" if alone == groups else f"{alone} of the"
+    return (
+        f"In {which} {groups} groups of the same network, data and number of workers there is one "
+        "variant with a speed, and nothing to compare it with: the table and the plots tell it."
+    )
+
+
+def _repeated(group: Sequence[Row]) -> list[Row]:
+    return [row for row in group if row.throughput and row.throughput.n > 1]
+
+
+def _best_of(group: Sequence[Row], level: float) -> str:
+    short = _short_names(group)
+    best = max(group, key=_throughput)
+    others = [row for row in group if row is not best]
+    said = f"{short[best.name]} at {text.stat(best.throughput, single='')} images/s"
+    if not others:
+        return f"{said}, the only variant with a speed here."
+    said = f"the highest mean throughput is {said}."
+    beaten = slower_than(best, _repeated(group), level)
+    slower = [row for row in others if row.key in beaten]
+    close = sorted((row for row in others if row.key not in beaten), key=_throughput, reverse=True)
+    if all(row.throughput is not None and row.throughput.n == 1 for row in group):
+        return f"{said} {NO_INTERVAL}"
+    if not close:
+        subject = "the other variant" if len(others) == 1 else f"all {len(others)} others"
+        return f"{said} It is faster than {subject} (95 % confidence)."
+    names = text.listed([short[row.name] for row in close])
+    if not slower:
+        return f"{said} It is not shown to differ from {names}."
+    return (
+        f"{said} It is faster than {len(slower)} of the {len(others)} others (95 % confidence), "
+        f"and not shown to differ from {names}."
+    )
+
+
+def slower_than(best: Row, rows: Sequence[Row], level: float) -> set[str]:
+    """The keys of the variants that `best` is shown to be faster than. It is chosen among several
+    after the fact, so all pairs of them have to hold together."""
+    stats = [row.throughput for row in rows if row.throughput]
+    keys = [row.key for row in rows]
+    if best.key not in keys or len(keys) < 2:
+        return set()
+    ratios, reaches = compared(stats, level)
+    place = keys.index(best.key)
+    return {key for key, low in zip(keys, (ratios - reaches)[place], strict=True) if low > 0}
+
+
+def _short_names(group: Sequence[Row]) -> dict[str, str]:
+    """Names without the parts that are the same in all of them, where several are told apart."""
+    parts = {row.name: row.name.split(SEPARATOR) for row in group}
+    shared = set.intersection(*map(set, parts.values())) if len(parts) > 1 else set()
+    return {
+        name: SEPARATOR.join(part for part in own if part not in shared) or name
+        for name, own in parts.items()
+    }
+
+
+def _throughput(row: Row) -> float:
+    return row.throughput.mean if row.throughput else 0.0
+
+
+# Environments.
+
+MEMORY_SHARE = 0.05
+"""Nodes of one kind report slightly different sizes; less than this part is no difference."""
+OF_THE_PLAN = {"CUDA_VISIBLE_DEVICES", "HOROVOD_GLOO_IFACE", "OMP_NUM_THREADS"}
+"""Variables that Ray and raysuite set for each worker, by the plan of its run."""
+
+
+def differing(environments: Sequence[dict[str, Any]]) -> list[str]:
+    """What differs between them, in words; what one of them does not tell is no difference.
+
+    Host names, jobs, folders and times are left out: they differ within one run.
+    """
+    names = {name for each in environments for name in each.get("variables") or {}} - OF_THE_PLAN
+    told = [_facts(each) | _variables(each, sorted(names)) for each in environments]
+    kinds = dict.fromkeys(kind for facts in told for kind in facts)
+    found = [
+        kind
+        for kind in kinds
+        if len({facts[kind] for facts in told if facts.get(kind) is not None}) > 1
+    ]
+    sizes = [size for each in environments if (size := each.get("memory_bytes"))]
+    if sizes and min(sizes) < max(sizes) * (1 - MEMORY_SHARE):
+        found.append("memory")
+    return found
+
+
+def _facts(environment: dict[str, Any]) -> dict[str, Any]:
+    cpu, source = environment.get("cpu") or {}, environment.get("source") or {}
+    return {
+        "hardware or versions": environment.get("fingerprint"),
+        "usable cores": cpu.get("usable_cores"),
+        "logical cores": cpu.get("logical_cores"),
+        "raysuite's commit": source.get("commit"),
+        "uncommitted changes to raysuite": source.get("dirty"),
+        "image": json.dumps(environment["image"]) if "image" in environment else None,
+    }
+
+
+def _variables(environment: dict[str, Any], names: Sequence[str]) -> dict[str, str]:
+    variables = environment.get("variables")
+    return {} if variables is None else {name: variables.get(name, "") for name in names}

@@ -1,30 +1,223 @@
-"""Rows as tables for people: one list of columns for the terminal, Markdown and the page."""
+"""The tables of a report: one kind of table, its forms (terminal, Markdown, CSV, LaTeX), and those
+of variants, costs and verdicts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import csv
+import io
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from raysuite.records import Ratio, Row, Stat
+from raysuite.records import Ratio, Row, RunFigures, Stat
 from raysuite.records.metrics import METRICS, Metric
+from raysuite.records.statistics import LEVEL
 from raysuite.report import text
+from raysuite.report.facets import shared, telling, written
+from raysuite.report.summary import repeats_note
 
 Line = TypeVar("Line")
+Style = Literal["", "bad", "dim"]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table whose cells are written out, units included."""
+
+    name: str
+    """Part of file names and labels: letters, digits and dashes."""
+    title: str
+    header: tuple[str, ...]
+    cells: tuple[tuple[str, ...], ...]
+    """One tuple a line, as long as the header; the first cell names the line."""
+    numbers: frozenset[str] = frozenset()
+    """Titles of the columns that are set flush right."""
+    notes: tuple[str, ...] = ()
+    """What a reader must know: the baseline, n, where the intervals come from."""
+    values: tuple[tuple[float | str | None, ...], ...] = ()
+    """What each cell is sorted by; empty where the table does not sort."""
+    styles: tuple[Style, ...] = ()
+    """Of each line: bad is an error, dim has no figures."""
 
 
 @dataclass(frozen=True)
 class Column(Generic[Line]):
-    """One column for people: its title, and of a row its text and the value to sort by."""
+    """One column: its title, and of a line its text and the value to sort by."""
 
     title: str
     write: Callable[[Line], str]
     value: Callable[[Line], float | str | None]
     number: bool = True
+
+
+def sheet_of(
+    name: str,
+    title: str,
+    columns: Sequence[Column[Line]],
+    lines: Sequence[Line],
+    notes: tuple[str, ...] = (),
+    style: Callable[[Line], Style] = lambda line: "",
+) -> Sheet:
+    """The columns of the lines."""
+    return Sheet(
+        name,
+        title,
+        header=tuple(column.title for column in columns),
+        cells=tuple(tuple(column.write(line) for column in columns) for line in lines),
+        numbers=frozenset(column.title for column in columns if column.number),
+        notes=notes,
+        values=tuple(tuple(column.value(line) for column in columns) for line in lines),
+        styles=tuple(map(style, lines)),
+    )
+
+
+# Forms of a table.
+
+
+def terminal_sheet(sheet: Sheet, without: Collection[str] = ()) -> Table:
+    """For a terminal, without the columns of those titles."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
+    shown = [place for place, title in enumerate(sheet.header) if title not in without]
+    for title in (sheet.header[place] for place in shown):
+        table.add_column(title, justify="right" if title in sheet.numbers else "left")
+    for place, cells in enumerate(sheet.cells):
+        style = {"bad": "red", "dim": "yellow"}.get(sheet.styles[place]) if sheet.styles else None
+        # Text: a name in brackets is no markup
+        table.add_row(*(Text(cells[each]) for each in shown), style=style)
+    return table
+
+
+def markdown_table(sheet: Sheet) -> str:
+    """As a Markdown table, without title and notes."""
+    marks = ["---:" if title in sheet.numbers else "---" for title in sheet.header]
+    lines = [map(markdown_text, sheet.header), marks]
+    lines += [map(markdown_text, cells) for cells in sheet.cells]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def markdown_sheet(sheet: Sheet) -> str:
+    """As a Markdown table under its title, with the notes behind it."""
+    notes = [f"- {markdown_text(note)}" for note in sheet.notes]
+    return "\n".join([f"## {markdown_text(sheet.title)}", "", markdown_table(sheet), *notes, ""])
+
+
+def markdown_text(content: str) -> str:
+    """Text that Markdown shows as it is, in a table or a line."""
+    for character, safe in (("&", "&amp;"), ("<", "&lt;"), ("|", "\\|"), ("\n", " ")):
+        content = content.replace(character, safe)
+    return content
+
+
+def csv_lines(lines: Iterable[Sequence[object]]) -> str:
+    """Lines of values as CSV."""
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator="\n").writerows(lines)
+    return stream.getvalue()
+
+
+def csv_sheet(sheet: Sheet) -> str:
+    """As CSV, without the notes."""
+    return csv_lines([sheet.header, *sheet.cells])
+
+
+def sheet_files(sheet: Sheet) -> dict[str, str]:
+    """A table as CSV, Markdown and LaTeX: the files' paths and contents."""
+    return {
+        f"tables/{sheet.name}.csv": csv_sheet(sheet),
+        f"tables/{sheet.name}.md": markdown_sheet(sheet),
+        f"tables/{sheet.name}.tex": latex(sheet),
+    }
+
+
+_SAFE = {
+    "\\": r"\textbackslash{}",
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\textquotedbl{}",
+    # behind \\ these would be read as its options
+    **{character: f"{{{character}}}" for character in "[]*"},
+    "\0": "{}",
+    "\n": " ",
+    "\u00a0": "~",
+    "–": "--",
+    "·": r"$\cdot$",
+    "±": r"$\pm$",
+    "×": r"$\times$",
+    "→": r"$\rightarrow$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "²": r"\textsuperscript{2}",
+    "µ": r"\textmu{}",
+}
+
+
+def latex_text(content: str) -> str:
+    """Text that LaTeX sets as it is; letters beyond ASCII stay, as UTF-8."""
+    content = content.replace("--", "-\0-")  # two hyphens would become a dash
+    return "".join(_SAFE.get(character, character) for character in content)
+
+
+def latex(sheet: Sheet) -> str:
+    """The whole table as a float; its preamble needs `booktabs` and, for quotes, T1 fonts."""
+    return _float(
+        r"\usepackage{booktabs}  \usepackage[T1]{fontenc}",
+        r"\centering",
+        sheet.title,
+        sheet.name,
+        "".join("r" if title in sheet.numbers else "l" for title in sheet.header),
+        [" & ".join(map(latex_text, cells)) for cells in (sheet.header, *sheet.cells)],
+        r"\footnotesize",
+        sheet.notes,
+    )
+
+
+def _float(
+    packages: str,
+    setting: str,
+    title: str,
+    label: str,
+    columns: str,
+    lines: Sequence[str],
+    size: str,
+    notes: Sequence[str],
+) -> str:
+    """A LaTeX table of lines whose first is the header, with notes below."""
+    head, *body = (rf"    {line} \\" for line in lines)
+    below = [
+        rf"  \par\medskip{size}\raggedright",
+        *(rf"  {latex_text(note)}\par" for note in notes),
+    ]
+    return "\n".join(
+        [
+            f"% {packages}",
+            r"\begin{table}",
+            f"  {setting}",
+            rf"  \caption{{{latex_text(title)}}}",
+            rf"  \label{{tab:{label}}}",
+            rf"  \begin{{tabular}}{{{columns}}}",
+            r"    \toprule",
+            head,
+            r"    \midrule",
+            *body,
+            r"    \bottomrule",
+            r"  \end{tabular}",
+            *(below if notes else []),
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+# Variants.
 
 
 def mean(figure: Stat | None) -> float | None:
@@ -40,86 +233,90 @@ def _gate(row: Row) -> str:
     return f"{row.gate}; run {row.status}" if len(row.runs) == 1 else f"{row.gate}; {row.status}"
 
 
-def _time_to_accuracy(row: Row) -> str:
+def _time_to_accuracy(row: Row, write: text.Writer) -> str:
     if row.time_to_accuracy is None and row.counted and row.counted[0].target_accuracy:
         return f"met by {row.target_met} of {len(row.counted)}"
     if row.time_to_accuracy is None or row.epochs_to_accuracy is None:
         return text.NONE
     # a time has the resolution of an epoch: of a single run it is no pace
-    epochs = f"{row.epochs_to_accuracy.mean:.3g} epochs"
-    return f"{text.stat(row.time_to_accuracy, text.seconds)}, {epochs}"
+    return f"{text.stat(row.time_to_accuracy, write)}, {row.epochs_to_accuracy.mean:.3g} epochs"
 
 
-def _throughput(row: Row) -> str:
-    return text.stat(row.throughput) + (" (diverged)" if row.diverged else "")
+_SPECIAL: dict[str, Callable[[Row, text.Writer], str]] = {
+    "throughput": lambda r, w: text.stat(r.throughput, w) + (" (diverged)" if r.diverged else ""),
+    "time_to_accuracy": _time_to_accuracy,
+}
+"""Columns that hold more than a metric's value."""
 
 
-def _point(ratio: Ratio | None, baseline: str | None) -> str:
-    return text.NONE if ratio is None else baseline or f"{ratio.value:.2f}"
+def metric_column(metric: Metric, rows: Sequence[Row]) -> Column[Row]:
+    """A metric in the one unit that suits all rows."""
+    unit = text.writer(metric.unit, (mean(row.figures[metric.name]) for row in rows))
+
+    def write(row: Row) -> str:
+        special = _SPECIAL.get(metric.name)
+        return special(row, unit) if special else text.stat(row.figures[metric.name], unit, "")
+
+    return Column(metric.title, write, lambda row: mean(row.figures[metric.name]))
 
 
 def _efficiency(row: Row) -> str:
+    if row.is_baseline and row.efficiency:
+        return "1"
     return text.ratio(row.efficiency) + (" (above 1)" if row.superlinear else "")
 
 
-_SPECIAL: dict[str, Callable[[Row], str]] = {
-    "throughput": _throughput,
-    "time_to_accuracy": _time_to_accuracy,
-}
-"""Columns that say more than a metric's value."""
-
-
-def _column(metric: Metric) -> Column[Row]:
-    def write(row: Row) -> str:
-        return text.stat(row.figures[metric.name], text.WRITERS[metric.unit], single="")
-
-    return Column(
-        metric.title,
-        _SPECIAL.get(metric.name, write),
-        lambda row: mean(row.figures[metric.name]),
-    )
-
-
+_NAMES: tuple[Column[Row], ...] = (
+    Column("Variant", lambda r: r.name, lambda r: r.name, number=False),
+    Column("Gate", _gate, _gate, number=False),
+)
 _RATIOS: tuple[Column[Row], ...] = (
     Column(
         "Speed-up",
         lambda r: "baseline" if r.is_baseline and r.speed_up else text.ratio(r.speed_up),
         lambda r: r.speed_up.value if r.speed_up else None,
     ),
-    Column(
-        "Efficiency",
-        lambda r: "1" if r.is_baseline and r.efficiency else _efficiency(r),
-        lambda r: r.efficiency.value if r.efficiency else None,
-    ),
-)
-
-COLUMNS: tuple[Column[Row], ...] = (
-    Column("Variant", lambda r: r.name, lambda r: r.name, number=False),
-    Column("Gate", _gate, _gate, number=False),
-    *(
-        column
-        for metric in METRICS
-        if metric.table == "variants"
-        for column in (_column(metric), *(_RATIOS if metric.name == "throughput" else ()))
-    ),
+    Column("Efficiency", _efficiency, lambda r: r.efficiency.value if r.efficiency else None),
 )
 
 
-def columns(rows: Sequence[Row]) -> tuple[Column[Row], ...]:
-    """The columns that say something of these rows: no device memory where no row has a device."""
+def columns(rows: Sequence[Row]) -> list[Column[Row]]:
+    """Those that hold anything of these rows: no device memory where no row has a device."""
     optional = {
-        "Device memory": any(row.peak_device_bytes for row in rows),
-        "Time to accuracy": any(run.target_accuracy for row in rows for run in row.runs),
+        "peak_device_bytes": any(row.peak_device_bytes for row in rows),
+        "time_to_accuracy": any(run.target_accuracy for row in rows for run in row.runs),
     }
-    return tuple(column for column in COLUMNS if optional.get(column.title, True))
+    made = list(_NAMES)
+    for metric in METRICS:
+        if metric.table == "variants" and optional.get(metric.name, True):
+            made.append(metric_column(metric, rows))
+            made += _RATIOS if metric.name == "throughput" else ()
+    return made
+
+
+def _row_style(row: Row) -> Style:
+    return "bad" if row.gate == "failed" else "dim" if row.throughput is None else ""
+
+
+def rows_sheet(rows: Sequence[Row]) -> Sheet:
+    """The table of variants."""
+    note = (
+        "One line per variant. Images/s over all workers, warm-up excluded. Time to accuracy "
+        "counts from before the first sample. Memory of the worker that had most."
+    )
+    return sheet_of("variants", "Variants", columns(rows), rows, (note,), _row_style)
 
 
 NARROW = 140
 """Columns of a terminal below which the table is cut to what matters most."""
 
+
+def _point(ratio: Ratio | None, baseline: str | None) -> str:
+    return text.NONE if ratio is None else baseline or f"{ratio.value:.2f}"
+
+
 _SHORT: dict[str, Callable[[Row], str]] = {
-    "Variant": COLUMNS[0].write,
-    "Gate": COLUMNS[1].write,
+    **{column.title: column.write for column in _NAMES},
     "Images/s": lambda r: text.stat(r.throughput),
     "Speed-up": lambda r: _point(r.speed_up, "baseline" if r.is_baseline else None),
     "Efficiency": lambda r: _point(r.efficiency, "1" if r.is_baseline else None),
@@ -128,45 +325,160 @@ _SHORT: dict[str, Callable[[Row], str]] = {
 
 
 def terminal_table(rows: Sequence[Row], width: int = NARROW) -> Table:
-    """The rows for a terminal of `width` columns; what is wrong is red."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
-    shown = columns(rows)
-    if width < NARROW:
-        hidden = [column.title for column in shown if column.title not in _SHORT]
-        if hidden:
-            table.caption = f"hidden below {NARROW} columns: {', '.join(hidden)}"
-        shown = tuple(
-            replace(column, write=_SHORT[column.title])
-            for column in shown
-            if column.title in _SHORT
-        )
-    for column in shown:
-        table.add_column(column.title, justify="right" if column.number else "left")
-    for row in rows:
-        style = "red" if row.gate == "failed" else "yellow" if row.throughput is None else ""
-        # Text: a name in brackets is no markup
-        table.add_row(*(Text(column.write(row)) for column in shown), style=style)
+    """The variants for a terminal of `width` columns; what is wrong is red."""
+    if width >= NARROW:
+        return terminal_sheet(rows_sheet(rows))
+    every = columns(rows)
+    shown = [replace(c, write=_SHORT[c.title]) for c in every if c.title in _SHORT]
+    table = terminal_sheet(sheet_of("variants", "", shown, rows, style=_row_style))
+    hidden = [column.title for column in every if column.title not in _SHORT]
+    if hidden:
+        table.caption = f"hidden below {NARROW} columns: {', '.join(hidden)}"
     return table
 
 
-def markdown(rows: Sequence[Row]) -> str:
-    """The rows as a Markdown table."""
-    return markdown_table(columns(rows), rows)
+MOST_BASELINES = 4
+"""Baselines that a note names one by one."""
 
 
-def markdown_table(shown: Sequence[Column[Line]], rows: Sequence[Line]) -> str:
-    """The columns of the rows as a Markdown table."""
-    lines = [
-        "| " + " | ".join(column.title for column in shown) + " |",
-        "| " + " | ".join("---:" if column.number else "---" for column in shown) + " |",
-    ]
+def rows_latex(rows: Sequence[Row]) -> str:
+    """The table of variants that fits a column of a paper: chosen figures, names without what all
+    rows share, half the width of the 95 % interval in parentheses, as siunitx writes it."""
+    names = [name for name in telling(rows) if name != "workers"]
+    lines = [r"Variant & W & {Images/s} & {S} & {E} & {Acc.\,/\,\%}"]
     for row in rows:
-        lines.append("| " + " | ".join(markdown_text(column.write(row)) for column in shown) + " |")
-    return "\n".join(lines) + "\n"
+        figures = (
+            (row.throughput, 1.0, 0),
+            (None if row.is_baseline else row.speed_up, 1.0, 2),
+            (None if row.is_baseline else row.efficiency, 1.0, 2),
+            (row.final_accuracy, 100.0, 1),
+        )
+        name = written(row, names) or shared([row], ("strategy", "loader"))
+        numbers = (_num(figure, scale, digits) for figure, scale, digits in figures)
+        lines.append(" & ".join((latex_text(name), str(row.workers), *numbers)))
+    notes = (
+        "W: workers; S: speed-up; E: parallel efficiency; Acc.: validation accuracy after the last "
+        "epoch. In parentheses: half the width of the 95 % confidence interval, in units of the "
+        "last digit.",
+        "Images/s over all workers, warm-up excluded. "
+        + repeats_note(rows).partition(";")[0]
+        + ".",
+        *_baselines(rows),
+    )
+    return _float(
+        r"\usepackage{booktabs}  \usepackage{array}  \usepackage{siunitx}",
+        r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
+        "Means over the repeats of each variant",
+        "rows",
+        r"@{}>{\raggedright\arraybackslash}p{0.33\columnwidth}rrrrr@{}",
+        lines,
+        r"\scriptsize",
+        notes,
+    )
 
 
-def markdown_text(content: str) -> str:
-    """Text that Markdown shows as it is, in a table or a line."""
-    for character, safe in (("&", "&amp;"), ("<", "&lt;"), ("|", "\\|"), ("\n", " ")):
-        content = content.replace(character, safe)
-    return content
+def _num(figure: Stat | Ratio | None, scale: float, digits: int) -> str:
+    """`\\num{1.33(2)}`; a dash where there is no figure."""
+    if figure is None:
+        return "--"
+    value = figure.mean if isinstance(figure, Stat) else figure.value
+    number = f"{value * scale:.{digits}f}"
+    if figure.low is None or figure.high is None or not math.isfinite(figure.high):
+        return rf"\num{{{number}}}"
+    half = round((figure.high - figure.low) / 2 * scale * 10**digits)
+    return rf"\num{{{number}({max(1, half)})}}"
+
+
+def _baselines(rows: Sequence[Row]) -> list[str]:
+    names = list(dict.fromkeys(row.baseline for row in rows if row.baseline))
+    if not names:
+        return []
+    against = f"against {text.listed(names)}"
+    if len(names) > MOST_BASELINES:
+        against = "against the line of each series that says baseline"
+    efficiency = "efficiency = speed-up * workers of the baseline / workers"
+    scaling = " and ".join(sorted({f"{row.scaling} scaling" for row in rows}))
+    return [f"Speed-up is {against}; {efficiency}; {scaling}."]
+
+
+# Costs and verdicts.
+
+_BYTES = "Bytes a step"
+
+
+def costs_sheet(rows: Sequence[Row]) -> Sheet | None:
+    """Steps, operations, bytes, energy: columns for which a row has a figure; None without any."""
+    shown = [m for m in METRICS if m.table == "costs" and any(row.figures[m.name] for row in rows)]
+    if not shown:
+        return None
+    made = [_NAMES[0], *(metric_column(metric, rows) for metric in shown)]
+    sent = any(row.traffic is not None for row in rows)
+    if sent:
+        size = text.writer("bytes", (r.traffic.total for r in rows if r.traffic is not None))
+        made.append(
+            Column(
+                _BYTES,
+                lambda r: text.NONE if r.traffic is None else size(r.traffic.total),
+                lambda r: None if r.traffic is None else r.traffic.total,
+            )
+        )
+    notes = (*(metric.note for metric in shown), *_costs_notes(rows, shown, sent))
+    return sheet_of("costs", "Costs", made, rows, notes)
+
+
+def _costs_notes(rows: Sequence[Row], shown: Sequence[Metric], sent: bool) -> Iterator[str]:
+    counted = [
+        run.costs.counted
+        for row in rows
+        for run in row.counted
+        if run.costs is not None and run.costs.counted is not None
+    ]
+    peaks = {
+        (each.device, each.peak_format, each.peak_flops, each.peak_source)
+        for each in counted
+        if each.peak_flops is not None
+    }
+    for device, number_format, flops, source in sorted(peaks):
+        rate = text.WRITERS["FLOP/s"](flops)
+        yield f"MFU is against {rate} of each {device} in {number_format} ({source})."
+    if counted and not all(each.peak_flops is not None for each in counted):
+        yield "MFU is withheld where the device's peak rate is not known, as on CPUs."
+    for message in sorted({each.message for each in counted if each.message}):
+        yield f"A model could not be counted: {message}"
+    if sent:
+        yield (
+            f"{_BYTES}: buffers that a worker's collectives combine in an optimiser step, computed "
+            "from what each framework does, not measured."
+        )
+    if any(stat.low is not None for row in rows for m in shown if (stat := row.figures[m.name])):
+        yield f"Intervals are of {100 * LEVEL:.0f} %, over repeats (docs/explanation/method.md)."
+
+
+def gate_sheet(runs: Sequence[RunFigures], names: Mapping[str, str]) -> Sheet:
+    """The gate's verdicts, one line per run; `names` is what each run is called, by its id."""
+    errors = ("Error", "With BatchNorm", "16 bits", "Tolerance")
+    return Sheet(
+        name="gate",
+        title="Verdicts of the gate",
+        header=("Run", "Seed", "Verdict", *errors, "Rule"),
+        cells=tuple(_verdict(run, names[run.run_id]) for run in runs),
+        numbers=frozenset(("Seed", *errors)),
+        notes=(
+            "Errors are the largest relative error of a weight tensor, without unit; in 16 bits, "
+            "of the network's update.",
+        ),
+        styles=tuple("bad" if run.gate == "failed" else "" for run in runs),
+    )
+
+
+def _verdict(run: RunFigures, name: str) -> tuple[str, ...]:
+    verdict = run.verdict
+    begin = (name, str(run.plan["seed"]), run.gate)
+    if verdict is None:
+        return (*begin, *(text.NONE,) * 5)
+    bound = "no bound" if verdict.tolerance is None else f"{verdict.tolerance:.2g}"
+    errors = (f"{verdict.error:.2g}", f"{verdict.error_batchnorm:.2g}")
+    short = text.NONE if verdict.error_16_bits is None else f"{verdict.error_16_bits:.2g}"
+    earlier = "found earlier on an equal machine" if verdict.cached else ""
+    rule = "; ".join(filter(None, (verdict.rule, verdict.message, earlier)))
+    return (*begin, *errors, short, bound, rule)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import get_args
 
 from raysuite.records import Ratio, Stat
 from raysuite.records.metrics import Unit
-from raysuite.units import human_bytes, human_seconds
+from raysuite.units import GIB, KIB, MIB, human_bytes, human_seconds
 
 NONE = "–"
 """Shown where there is no figure."""
@@ -30,6 +32,18 @@ def _decimals(value: float) -> int:
     return 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 else 3
 
 
+@dataclass(frozen=True)
+class Multiple:
+    """Writes values as so many times `size`: `12.3 MiB`."""
+
+    size: float
+    name: str
+
+    def __call__(self, value: float) -> str:
+        """One value."""
+        return f"{number(value / self.size) if value else 0} {self.name}"
+
+
 def percent(share: float) -> str:
     """A share in [0, 1] as `12.3 %`."""
     return f"{100 * share:.1f} %"
@@ -44,16 +58,16 @@ def stat(value: Stat | None, write: Writer = number, single: str = " (n = 1)") -
         return write(value.mean) + single
     ends = (value.mean, value.low, value.high)
     written = [write(each) for each in ends]
-    if write is number and value.high < _LONG:  # as many decimals as the mean
-        written = [f"{each:,.{_decimals(value.mean)}f}" for each in ends]
+    unit = Multiple(1, "") if write is number else write
+    if isinstance(unit, Multiple) and value.high < _LONG:  # as many decimals as the mean
+        digits = _decimals(value.mean / unit.size)
+        written = [f"{each / unit.size:,.{digits}f} {unit.name}".rstrip() for each in ends]
     parts = [each.rsplit(" ", 1) for each in written]
     # one unit for all where they have the same, of which there is a single one: not `2 min 05 s`
     alike = all(len(p) == 2 and " " not in p[0] for p in parts) and len({p[-1] for p in parts}) == 1
-    if alike:
-        written, unit = [p[0] for p in parts], f" {parts[0][1]}"
-    else:
-        unit = ""
-    told = f"{written[0]} [{written[1]}, {written[2]}]{unit}"
+    behind = f" {parts[0][1]}" if alike else ""
+    written = [p[0] for p in parts] if alike else written
+    told = f"{written[0]} [{written[1]}, {written[2]}]{behind}"
     return told + single if value.n == 1 else told
 
 
@@ -98,29 +112,36 @@ def tied(name: str) -> str:
     return "\u00a0· ".join(part.replace(" ", "\u00a0") for part in name.split(" · "))
 
 
-_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (0, ""))
+_SIZES: dict[str, tuple[tuple[float, float, str], ...]] = {
+    "s": ((7200, 3600, "h"), (600, 60, "min"), (0.1, 1, "s"), (0, 1e-3, "ms")),
+    "bytes": ((GIB, GIB, "GiB"), (MIB, MIB, "MiB"), (KIB, KIB, "KiB"), (0, 1, "B")),
+    # decimal, as vendors and NCCL count
+    **{
+        unit: tuple((size, size or 1, prefix + unit) for size, prefix in _PREFIXES)
+        for unit in ("FLOP/s", "B/s")
+    },
+}
+"""Unit of a metric -> from which size on it is written in which multiple, under which name."""
 
 
-def scaled(unit: str) -> Writer:
-    """Writes `12.3 GFLOP/s`: decimal prefixes, as vendors and NCCL use them."""
+def writer(unit: Unit, values: Iterable[float | None]) -> Writer:
+    """For a column of a table: all values in the multiple of `unit` that suits their median."""
+    if unit not in _SIZES:
+        return percent if unit == "share" else number
+    known = sorted(abs(value) for value in values if value is not None)
+    middle = known[len(known) // 2] if known else 0.0
+    _, size, name = next(each for each in _SIZES[unit] if middle >= each[0])
+    return Multiple(size, name)
 
-    def write(value: float) -> str:
-        for size, prefix in _PREFIXES:
-            if value >= size:
-                return f"{number(value / size)} {prefix}{unit}"
-        return f"{number(value)} {unit}"
 
-    return write
+def _alone(unit: Unit) -> Writer:
+    return lambda value: writer(unit, [value])(value)
 
 
 WRITERS: dict[Unit, Writer] = {
-    "images/s": number,
+    **{unit: _alone(unit) for unit in get_args(Unit)},
     "s": seconds,
-    "share": percent,
     "bytes": size,
-    "FLOP/s": scaled("FLOP/s"),
-    "B/s": scaled("B/s"),
-    "J/image": number,
-    "": number,
 }
-"""How the values of each unit are written."""
+"""How a value of each unit is written by itself."""

@@ -1,26 +1,36 @@
-"""A sweep's results folder -> what its report says, as objects and as plain data."""
+"""A sweep's results folder -> its report: summary, tables, plots, data, and the best spec."""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
+import yaml
+
+from raysuite.errors import SpecError
 from raysuite.records import Results
+from raysuite.records.derive import STATUS_WORDS
+from raysuite.records.names import Plan
 from raysuite.records.sweep import TrialFigures
-from raysuite.report.against import Comparison
-from raysuite.report.fastest import Sentence
+from raysuite.report.against import Comparison, against_sweep, other_sweep
 from raysuite.report.plot import Plot
-from raysuite.report.sheet import Sheet, csv_lines
-from raysuite.report.sheets import files_of
-from raysuite.report.sweep.against import against_sweep, other_sweep
-from raysuite.report.sweep.best import best_files
+from raysuite.report.summary import Sentence
 from raysuite.report.sweep.importance import Importances, importances
-from raysuite.report.sweep.lineage import lines
-from raysuite.report.sweep.plots import anytime_plot, sweep_plots
-from raysuite.report.sweep.study import Study, study, value_text
+from raysuite.report.sweep.lineage import lines, way_words
+from raysuite.report.sweep.plots import anytime_plot, sweep_plots, trial_key
+from raysuite.report.sweep.study import STATES, TOLD, Study, goal_text, study, value_text
 from raysuite.report.sweep.summary import summarize_sweep
-from raysuite.report.sweep.tables import sheets
+from raysuite.report.sweep.tables import best_sheet, best_trials, sheets, trials_sheet
+from raysuite.report.tables import Sheet, csv_lines, sheet_files
+from raysuite.spec import validate
+from raysuite.spec.document import set_dotted
+
+MOST_SPECS = 6
+"""Specs of a Pareto front that the page shows; the others lie beside it."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +66,7 @@ class SweepReport:
 
     def files(self) -> dict[str, str]:
         """Its text files beside those of every report: their paths, and what stands in them."""
-        tables = {path: text for sheet in self.sheets for path, text in files_of(sheet).items()}
+        tables = {path: text for sheet in self.sheets for path, text in sheet_files(sheet).items()}
         return {**tables, "tables/trials-raw.csv": self.csv(), **self.best_files}
 
     def data(self) -> dict[str, Any]:
@@ -71,6 +81,23 @@ class SweepReport:
             "importances": asdict(self.importances),
             "lineage": lines(self.study, self.study.trials),
             "trials": [trial_data(trial) for trial in self.study.trials],
+        }
+
+    def context(self) -> dict[str, Any]:
+        """The template's variables below `sweep`."""
+        states = [(s, STATUS_WORDS[of[0].status]) for s in STATES if (of := self.study.of(s))]
+        return {
+            "study": self.study,
+            "best": best_sheet(self.study),
+            "best_keys": [trial_key(self.study, each) for each in best_trials(self.study)],
+            "trials": trials_sheet(self.study),
+            "trial_keys": [trial_key(self.study, trial) for trial in self.study.trials],
+            "states": states if len(states) > 1 else [],
+            "sheets": {sheet.name: sheet for sheet in self.sheets},
+            "best_files": dict(list(self.best_files.items())[:MOST_SPECS]),
+            "search": yaml.safe_dump(
+                _given(self.study.search), sort_keys=False, allow_unicode=True
+            ),
         }
 
     def csv(self) -> str:
@@ -126,3 +153,93 @@ def trial_data(trial: TrialFigures) -> dict[str, Any]:
 
 def _cell(value: Any) -> Any:
     return value_text(value) if isinstance(value, dict) else value
+
+
+def _given(options: Any) -> Any:
+    """Options without those that are empty."""
+    if not isinstance(options, dict):
+        return options
+    found = {key: _given(value) for key, value in options.items()}
+    return {key: value for key, value in found.items() if value not in (None, {}, [])}
+
+
+# best.yaml: the best trial's spec, ready to run.
+
+_NOT_A_RUNS = ("search", "matrix", "repeats", "scales", "scale")
+"""Keys of a whole experiment."""
+HEAD = "# Written by raysuite report: "
+"""Begins each of these files, so that those of an earlier report are known."""
+
+
+def best_files(study: Study) -> dict[str, str]:
+    """`best.yaml`, or of several goals `best-N.yaml` for each trial N on the Pareto front."""
+    if study.front:
+        return {f"best-{t.number}.yaml": best_spec(study, t) for t in study.front}
+    return {} if study.best is None else {"best.yaml": best_spec(study, study.best)}
+
+
+def outdated(folder: Path, files: dict[str, str]) -> Iterator[Path]:
+    """Such files that an earlier report wrote, of trials that are not the best any more."""
+    for file in sorted(folder.glob("best*.yaml")):
+        if file.name not in files and file.read_text("utf-8", errors="replace").startswith(HEAD):
+            yield file
+
+
+def best_spec(study: Study, trial: TrialFigures) -> str:
+    """The spec that the sweep began from, with this trial's values, seed and no search.
+
+    Of a trial that changed its values on the way, the last of them hold throughout, and the head
+    says so. Where that would not give the trial's own spec, as the command line set other keys, it
+    is the trial's spec with every default written out.
+    """
+    plan = _last_plan(trial)
+    spec = _from_base(study, trial)
+    if not _same(spec, plan["spec"]):
+        spec = {key: value for key, value in plan["spec"].items() if key not in _NOT_A_RUNS}
+    spec |= {"name": f"{study.name}-trial-{trial.number}", "seed": plan["seed"]}
+    written = yaml.safe_dump(spec, sort_keys=False, allow_unicode=True)
+    first, *others = _head(study, trial)
+    return "\n".join([f"{HEAD}{first}", *(f"# {line}" for line in others), written])
+
+
+def _last_plan(trial: TrialFigures) -> Plan:
+    """The plan of its last attempt: of a population's trial, with the values that it has now."""
+    started = trial.figures.started
+    return started.plan if trial.taken and started is not None else trial.figures.plan
+
+
+def _from_base(study: Study, trial: TrialFigures) -> dict[str, Any]:
+    base = {key: value for key, value in study.base.items() if key not in _NOT_A_RUNS}
+    spec: dict[str, Any] = copy.deepcopy(base)
+    # a whole block first, then the keys in it: `strategy` before `strategy.zero_stage`
+    for key, value in sorted(trial.values_now.items(), key=lambda each: each[0].count(".")):
+        set_dotted(spec, key, copy.deepcopy(value))
+    return spec
+
+
+def _same(spec: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    """Whether a spec is that of a run, but for its name, its seed, and what no run has."""
+    try:
+        found = validate(copy.deepcopy(spec), lambda path: ("", None)).model_dump(mode="json")
+    except SpecError:
+        return False
+    skipped = {"name", "seed", *_NOT_A_RUNS}
+    return all(found[key] == wanted.get(key) for key in found if key not in skipped)
+
+
+def _head(study: Study, trial: TrialFigures) -> Iterator[str]:
+    words = {goal: TOLD[goal].words for goal in study.goals}
+    if "accuracy" in words:
+        words["accuracy"] += " in its best epoch"
+    reached = "; ".join(
+        f"{goal_text(goal, trial.goals[goal])} {words[goal]}" for goal in study.goals
+    )
+    which = "on the Pareto front" if study.front else "the best"
+    yield f"trial {trial.number} of the sweep {study.name}, {which} of {len(study.trials)}."
+    ended = "stopped early" if trial.status == "pruned" else "finished"
+    yield f"It reached {reached}; it {ended} after {trial.epochs} epochs. n = 1."
+    if trial.taken:
+        yield "It is another run than the trial: pbt changed values on the way, and here the last"
+        yield "ones hold throughout. The trial's weights came to be by"
+        yield from (f"  {words}" for words in way_words(study, trial))
+    yield f"Searched keys: {', '.join(sorted(trial.values))}. Run: raysuite run FILE"

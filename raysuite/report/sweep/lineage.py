@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from raysuite.records.judged import RunJudged, Stretch, lineage
-from raysuite.records.names import key_name
 from raysuite.records.sweep import TrialFigures
 from raysuite.report import text
-from raysuite.report.sheet import Sheet
-from raysuite.report.sweep.study import Study, trial_name, value_text
+from raysuite.report.sweep.study import Study, trial_name, values_text
+from raysuite.report.tables import Sheet
 
 
 def judged_within(study: Study) -> int | None:
@@ -29,7 +28,7 @@ def way_words(study: Study, trial: TrialFigures) -> list[str]:
     """`epochs 1 to 4 in trial 1 with lr=0.1`, a text for each stretch."""
     return [
         f"epoch{'s' if each.end - each.first > 1 else ''} "
-        f"{_span(each)} in trial {each.trial} with {values_text(study, each.values)}"
+        f"{_span(each)} in trial {each.trial} with {values_text(each.values, study.keys)}"
         for each in way_of(study, trial)
     ]
 
@@ -37,13 +36,6 @@ def way_words(study: Study, trial: TrialFigures) -> list[str]:
 def _span(stretch: Stretch) -> str:
     first, last = stretch.first + 1, stretch.end
     return str(last) if first == last else f"{first} to {last}"
-
-
-def values_text(study: Study, values: Mapping[str, Any]) -> str:
-    """`lr=0.1, momentum=0.9`."""
-    return ", ".join(
-        f"{key_name(key)}={value_text(values[key])}" for key in study.keys if key in values
-    )
 
 
 def taken_sheet(study: Study) -> Sheet:
@@ -72,7 +64,7 @@ def taken_sheet(study: Study) -> Sheet:
                 f"{turn.place} of {turn.population}",
                 f"trial {turn.source_trial}",
                 _percent(accuracy_there(study, turn)),
-                values_text(study, turn.values),
+                values_text(turn.values, study.keys),
             )
             for turn, trial in taken
         ),

@@ -19,7 +19,7 @@ from raysuite.report import text
 from raysuite.report.plot import NEUTRAL, Plot, Style, Trace
 from raysuite.report.sweep.importance import FEW as FEW_TRIALS
 from raysuite.report.sweep.importance import MIDDLE, Importances
-from raysuite.report.sweep.lineage import accuracy_there, values_text
+from raysuite.report.sweep.lineage import accuracy_there
 from raysuite.report.sweep.study import (
     STATES,
     TOLD,
@@ -29,6 +29,7 @@ from raysuite.report.sweep.study import (
     is_number,
     trial_name,
     value_text,
+    values_text,
     worker_time,
 )
 
@@ -412,7 +413,7 @@ def _taken(study: Study) -> Iterator[Trace]:
 
 
 def _taken_tip(study: Study, trial: TrialFigures, turn: RunJudged) -> str:
-    continues = values_text(study, turn.values)
+    continues = values_text(turn.values, study.keys)
     return f"{trial_name(trial)}, {turn.words}\ncontinues with {continues}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -175,11 +175,9 @@ def trial_name(trial: TrialFigures) -> str:
     return f"trial {trial.number}"
 
 
-def values_text(trial: TrialFigures, keys: Sequence[str]) -> str:
-    """`lr=0.12, strategy=ddp`: what a trial had of the searched keys."""
-    return ", ".join(
-        f"{key_name(key)}={value_text(trial.values[key])}" for key in keys if key in trial.values
-    )
+def values_text(values: Mapping[str, Any], keys: Sequence[str]) -> str:
+    """`lr=0.12, strategy=ddp`: values of the searched keys."""
+    return ", ".join(f"{key_name(key)}={value_text(values[key])}" for key in keys if key in values)
 
 
 def value_text(value: Any) -> str:

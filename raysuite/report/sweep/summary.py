@@ -11,7 +11,7 @@ from raysuite.records.derive import STATUS_WORDS
 from raysuite.records.statistics import difference_of_shares, wilson
 from raysuite.records.sweep import Goal, TrialFigures
 from raysuite.report import text
-from raysuite.report.fastest import Sentence
+from raysuite.report.summary import Sentence
 from raysuite.report.sweep import lineage
 from raysuite.report.sweep.importance import Importances
 from raysuite.report.sweep.study import (

@@ -8,7 +8,6 @@ from raysuite.records.derive import STATUS_WORDS
 from raysuite.records.names import key_name
 from raysuite.records.sweep import Goal, TrialFigures
 from raysuite.report import text
-from raysuite.report.sheet import Sheet
 from raysuite.report.sweep.lineage import taken_sheet
 from raysuite.report.sweep.study import (
     STATES,
@@ -18,8 +17,9 @@ from raysuite.report.sweep.study import (
     is_number,
     trial_name,
     value_text,
+    values_text,
 )
-from raysuite.report.tables import Column
+from raysuite.report.tables import Column, Sheet, Style, sheet_of
 
 MOST_BEST = 10
 """Lines of the table of the best."""
@@ -43,33 +43,39 @@ def best_sheet(study: Study) -> Sheet:
     """The best of the first goal, or the Pareto front of several, best of the first goal first."""
     shown = study.front or study.ranked
     title = "Pareto front" if study.front else "Best trials"
-    more = len(shown) > MOST_BEST
-    return _sheet(
-        study,
+    cut = f": the first {MOST_BEST} of {len(shown)}" if len(shown) > MOST_BEST else ""
+    note = (
+        f"By {TOLD[study.goal].words}, the best first. Failed trials never win; one that was "
+        "stopped early counts with what it reached. n = 1 for every trial."
+    )
+    return sheet_of(
         "best-trials",
-        f"{title}: the first {MOST_BEST} of {len(shown)}" if more else title,
+        f"{title}{cut}",
+        trial_columns(study),
         best_trials(study),
-        notes=(
-            f"By {TOLD[study.goal].words}, the best first. Failed trials never win; one that was "
-            "stopped early counts with what it reached. n = 1 for every trial.",
-        ),
+        (note,),
+        _style,
     )
 
 
 def trials_sheet(study: Study) -> Sheet:
     """Every trial in the order in which it was decided."""
-    return _sheet(
-        study,
-        "trials",
-        "All trials",
-        study.trials,
-        notes=("A value is missing where a key's condition did not hold.",),
-    )
+    note = "A value is missing where a key's condition did not hold."
+    return sheet_of("trials", "All trials", trial_columns(study), study.trials, (note,), _style)
+
+
+def _style(trial: TrialFigures) -> Style:
+    return "bad" if trial.status == "failed" else "" if trial.counts else "dim"
 
 
 def trial_columns(study: Study) -> list[Column[TrialFigures]]:
-    """What a table tells of a trial: its rank, the searched keys, the goals, its cost and state."""
+    """What a table holds of a trial: its rank, the searched keys, the goals, its cost and state."""
     places = {trial.number: place for place, trial in enumerate(study.ranked, start=1)}
+    short = [*map(key_name, study.keys)]
+    titles = {
+        key: name if short.count(name) == 1 else key  # by the last part where that is enough
+        for key, name in zip(study.keys, short, strict=True)
+    }
     return [
         Column("Trial", trial_name, lambda t: t.number, number=False),
         Column(
@@ -77,22 +83,13 @@ def trial_columns(study: Study) -> list[Column[TrialFigures]]:
             lambda t: str(places.get(t.number, text.NONE)),
             lambda t: places.get(t.number),
         ),
-        *(_key_column(study, key, title) for key, title in key_titles(study).items()),
-        *(_goal_column(goal) for goal in study.goals),
+        *(_key_column(study, key, title) for key, title in titles.items()),
+        *(_goal_column(study, goal) for goal in study.goals),
         Column("Epochs", lambda t: str(t.epochs), lambda t: t.epochs),
         Column("State", lambda t: STATUS_WORDS[t.status], lambda t: t.status, number=False),
         Column("Worker-seconds", lambda t: f"{t.worker_seconds:,.1f}", lambda t: t.worker_seconds),
         Column("Gate", lambda t: t.figures.gate, lambda t: t.figures.gate, number=False),
     ]
-
-
-def key_titles(study: Study) -> dict[str, str]:
-    """The searched keys by their last part, or by all of it where that tells no two apart."""
-    short = [*map(key_name, study.keys)]
-    return {
-        key: name if short.count(name) == 1 else key
-        for key, name in zip(study.keys, short, strict=True)
-    }
 
 
 def _key_column(study: Study, key: str, title: str) -> Column[TrialFigures]:
@@ -108,31 +105,20 @@ def _key_column(study: Study, key: str, title: str) -> Column[TrialFigures]:
     )
 
 
-def _goal_column(goal: Goal) -> Column[TrialFigures]:
-    return Column(
-        TOLD[goal].words.capitalize(),
-        lambda t: goal_text(goal, t.goals[goal]),
-        lambda t: t.goals[goal],
-    )
+def _goal_column(study: Study, goal: Goal) -> Column[TrialFigures]:
+    seconds = text.writer("s", (trial.goals[goal] for trial in study.trials))
 
+    def write(trial: TrialFigures) -> str:
+        value = trial.goals[goal]
+        if goal == "time_to_accuracy" and value is not None:
+            return seconds(value)
+        return goal_text(goal, value)
 
-def _sheet(
-    study: Study, name: str, title: str, trials: Sequence[TrialFigures], notes: tuple[str, ...]
-) -> Sheet:
-    shown = trial_columns(study)
-    return Sheet(
-        name=name,
-        title=title,
-        header=tuple(column.title for column in shown),
-        cells=tuple(tuple(column.write(trial) for column in shown) for trial in trials),
-        numbers=frozenset(column.title for column in shown if column.number),
-        notes=notes,
-    )
+    return Column(TOLD[goal].words.capitalize(), write, lambda t: t.goals[goal])
 
 
 def failed_sheet(study: Study) -> Sheet:
     """Trials that ended without a result, or have none so far, and why."""
-    without = [trial for trial in study.trials if not trial.counts]
     return Sheet(
         name="failed-trials",
         title="Trials without a result",
@@ -143,13 +129,10 @@ def failed_sheet(study: Study) -> Sheet:
                 STATUS_WORDS[trial.status],
                 trial.reason,
                 str(trial.epochs),
-                ", ".join(
-                    f"{key}={value_text(trial.values[key])}"
-                    for key in study.keys
-                    if key in trial.values
-                ),
+                values_text(trial.values, study.keys),
             )
-            for trial in without
+            for trial in study.trials
+            if not trial.counts
         ),
         numbers=frozenset(("Epochs",)),
     )
@@ -157,21 +140,17 @@ def failed_sheet(study: Study) -> Sheet:
 
 def costs_sheet(study: Study) -> Sheet:
     """Trials, epochs and worker-seconds by state."""
-    total = study.worker_seconds
-    cells = []
-    for state in STATES:
-        trials = study.of(state)
-        if trials:
-            seconds = sum(trial.worker_seconds for trial in trials)
-            share = text.percent(seconds / total) if total > 0 else text.NONE
-            cells.append((STATUS_WORDS[trials[0].status], *_counted(trials), share))
-    cells.append(("all", *_counted(list(study.trials)), text.percent(1.0) if total else text.NONE))
+    groups = [(STATUS_WORDS[of[0].status], of) for state in STATES if (of := study.of(state))]
+    numbers = ("Trials", "Epochs", "Worker-seconds", "Worker-hours", "Share")
     return Sheet(
         name="sweep-costs",
         title="Cost by state",
-        header=("State", "Trials", "Epochs", "Worker-seconds", "Worker-hours", "Share"),
-        cells=tuple(cells),
-        numbers=frozenset(("Trials", "Epochs", "Worker-seconds", "Worker-hours", "Share")),
+        header=("State", *numbers),
+        cells=tuple(
+            (name, *_counted(trials, study.worker_seconds))
+            for name, trials in [*groups, ("all", study.trials)]
+        ),
+        numbers=frozenset(numbers),
         notes=(
             "Worker-seconds: workers times the wall clock from each start of a trial to its last "
             "record, over all attempts, and that of the search for its batch. Starting Ray and "
@@ -181,12 +160,12 @@ def costs_sheet(study: Study) -> Sheet:
     )
 
 
-def _counted(trials: list[TrialFigures]) -> tuple[str, str, str, str]:
+def _counted(trials: Sequence[TrialFigures], total: float) -> tuple[str, ...]:
     seconds = sum(trial.worker_seconds for trial in trials)
-    epochs = sum(trial.epochs for trial in trials)
     return (
         str(len(trials)),
-        str(epochs),
+        str(sum(trial.epochs for trial in trials)),
         f"{seconds:,.1f}",
-        f"{seconds / 3600:,.4f}" if seconds < 3600 else f"{seconds / 3600:,.2f}",
+        f"{seconds / 3600:,.{4 if total < 3600 else 2}f}",
+        text.percent(seconds / total) if total > 0 else text.NONE,
     )

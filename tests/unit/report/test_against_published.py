@@ -9,8 +9,7 @@ import pytest
 
 from raysuite.records import Row, make_rows, results_figures
 from raysuite.records.statistics import Stat, summarize
-from raysuite.report.against_published import against_published
-from raysuite.report.published import published
+from raysuite.report.against import against_published, published
 from tests.fake_results import TWELVE_ROWS, write_results
 
 AACH = published("aach2023")

@@ -19,8 +19,8 @@ from raysuite.records import (
 )
 from raysuite.records.power import PowerUse
 from raysuite.report.build import collect, contents
-from raysuite.report.costs import costs_sheet
 from raysuite.report.data import csv_text, row_data, run_data
+from raysuite.report.tables import costs_sheet
 from tests.fake_results import TWELVE_ROWS, write_results
 
 DDP = TWELVE_ROWS.replace("[ddp, horovod, deepspeed]", "[ddp]").replace(
@@ -76,7 +76,7 @@ def test_on_gpus(tmp_path: Path) -> None:
     assert two["Host J/image"] == "2.00 [2.00, 2.00]"
     assert one["Device busy"] == "80.0 [80.0, 80.0] %"
     assert one["Top-5"] == "99.0 [97.3, 99.6] %"
-    assert (one["Bytes a step"], two["Bytes a step"]) == ("0 B", "1000 B")
+    assert (one["Bytes a step"], two["Bytes a step"]) == ("0 B", "1,000 B")
     assert "TFLOP/s" in one["FLOP/s"]
     mfu = rows[1].flops.mean / (2 * 156e12)
     assert two["MFU"].startswith(f"{100 * mfu:.1f} [")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from raysuite.report import collect
-from raysuite.report.environments import differing
+from raysuite.report.summary import differing
 from tests.fake_results import ENVIRONMENT, write_results
 
 WHOLE: dict[str, Any] = {

@@ -10,9 +10,15 @@ import pytest
 
 from raysuite.records import make_rows, results_figures
 from raysuite.report import build
-from raysuite.report.latex import latex, latex_text
-from raysuite.report.sheet import Sheet, csv_sheet, markdown_sheet
-from raysuite.report.sheets import gate_sheet, rows_latex
+from raysuite.report.tables import (
+    Sheet,
+    csv_sheet,
+    gate_sheet,
+    latex,
+    latex_text,
+    markdown_sheet,
+    rows_latex,
+)
 from tests.fake_results import write_results
 
 EVIL = r"50 % of_it & #1 {a} \x ~^ $5 <b> | [1] * -- – ± ·"
@@ -44,7 +50,7 @@ def test_every_line_has_every_column(tmp_path):
     runs = results_figures(write_results(tmp_path, repeats=2, missing=[3]))
     for written, lines, columns in (
         (rows_latex(make_rows(runs)), 12, 6),
-        (latex(gate_sheet(runs)), 24, 8),
+        (latex(gate_sheet(runs, {run.run_id: run.name for run in runs})), 24, 8),
     ):
         found = body(written)
         assert len(found) == lines

@@ -6,9 +6,7 @@ import json
 from pathlib import Path
 
 from raysuite.records.loading import LoadingBench, loading_rows
-from raysuite.report.loading.build import build, page, written
-from raysuite.report.loading.plot import speeds
-from raysuite.report.loading.tables import Diagnosis, diagnose, notes
+from raysuite.report.loading import Diagnosis, build, diagnose, markdown, notes, page, speeds
 from tests.fake_loading import Speed, fake_bench
 
 DECODING: dict[str, Speed] = {
@@ -86,7 +84,7 @@ def test_shares_are_of_the_limit_with_as_many_threads():
 
 def test_what_has_no_figures_says_why_in_its_row():
     bench = fake_bench(DECODING, failures={"dali cpu · 2 threads": "DALI is | not here"})
-    (line,) = (line for line in written(bench).splitlines() if line.startswith("| dali cpu · 2"))
+    (line,) = (line for line in markdown(bench).splitlines() if line.startswith("| dali cpu · 2"))
     assert line.endswith("| DALI is \\| not here |")
 
 

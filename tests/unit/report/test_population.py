@@ -107,7 +107,7 @@ def test_who_took_weights_and_wins_has_its_way_told(results):
     """Of a population whose best is a trial that took weights."""
     from dataclasses import replace
 
-    from raysuite.report.sweep.best import best_spec
+    from raysuite.report.sweep.build import best_spec
     from raysuite.report.sweep.lineage import sentences
 
     found = study(results)

@@ -15,7 +15,7 @@ from raysuite.records import (
 )
 from raysuite.records.statistics import compared
 from raysuite.report import collect
-from raysuite.report import fastest as fastest_module
+from raysuite.report import summary as summary_module
 from raysuite.report.summary import summarize_rows
 from tests.fake_batches import batch_found
 from tests.fake_results import ENVIRONMENT, PACE, TWELVE_ROWS, write_results
@@ -213,7 +213,7 @@ def test_claims_of_several_groups_hold_together(tmp_path, monkeypatch):
     """A ratio that one group alone would claim is not claimed where there are eight."""
     levels = []
     monkeypatch.setattr(
-        fastest_module, "compared", lambda stats, level: levels.append(level) or compared(stats)
+        summary_module, "compared", lambda stats, level: levels.append(level) or compared(stats)
     )
     summary(tmp_path, repeats=2)
     assert levels == [pytest.approx(1 - 0.05 / 2)] * 2

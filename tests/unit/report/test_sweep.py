@@ -233,7 +233,7 @@ def test_against_tells_cost_and_best_of_both(asha):
     ratio = lines["best_accuracy"].ratio
     assert ratio.low < ratio.value < ratio.high
     remarks = " ".join(asha.comparison.remarks)
-    assert 'search.scheduler.name ("asha", theirs "none")' in remarks
+    assert 'search.scheduler.name "asha", theirs "none"' in remarks
     assert "Both tried the same values." in remarks
 
 

@@ -40,3 +40,27 @@ def test_listed():
     assert text.listed(["a", "b"]) == "a and b"
     assert text.listed(["a", "b", "c"]) == "a, b and c"
     assert text.listed(list("abcdefg")) == "a, b, c and 4 more"
+
+
+@pytest.mark.parametrize(
+    ("unit", "values", "written"),
+    [
+        ("s", [0.004, 0.012, 2.0], ["4.00 ms", "12.0 ms", "2,000 ms"]),
+        ("s", [0.8, 12.0, None, 95.0], ["0.800 s", "12.0 s", "95.0 s"]),
+        ("s", [5400.0, 3000.0], ["90.0 min", "50.0 min"]),
+        ("s", [46800.0], ["13.0 h"]),
+        ("bytes", [300 * 2**20, 700 * 2**20, 3 * 2**30], ["300 MiB", "700 MiB", "3,072 MiB"]),
+        ("bytes", [0, 2**31], ["0 GiB", "2.00 GiB"]),
+        ("FLOP/s", [2e9], ["2.00 GFLOP/s"]),
+        ("share", [0.5], ["50.0 %"]),
+        ("", [], []),
+    ],
+)
+def test_a_column_has_one_unit(unit, values, written):
+    write = text.writer(unit, values)
+    assert [write(value) for value in values if value is not None] == written
+
+
+def test_an_interval_has_the_decimals_of_its_mean_in_every_unit():
+    write = text.writer("s", [0.0098])
+    assert text.stat(summarize([0.0097, 0.0098, 0.0102]), write) == "9.90 [9.26, 10.58] ms"

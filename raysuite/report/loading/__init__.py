@@ -1,1 +1,0 @@
-"""A comparison of loaders -> table, plot, page, and a line that says what bounds the best one."""
