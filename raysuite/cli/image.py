@@ -16,6 +16,7 @@ import typer
 from raysuite.cli.console import print_text, stderr
 from raysuite.errors import UserError
 from raysuite.images.layers import EXTRAS, Bootstrap, Choice, Variant
+from raysuite.spec.datasets import cache_dir
 from raysuite.units import GIB, human_bytes
 
 # `raysuite image recipe`: the definition files of containers/.
@@ -147,8 +148,7 @@ def build(
 
 def shelf() -> Path:
     """Where base layers and downloads are kept: images/ below $RAYSUITE_CACHE."""
-    cache = os.environ.get("RAYSUITE_CACHE", "~/.cache/raysuite")
-    return Path(cache).expanduser().absolute() / "images"
+    return cache_dir().absolute() / "images"
 
 
 # `raysuite image inspect` and `raysuite image verify`.

@@ -1,11 +1,11 @@
 """Data sets on disk, and loaders that decode exactly the samples they are asked for."""
 
 from raysuite.data.base import Batch, Loader, Slice
-from raysuite.data.cache import cache_dir
 from raysuite.data.formats import prepare
 from raysuite.data.loaders import make_loader
 from raysuite.data.order import permutation, rank_slices
 from raysuite.data.prepared import Prepared, Split
+from raysuite.spec.datasets import cache_dir
 
 __all__ = [
     "Batch",

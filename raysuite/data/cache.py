@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -14,11 +13,6 @@ from pathlib import Path
 from raysuite.errors import DataError
 
 _MANIFEST = "manifest.json"
-
-
-def cache_dir() -> Path:
-    """Where raysuite keeps what it can make again: $RAYSUITE_CACHE, or ~/.cache/raysuite."""
-    return Path(os.environ.get("RAYSUITE_CACHE") or "~/.cache/raysuite").expanduser()
 
 
 def publish(folder: Path, write: Callable[[Path], None]) -> None:

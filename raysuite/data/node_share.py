@@ -25,8 +25,8 @@ from pathlib import Path
 
 import psutil
 
-from raysuite.data.cache import cache_dir
 from raysuite.errors import DataError
+from raysuite.spec.datasets import cache_dir
 from raysuite.units import human_bytes
 
 LARGEST_SHARE = 0.8

@@ -18,13 +18,13 @@ import numpy as np
 import PIL
 
 from raysuite.data.base import Slice
-from raysuite.data.cache import cache_dir
 from raysuite.data.formats import Source, tfrecord
 from raysuite.data.formats.base import Listing
 from raysuite.data.pixels import decode
 from raysuite.data.prepared import Prepared, Split
 from raysuite.data.reading import read
 from raysuite.errors import DataError
+from raysuite.spec.datasets import cache_dir
 
 CHUNK = 512
 """Samples that are looked through, and remembered, together: some seconds of one core's work."""

@@ -362,14 +362,19 @@ class _RayProcess(subprocess.Popen[bytes]):
 @contextmanager
 def _fewest_processes() -> Iterator[None]:
     """Have Ray start neither its autoscaler, nor its log monitor, nor the server of its dashboard,
-    which it waits for also where there is none; and the others as _RayProcess (Ray 2.60;
+    which it waits for also where there is none, and of its agent what a Ray without the dashboard's
+    packages has (no HTTP server); and the others as _RayProcess (Ray 2.60;
     tests/unit/orchestrate/test_trainer.py fails where these names change)."""
-    from ray._private import services
+    from ray._private import services, utils
     from ray._private.node import Node
 
     with ExitStack() as stack:
         for name in ("start_monitor", "start_log_monitor", "start_api_server"):
             stack.enter_context(patch.object(Node, name, lambda node, **_: None))
+        no_dashboard = ImportError("not started")
+        stack.enter_context(
+            patch.object(utils, "get_dashboard_dependency_error", lambda: no_dashboard)
+        )
         stack.enter_context(patch.object(services, "ConsolePopen", _RayProcess))
         yield
 

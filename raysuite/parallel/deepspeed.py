@@ -10,8 +10,10 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -38,6 +40,8 @@ _NO_CLIPPING = 0.0
 _FP32_BYTES = 4
 _BUCKET_STEP = 2
 """ZeRO refuses buckets of an odd number of values."""
+
+_MUON = "deepspeed.runtime.zero.muon.muon_optimizer"
 
 
 def _deepspeed() -> Any:
@@ -165,6 +169,22 @@ def _data_classes() -> list[type]:
     return [LossScaler, ZeroStageEnum, fragment_address]
 
 
+@contextmanager
+def _without_muon() -> Iterator[None]:
+    """Have DeepSpeed find, where it asks whether an optimiser is its Muon, a class that none is of.
+
+    Its own is a second of work to load, with torch's compiler; our optimisers are torch's.
+    """
+    if _MUON in sys.modules:
+        yield
+        return
+    sys.modules[_MUON] = SimpleNamespace(MuonWithAuxAdam=type("MuonWithAuxAdam", (), {}))  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[_MUON]
+
+
 class DeepSpeedEngine(Engine):
     """A training step by DeepSpeed's engine."""
 
@@ -187,12 +207,14 @@ class DeepSpeedEngine(Engine):
         optimizer = make_optimizer(model.parameters())
         self.scale.guard(optimizer)
         self.engine: Any
-        self.engine, self._optimizer, _, _ = _deepspeed().initialize(
-            model=self.autocast,
-            optimizer=optimizer,
-            config=engine_config(options, settings, world.size),
-            dist_init_required=False,
-        )
+        deepspeed = _deepspeed()
+        with _without_muon():
+            self.engine, self._optimizer, _, _ = deepspeed.initialize(
+                model=self.autocast,
+                optimizer=optimizer,
+                config=engine_config(options, settings, world.size),
+                dist_init_required=False,
+            )
 
     def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:
         set_lr(self._optimizer, lr)

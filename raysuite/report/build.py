@@ -12,7 +12,7 @@ from typing import Any
 from raysuite.records import Results, Row, RunFigures, make_rows, results_figures
 from raysuite.report.against import Comparison, compare, comparison_sheets
 from raysuite.report.classes import class_sheet
-from raysuite.report.data import csv_text, finite, row_data, run_data
+from raysuite.report.data import csv_text, finite, row_data, run_data, write_whole
 from raysuite.report.plot import Plot
 from raysuite.report.plots import make_plots
 from raysuite.report.predictions import Predictions, predictions_plot, predictions_sheet
@@ -180,9 +180,9 @@ def build(
     for file in outdated(folder, written) if report.sweep else ():
         file.unlink()
     for name, content in written.items():
-        _write(folder / name, content.encode("utf-8"))
+        write_whole(folder / name, content.encode("utf-8"))
     for name, drawn in plot_files(report) if pictures else ():
-        _write(folder / "plots" / name, drawn)
+        write_whole(folder / "plots" / name, drawn)
     return report
 
 
@@ -230,11 +230,3 @@ def plot_files(report: Report) -> Iterator[tuple[str, bytes]]:
     for plot in report.plots:
         for suffix, content in pictures(plot).items():
             yield f"{plot.name}{suffix}", content
-
-
-def _write(file: Path, content: bytes) -> None:
-    """Whole or not at all: a report may be read while a newer one is written."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_name(f".{file.name}.part")
-    part.write_bytes(content)
-    part.replace(file)

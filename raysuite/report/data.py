@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from raysuite.records import Ratio, Row, RunFigures, Stat
@@ -142,3 +144,11 @@ def _ratio(figure: Ratio | None) -> dict[str, Any]:
     if figure is None:
         return {"value": None, "low": None, "high": None}
     return {"value": figure.value, "low": figure.low, "high": figure.high}
+
+
+def write_whole(file: Path, content: bytes) -> None:
+    """Whole or not at all: a file may be read, and written by others, while it is written."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    part = file.with_name(f".{file.name}.{os.getpid()}.part")
+    part.write_bytes(content)
+    part.replace(file)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import jinja2
@@ -17,11 +19,12 @@ from raysuite.records import STATUS_WORDS, Row, RunFigures
 from raysuite.records.names import workers_name
 from raysuite.report import text
 from raysuite.report.against import comparison_sheets
-from raysuite.report.data import finite
+from raysuite.report.data import finite, write_whole
 from raysuite.report.plot import CONFIG, Plot
 from raysuite.report.plot import key as row_key
 from raysuite.report.provenance import provenance_sheets
 from raysuite.report.tables import gate_sheet, rows_sheet
+from raysuite.spec.datasets import cache_dir
 
 if TYPE_CHECKING:
     from raysuite.report.build import Report
@@ -74,13 +77,19 @@ def render(template: str, plots: Sequence[Plot], **context: Any) -> str:
 
 @cache
 def _vega() -> str:
-    """Vega, Vega-Lite and vega-embed as one script: a second of work."""
+    """Vega, Vega-Lite and vega-embed as one script: a second of work, so it is kept."""
     import vl_convert
 
+    kept = cache_dir() / f"vega-of-vl-convert-{version('vl-convert-python')}.js"
+    with suppress(OSError):
+        return kept.read_text("utf-8")
     # no text in it ends the script element that it stands in
-    return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")).replace(
+    script = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")).replace(
         "</script", "<\\/script"
     )
+    with suppress(OSError):  # a cache that cannot be written costs the second each time
+        write_whole(kept, script.encode())
+    return script
 
 
 def script_json(data: Any) -> str:

@@ -111,11 +111,15 @@ NAMED: dict[str, NamedSet] = {
 DATASETS = ("digits", *NAMED, "image_folder", "tfrecord")
 
 
+def cache_dir() -> Path:
+    """Where raysuite keeps what it can make again: $RAYSUITE_CACHE, or ~/.cache/raysuite."""
+    return Path(os.environ.get("RAYSUITE_CACHE") or "~/.cache/raysuite").expanduser()
+
+
 def datasets_dir() -> Path:
     """Where named data sets lie unless a spec gives a path: $RAYSUITE_DATA, or the cache's
     `datasets` folder."""
-    cache = os.environ.get("RAYSUITE_CACHE") or "~/.cache/raysuite"
-    return Path(os.environ.get("RAYSUITE_DATA") or f"{cache}/datasets").expanduser()
+    return Path(os.environ.get("RAYSUITE_DATA") or cache_dir() / "datasets").expanduser()
 
 
 def default_path(name: str, form: str, root: str | None = None) -> Path:

@@ -148,8 +148,8 @@ def environment(place: Path) -> dict[str, str]:
 
 def validation() -> tuple[np.ndarray, np.ndarray]:
     """scikit-learn's own scans of the validation split, as pixels, and their labels."""
-    from raysuite.data.cache import cache_dir
     from raysuite.data.formats.base import Listing
+    from raysuite.spec.datasets import cache_dir
 
     digits = load_digits()
     listing = Listing.read(cache_dir() / "data" / "digits-8-v1" / "listing", "val")

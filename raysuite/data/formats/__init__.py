@@ -10,11 +10,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from raysuite.data.cache import cache_dir
 from raysuite.data.formats.base import Counts, Source
 from raysuite.data.prepared import Prepared, Split
 from raysuite.spec.data import DataOptions
-from raysuite.spec.datasets import DatasetFacts
+from raysuite.spec.datasets import DatasetFacts, cache_dir
 
 __all__ = [
     "DETECTED",

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from raysuite.data import prepare
-from raysuite.data.cache import cache_dir, publish, verify
+from raysuite.data.cache import publish, verify
 from raysuite.errors import DataError
 from raysuite.spec.data import DataOptions
-from raysuite.spec.datasets import DIGITS
+from raysuite.spec.datasets import DIGITS, cache_dir
 
 PREPARE = """
 import sys

@@ -54,6 +54,9 @@ def test_what_is_replaced_has_the_same_form() -> None:
     for name in ("start_monitor", "start_log_monitor", "start_api_server"):
         assert source.count(f"self.{name}(") == 1
         assert "return " not in inspect.getsource(getattr(Node, name))
+    assert "utils.get_dashboard_dependency_error() is not None" in inspect.getsource(
+        services.start_raylet
+    )
     assert issubclass(services.ConsolePopen, subprocess.Popen)
     assert inspect.getsource(worker).count("utils.set_sigterm_handler(") >= 2
     assert "= ConsolePopen(" in inspect.getsource(services.start_ray_process)
