@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 from pathlib import Path
 
 import psutil
@@ -36,7 +37,7 @@ def available_bytes(device: torch.device) -> int:
 
 
 class PeakMemory:
-    """Counts from its making on.
+    """Counts from its making on, without what the process used before and has freed.
 
     Where the kernel does not let the peak be reset, the process's peak since its start is given:
     an upper bound.
@@ -44,6 +45,8 @@ class PeakMemory:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        with contextlib.suppress(AttributeError):  # of a libc without it
+            ctypes.CDLL(None).malloc_trim(0)  # malloc_trim(3): freed memory goes to the kernel
         self.start_bytes: int = psutil.Process().memory_info().rss
         """Resident bytes at the beginning."""
         with contextlib.suppress(OSError):

@@ -81,7 +81,6 @@ def execute(
     gc.freeze()
     parts: dict[str, float] = defaultdict(float)
     set_torch(plan)
-    memory = PeakMemory(world.device)
     transport = Transport(world.device.type == "cuda" and world.size > 1)
     strategy = make_strategy(plan.spec.strategy, plan.spec.measure.profile == "torch")
     with _timed(parts, "join"):
@@ -92,6 +91,7 @@ def execute(
         facts = environment(commits=world.rank == 0)
         with _timed(parts, "gate"):
             verdict = gate.check(plan, world, strategy, facts)
+        memory = PeakMemory(world.device)  # not of the gate, whose verdict may come from a cache
         if verdict.passed:
             with _timed(parts, "data"):  # and the model
                 loop = TrainingLoop(plan, world, strategy)
