@@ -1,8 +1,8 @@
 """Predictions of runs that a calibration has not seen, beside their measurements. Writes
 results/prediction.md, and prints it.
 
-    raysuite run experiments/calibration.yaml                       (once or several times)
-    raysuite run experiments/calibration.yaml --scale held-out      (once or several times)
+    raysuite run experiments/calibration.yaml repeats=2
+    raysuite run experiments/calibration.yaml --scale held-out repeats=2
     python benchmarks/prediction.py --calibrated RESULTS... --held-out RESULTS...
 
 Compared with three models that have the calibration's runs of one process too: ideal-linear, whose
@@ -13,6 +13,8 @@ equation 1, with latency and bandwidth fitted to each strategy.
 from __future__ import annotations
 
 import argparse
+import itertools
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -31,6 +33,7 @@ from raysuite.perf.prediction import predict
 from raysuite.records import Results, results_figures
 from raysuite.records.names import Plan, variant_key
 from raysuite.records.predicted import RunPredicted
+from raysuite.records.statistics import t_quantile
 
 Guess = Callable[[Plan], float]
 """Seconds of a step."""
@@ -112,28 +115,68 @@ def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in [header, ["---"] * len(header), *lines])
 
 
-def ranking(plans: Sequence[Plan], measured: Sequence[float], guessed: Sequence[float]) -> str:
+def middle(values: Sequence[float]) -> tuple[float, float]:
+    """The ends of the 95 % interval of a mean; infinite of one value."""
+    if len(values) < 2:
+        return -math.inf, math.inf
+    reach = t_quantile(0.975, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+    mean = statistics.mean(values)
+    return mean - reach, mean + reach
+
+
+def told_apart(
+    guessed: Sequence[float], paces: Sequence[Sequence[float]]
+) -> tuple[float | None, float]:
+    """Of the pairs whose measured 95 % intervals do not meet: Goodman and Kruskal's gamma of the
+    guessed order (1954, J. Am. Stat. Assoc. 49:732), which is Kendall's tau where no pair is left
+    out, and their part of all pairs. A pair that is guessed to be equal is half right."""
+    ends = [middle(each) for each in paces]
+    right = pairs = 0.0
+    for a, b in itertools.combinations(range(len(paces)), 2):
+        if ends[a][1] < ends[b][0] or ends[b][1] < ends[a][0]:
+            sign = (guessed[a] - guessed[b]) * (ends[a][0] - ends[b][0])
+            right += 1 if sign > 0 else 0.5 if sign == 0 else 0
+            pairs += 1
+    every = math.comb(len(paces), 2)
+    return (2 * right / pairs - 1 if pairs else None), pairs / every
+
+
+def ranking(
+    plans: Sequence[Plan],
+    measured: Sequence[float],
+    guessed: Sequence[float],
+    paces: Sequence[Sequence[float]],
+) -> str:
     """Of each network, batch and cut: what is lost by the choice, and how alike the orders are."""
     groups: dict[tuple[str, int, int], list[int]] = {}
     for place, plan in enumerate(plans):
         key = (work_name(plan), plan["global_batch"], plan["accumulate"])
         groups.setdefault(key, []).append(place)
-    lines, regrets, taus = [], [], []
+    lines, regrets, taus, sures, shares = [], [], [], [], []
     for (work, batch, cut), places in groups.items():
         chosen = min(places, key=lambda place: guessed[place])
         best = min(places, key=lambda place: measured[place])
         regrets.append(measured[chosen] / measured[best] - 1)
-        own = kendalltau([guessed[n] for n in places], [measured[n] for n in places]).statistic
-        taus.append(float(own))
+        own = [guessed[n] for n in places]
+        taus.append(float(kendalltau(own, [measured[n] for n in places]).statistic))
+        sure, share = told_apart(own, [paces[n] for n in places])
+        sures += [] if sure is None else [sure]
+        shares.append(share)
         names = [f"{strategy_kind(plans[n])} x {plans[n]['workers']}" for n in (chosen, best)]
-        lines.append((work, str(batch), str(cut), *names, f"{regrets[-1]:.1%}", f"{taus[-1]:.2f}"))
+        last = "" if sure is None else f"{sure:.2f} ({share:.0%})"
+        lines.append(
+            (work, str(batch), str(cut), *names, f"{regrets[-1]:.1%}", f"{taus[-1]:.2f}", last)
+        )
     header = ["Network", "Batch", "Micro-batches", "Recommended", "Fastest", "Regret", "Tau"]
+    sure = f"median {statistics.median(sures):.2f}, smallest {min(sures):.2f}" if sures else "none"
     return "\n\n".join(
         [
             f"Regret (time lost by the recommended one): median {statistics.median(regrets):.1%}, "
-            f"largest {max(regrets):.1%}. Kendall's tau of the orders: median "
-            f"{statistics.median(taus):.2f}, smallest {min(taus):.2f}.",
-            markdown(header, lines),
+            f"largest {max(regrets):.1%}. Kendall's tau-b of the orders: median "
+            f"{statistics.median(taus):.2f}, smallest {min(taus):.2f}; of the pairs whose measured "
+            f"95 % intervals over epochs do not meet ({statistics.mean(shares):.0%} of all): "
+            f"{sure}.",
+            markdown([*header, "Of pairs that differ"], lines),
         ]
     )
 
@@ -175,7 +218,7 @@ def main() -> None:
     if apart:
         lines.append(line("(repeats about their mean)", apart))
     paces = [
-        [epoch.steady_seconds / epoch.steady_images for epoch in one.run.epochs]
+        [epoch.steady_seconds / epoch.steady_images for epoch in one.quiet]
         for group in groups
         for one in group
     ]
@@ -192,7 +235,7 @@ def main() -> None:
     parts = [
         "# Predictions of runs that were not seen",
         f"Written by `benchmarks/prediction.py`. {machine.get('model', 'CPU')}, "
-        f"{machine.get('logical_cores', '?')} cores, shared with other programs; calibrated with "
+        f"{machine.get('logical_cores', '?')} cores; calibrated with "
         f"{len(seen)} runs, {len(groups)} other variants with {len(every)} runs predicted."
         + (f" {asked.note}" if asked.note else ""),
         "## Throughput",
@@ -206,7 +249,13 @@ def main() -> None:
         "The candidates of one network, batch and cut into micro-batches are ranked by their "
         "predicted epoch.",
         ranking(
-            plans, measured, [each.epoch_seconds.value for each in predicted if each.epoch_seconds]
+            plans,
+            measured,
+            [each.epoch_seconds.value for each in predicted if each.epoch_seconds],
+            [
+                [epoch.steady_seconds / epoch.steady_images for one in group for epoch in one.quiet]
+                for group in groups
+            ],
         ),
         "## Every variant",
         markdown(

@@ -19,6 +19,7 @@ from raysuite.records import (
     run_figures,
 )
 from raysuite.records.names import Plan
+from raysuite.records.power import PowerUse
 from raysuite.spec import parse_document
 from tests.fake_results import verdict
 
@@ -61,8 +62,24 @@ def seconds(plan: Plan) -> float:
     return sum(TRUTH.get(term, 0.0) * n for term, n in epoch_terms(plan, WORK, 2).items())
 
 
-def measured(plan: Plan, noise: float = 0.0) -> RunFigures:
-    return run_figures(plan, records(plan, noise))
+def measured(plan: Plan, noise: float = 0.0, joules: float | None = None) -> RunFigures:
+    """The figures of a run, with what its host drew in an epoch."""
+    made = records(plan, noise)
+    count = int(plan["workers"])
+    power = PowerUse(
+        devices=[""] * count,
+        device_joules=[None] * count,
+        device_busy=[None] * count,
+        hosts=["host"] * count,
+        host_joules=[joules] * count,
+    )
+    return run_figures(
+        plan,
+        [
+            each.model_copy(update={"power": power}) if each.kind == "epoch_finished" else each
+            for each in made
+        ],
+    )
 
 
 def write(folder: Path, batches: str) -> Results:

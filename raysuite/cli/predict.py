@@ -48,7 +48,8 @@ def calibrate(
 ) -> None:
     """Fit the costs of this machine to measured runs, and state their errors.
 
-    Runs that failed, or that the gate caught, do not count; runs of pipelines do not either.
+    Runs that failed, or that the gate caught, do not count. Pipelines are simulated with the costs
+    of the other runs, and compared.
 
     \b
     Examples:
@@ -56,6 +57,7 @@ def calibrate(
       raysuite calibrate results/calibration --out this-machine.yaml
       raysuite calibrate results/calibration results/quickstart --out this-machine.yaml
     """
+    from raysuite.cli.simulate import pipeline_seconds
     from raysuite.perf.calibration import calibrate as fitted
     from raysuite.records import Results, results_figures
 
@@ -63,6 +65,7 @@ def calibrate(
     runs = [run for each in opened for run in results_figures(each)]
     names = [str(folder) for folder in results]
     found = fitted(runs, names, workers_per_node, most_other_cores)
+    found = found.with_pipelines(runs, pipeline_seconds)
     found.write(out)
     if as_json:
         print_text(found.model_dump_json(indent=2))
@@ -75,6 +78,11 @@ def calibrate(
         print_text(
             f"repeats differ from their mean by {found.repeats.median:.1%} in the median, "
             f"{found.repeats.p90:.1%} in the 90th percentile"
+        )
+    if found.pipelines is not None:
+        print_text(
+            f"{found.pipelines.runs} pipelines took {found.pipelines.factor:.2f} of the time that "
+            f"they are simulated to take; error {found.pipelines.errors.median:.1%} (median)"
         )
     print_text(str(out))
 
@@ -116,6 +124,7 @@ def predict(
       raysuite predict my_experiment.yaml training.global_batch=128 --json
       raysuite predict results/quickstart && raysuite report results/quickstart
     """
+    from raysuite.cli.simulate import pipeline_seconds
     from raysuite.perf.calibration import Calibration
     from raysuite.perf.prediction import predict as predicted
     from raysuite.records import Results, results_figures
@@ -127,7 +136,7 @@ def predict(
         results = Results.open(spec)
     else:
         results = _planned(spec, overrides or [], scale, gpus, root)
-    predictions = predicted(results.plans(), found, str(calibration))
+    predictions = predicted(results.plans(), found, str(calibration), pipeline_seconds)
     results.write_predictions(predictions)
     if as_json:
         print_text(json.dumps([each.model_dump(mode="json") for each in predictions], indent=2))

@@ -6,7 +6,7 @@ import copy
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 import yaml
@@ -46,6 +46,13 @@ def recommend(
     memory_gib: Annotated[
         float | None, typer.Option(min=0, help="Leave out what may need more for a worker.")
     ] = None,
+    goal: Annotated[
+        Literal["time", "energy"],
+        typer.Option(help="What is to be least: an epoch's time, or its energy."),
+    ] = "time",
+    node_hours: Annotated[
+        float | None, typer.Option(min=0, help="Leave out runs that may take more of them.")
+    ] = None,
     out: Annotated[
         Path, typer.Option(metavar="FILE", help="Where the spec of the best one goes.")
     ] = Path("recommended.yaml"),
@@ -70,8 +77,10 @@ def recommend(
       raysuite recommend experiments/quickstart.yaml --calibration this-machine.yaml
       raysuite recommend my_experiment.yaml --workers 1,2 --batches 64,128,256 --accumulate 1,2
       raysuite recommend my_experiment.yaml --least-efficiency 0.6 --probe probe.yaml
+      raysuite recommend my_experiment.yaml --workers 1,2 --goal energy --node-hours 20
       raysuite run recommended.yaml
     """
+    from raysuite.cli.simulate import pipeline_seconds
     from raysuite.perf.calibration import Calibration
     from raysuite.perf.prediction import predict
     from raysuite.perf.recommendation import choices, rank
@@ -86,13 +95,14 @@ def recommend(
     )
     made = [(keys, plan) for keys in wanted if (plan := _plan(document, keys, gpus)) is not None]
     plans = [plan.model_dump(mode="json") for _, plan in made]
-    predicted = predict(plans, found, str(calibration))
+    predicted = predict(plans, found, str(calibration), pipeline_seconds)
     limit = float("inf") if memory_gib is None else memory_gib * GIB
-    ranked = rank(plans, predicted, least_efficiency, limit)
+    hours = float("inf") if node_hours is None else node_hours
+    ranked = rank(plans, predicted, least_efficiency, limit, hours, found.workers_per_node, goal)
     unseen = sorted({each.message for each in predicted if each.message})
     if not ranked:
         raise UserError(
-            "no candidate can be predicted within these limits"
+            f"no candidate's {goal} can be predicted within these limits"
             + "".join(f"\n  {message}" for message in unseen)
         )
     _write(out, document, _keys(ranked[0], made), "recommended")
@@ -208,13 +218,14 @@ def _print(shown: Sequence[Choice], count: int, tied: Sequence[Choice]) -> None:
     sheet = Sheet(
         name="recommended",
         title="",
-        header=("Candidate", "Images/s", "Epoch", "Efficiency", "Memory", "Remarks"),
+        header=("Candidate", "Images/s", "Epoch", "Efficiency", "Energy, J", "Memory", "Remarks"),
         cells=tuple(
             (
                 _name(each),
                 interval(each.predicted.throughput),
                 interval(each.epoch, text.seconds),
                 text.NONE if each.efficiency is None else text.number(each.efficiency),
+                interval(each.predicted.joules),
                 interval(each.predicted.memory_bytes, text.size),
                 "; ".join(
                     ["tied with the best"] * (each.tied and len(tied) > 1)
@@ -223,7 +234,8 @@ def _print(shown: Sequence[Choice], count: int, tied: Sequence[Choice]) -> None:
             )
             for each in shown
         ),
-        numbers=frozenset(("Images/s", "Epoch", "Efficiency", "Memory")),
+        numbers=frozenset(("Images/s", "Epoch", "Efficiency", "Energy, J", "Memory")),
     )
-    stdout().print(terminal_sheet(sheet))
+    without = set() if any(each.predicted.joules for each in shown) else {"Energy, J"}
+    stdout().print(terminal_sheet(sheet, without=without))
     print_text(f"- {count} candidates; predicted with 90 % intervals, not measured")

@@ -6,6 +6,9 @@ import json
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -179,9 +182,11 @@ def measured_network(plan: RunPlan, calibration: Calibration | None) -> Network:
     from raysuite.perf.costs import strategy_kind
     from raysuite.perf.simulator import Link, Network
 
-    data = plan.model_dump(mode="json")
-    kind = strategy_kind(data) if plan.schedule is None else "ddp"
     costs = {} if calibration is None else calibration.seconds.costs
+    kind = strategy_kind(plan.model_dump(mode="json"))
+    if plan.schedule is not None:  # transfers have the costs of gradients
+        sent = [term.partition("/")[2] for term in costs if term[:5] == "byte/"]
+        kind = "ddp" if "ddp" in sent else next(iter(sent), kind)
     byte, message = costs.get(f"byte/{kind}"), costs.get(f"message/{kind}", 0.0)
     nodes = 1 if calibration is None else calibration.workers_per_node
     if plan.workers == 1 or (byte and plan.workers <= nodes):
@@ -196,83 +201,125 @@ def measured_network(plan: RunPlan, calibration: Calibration | None) -> Network:
     )
 
 
+def pipeline_seconds(plan: dict[str, Any], calibration: Calibration) -> float:
+    """Of one simulated step of a pipeline, by the costs of other runs."""
+    from raysuite.plan import RunPlan
+
+    run = RunPlan.model_validate(plan)
+    return step_of(run, calibration, None, measured_network(run, calibration)).seconds
+
+
 def step_of(
     plan: RunPlan,
     calibration: Calibration | None,
     rate: float | None,
     network: Network,
-    jitter: float,
-    straggler: float,
+    jitter: float = 0.0,
+    straggler: float = 1.0,
 ) -> Step:
+    """One step of a plan, as fast as a calibration has it, or as a worker alone at `rate`."""
     from raysuite.perf.costs import strategy_kind, work_name
-    from raysuite.perf.prediction import FORWARD_SHARE
     from raysuite.perf.simulator import Crowd, Sharing, Step, data_parallel, pipeline_step
 
-    data, update, extra = plan.model_dump(mode="json"), 0.0, 0.0
-    strategy = data["spec"]["strategy"]
+    data, update, pace = plan.model_dump(mode="json"), 0.0, partial(_pace, plan.workers, 0.0)
     if calibration is not None:
         work, kind, costs = work_name(data), strategy_kind(data), calibration.seconds.costs
         if f"image/{work}" not in costs:
             raise UserError(f"no run of the calibration had {work}; measure it, or give its rate")
-        beside = min(plan.workers, calibration.workers_per_node)
-        image = costs[f"image/{work}"] + costs.get(f"neighbour/{work}", 0.0) * (beside - 1) / beside
-        image += costs.get(f"load/{plan.spec.loader.name}", 0.0)
-        extra = costs[f"pass/{work}"]
+        alone = plan.micro_batch * costs[f"image/{work}"] + costs[f"pass/{work}"]
+        alone += plan.micro_batch * costs.get(f"load/{plan.spec.loader.name}", 0.0)
+        near = plan.micro_batch * costs.get(f"neighbour/{work}", 0.0)
+        neighbours = min(plan.workers, calibration.workers_per_node)
+        together = alone + near * (neighbours - 1) / neighbours
+        if plan.workers > 1:
+            flops = calibration.works[work].forward_flops or 0
+            together += plan.micro_batch * flops * costs.get(f"beside/{kind}", 0.0)
+            together += costs.get(f"hook/{kind}", 0.0)
         update = costs[f"update/{work}"] + costs.get(f"step/{kind}", 0.0)
         update += 4 * calibration.works[work].parameters * costs.get(f"copy/{kind}", 0.0)
+        if plan.device == "cpu":
+            processors = calibration.processors // plan.spec.resources.cpus_per_worker
+            pace = partial(_pace, max(1, processors), near / alone)
     else:
         assert rate is not None
-        image = 1 / rate
-    seconds = image * plan.micro_batch + extra
-    layers = _layers(plan, seconds, FORWARD_SHARE)
+        alone = together = plan.micro_batch / rate
     if plan.schedule is not None:
-        return pipeline_step(layers, plan.schedule, network, plan.replicas, update / len(layers))
+        stages = _layers(plan, alone, calibration)
+        each = update / len(stages)
+        return pipeline_step(stages, plan.schedule, network, plan.replicas, each, pace)
+    layers = _layers(plan, together, calibration)
     if straggler > 1 and plan.workers > 1:
         crowds: Sequence[Crowd] = [Crowd(plan.workers - 1), Crowd(1, straggler)]
     else:
         crowds = [Crowd(plan.workers, straggler)]
-    sharing = Sharing.of(strategy)
+    sharing = Sharing.of(data["spec"]["strategy"])
     if calibration is not None and plan.device == "cpu" and network.source == "calibration":
         # what was measured is what is left beside the passes, which share the processors
-        from dataclasses import replace
-
         sharing = replace(sharing, overlap=False)
     tasks = data_parallel(layers, crowds, network, sharing, plan.accumulate, update, jitter)
     return Step.of(tasks)
 
 
+def _pace(processors: int, near: float, workers: int) -> float:
+    """Of each of some workers that compute at once: they share the processors, and those that do
+    compute at a time slow each other by `near` (n - 1) / n."""
+    busy = min(workers, processors)
+    return busy / workers / (1 + near * (busy - 1) / busy)
+
+
 def stages_of(plan: RunPlan) -> list[Layer]:
     """The stages of a pipeline, whose passes take a second together."""
+    return _layers(plan, 1.0, None)
+
+
+_COUNTED: dict[str, tuple[list[LayerCost], Sequence[Any], list[int]]] = {}
+
+
+def _layers(plan: RunPlan, seconds: float, calibration: Calibration | None) -> list[Layer]:
+    """The network's layers, or a pipeline's stages, which share a pass's time by their FLOPs; or
+    stages by the times of their blocks, where the calibration has a pipeline that measured them."""
+    from raysuite.perf.costs import work_name
     from raysuite.perf.prediction import FORWARD_SHARE
-
-    return _layers(plan, 1.0, FORWARD_SHARE)
-
-
-_LAYERS: dict[str, tuple[list[LayerCost], list[int]]] = {}
-
-
-def _layers(plan: RunPlan, seconds: float, forward: float) -> list[Layer]:
-    """The network's layers, or a pipeline's stages, which share a pass's time by their FLOPs."""
     from raysuite.perf.simulator import Layer
 
-    key = json.dumps([plan.spec.model.model_dump(), str(plan.dataset), _cut(plan)])
-    if key not in _LAYERS:
-        _LAYERS[key] = _counted(plan)
-    counted, ends = _LAYERS[key]
+    key = json.dumps([plan.spec.model.model_dump(), str(plan.dataset), plan.schedule is None])
+    if key not in _COUNTED:
+        _COUNTED[key] = _counted(plan)
+    counted, blocks, ends = _COUNTED[key]
     whole = sum(each.forward_flops for each in counted) or 1
     layers = [
         Layer(
             each.name,
-            seconds * forward * each.forward_flops / whole,
-            seconds * (1 - forward) * each.forward_flops / whole,
+            seconds * FORWARD_SHARE * each.forward_flops / whole,
+            seconds * (1 - FORWARD_SHARE) * each.forward_flops / whole,
             each.parameters * 4.0,
             each.output_bytes * float(plan.micro_batch),
         )
         for each in counted
     ]
-    if not ends:
+    if plan.schedule is None:
         return layers
-    begins = [0, *ends[:-1]]
+    from raysuite.parallel.pipeline.partition import BlockCosts, stage_sizes
+
+    joined = _joined(layers, ends)
+    timed = calibration.blocks.get(work_name(plan.model_dump(mode="json"))) if calibration else None
+    if timed is not None and len(timed) == len(joined):
+        took = sum(map(sum, timed))
+        joined = [
+            replace(each, forward_s=seconds * forward / took, backward_s=seconds * backward / took)
+            for each, (forward, backward) in zip(joined, timed, strict=True)
+        ]
+    costs = [
+        BlockCosts(int(each.gradient_bytes), each.forward_s, each.backward_s) for each in joined
+    ]
+    sizes = stage_sizes(plan.spec.strategy, blocks, costs)  # type: ignore[arg-type]
+    return _joined(joined, list(accumulate(sizes)))
+
+
+def _joined(layers: Sequence[Layer], ends: Sequence[int]) -> list[Layer]:
+    """One layer of those up to each end."""
+    from raysuite.perf.simulator import Layer
+
     return [
         Layer(
             f"stage {number}",
@@ -281,17 +328,12 @@ def _layers(plan: RunPlan, seconds: float, forward: float) -> list[Layer]:
             sum(each.gradient_bytes for each in layers[begin:end]),
             layers[end - 1].output_bytes,
         )
-        for number, (begin, end) in enumerate(zip(begins, ends, strict=True))
+        for number, (begin, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True))
     ]
 
 
-def _cut(plan: RunPlan) -> Any:
-    strategy = plan.spec.strategy.model_dump()
-    return [strategy.get("stages"), strategy.get("partition")]
-
-
-def _counted(plan: RunPlan) -> tuple[list[LayerCost], list[int]]:
-    """The layers, and behind which of them each stage ends; no ends without stages."""
+def _counted(plan: RunPlan) -> tuple[list[LayerCost], Sequence[Any], list[int]]:
+    """The layers; of a pipeline its blocks, and how many layers come before the end of each."""
     import torch
 
     from raysuite.models import build
@@ -301,19 +343,17 @@ def _counted(plan: RunPlan) -> tuple[list[LayerCost], list[int]]:
         model = build(plan.spec.model, plan.dataset)
     counted = layer_costs(model, plan.dataset)
     if plan.schedule is None:
-        return counted, []
+        return counted, (), []
     from raysuite.parallel.pipeline.blocks import blocks_of
-    from raysuite.parallel.pipeline.partition import stage_sizes
 
     blocks = blocks_of(model)
     names = {id(module): name for name, module in model.named_modules()}
     places = {each.name: place for place, each in enumerate(counted)}
-    ends, first = [], 0
-    for size in stage_sizes(plan.spec.strategy, blocks):  # type: ignore[arg-type]
-        first += size
-        held = [names.get(id(module), "") for block in blocks[:first] for module in block.modules]
-        ends.append(max(places[name] for name in held if name in places) + 1)
-    return counted, ends
+    ends = [0]
+    for block in blocks:
+        held = [places.get(names.get(id(module), ""), -1) + 1 for module in block.modules]
+        ends.append(max([ends[-1], *held]))
+    return counted, blocks, ends[1:]
 
 
 def _with_failures(

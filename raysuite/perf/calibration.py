@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from raysuite import __version__
 from raysuite.errors import UserError
-from raysuite.perf.costs import Work, epoch_terms, memory_terms, strategy_kind, work_name
-from raysuite.records import RunFigures, RunFinished
+from raysuite.perf.costs import (
+    Work,
+    epoch_terms,
+    joules_terms,
+    memory_terms,
+    strategy_kind,
+    work_name,
+)
+from raysuite.records import EpochFinished, RunFigures, RunFinished
 from raysuite.records.names import Plan, loader_name, run_name
 from raysuite.records.predicted import Interval
 from raysuite.records.statistics import t_quantile
@@ -76,9 +84,13 @@ class Model(_Part):
     """Of runs whose batch size was left out of the fit."""
     residuals: tuple[Residual, ...] = ()
 
+    def parts(self, terms: Mapping[str, float]) -> dict[str, float]:
+        """By term; 0 of one that the calibration lacks, as an older version's does."""
+        return {term: self.costs.get(term, 0.0) * amount for term, amount in terms.items()}
+
     def value(self, terms: Mapping[str, float]) -> float:
-        """Raises KeyError for a term that the calibration has not seen."""
-        return sum(self.costs[term] * amount for term, amount in terms.items())
+        """Their sum."""
+        return sum(self.parts(terms).values())
 
     def relative_half_width(self, terms: Mapping[str, float]) -> float:
         """Of the prediction interval at LEVEL, on the logarithm: the spread of runs, and that of
@@ -107,6 +119,38 @@ class Range(_Part):
         return f"{self.low:g} to {self.high:g}"
 
 
+class Simulated(_Part):
+    """Measured steps of pipelines against simulated ones, which have the costs of other runs."""
+
+    runs: int
+    factor: float
+    """Geometric mean of measured over simulated."""
+    sigma: float
+    """Standard deviation of its logarithm, over runs."""
+    errors: Errors
+    """Of simulations, without the factor."""
+
+    @classmethod
+    def of(cls, ratios: Sequence[float]) -> Simulated | None:
+        """Of measured over simulated seconds; None where they are too few for a spread."""
+        logs = [math.log(each) for each in ratios]
+        if len(logs) < _LEAST_RUNS:
+            return None
+        return cls(
+            runs=len(logs),
+            factor=math.exp(statistics.mean(logs)),
+            sigma=statistics.stdev(logs),
+            errors=Errors.of(1 / each - 1 for each in ratios),
+        )
+
+    def interval(self, seconds: float) -> Interval:
+        """Of a pipeline that is simulated to take so long."""
+        width = float(t_quantile((1 + LEVEL) / 2, self.runs - 1)) * self.sigma
+        reach = math.exp(width * math.sqrt(1 + 1 / self.runs))
+        value = seconds * self.factor
+        return Interval(value, value / reach, value * reach)
+
+
 class Calibration(_Part):
     """What `raysuite calibrate` finds of one machine."""
 
@@ -124,18 +168,50 @@ class Calibration(_Part):
     """Of an epoch."""
     bytes: Model | None
     """Peak of the worker's memory that has most; None where no run finished."""
+    joules: Model | None = None
+    """Of an epoch, of devices and hosts; None where the energy of some runs was not measured."""
     start: Interval
     """Seconds of a run beside training and validation: median, 5th and 95th percentile."""
     repeats: Errors | None = None
     """Of runs against the mean of their repeats: what no prediction can do better than."""
+    blocks: dict[str, tuple[tuple[float, float], ...]] = Field(default_factory=dict)
+    """Network -> (forward, backward) seconds of each of its blocks, by a pipeline that measured
+    them (`balance: time`)."""
+    pipelines: Simulated | None = None
+    """None where the calibration has too few of them: pipelines are not predicted then."""
+
+    @property
+    def processors(self) -> int:
+        """Of a node."""
+        return int(self.machine.get("cpu", {}).get("logical_cores") or self.workers_per_node)
+
+    def with_pipelines(
+        self, runs: Iterable[RunFigures], simulated: Callable[[Plan, Calibration], float]
+    ) -> Calibration:
+        """With the errors of the seconds that a step of each pipeline among `runs` is simulated to
+        take, where several workers of another strategy show what is sent in a second."""
+        known = any(term.startswith("byte/") for term in self.seconds.costs)
+        ratios = [
+            run.plan["global_batch"] / run.throughput / simulated(run.plan, self)
+            for run in runs
+            if known
+            and run.status == "finished"
+            and run.throughput is not None
+            and run.plan["spec"]["strategy"].get("stages")
+            and work_name(run.plan) in self.works
+        ]
+        return self.model_copy(update={"pipelines": Simulated.of(ratios)})
 
     def unseen(self, plan: Plan) -> list[str]:
         """Why nothing can be predicted of a plan: what no run of the calibration had."""
         known = {term.partition("/")[2] for term in self.seconds.costs}
         wanted = [work_name(plan), loader_name(plan)]
-        if plan["spec"]["strategy"]["name"] != "single":
+        strategy = plan["spec"]["strategy"]
+        if strategy["name"] != "single" and not strategy.get("stages"):
             wanted.append(strategy_kind(plan))
-        return [each for each in wanted if each not in known]
+        missing = [each for each in wanted if each not in known]
+        few = strategy.get("stages") and self.pipelines is None
+        return [*missing, f"{_LEAST_RUNS} pipelines"] if few else missing
 
     def outside(self, plan: Plan) -> list[str]:
         """In which quantities a plan is outside of what was measured."""
@@ -189,8 +265,16 @@ class Observed:
 
     run: RunFigures
     work: Work
-    seconds: float
-    """Of an epoch of steady steps."""
+    quiet: tuple[EpochFinished, ...]
+    """The epochs that count."""
+
+    @property
+    def seconds(self) -> float:
+        """Of an epoch of steady steps."""
+        pace = sum(each.steady_seconds for each in self.quiet) / sum(
+            each.steady_images for each in self.quiet
+        )
+        return pace * float(self.run.plan["dataset"]["train_samples"])
 
 
 def observed(runs: Iterable[RunFigures], most_other_cores: float = math.inf) -> list[Observed]:
@@ -209,16 +293,13 @@ def observed(runs: Iterable[RunFigures], most_other_cores: float = math.inf) -> 
         if counted is None or counted.parameters is None:
             continue
         work = Work(counted.parameters, counted.gradient_bytes or 0, counted.forward_flops)
-        quiet = [
+        quiet = tuple(
             epoch
             for epoch in run.epochs
             if epoch.steady_images and max(epoch.other_cores, default=0.0) <= most_other_cores
-        ]
+        )
         if quiet:
-            pace = sum(each.steady_seconds for each in quiet) / sum(
-                each.steady_images for each in quiet
-            )
-            found.append(Observed(run, work, pace * run.plan["dataset"]["train_samples"]))
+            found.append(Observed(run, work, quiet))
     return found
 
 
@@ -277,9 +358,33 @@ def calibrate(
         )
         if len(finished) >= _LEAST_RUNS
         else None,
+        joules=_fit_joules(seen, beside, sizes, names),
         start=_middle(rests),
         repeats=_repeats(seen),
+        blocks={
+            work_name(run.plan): tuple(run.stages.block_seconds)
+            for run in runs
+            if run.stages is not None and run.stages.block_seconds
+        },
     )
+
+
+def _fit_joules(
+    seen: Sequence[Observed], beside: int, sizes: Sequence[str], names: Sequence[str]
+) -> Model | None:
+    """Of what every run has: devices, hosts, or both."""
+    costs = [each.run.costs for each in seen]
+    kinds = (
+        [each.device_joules if each else None for each in costs],
+        [each.host_joules if each else None for each in costs],
+    )
+    known = [[each for each in kind if each] for kind in kinds if all(kind)]
+    if not known:
+        return None
+    images = [each.run.plan["dataset"]["train_samples"] for each in seen]
+    whole = [n * sum(each) for n, each in zip(images, zip(*known, strict=True), strict=True)]
+    rows = [joules_terms(each.run.plan, each.seconds, beside) for each in seen]
+    return fit(rows, whole, sizes, names)
 
 
 def _middle(values: Sequence[float]) -> Interval:

@@ -29,6 +29,8 @@ KINDS = {
     "update": "overhead",
     "step": "overhead",
     "copy": "overhead",
+    "hook": "communication",
+    "beside": "communication",
     "message": "communication",
     "byte": "communication",
     "load": "loader",
@@ -87,7 +89,9 @@ def epoch_terms(plan: Plan, work: Work, workers_per_node: int | None = None) -> 
     A ring all-reduce of n bytes over W workers passes 2 (W - 1) messages and sends 2 (W - 1) / W n
     bytes from each (Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters
     of workstations", J. Parallel Distrib. Comput. 69:117). Workers of one node share its memory and
-    caches: a neighbour's cost grows with (n - 1) / n for n of them.
+    caches: a neighbour's cost grows with (n - 1) / n for n of them. Beside the ring, several
+    workers agree in each pass on which gradients are ready (Sergeev and Del Balso 2018,
+    arXiv:1802.05799, section 4), and what they exchange during a pass slows its computation.
     """
     workers, samples = int(plan["workers"]), int(plan["dataset"]["train_samples"])
     steps, passes = int(plan["steps_per_epoch"]), int(plan["accumulate"])
@@ -107,6 +111,9 @@ def epoch_terms(plan: Plan, work: Work, workers_per_node: int | None = None) -> 
         return terms
     terms |= {f"step/{kind}": steps, f"copy/{kind}": steps * work.parameters * 4.0}
     traffic = step_traffic(plan, work.parameters, work.gradient_bytes)
+    if workers > 1:
+        terms[f"hook/{kind}"] = steps * passes
+        terms[f"beside/{kind}"] = images * (work.forward_flops or 0)
     if workers > 1 and traffic is not None:
         buffers = math.ceil(traffic.total / fused_bytes(plan))
         terms[f"message/{kind}"] = steps * 2.0 * (workers - 1) * buffers
@@ -125,6 +132,13 @@ def memory_terms(plan: Plan, work: Work) -> dict[str, float]:
         f"weights/{kind}, {workers}": work.parameters * 4.0,
         f"network/{name}": 1.0,
     }
+
+
+def joules_terms(plan: Plan, seconds: float, workers_per_node: int) -> dict[str, float]:
+    """Quantities of the energy of so many seconds, by term: a node draws power, and a worker."""
+    workers = int(plan["workers"])
+    nodes = math.ceil(workers / workers_per_node)
+    return {"node/all": nodes * seconds, f"worker/{plan['device']}": workers * seconds}
 
 
 def replicas(plan: Plan) -> int:

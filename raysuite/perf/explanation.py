@@ -148,10 +148,9 @@ def _by_model(run: RunFigures, calibration: Calibration, profiled: bool) -> dict
     """Shares of the time that was measured, by what each part should take."""
     work = calibration.works[work_name(run.plan)]
     terms = epoch_terms(run.plan, work, calibration.workers_per_node)
-    costs = calibration.seconds.costs
     images = float(run.plan["dataset"]["train_samples"])
     measured = images / (run.throughput or math.nan)
-    kinds = by_kind({term: costs[term] * amount for term, amount in terms.items()})
+    kinds = by_kind(calibration.seconds.parts(terms))
     found: dict[Term, float] = {"overhead of a step": kinds.get("overhead", 0.0) / measured}
     if not profiled and run.workers > 1:
         found["exposed communication"] = kinds.get("communication", 0.0) / measured

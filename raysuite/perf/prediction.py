@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from raysuite.perf.calibration import LEVEL, Calibration, Model
-from raysuite.perf.costs import by_kind, epoch_terms, memory_terms, replicas, work_name
+from raysuite.perf.costs import (
+    by_kind,
+    epoch_terms,
+    joules_terms,
+    memory_terms,
+    replicas,
+    work_name,
+)
 from raysuite.records.names import Plan, run_name, series_key
 from raysuite.records.predicted import Interval, RunPredicted
 
@@ -15,13 +22,19 @@ FORWARD_SHARE = 1 / 3
 arXiv:2001.08361, section 2.1)."""
 
 
-def predict(plans: Sequence[Plan], calibration: Calibration, name: str) -> list[RunPredicted]:
-    """One prediction a plan, in their order; `name` is that of the calibration's file.
+StepSeconds = Callable[[Plan, Calibration], float]
+
+
+def predict(
+    plans: Sequence[Plan], calibration: Calibration, name: str, simulated: StepSeconds | None = None
+) -> list[RunPredicted]:
+    """One prediction a plan, in their order; `name` is that of the calibration's file, `simulated`
+    simulates a pipeline's step.
 
     A plan with a strategy, loader or network that the calibration has not seen has a message in
     the place of figures.
     """
-    found = [_run(plan, calibration, name) for plan in plans]
+    found = [_run(plan, calibration, name, simulated) for plan in plans]
     series: dict[str, list[int]] = {}
     for place, plan in enumerate(plans):
         series.setdefault(f"{series_key(plan)}/{plan['repeat']}", []).append(place)
@@ -33,11 +46,10 @@ def predict(plans: Sequence[Plan], calibration: Calibration, name: str) -> list[
     return found
 
 
-def _run(plan: Plan, calibration: Calibration, name: str) -> RunPredicted:
+def _run(
+    plan: Plan, calibration: Calibration, name: str, simulated: StepSeconds | None
+) -> RunPredicted:
     unseen = calibration.unseen(plan)
-    strategy = plan["spec"]["strategy"]
-    if strategy.get("stages"):
-        unseen = [f"{strategy['name']}: `raysuite simulate` knows its steps"]
     if unseen:
         message = f"no run of the calibration had {', '.join(unseen)}"
         return RunPredicted(run_id=plan["run_id"], calibration=name, message=message)
@@ -48,19 +60,27 @@ def _run(plan: Plan, calibration: Calibration, name: str) -> RunPredicted:
         )
         return RunPredicted(run_id=plan["run_id"], calibration=name, message=message)
     work = calibration.works[work_name(plan)]
-    terms = epoch_terms(plan, work, calibration.workers_per_node)
-    model = calibration.seconds
-    epoch = interval(model, terms)
+    model, shares, memory = calibration.seconds, {}, None
+    if plan["spec"]["strategy"].get("stages"):
+        assert simulated is not None
+        assert calibration.pipelines is not None
+        step = simulated(plan, calibration)
+        epoch = calibration.pipelines.interval(step * plan["steps_per_epoch"])
+    else:
+        terms = epoch_terms(plan, work, calibration.workers_per_node)
+        epoch = interval(model, terms)
+        shares = {k: each / epoch.value for k, each in by_kind(model.parts(terms)).items()}
+        held = memory_terms(plan, work)
+        if calibration.bytes is not None and held.keys() <= calibration.bytes.costs.keys():
+            memory = interval(calibration.bytes, held)
     images, epochs = int(plan["dataset"]["train_samples"]), int(plan["spec"]["training"]["epochs"])
     each = model.costs[f"image/{work_name(plan)}"]
     validation = FORWARD_SHARE * each * plan["dataset"]["val_samples"] / replicas(plan)
-    start = calibration.start
-    memory = None
-    if calibration.bytes is not None:
-        held = memory_terms(plan, work)
-        if held.keys() <= calibration.bytes.costs.keys():
-            memory = interval(calibration.bytes, held)
-    seconds = {term: model.costs[term] * amount for term, amount in terms.items()}
+    start, joules = calibration.start, None
+    if calibration.joules is not None:
+        drawn = joules_terms(plan, epoch.value, calibration.workers_per_node)
+        if drawn.keys() <= calibration.joules.costs.keys():
+            joules = interval(calibration.joules, drawn, math.log(epoch.high / epoch.value))
     return RunPredicted(
         run_id=plan["run_id"],
         calibration=name,
@@ -72,16 +92,17 @@ def _run(plan: Plan, calibration: Calibration, name: str) -> RunPredicted:
             epochs * (epoch.low + validation) + start.low,
             epochs * (epoch.high + validation) + start.high,
         ),
+        joules=joules,
         memory_bytes=memory,
-        shares={kind: part / epoch.value for kind, part in by_kind(seconds).items()},
+        shares=shares,
         outside=tuple(calibration.outside(plan)),
     )
 
 
-def interval(model: Model, terms: dict[str, float]) -> Interval:
-    """Raises KeyError for a term that the calibration has not seen."""
+def interval(model: Model, terms: dict[str, float], width: float = 0.0) -> Interval:
+    """Of a sum of terms, which are themselves known to `width` on the logarithm."""
     value = model.value(terms)
-    reach = math.exp(model.relative_half_width(terms))
+    reach = math.exp(math.hypot(model.relative_half_width(terms), width))
     return Interval(value, value / reach, value * reach)
 
 

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from raysuite.records.names import Plan
 from raysuite.records.predicted import Interval, RunPredicted
@@ -16,9 +16,10 @@ STRATEGIES: tuple[dict[str, Any], ...] = (
     {"name": "ddp"},
     {"name": "horovod"},
     *({"name": "deepspeed", "zero_stage": stage} for stage in range(4)),
+    *({"name": "pipeline", "schedule": schedule} for schedule in ("gpipe", "1f1b")),
 )
-"""Those that compute what one process would; compression, which changes it, is for a person to
-choose."""
+"""Those that compute what one process would; compression and asynchronous pipelines, which change
+it, are for a person to choose. A pipeline has as many stages as workers."""
 
 
 def choices(
@@ -28,13 +29,18 @@ def choices(
     for count, strategy, batch, accumulate in itertools.product(
         workers, STRATEGIES, batches, passes
     ):
-        if strategy["name"] != "single" or count == 1:
-            yield {
-                "strategy": strategy,
-                "resources.workers": count,
-                "training.global_batch": batch,
-                "training.accumulate": accumulate,
-            }
+        if strategy["name"] == "single" and count > 1:
+            continue
+        if strategy["name"] == "pipeline":
+            if count == 1 or accumulate == 1:
+                continue
+            strategy = {**strategy, "stages": count, "micro_batches": accumulate}
+        yield {
+            "strategy": strategy,
+            "resources.workers": count,
+            "training.global_batch": batch,
+            "training.accumulate": accumulate,
+        }
 
 
 @dataclass(frozen=True)
@@ -60,13 +66,20 @@ def rank(
     predicted: Sequence[RunPredicted],
     least_efficiency: float = 0.0,
     most_bytes: float = math.inf,
+    most_node_hours: float = math.inf,
+    workers_per_node: int = 1,
+    goal: Literal["time", "energy"] = "time",
 ) -> list[Choice]:
-    """The candidates that can be predicted and are within the limits, the shortest epoch first, and
-    last what is out of the calibrated range.
+    """The candidates that can be predicted and are within the limits, the shortest epoch or that of
+    the least energy first, and last what is out of the calibrated range.
 
-    One is tied with the best where the best one's prediction interval holds its epoch. A part of
+    One is tied with the best where the best one's prediction interval holds its figure. A part of
     the errors is common to all, so that a tie is rather named than missed.
     """
+
+    def aim(each: RunPredicted) -> Interval | None:
+        return each.joules if goal == "energy" else each.epoch_seconds
+
     pairs = [pair for pair in zip(plans, predicted, strict=True) if pair[1].epoch_seconds]
     alone: dict[int, float] = {}
     for plan, each in pairs:
@@ -74,15 +87,23 @@ def rank(
             batch = int(plan["global_batch"])
             alone[batch] = min(alone.get(batch, math.inf), each.epoch_seconds.value)
     found: list[Choice] = []
-    order = sorted(pairs, key=lambda pair: (bool(pair[1].outside), pair[1].epoch_seconds or ()))
+    best: Interval | None = None
+    order = sorted(pairs, key=lambda pair: (bool(pair[1].outside), aim(pair[1]) or ()))
     for plan, each in order:
+        own = aim(each)
         assert each.epoch_seconds is not None
+        assert each.run_seconds is not None
+        if own is None:
+            continue
+        nodes = math.ceil(int(plan["workers"]) / workers_per_node)
+        if nodes * each.run_seconds.high / 3600 > most_node_hours:
+            continue
         base = alone.get(int(plan["global_batch"]))
         efficiency = base and base / each.epoch_seconds.value / int(plan["workers"])
         if efficiency is not None and efficiency < least_efficiency:
             continue
         if each.memory_bytes is not None and each.memory_bytes.high > most_bytes:
             continue
-        tied = not found or each.epoch_seconds.value <= found[0].epoch.high
-        found.append(Choice(plan, each, efficiency, tied))
+        best = best or own
+        found.append(Choice(plan, each, efficiency, tied=own.value <= best.high))
     return found

@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any, Literal
@@ -143,7 +144,12 @@ class Event:
     end: float
 
 
-def run(tasks: Sequence[Task]) -> list[Event]:
+Pace = Callable[[int], float]
+"""Of how many lanes compute at once -> how much of a second's work each of them does in a second:
+1 with a processor for each, 2 / n for n that share two (processor sharing)."""
+
+
+def run(tasks: Sequence[Task], pace: Pace = lambda _: 1.0) -> list[Event]:
     """The events of `tasks`, in their order. Raises ValueError where lanes wait for each other."""
     waiting = [0] * len(tasks)
     follows: dict[int, list[int]] = defaultdict(list)
@@ -156,18 +162,36 @@ def run(tasks: Sequence[Task]) -> list[Event]:
         waiting[place] = len(before)
         for each in before:
             follows[each].append(place)
-    ready = [place for place, count in enumerate(waiting) if count == 0]
-    begins = [0.0] * len(tasks)
-    ends: list[Any] = [None] * len(tasks)
-    while ready:
-        place = ready.pop()
-        end = ends[place] = begins[place] + tasks[place].seconds
+    now = done = 0.0
+    begins, ends = [0.0] * len(tasks), [math.inf] * len(tasks)
+    computing: list[tuple[float, int]] = []
+    """(what `done`, the work of a lane that computes all the time, is at its end, task)."""
+    sending: list[tuple[float, int]] = []
+    """(what `now` is at its end, task)."""
+
+    def begin(place: int) -> None:
+        begins[place] = now
+        computes = tasks[place].kind != "communication"
+        end = (done if computes else now) + tasks[place].seconds
+        heappush(computing if computes else sending, (end, place))
+
+    for place, count in enumerate(waiting):
+        if count == 0:
+            begin(place)
+    while computing or sending:
+        speed = pace(len(computing)) if computing else 1.0
+        computed = now + (computing[0][0] - done) / speed if computing else math.inf
+        sent = sending[0][0] if sending else math.inf
+        passed = min(computed, sent) - now
+        done = computing[0][0] if computed <= sent else done + passed * speed
+        now += passed
+        _, place = heappop(computing if computed <= sent else sending)
+        ends[place] = now
         for each in follows[place]:
-            begins[each] = max(begins[each], end)
             waiting[each] -= 1
             if waiting[each] == 0:
-                ready.append(each)
-    stuck = [tasks[place].name for place, end in enumerate(ends) if end is None]
+                begin(each)
+    stuck = [task.name for task, end in zip(tasks, ends, strict=True) if math.isinf(end)]
     if stuck:
         raise ValueError(f"deadlock: {len(stuck)} tasks wait for each other, such as {stuck[0]}")
     return [Event(task, begins[n], ends[n]) for n, task in enumerate(tasks)]
@@ -395,14 +419,15 @@ def pipeline_step(
     network: Network | None,
     copies: int = 1,
     update_s: float = 0.0,
+    pace: Pace = lambda _: 1.0,
 ) -> Step:
     """A step from an empty pipeline to an empty one; of an asynchronous schedule the time that one
     more step takes once the pipeline is full."""
     few = schedule.steps_to_fill + 2 if schedule.asynchronous else 1
-    made = Step.of(pipeline(stages, schedule, network, copies, update_s, few))
+    made = Step.of(pipeline(stages, schedule, network, copies, update_s, few), pace)
     if not schedule.asynchronous:
         return made
-    more = Step.of(pipeline(stages, schedule, network, copies, update_s, few + 1))
+    more = Step.of(pipeline(stages, schedule, network, copies, update_s, few + 1), pace)
     return replace(more, seconds=more.seconds - made.seconds)
 
 
@@ -420,9 +445,9 @@ class Step:
     of it: exposed communication, or a pipeline's bubble."""
 
     @classmethod
-    def of(cls, tasks: Sequence[Task]) -> Step:
+    def of(cls, tasks: Sequence[Task], pace: Pace = lambda _: 1.0) -> Step:
         """Raises ValueError where lanes wait for each other."""
-        events = run(tasks)
+        events = run(tasks, pace)
         seconds = max(event.end for event in events)
         busy: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         for event in events:

@@ -38,6 +38,8 @@ class RunPredicted(RecordBase):
     epoch_seconds: Interval | None = None
     run_seconds: Interval | None = None
     """Wall time of the run, with its start and its validations."""
+    joules: Interval | None = None
+    """Energy of an epoch, of the devices and hosts that the calibration knows."""
     memory_bytes: Interval | None = None
     """Peak of the worker's memory that has most."""
     speed_up: Interval | None = None

@@ -19,6 +19,7 @@ from raysuite.perf.costs import (
 )
 from raysuite.perf.prediction import predict
 from raysuite.perf.recommendation import rank
+from raysuite.records.names import Plan
 from tests.fake_calibration import HELD_OUT, SEEN, measured, plans, seconds
 
 
@@ -135,6 +136,65 @@ def test_a_link_is_fitted_to_all_reduces() -> None:
     assert link["latency_us"] == pytest.approx(50)
     assert link["gb_per_s"] == pytest.approx(2)
     assert errors.largest < 1e-6
+
+
+def test_pipelines_are_predicted_by_simulated_steps_and_their_errors(exact: Calibration) -> None:
+    made = [piped(plan) for plan in plans(SEEN) if plan["workers"] == 2]
+    assert all("pipelines" in each.message for each in predict(made, exact, "x.yaml"))
+    factors = iter([1.0, 1.1, 1.2, 1.1] * 2)
+    runs = [measured(plan) for plan in made]
+    times = {
+        run.run_id: run.plan["global_batch"] / run.throughput / next(factors)
+        for run in runs
+        if run.throughput
+    }
+    found = exact.with_pipelines(runs, lambda plan, _: times[plan["run_id"]])
+    assert found.pipelines is not None
+    assert found.pipelines.factor == pytest.approx((1.1 * 1.1 * 1.2) ** 0.25)
+    for each, run in zip(
+        predict(made, found, "x.yaml", lambda plan, _: times[plan["run_id"]]), runs, strict=True
+    ):
+        assert each.throughput is not None
+        assert run.throughput is not None
+        assert each.throughput.low < run.throughput < each.throughput.high
+        assert run.throughput / 1.15 < each.throughput.value < run.throughput * 1.15
+
+
+def piped(plan: Plan) -> Plan:
+    strategy = {"name": "pipeline", "schedule": "gpipe", "stages": 2, "micro_batches": 4}
+    return {**plan, "spec": {**plan["spec"], "strategy": strategy}, "label": {}}
+
+
+def test_energy_is_that_of_nodes_and_workers() -> None:
+    def drawn(plan: Plan) -> float:
+        return (50 + 20 * int(plan["workers"])) * seconds(plan)  # watts
+
+    runs = [measured(plan, joules=drawn(plan)) for plan in plans(SEEN)]
+    found = calibrate(runs, [])
+    known = plans("[[64, 1]]")
+    predicted = predict(known, found, "x.yaml")
+    for plan, each in zip(known, predicted, strict=True):
+        assert each.joules is not None
+        assert each.joules.value == pytest.approx(drawn(plan), rel=1e-3)
+    by_energy = [choice.plan for choice in rank(known, predicted, goal="energy")]
+    assert [drawn(plan) for plan in by_energy] == sorted(map(drawn, known))
+    assert (
+        rank(known, [each.model_copy(update={"joules": None}) for each in predicted], goal="energy")
+        == []
+    )
+
+
+def test_a_budget_of_node_hours_leaves_out_what_may_take_longer(exact: Calibration) -> None:
+    known = plans("[[64, 1]]")
+    predicted = predict(known, exact, "x.yaml")
+    all_, limit = (
+        rank(known, predicted),
+        sorted(each.run_seconds.high for each in predicted if each.run_seconds)[2],
+    )
+    within = rank(known, predicted, most_node_hours=limit / 3600, workers_per_node=2)
+    assert len(all_) == 5
+    assert len(within) == 3
+    assert len(rank(known, predicted, most_node_hours=limit / 3600)) < 3  # two nodes for two
 
 
 def test_a_strategy_that_was_never_alone_is_out_of_range_alone() -> None:

@@ -159,6 +159,31 @@ def test_a_task_waits_for_its_lane_and_for_others() -> None:
     assert [(event.begin, event.end) for event in events] == [(0, 2), (0, 1), (2, 3), (2, 3)]
 
 
+def test_lanes_share_processors() -> None:
+    tasks = [
+        Task("a", "x", 1),
+        Task("b", "y", 2),
+        Task("c", "z", 3),
+        Task("d", "l", 1, (), "communication"),
+    ]
+    events = run(tasks, lambda lanes: min(1, 2 / lanes))
+    # of three at 2/3 the first ends at 1.5; then both others have a processor
+    assert [event.end for event in events] == pytest.approx([1.5, 2.5, 3.5, 1])
+
+
+def test_four_stages_on_two_processors_gain_no_more_than_two() -> None:
+    each = [Layer(str(n), 1, 2) for n in range(4)]
+    whole = 4 * 8 * 3
+    shared = pipeline_step(
+        each, Schedule("1f1b", 8, (1, 1, 1, 1)), None, pace=lambda n: min(1, 2 / n)
+    )
+    assert whole / 2 < shared.seconds < whole / 2 * 1.2
+    contended = pipeline_step(
+        each, Schedule("model_parallel", 8, (1,) * 4), None, pace=lambda n: 1 / n
+    )
+    assert contended.seconds == pytest.approx(whole)
+
+
 def test_a_ring_sends_what_its_formula_tells() -> None:
     link = Link(latency_us=10, gb_per_s=1)
     network = Network(name="", source="", workers_per_node=4, inside=link, between=link)
