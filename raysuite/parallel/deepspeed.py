@@ -8,6 +8,7 @@ our loss is a share of the global batch already, so that is switched off.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -77,6 +78,8 @@ class DeepSpeed:
         self._joined = join_torch_group(world.rank, world.size, world.device)
         _choose_accelerator(world.device)
         backend = "nccl" if world.device.type == "cuda" else "gloo"
+        # DeepSpeed asks for it; a process alone, without torchrun or Ray, has none
+        os.environ.setdefault("LOCAL_RANK", str(world.local_rank))
         deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False)
 
     def prepare(
