@@ -29,7 +29,14 @@ from raysuite.records import (
 from raysuite.spec import parse_document
 
 START = 1_700_000_000.0
-PACE = {"single": 1000.0, "ddp": 950.0, "horovod": 900.0, "deepspeed": 800.0, "custom": 700.0}
+PACE = {
+    "single": 1000.0,
+    "ddp": 950.0,
+    "horovod": 900.0,
+    "deepspeed": 800.0,
+    "custom": 700.0,
+    "fabric": 940.0,
+}
 
 TWELVE_ROWS = """\
 name: made-up
@@ -170,6 +177,8 @@ def epoch(
     images = plan.dataset.train_samples
     pace = PACE[plan.strategy_name] * plan.workers**0.8 * chance.uniform(0.98, 1.02)
     pace *= 1.1 if plan.spec.loader.name == "dali" else 1.0
+    compiled = plan.spec.training.compile != "off"
+    pace *= 1.5 if compiled else 1.0
     seconds = images / pace
     warm = min(10, steps - 1) if number == 0 else 0
     first = number * steps
@@ -192,6 +201,7 @@ def epoch(
         steady_seconds=(images - warm * plan.global_batch) / pace,
         data_wait_seconds=[seconds * 0.1] * plan.workers,
         validation_seconds=0.1,
+        compile_seconds=20.0 if compiled and number == 0 else 0.0,
         train_loss=sum(losses) / steps,
         val_loss=1 - accuracy,
         val_accuracy=accuracy,

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from raysuite.measure.environment import cuda_mistake_here
 
@@ -152,7 +153,37 @@ def _deepspeed_rank(rank: int) -> None:
     dist.destroy_process_group()
 
 
-RANK_TRIALS = {"gloo": _gloo_rank, "horovod": _horovod_rank, "deepspeed": _deepspeed_rank}
+def jax() -> str:
+    """An all-gather of JAX's, Gloo beneath it."""
+    import importlib.util
+    import socket
+
+    if importlib.util.find_spec("jax") is None:
+        raise PartMissingError("no module named jax")
+    with socket.socket() as taken:
+        taken.bind((_LOOPBACK, 0))
+        address = f"{_LOOPBACK}:{taken.getsockname()[1]}"
+    _run_ranks("jax", lambda rank: {"COORDINATOR": address})
+    return f"{RANKS} processes, Gloo"
+
+
+def _jax_rank(rank: int) -> None:
+    import jax as j
+    from jax.experimental.multihost_utils import process_allgather
+
+    j.config.update("jax_platforms", "cpu")
+    address = os.environ["COORDINATOR"]
+    j.distributed.initialize(address, RANKS, rank, coordinator_bind_address=address)
+    expect(process_allgather(j.numpy.full(4, rank + 1.0)).sum(0).tolist(), [3.0] * 4)
+    j.distributed.shutdown()
+
+
+RANK_TRIALS = {
+    "gloo": _gloo_rank,
+    "horovod": _horovod_rank,
+    "deepspeed": _deepspeed_rank,
+    "jax": _jax_rank,
+}
 
 
 def _loopback_name() -> str:
@@ -282,6 +313,49 @@ def timm() -> str:
     return f"{len(models.list_models())} models"
 
 
+def fabric() -> str:
+    """A step through Lightning Fabric."""
+    from lightning_fabric import Fabric
+
+    wrapper = Fabric(accelerator="cpu", devices=1)
+    _wrapped_step(wrapper.setup, wrapper.backward)
+    return ""
+
+
+def accelerate() -> str:
+    """A step through Accelerate."""
+    from accelerate import Accelerator
+
+    wrapper = Accelerator(cpu=True)
+    _wrapped_step(wrapper.prepare, wrapper.backward)
+    return ""
+
+
+def _wrapped_step(set_up: Callable[..., Any], backward: Callable[[Any], None]) -> None:
+    import torch as t
+
+    layer = t.nn.Linear(1, 1, bias=False)
+    t.nn.init.ones_(layer.weight)
+    model, optimizer = set_up(layer, t.optim.SGD(layer.parameters(), lr=0.5))
+    backward(model(t.ones(1, 1)).sum())
+    optimizer.step()
+    expect(layer.weight.item(), 0.5)
+
+
+def tensorflow() -> str:
+    """A gradient, of a layer of tf_keras."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    import tensorflow as tf
+    import tf_keras as keras
+
+    layer = keras.layers.Dense(1, use_bias=False)
+    layer.build((None, 2))
+    with tf.GradientTape() as tape:
+        total = tf.reduce_sum(layer(tf.constant([[1.0, 2.0]])))
+    expect(tape.gradient(total, layer.kernel).numpy().tolist(), [[1.0], [2.0]])
+    return "CPU"
+
+
 def _twice(number: int) -> int:
     return 2 * number
 
@@ -330,6 +404,10 @@ TRIALS: dict[str, Callable[[], str]] = {
     "deepspeed": deepspeed,
     "dali": dali,
     "timm": timm,
+    "fabric": fabric,
+    "accelerate": accelerate,
+    "tensorflow": tensorflow,
+    "jax": jax,
     "mlflow": mlflow,
     "gpu": gpu,
 }

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from raysuite.parallel.comm import Comm, average_buffers
-from raysuite.parallel.compiling import Compiler
+from raysuite.parallel.compiling import Compiler, TorchCompiler
 from raysuite.parallel.precision import Autocast, LossScale
 from raysuite.spec.optimizers import SETTINGS
 
@@ -113,7 +113,11 @@ class Engine(ABC):
         """[classes] of the loss, on the device; `of_global` of a batch is then a sum of them."""
         self.autocast = Autocast(model, settings.precision, world.device, settings.memory_format)
         """The model under autocast: what each framework wraps."""
-        self.compiler = Compiler(self.autocast, settings.compile, world.device)
+        self.compiler = (
+            Compiler()
+            if settings.compile == "off"
+            else TorchCompiler(self.autocast, settings.compile, world.device)
+        )
 
     @abstractmethod
     def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:

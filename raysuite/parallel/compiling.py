@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,19 +18,44 @@ from torch import nn
 
 
 class Compiler:
-    """Compiles `module` in place; does nothing where `mode` is off."""
+    """What compiling took; `enabled` where anything is compiled."""
 
-    def __init__(self, module: nn.Module, mode: str, device: torch.device) -> None:
-        self.enabled = mode != "off"
+    def __init__(self, enabled: bool = False) -> None:
+        self.enabled = enabled
         self.seconds = 0.0
         """In which this process compiled, its device idle. CUDA graphs being recorded count."""
         self.graphs = 0
         """Compilations: see `EpochFinished.graphs`."""
+
+    @property
+    def graph_breaks(self) -> dict[str, int]:
+        """Why torch cut the graph -> how often; empty where the whole model is one graph."""
+        return {}
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """One compilation, by a framework that is not torch."""
+        began = time.perf_counter()
+        yield
+        self.seconds += time.perf_counter() - began
+        self.graphs += 1
+
+    def cold(self) -> None:
+        """Have torch cache compiled code in a new folder until `close`: repeats of a run would find
+        each other's, and their compile seconds would not compare."""
+
+    def close(self) -> None:
+        """Let go of the compiled graphs, which hold the model."""
+
+
+class TorchCompiler(Compiler):
+    """Compiles `module` in place by torch.compile."""
+
+    def __init__(self, module: nn.Module, mode: str, device: torch.device) -> None:
+        super().__init__(enabled=True)
         self._device = device
         self._began = 0.0
         self._cold: Any = None
-        if not self.enabled:
-            return
         from torch._dynamo import callback, utils
 
         # it warns where there is a CUDA build of torch and no GPU
@@ -44,20 +71,15 @@ class Compiler:
 
     @property
     def graph_breaks(self) -> dict[str, int]:
-        """Why torch cut the graph -> how often; empty where the whole model is one graph."""
         return dict(self._breaks) if self.enabled else {}
 
     def cold(self) -> None:
-        """Have torch cache compiled code in a new folder until `close`: repeats of a run would find
-        each other's, and their compile seconds would not compare."""
-        if self.enabled:
-            from torch._inductor.utils import fresh_cache
+        from torch._inductor.utils import fresh_cache
 
-            self._cold = fresh_cache()
-            self._cold.__enter__()
+        self._cold = fresh_cache()
+        self._cold.__enter__()
 
     def close(self) -> None:
-        """Let go of the compiled graphs, which hold the model."""
         if not self.enabled:
             return
         self.enabled = False

@@ -2,10 +2,9 @@
 
 (Abadi et al. 2016, "TensorFlow", OSDI 12; Mahon et al. 2020 compare both with PyTorch and Horovod.)
 
-The network is built of Keras layers from what torch.fx traces of ours, and starts from its weights:
-see `raysuite.parallel.tracing`. Images lie as [b, H, W, C], which TensorFlow computes in on CPUs.
-Loss, learning rates, decay, momentum and clipping are those of every other strategy, and so is the
-order of arithmetic in the optimiser: Keras's own momentum holds learning rates of earlier steps.
+The network is built of Keras layers: see `raysuite.parallel.rebuilt`. Loss, learning rates, decay,
+momentum and clipping are those of every other strategy, and so is the order of arithmetic in the
+optimiser: Keras's own momentum holds learning rates of earlier steps.
 """
 
 from __future__ import annotations
@@ -15,33 +14,28 @@ import json
 import math
 import os
 import queue
-import socket
 import threading
 import warnings
-from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from raysuite.errors import MissingPartError
-from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, World, set_lr
-from raysuite.parallel.comm import TorchComm, join_torch_group, leave_torch_group, shared_store
-from raysuite.parallel.tracing import Operation, operations_of
-from raysuite.spec.strategies import KerasOptions, TensorflowOptions
-
-if TYPE_CHECKING:
-    from raysuite.data.base import Batch
-
-Rules = tuple[tuple[tuple[str, Any], ...], ...]
-"""[groups of weights][(name, value) of each setting of the optimiser but its rate]."""
-
-_TO_TF: dict[int, tuple[int, ...]] = {4: (2, 3, 1, 0), 2: (1, 0)}
-"""Dimensions of a weight -> how torch's are transposed."""
-_TO_TORCH: dict[int, tuple[int, ...]] = {4: (3, 2, 0, 1), 2: (1, 0)}
+from raysuite.parallel import rebuilt
+from raysuite.parallel.base import MakeOptimizer, StepSettings, World
+from raysuite.parallel.comm import shared_store
+from raysuite.parallel.rebuilt import (
+    Array,
+    Operation,
+    RebuiltEngine,
+    RebuiltStrategy,
+    Rules,
+    updated,
+)
+from raysuite.spec.strategies import KerasOptions
 
 
 @cache
@@ -74,7 +68,7 @@ def _workers(rank: int, size: int) -> Any:
     tf, _ = _tensorflow()
     if size > 1:
         store = shared_store("tensorflow", rank, size)
-        store.set(str(rank), _free_address())
+        store.set(str(rank), rebuilt.free_address())
         every = [store.get(str(each)).decode() for each in range(size)]
         cluster = {"cluster": {"worker": every}, "task": {"type": "worker", "index": rank}}
         os.environ["TF_CONFIG"] = json.dumps(cluster)
@@ -86,56 +80,26 @@ def _workers(rank: int, size: int) -> Any:
         return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
 
 
-def _free_address() -> str:
-    """Of this host, as the other workers reach it."""
-    meeting = os.environ.get("MASTER_ADDR", "127.0.0.1")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as prober:
-        prober.connect((meeting, 9))  # sends nothing
-        host = prober.getsockname()[0]
-    with socket.socket() as taken:
-        taken.bind((host, 0))
-        return f"{host}:{taken.getsockname()[1]}"
-
-
-class TensorFlow:
+class TensorFlow(RebuiltStrategy):
     """Gradients are averaged by the collectives of MultiWorkerMirroredStrategy."""
 
-    lossy = False
-
-    def __init__(self, options: TensorflowOptions | KerasOptions) -> None:
-        self.options = options
-        self._joined = False
-        self._world: World | None = None
-
-    def start(self, world: World) -> None:
-        """Join torch's group, for what the loop itself asks of all ranks, and TensorFlow's."""
-        _tensorflow()
-        self._world = world
-        self._joined = join_torch_group(world.rank, world.size, world.device)
+    def join(self, world: World) -> None:
         _workers(world.rank, world.size)
 
-    def prepare(
-        self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
-    ) -> Engine:
-        assert self._world is not None, "start() comes first"
-        kind = FitEngine if isinstance(self.options, KerasOptions) else TensorFlowEngine
-        return kind(model, make_optimizer, self._world, settings)
-
-    def stop(self) -> None:
-        if self._joined:
-            leave_torch_group()
-            self._joined = False
+    def engine(self) -> type[RebuiltEngine]:
+        return FitEngine if isinstance(self.options, KerasOptions) else TensorFlowEngine
 
 
-def make_layer(layer: Any, keras: Any) -> Any:
+def make_layer(layer: Any, numbers: dict[str, Any], keras: Any) -> Any:
     """Keras's layer for one of torch's with weights; padding is an operation of its own.
 
     Keras counts what momentum keeps of a running statistic, torch what it takes of the batch's.
     Both take the unbiased variance for it, as long as Keras computes the layer by its fused kernel.
     """
     if isinstance(layer, nn.BatchNorm2d):
-        momentum = 1 - (layer.momentum or 0.0)
-        made = keras.layers.BatchNormalization(momentum=momentum, epsilon=layer.eps, fused=True)
+        made = keras.layers.BatchNormalization(
+            momentum=1 - numbers["momentum"], epsilon=numbers["eps"], fused=True
+        )
         made.build((None, None, None, layer.num_features))
         return made
     if isinstance(layer, nn.Linear):
@@ -143,8 +107,8 @@ def make_layer(layer: Any, keras: Any) -> Any:
         made.build((None, layer.in_features))
         return made
     options = {
-        "strides": layer.stride,
-        "dilation_rate": layer.dilation,
+        "strides": numbers["stride"],
+        "dilation_rate": numbers["dilation"],
         "use_bias": layer.bias is not None,
     }
     if layer.groups > 1:
@@ -155,20 +119,14 @@ def make_layer(layer: Any, keras: Any) -> Any:
     return made
 
 
-def pads(padding: Any) -> list[tuple[int, int]]:
-    """Of [b, H, W, C], alike on both sides, as torch pads; TensorFlow's "same" is not."""
-    height, width = (padding, padding) if isinstance(padding, int) else padding
-    return [(0, 0), (height, height), (width, width), (0, 0)]
-
-
 class Network:
     """The operations of a torch network, computed by TensorFlow with Keras's layers."""
 
     def __init__(self, model: nn.Module) -> None:
         self._tf, self._keras = _tensorflow()
-        self.operations = operations_of(model)
+        self.operations = rebuilt.operations_of(model)
         self.layers = {
-            each.module: make_layer(model.get_submodule(each.module), self._keras)
+            each.module: make_layer(model.get_submodule(each.module), each.numbers, self._keras)
             for each in self.operations
             if each.kind in ("conv", "norm", "linear")
         }
@@ -185,8 +143,8 @@ class Network:
         tf, x, numbers = self._tf, given[0], each.numbers
         match each.kind:
             case "conv":
-                padded = any(any(pair) for pair in pads(numbers["padding"]))
-                x = tf.pad(x, pads(numbers["padding"])) if padded else x
+                padded = any(any(pair) for pair in rebuilt.pads(numbers["padding"]))
+                x = tf.pad(x, rebuilt.pads(numbers["padding"])) if padded else x
                 return self.layers[each.module](x)
             case "norm":
                 return self.layers[each.module](x, training=training)
@@ -199,7 +157,7 @@ class Network:
             case "max_pool" | "avg_pool":
                 lowest = -math.inf if each.kind == "max_pool" else 0.0
                 pool = tf.nn.max_pool2d if each.kind == "max_pool" else tf.nn.avg_pool2d
-                x = tf.pad(x, pads(numbers["padding"]), constant_values=lowest)
+                x = tf.pad(x, rebuilt.pads(numbers["padding"]), constant_values=lowest)
                 return pool(x, numbers["kernel_size"], numbers["stride"], "VALID")
             case "mean":
                 return tf.reduce_mean(x, [1, 2], keepdims=True)
@@ -238,113 +196,56 @@ class Network:
         return {name: each for name, each in found.items() if each is not None}
 
 
-def _as_torch(value: Any, depthwise: bool) -> Tensor:
-    array = np.asarray(value)
-    order = (2, 3, 0, 1) if depthwise else _TO_TORCH.get(array.ndim)
-    return torch.from_numpy(np.ascontiguousarray(array.transpose(order) if order else array))
+class TensorFlowEngine(RebuiltEngine):
+    """A training step as one tf.function on each worker."""
 
-
-def _as_tf(value: Tensor, depthwise: bool) -> Any:
-    order = (2, 3, 0, 1) if depthwise else _TO_TF.get(value.ndim)
-    return value.detach().permute(order).numpy() if order else value.detach().numpy()
-
-
-class TensorFlowEngine(Engine):
-    """A training step as one tf.function on each worker.
-
-    `model`, torch's, has the weights of TensorFlow's variables whenever it is asked for them.
-    """
+    depthwise = (2, 3, 0, 1)
 
     def __init__(
         self, model: nn.Module, make_optimizer: MakeOptimizer, world: World, settings: StepSettings
     ) -> None:
-        super().__init__(model, TorchComm(world.device), world, settings)
+        super().__init__(model, make_optimizer, world, settings)
         tf, _ = _tensorflow()
         self._tf, self._distribute = tf, _workers(world.rank, world.size)
-        # rates, decay and momentum of every weight, as the spec asks for them
-        self.optimizer = make_optimizer(model.parameters())
-        names = {id(each): name for name, each in model.named_parameters()}
-        self._groups = {
-            names[id(each)]: number
-            for number, group in enumerate(self.optimizer.param_groups)
-            for each in group["params"]
-        }
-        kinds = ("m", "v") if isinstance(self.optimizer, torch.optim.AdamW) else ("m",)
-        self._depthwise = {
-            f"{name}.weight"
-            for name, layer in model.named_modules()
-            if isinstance(layer, nn.Conv2d) and layer.groups > 1
-        }
         with self._distribute.scope():
             self._network = Network(model)
             self._variables = self._network.variables(model)
-            self._slots = {
-                f"{kind}.{name}": tf.Variable(tf.zeros_like(self._variables[name]), trainable=False)
-                for name in self._groups
-                for kind in kinds
-            }
-            self._count = tf.Variable(0.0, trainable=False)
-        self._step = tf.function(self._on_each_worker)
+            for name, keys in self.slots.items():
+                for key in keys:
+                    zeros = tf.zeros_like(self._variables[name])
+                    self._variables[key] = tf.Variable(zeros, trainable=False)
+            self._variables["steps"] = tf.Variable(0.0, trainable=False)
+        self._traced: dict[Rules, Any] = {}
         self._infer = tf.function(
-            lambda images: self._distribute.run(self._network, args=(images, False))
+            lambda images: self._distribute.run(self._network, args=(images, False)),
+            reduce_retracing=True,
         )
-        self._stale = False
-        """TensorFlow has trained since `model` was given its weights."""
-        self._give_weights()
+        self.give_weights()
 
-    def _give_weights(self) -> None:
-        state = self.model.state_dict()
-        for name, variable in self._variables.items():
-            variable.assign(_as_tf(state[name], name in self._depthwise))
+    def read(self, key: str) -> Array:
+        local = self._distribute.experimental_local_results(self._variables[key])[0]
+        return np.array(local.numpy())
 
-    def _take_weights(self) -> None:
-        """Into torch's model: the weights, and the running statistics of this rank."""
-        if self._stale:
-            state = self.model.state_dict()
-            for name, variable in self._variables.items():
-                state[name].copy_(_as_torch(self._own(variable), name in self._depthwise))
-            self._stale = False
+    def write(self, key: str, value: Array) -> None:
+        self._variables[key].assign(value)
 
-    def _own(self, variable: Any) -> Any:
-        """This worker's value, without a collective."""
-        return self._distribute.experimental_local_results(variable)[0].numpy()
+    def take_step(self, *fed: Any) -> float:
+        tf, run, rules = self._tf, self._distribute.run, self.rules()
+        if rules not in self._traced:
+            with self.compiler.timed():
+                self._traced[rules] = tf.function(
+                    lambda *own: run(lambda *each: self._train(rules, *each), args=own),
+                    input_signature=self._signature(fed),
+                ).get_concrete_function()
+        return float(self._traced[rules](*map(tf.constant, fed)))
 
-    def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:
-        set_lr(self.optimizer, lr)
-        loss = self._take_step(*self._fed(micro_batches))
-        self._stale = True
-        return torch.tensor(float(loss))
-
-    def _fed(self, micro_batches: Sequence[Batch]) -> tuple[Any, ...]:
-        """[n, H, W, C] images, [n] labels of all micro-batches, [a] their samples, [a] those that
-        count, the rank's factor of the loss, and the learning rate of each group of weights."""
-        images = torch.cat([each.images for each in micro_batches]).permute(0, 2, 3, 1)
-        return (
-            images.contiguous().numpy(),
-            torch.cat([each.labels for each in micro_batches]).numpy().astype(np.int32),
-            np.array([len(each.images) for each in micro_batches], np.int32),
-            np.array([each.real for each in micro_batches], np.int32),
-            np.float32(self.replicas / micro_batches[0].of_global),
-            np.array([group["lr"] for group in self.optimizer.param_groups], np.float32),
-        )
-
-    def _take_step(self, *fed: Any) -> Any:
-        tensors = tuple(self._tf.constant(each) for each in fed)
-        return self._step(*tensors, rules=self._rules())
-
-    def _rules(self) -> Rules:
-        """Of each group of weights, what is not its rate; a step with others is traced anew."""
-        keys = ("momentum", "nesterov", "weight_decay", "betas", "eps")
+    def _signature(self, fed: tuple[Any, ...]) -> tuple[Any, ...]:
+        """What a step is given, of any number of samples."""
+        shapes = [np.shape(each) for each in fed]
+        shapes[:2] = [(None, *shape[1:]) for shape in shapes[:2]]
         return tuple(
-            tuple((key, group[key]) for key in keys if key in group)
-            for group in self.optimizer.param_groups
+            self._tf.TensorSpec(shape, each.dtype) for shape, each in zip(shapes, fed, strict=True)
         )
-
-    def _on_each_worker(self, *fed: Any, rules: Rules) -> Any:
-        def run(*own: Any) -> Any:
-            return self._train(rules, *own)
-
-        return self._distribute.run(run, args=fed)
 
     def _train(
         self,
@@ -358,7 +259,7 @@ class TensorFlowEngine(Engine):
     ) -> Any:
         """On one worker: gradients of the micro-batches, their mean over workers, the update."""
         tf = self._tf
-        weights = [self._variables[name] for name in self._groups]
+        weights = [self._variables[name] for name in self.groups]
         sums: list[Any] = []
         total = tf.constant(0.0)
         several = self.settings.accumulate
@@ -394,75 +295,24 @@ class TensorFlowEngine(Engine):
         return tf.reduce_sum(tf.where(counts, each, tf.zeros_like(each)))
 
     def _update(self, distribute: Any, rules: Rules, rates: Any, *gradients: Any) -> None:
-        """As torch.optim.SGD and torch.optim.AdamW do it."""
-        tf, update = self._tf, distribute.extended.update
+        steps, update = self._variables["steps"], distribute.extended.update
 
-        def sgd(weight: Any, gradient: Any, first: Any, rates: Any, number: int) -> None:
-            rule = dict(rules[number])
-            gradient += rule["weight_decay"] * weight
-            first.assign(rule["momentum"] * first + gradient)
-            way = gradient + rule["momentum"] * first if rule["nesterov"] else first
-            weight.assign_sub(rates[number] * way)
+        def change(weight: Any, gradient: Any, rates: Any, number: int, *kept: Any) -> None:
+            rule, (steps, *slots) = dict(rules[number]), kept
+            changed, after = updated(rule, rates[number], weight, gradient, slots, steps)
+            weight.assign(changed)
+            for slot, value in zip(slots, after, strict=True):
+                slot.assign(value)
 
-        def adamw(
-            weight: Any,
-            gradient: Any,
-            first: Any,
-            rates: Any,
-            number: int,
-            second: Any,
-            count: Any,
-        ) -> None:
-            rule = dict(rules[number])
-            beta1, beta2 = rule["betas"]
-            weight.assign(weight * (1 - rates[number] * rule["weight_decay"]))
-            first.assign(beta1 * first + (1 - beta1) * gradient)
-            second.assign(beta2 * second + (1 - beta2) * tf.square(gradient))
-            mean = first / (1 - tf.pow(beta1, count))
-            deviation = tf.sqrt(second / (1 - tf.pow(beta2, count)))
-            weight.assign_sub(rates[number] * mean / (deviation + rule["eps"]))
-
-        update(self._count, lambda count: count.assign_add(1.0), group=False)
-        for (name, number), gradient in zip(self._groups.items(), gradients, strict=True):
-            weight, given = self._variables[name], (gradient, self._slots[f"m.{name}"], rates)
-            if f"v.{name}" in self._slots:
-                more = (number, self._slots[f"v.{name}"], self._count)
-                update(weight, adamw, args=(*given, *more), group=False)
-            else:
-                update(weight, sgd, args=(*given, number), group=False)
+        update(steps, lambda steps: steps.assign_add(1.0), group=False)
+        for (name, number), gradient in zip(self.groups.items(), gradients, strict=True):
+            slots = [self._variables[key] for key in self.slots[name]]
+            given = (gradient, rates, number, steps, *slots)
+            update(self._variables[name], change, args=given, group=False)
 
     def forward(self, images: Tensor) -> Tensor:
         given = self._tf.constant(images.permute(0, 2, 3, 1).contiguous().numpy())
         return torch.from_numpy(np.array(self._infer(given)))
-
-    def weights(self) -> dict[str, Tensor]:
-        self._take_weights()
-        return {
-            name: parameter.detach().cpu().clone()
-            for name, parameter in self.model.named_parameters()
-        }
-
-    def average_buffers(self) -> None:
-        self._take_weights()
-        super().average_buffers()
-        self._give_weights()
-
-    def save(self, folder: Path) -> None:
-        self._take_weights()
-        if self.world.rank == 0:
-            slots = {name: torch.from_numpy(self._own(each)) for name, each in self._slots.items()}
-            steps = float(self._own(self._count))
-            state = {"model": self.model.state_dict(), "slots": slots, "steps": steps}
-            torch.save(state, folder / "engine.pt")
-
-    def load(self, folder: Path) -> None:
-        state = torch.load(folder / "engine.pt", map_location="cpu", weights_only=True)
-        self.model.load_state_dict(state["model"])
-        self._give_weights()
-        for name, slot in self._slots.items():
-            slot.assign(state["slots"][name].numpy())
-        self._count.assign(state["steps"])
-        self._stale = False
 
 
 class FitEngine(TensorFlowEngine):
@@ -478,10 +328,10 @@ class FitEngine(TensorFlowEngine):
         self._fit: threading.Thread | None = None
         self._fitted: Rules | None = None
 
-    def _take_step(self, *fed: Any) -> Any:
-        if self._fitted != self._rules():
+    def take_step(self, *fed: Any) -> float:
+        if self._fitted != self.rules():
             self._end_fit()
-            self._fitted = self._rules()
+            self._fitted = self.rules()
             self._fit = threading.Thread(
                 target=self._run_fit, args=(self._fitted, fed), daemon=True, name="fit"
             )
@@ -490,7 +340,7 @@ class FitEngine(TensorFlowEngine):
         loss = self._losses.get()
         if isinstance(loss, BaseException):
             raise loss
-        return loss
+        return float(loss)
 
     def _run_fit(self, rules: Rules, example: tuple[Any, ...]) -> None:
         tf, keras = _tensorflow()
@@ -504,15 +354,7 @@ class FitEngine(TensorFlowEngine):
             def on_train_batch_end(self, batch: int, logs: dict[str, float]) -> None:
                 losses.put(logs["loss"] / workers)  # Keras adds up those of all workers
 
-        def shape(value: Any) -> Any:
-            return tf.TensorSpec(value.shape, value.dtype)
-
-        images, labels, *rest = example
-        signature = (
-            tf.TensorSpec((None, *images.shape[1:]), images.dtype),
-            tf.TensorSpec((None,), labels.dtype),
-            *map(shape, rest),
-        )
+        signature = self._signature(example)
 
         def dataset(_: Any) -> Any:
             return tf.data.Dataset.from_generator(

@@ -85,6 +85,10 @@ class RunFigures:
     """Cores that other programs kept busy during the training, on the busiest worker's machine."""
     epochs_to_accuracy: int | None = None
     """Epochs up to and with that validation: what was learnt, whatever the pace."""
+    compile_seconds: float | None = None
+    """In all epochs, with their validations; None where nothing was compiled."""
+    graph_breaks: int | None = None
+    """How often torch.compile cut the graph of rank 0; None without torch.compile."""
     shares: Shares | None = None
     stages: StagesMeasured | None = None
     """Where the time of the profiled steps went. None unless profiled, and the gate was passed."""
@@ -195,6 +199,8 @@ def run_figures(plan: Plan, records: Sequence[Record]) -> RunFigures:
         else None,
         other_cores=_other_cores(epochs),
         epochs_to_accuracy=_epochs_to(target, learnt) if may_tell_speed else None,
+        compile_seconds=sum(epoch.compile_seconds for epoch in epochs) or None,
+        graph_breaks=_graph_breaks(plan, epochs),
         shares=run_shares(profiled),
         stages=_last(counted, StagesMeasured) if may_tell_speed else None,
         costs=run_costs(plan, _last(counted, RunCosts), profiled, steady, epoch_seconds, throughput)
@@ -261,6 +267,12 @@ def _epochs_to(target: float | None, epochs: Sequence[EpochFinished]) -> int | N
     if target is None:
         return None
     return next((e.epoch + 1 for e in epochs if e.val_accuracy >= target), None)
+
+
+def _graph_breaks(plan: Plan, epochs: Sequence[EpochFinished]) -> int | None:
+    if not epochs or plan["spec"]["training"].get("compile", "off") == "off":
+        return None
+    return sum(epochs[-1].graph_breaks.values())
 
 
 def _growth(end: RunFinished) -> int:

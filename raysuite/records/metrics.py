@@ -256,6 +256,25 @@ METRICS: tuple[Metric, ...] = (
         for percent in (50, 95, 99)
     ),
     Metric(
+        "compile_seconds",
+        "Compile",
+        "s",
+        lambda run: run.compile_seconds,
+        "Compile: seconds on the slowest worker, by torch.compile, by XLA, or of tracing a step in "
+        "TensorFlow; in the time to accuracy, and in no throughput.",
+        needs_gate=False,
+        table="costs",
+    ),
+    Metric(
+        "graph_breaks",
+        "Graph breaks",
+        "",
+        lambda run: run.graph_breaks,
+        "Graph breaks: how often torch.compile cut the network's graph.",
+        needs_gate=False,
+        table="costs",
+    ),
+    Metric(
         "final_top5",
         "Top-5",
         "share",

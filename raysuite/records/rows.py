@@ -20,8 +20,8 @@ from raysuite.records.names import (
     work_key,
     work_name,
 )
-from raysuite.records.statistics import Ratio, Stat, ratio_of_means
-from raysuite.spec.strategies import Traffic
+from raysuite.records.statistics import Ratio, Stat, fieller, ratio_of_means, summarize
+from raysuite.spec.strategies import STRATEGY_OPTIONS, Traffic
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,12 @@ class Row:
     """S = throughput / throughput of the baseline."""
     efficiency: Ratio | None = None
     """E = S * workers of the baseline / workers."""
+    beside: str | None = None
+    """The row without torch.compile, or with the bare strategy in the place of a wrapper."""
+    relative: Ratio | None = None
+    """Throughput / throughput of that row."""
+    break_even: Ratio | None = None
+    """Steps after which compiling has saved what it took; None where it is not faster."""
 
     def __getattr__(self, name: str) -> Stat | None:
         """A metric by its name."""
@@ -147,7 +153,9 @@ def make_rows(runs: Sequence[RunFigures], baseline: str | None = None) -> list[R
         pairs = _named_baselines(rows, baseline)
     else:
         pairs = _own_baselines(rows, int(number[1]) if number else 1)
-    return [_against(row, base) for row, base in zip(rows, pairs, strict=True)]
+    rows = [_against(row, base) for row, base in zip(rows, pairs, strict=True)]
+    keys = {row.key: row for row in rows}
+    return [_beside(row, keys) for row in rows]
 
 
 def _timed(runs: Sequence[RunFigures]) -> tuple[RunFigures, ...]:
@@ -237,3 +245,38 @@ def _against(row: Row, base: Row | None) -> Row:
     )
     efficiency = speed_up.scaled(base.workers / row.workers) if speed_up else None
     return replace(row, speed_up=speed_up, efficiency=efficiency)
+
+
+def _beside(row: Row, rows: Mapping[str, Row]) -> Row:
+    """`row`, held against the one that is equal in all but what a compiler or wrapper adds."""
+    plan = row.runs[0].plan
+    spec, strategy = dict(plan["spec"]), plan["spec"]["strategy"]
+    compiled = spec["training"].get("compile", "off") != "off"
+    if compiled:
+        # a plan leaves it out where it is off
+        spec["training"] = {k: v for k, v in spec["training"].items() if k != "compile"}
+    elif wrapped := STRATEGY_OPTIONS[strategy["name"]].wraps:
+        bare = STRATEGY_OPTIONS[wrapped]
+        shared = {key: strategy[key] for key in bare.model_fields if key in strategy}
+        spec["strategy"] = bare(**{**shared, "name": wrapped}).model_dump(mode="json")
+    plain = rows.get(variant_key({**plan, "spec": spec}))
+    if plain is None or plain.key == row.key:
+        return row
+    row = replace(row, beside=plain.name)
+    if row.throughput is None or plain.throughput is None:
+        return row
+    relative = ratio_of_means(row.throughput, plain.throughput)
+    return replace(row, relative=relative, break_even=_break_even(row, plain) if compiled else None)
+
+
+def _break_even(row: Row, plain: Row) -> Ratio | None:
+    """Compile seconds over the seconds that a step is shorter, of rounds that have both."""
+    seconds, saved = [], []
+    others = {(run.plan["repeat"], run.plan["seed"]): run.throughput for run in plain.timed}
+    for run in row.timed:
+        other = others.get((run.plan["repeat"], run.plan["seed"]))
+        if run.throughput and other and run.compile_seconds:
+            seconds.append(run.compile_seconds)
+            saved.append(row.global_batch / other - row.global_batch / run.throughput)
+    took, gained = summarize(seconds), summarize(saved)
+    return fieller(took, gained) if took and gained else None

@@ -150,8 +150,8 @@ class EpochFinished(RecordBase):
     """Per worker: time the training loop waited for its loader, in this epoch."""
     validation_seconds: float
     compile_seconds: float = 0.0
-    """Time in which torch.compile compiled, step by step that of the slowest worker: in
-    `elapsed_seconds`, and in no other time of this record."""
+    """Time in which torch.compile or another framework compiled, step by step that of the slowest
+    worker: in `elapsed_seconds`, and in no other time of this record."""
     graphs: int = 0
     """What rank 0 compiled so far in this attempt: one for each shape, in training and in
     validation, and one for each part of a graph that is cut."""

@@ -218,6 +218,30 @@ def ratio_of_means(above: Stat, below: Stat, level: float = LEVEL) -> Ratio | No
     return Ratio(value, value / reach, value * reach)
 
 
+def fieller(above: Stat, below: Stat) -> Ratio | None:
+    """The ratio of the means of two figures of the same rounds; its upper end is infinite where the
+    lower figure is not shown to be above 0, and there is none where its mean is not.
+
+    Fieller 1954, Journal of the Royal Statistical Society B 16:175: the ratios R for which the mean
+    of `above - R * below` is within t(0.975, n - 1) standard errors of 0. It needs no positive
+    values.
+    """
+    if below.mean <= 0 or above.n != below.n:
+        return None
+    x, y, n = above.mean, below.mean, above.n
+    if n == 1:
+        return Ratio(x / y, None, None)
+    apart = [(a - x, b - y) for a, b in zip(above.values, below.values, strict=True)]
+    k = float(t_quantile((1 + LEVEL) / 2, n - 1)) ** 2 / n / (n - 1)
+    a = y * y - k * math.fsum(v * v for _, v in apart)
+    b = x * y - k * math.fsum(u * v for u, v in apart)
+    c = x * x - k * math.fsum(u * u for u, _ in apart)
+    root = math.sqrt(max(0.0, b * b - a * c))
+    if a <= 0:
+        return Ratio(x / y, c / (b + root) if b + root > 0 else 0.0, math.inf)
+    return Ratio(x / y, (b - root) / a, (b + root) / a)
+
+
 def compared(stats: Sequence[Stat], level: float = LEVEL) -> tuple[Array, Array]:
     """`log_ratios` of the variants' values: round by round where `are_blocks` holds."""
     import numpy as np

@@ -27,6 +27,7 @@ from raysuite.report.tables import (
     markdown_sheet,
     markdown_table,
     markdown_text,
+    overheads_sheet,
     rows_latex,
     rows_sheet,
     sheet_files,
@@ -61,7 +62,11 @@ class Report:
     @property
     def sheets(self) -> list[Sheet]:
         """Tables between that of the rows and the plots."""
-        found = (costs_sheet(self.rows), predictions_sheet(self.runs, self.predictions))
+        found = (
+            costs_sheet(self.rows),
+            overheads_sheet(self.rows),
+            predictions_sheet(self.runs, self.predictions),
+        )
         return [*(sheet for sheet in found if sheet), *self.further]
 
     @property

@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from raysuite.records import Ratio, Row, RunFigures, Stat
-from raysuite.records.metrics import METRICS, Metric
-from raysuite.records.statistics import LEVEL
+from raysuite.records.metrics import BY_NAME, METRICS, Metric
+from raysuite.records.statistics import LEVEL, PAIRED_FROM
 from raysuite.report import text
 from raysuite.report.facets import shared, telling, written
 from raysuite.report.summary import repeats_note
@@ -452,6 +452,35 @@ def _costs_notes(rows: Sequence[Row], shown: Sequence[Metric], sent: bool) -> It
         )
     if any(stat.low is not None for row in rows for m in shown if (stat := row.figures[m.name])):
         yield f"Intervals are of {100 * LEVEL:.0f} %, over repeats (docs/explanation/method.md)."
+
+
+def overheads_sheet(rows: Sequence[Row]) -> Sheet | None:
+    """Rows with a wrapper or torch.compile beside those without; None where there are none."""
+    shown = [row for row in rows if row.beside is not None]
+    if not shown:
+        return None
+    made = [
+        _NAMES[0],
+        Column[Row]("Beside", lambda r: r.beside or "", lambda r: r.beside, number=False),
+        Column[Row](
+            "Images/s relative to it",
+            lambda r: text.ratio(r.relative),
+            lambda r: r.relative.value if r.relative else None,
+        ),
+        metric_column(BY_NAME["compile_seconds"], shown),
+        Column[Row](
+            "Break-even step",
+            lambda r: text.ratio(r.break_even, text.number),
+            lambda r: r.break_even.value if r.break_even else None,
+        ),
+    ]
+    notes = (
+        "Beside: the variant that is equal in all else, without torch.compile or the wrapper. The "
+        f"ratio is round by round where both ran in {PAIRED_FROM} rounds or more.",
+        "Break-even step: compile seconds over the seconds that a step is shorter, with Fieller's "
+        "interval; none where steps are not shorter.",
+    )
+    return sheet_of("overheads", "Wrappers and compilers", made, shown, notes)
 
 
 def gate_sheet(runs: Sequence[RunFigures], names: Mapping[str, str]) -> Sheet:

@@ -76,13 +76,13 @@ def mean(value: Stat | None, write: Writer = number) -> str:
     return NONE if value is None else write(value.mean)
 
 
-def ratio(value: Ratio | None) -> str:
+def ratio(value: Ratio | None, write: Writer = "{:.2f}".format) -> str:
     """`1.87 [1.80, 1.94]`; without an interval where there is none."""
     if value is None:
         return NONE
     if value.low is None or value.high is None:
-        return f"{value.value:.2f}"
-    return f"{value.value:.2f} [{value.low:.2f}, {value.high:.2f}]"
+        return write(value.value)
+    return f"{write(value.value)} [{write(value.low)}, {write(value.high)}]"
 
 
 def seconds(value: float) -> str:

@@ -84,6 +84,8 @@ class _StrategyOptions(Options):
     """Options of the variants that `raysuite verify` checks by default."""
     own_network: ClassVar[bool] = False
     """Its framework is not torch: the network is built anew in it, which the gate also checks."""
+    wraps: ClassVar[str] = ""
+    """The strategy that it wraps, with options of the same names."""
     has_timeline: ClassVar[bool] = False
     """Its class takes `timeline`: whether a record of its collectives will be asked for."""
     only: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
@@ -379,6 +381,7 @@ class DeepSpeedOptions(_StrategyOptions):
 class _WrappedDdpOptions(_StrategyOptions):
     """PyTorch's DDP, which another library sets up."""
 
+    wraps = "ddp"
     verified = ({},)
     only: ClassVar[Mapping[str, tuple[Any, ...]]] = {"measure.profile": ("off",)}
 
@@ -420,25 +423,19 @@ class AccelerateOptions(_WrappedDdpOptions):
     name: Literal["accelerate"] = "accelerate"
 
 
-_ANOTHER_FRAMEWORK: Mapping[str, tuple[Any, ...]] = {
-    "training.precision": ("fp32",),
-    "training.compile": ("off",),
-    "training.ema_decay": (None,),
-    "optimizer.name": ("sgd", "adamw"),
-    "measure.profile": ("off",),
-    "resources.device": ("cpu",),
-}
+class _RebuiltOptions(_StrategyOptions):
+    """Another framework than torch, on CPUs."""
 
-
-class TensorflowOptions(_StrategyOptions):
-    """TensorFlow's MultiWorkerMirroredStrategy with a training loop of raysuite's."""
-
-    engine = "raysuite.parallel.tensorflow:TensorFlow"
-    part = "tensorflow"
     own_network = True
-    only = _ANOTHER_FRAMEWORK
-
-    name: Literal["tensorflow"] = "tensorflow"
+    only: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "training.precision": ("fp32",),
+        "training.compile": ("off",),
+        "training.ema_decay": (None,),
+        "training.class_weights": (None,),
+        "optimizer.name": ("sgd", "adamw"),
+        "measure.profile": ("off",),
+        "resources.device": ("cpu",),
+    }
 
     @property
     def own_processes(self) -> bool:
@@ -448,10 +445,28 @@ class TensorflowOptions(_StrategyOptions):
         return Traffic(gradient_bytes)
 
 
+class TensorflowOptions(_RebuiltOptions):
+    """TensorFlow's MultiWorkerMirroredStrategy with a training loop of raysuite's."""
+
+    engine = "raysuite.parallel.tensorflow:TensorFlow"
+    part = "tensorflow"
+
+    name: Literal["tensorflow"] = "tensorflow"
+
+
 class KerasOptions(TensorflowOptions):
     """TensorFlow's MultiWorkerMirroredStrategy under Keras's `model.fit`."""
 
     name: Literal["keras"] = "keras"  # type: ignore[assignment]
+
+
+class JaxOptions(_RebuiltOptions):
+    """JAX on several processes, with gradients averaged by Gloo."""
+
+    engine = "raysuite.parallel.jax:Jax"
+    part = "jax"
+
+    name: Literal["jax"] = "jax"
 
 
 class FsdpOptions(_StrategyOptions):
@@ -709,6 +724,7 @@ StrategyOptions = Annotated[
     | AccelerateOptions
     | TensorflowOptions
     | KerasOptions
+    | JaxOptions
     | PipelineOptions
     | CustomOptions,
     Field(discriminator="name"),

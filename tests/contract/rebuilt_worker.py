@@ -1,4 +1,4 @@
-"""What test_rebuilt.py asks of one rank: the error of TensorFlow's network with each flaw."""
+"""What test_rebuilt.py asks of one rank: the error of a rebuilt network with each flaw."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from raysuite.models.cifar_resnet import CifarResNet
 from raysuite.parallel import make_strategy
-from raysuite.spec.strategies import TensorflowOptions
+from raysuite.spec.strategies import STRATEGY_OPTIONS
 from raysuite.train import examination, gate
 from raysuite.train.world import world_from_environment
 from tests.contract.launches import write
@@ -20,7 +20,7 @@ from tests.strategies.wrong_layers import FLAWS, flawed
 
 def main(request: dict[str, Any], file: Path) -> None:
     world = world_from_environment("cpu")
-    options = TensorflowOptions()
+    options = STRATEGY_OPTIONS[request["strategy"]]()  # type: ignore[call-arg]
     strategy = make_strategy(options)
     strategy.start(world)
     found: dict[str, Any] = {}

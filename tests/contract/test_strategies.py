@@ -61,6 +61,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], str]] = {
     "accelerate": ({"name": "accelerate"}, EXACT),
     "tensorflow": ({"name": "tensorflow"}, FP32),
     "keras": ({"name": "keras"}, FP32),
+    "jax": ({"name": "jax"}, FP32),
     "single": ({"name": "single"}, EXACT),
 }
 

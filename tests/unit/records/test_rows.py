@@ -36,6 +36,27 @@ def test_repeats_of_a_variant_are_one_row(tmp_path):
     assert all(row.gate == "passed" and row.status == "finished" for row in rows)
 
 
+def test_wrappers_and_compilers_are_held_against_what_they_add_to(tmp_path):
+    kinds = "[[ddp, 'off'], [ddp, default], [fabric, 'off'], [horovod, 'off']]"
+    spec = TWELVE_ROWS.replace("[ddp, horovod, deepspeed]", "REPLACED")
+    spec = spec.replace("strategy: REPLACED", f"strategy, training.compile: {kinds}")
+    spec = spec.replace("[native, dali]", "[native]").replace("[1, 2]", "[2]")
+    bare, compiled, wrapped, other = rows_of(tmp_path, spec=spec, repeats=3)
+    assert (bare.beside, other.beside) == (None, None)
+    assert (compiled.beside, wrapped.beside) == (bare.name, bare.name)
+    assert wrapped.relative.value == pytest.approx(wrapped.throughput.mean / bare.throughput.mean)
+    assert wrapped.relative.low < wrapped.relative.value < wrapped.relative.high
+    assert wrapped.break_even is None
+    assert (compiled.compile_seconds.mean, compiled.graph_breaks.mean) == (20.0, 0.0)
+    assert (bare.compile_seconds, bare.graph_breaks) == (None, None)
+    saved = [
+        64 / plain.throughput - 64 / run.throughput
+        for plain, run in zip(bare.runs, compiled.runs, strict=True)
+    ]
+    assert compiled.break_even.value == pytest.approx(20.0 * 3 / sum(saved))
+    assert compiled.break_even.low < compiled.break_even.value < compiled.break_even.high
+
+
 def test_seeds_in_the_matrix_are_repeats(tmp_path):
     spec = TWELVE_ROWS + "  seed: [1, 2, 3]\n"
     rows = rows_of(tmp_path, spec=spec)

@@ -17,6 +17,7 @@ from raysuite.records.statistics import (
     are_blocks,
     compared,
     difference_of_shares,
+    fieller,
     log_ratios,
     outlying,
     ratio_of_means,
@@ -59,6 +60,23 @@ def test_ratio_and_its_inverse_agree():
     there, back = ratio_of_means(left, right), ratio_of_means(right, left)
     assert there.low == pytest.approx(1 / back.high)
     assert there.high == pytest.approx(1 / back.low)
+
+
+@pytest.mark.parametrize("below", [[3.0, 4.0, 5.0, 3.5], [-1.0, 2.0, 3.0, 1.0]])
+def test_fiellers_ends_are_t_standard_errors_from_zero(below):
+    above = [20.0, 21.0, 22.5, 19.0]
+    ratio = fieller(summarize(above), summarize(below))
+    assert ratio.value == pytest.approx(sum(above) / sum(below))
+    for end in filter(math.isfinite, (ratio.low, ratio.high)):
+        apart = [a - end * b for a, b in zip(above, below, strict=True)]
+        assert stats.ttest_1samp(apart, 0.0).pvalue == pytest.approx(0.05)
+    assert ratio.low < ratio.value < ratio.high
+    assert math.isinf(ratio.high) == (stats.ttest_1samp(below, 0.0).pvalue > 0.05)
+
+
+def test_fieller_needs_a_lower_figure_above_zero():
+    assert fieller(summarize([1.0, 2.0]), summarize([-1.0, 0.5])) is None
+    assert fieller(summarize([4.0]), summarize([2.0])).low is None
 
 
 def test_a_baseline_against_itself_is_one():

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from raysuite.parallel.base import StepSettings, World
-from raysuite.parallel.compiling import Compiler
+from raysuite.parallel.compiling import Compiler, TorchCompiler
 from raysuite.parallel.single import Single
 from raysuite.records import EpochFinished, GateVerdict
 from raysuite.train.examination import compare
@@ -65,7 +65,7 @@ class Cut(nn.Module):
 
 def test_graph_breaks_are_told_and_nothing_is_left() -> None:
     model = Cut()
-    compiler = Compiler(model, "default", CPU)
+    compiler = TorchCompiler(model, "default", CPU)
     with torch.no_grad():
         model(torch.ones(2, 4))
     assert compiler.graphs == 2
@@ -76,7 +76,7 @@ def test_graph_breaks_are_told_and_nothing_is_left() -> None:
     gc.collect()
     assert left() is None
     seconds = compiler.seconds
-    other = Compiler(Cut(), "off", CPU)
+    other = Compiler()
     assert (other.seconds, other.graphs, other.graph_breaks) == (0.0, 0, {})
     assert compiler.seconds == seconds
 

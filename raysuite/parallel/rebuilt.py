@@ -1,0 +1,386 @@
+"""Networks of torch that another framework builds anew: their operations, and what engines share.
+
+A network is traced by torch.fx. Known are the operations of raysuite's CIFAR ResNets and of
+torchvision's ResNets, VGGs and MobileNetV2; `raysuite.parallel.tensorflow` and `.jax` compute each
+of them, on images [b, H, W, C], which both compute in on CPUs.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, fx, nn
+from torch.nn import functional as F
+
+from raysuite.errors import UserError
+from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, World, set_lr
+from raysuite.parallel.comm import TorchComm, join_torch_group, leave_torch_group
+from raysuite.parallel.compiling import Compiler
+
+if TYPE_CHECKING:
+    from raysuite.data.base import Batch
+
+Array = NDArray[Any]
+Rules = tuple[tuple[tuple[str, Any], ...], ...]
+"""[groups of weights][(name, value) of each setting of the optimiser but its rate]."""
+
+CHANNELS_LAST: dict[int, tuple[int, ...]] = {4: (2, 3, 1, 0), 2: (1, 0)}
+"""Dimensions of a weight -> how torch's are transposed."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What is computed from the results of earlier operations."""
+
+    name: str
+    kind: str
+    """input, output, conv, norm, linear, relu, relu6, max_pool, avg_pool, mean, flatten, dropout,
+    same, add, cat, subsample or widen."""
+    inputs: tuple[str, ...]
+    module: str = ""
+    """Name in the torch network of the layer that has its weights."""
+    numbers: dict[str, Any] = field(default_factory=dict)
+    """stride, padding, ... by the names of torch."""
+
+
+_MODULES: dict[type[nn.Module], tuple[str, tuple[str, ...]]] = {
+    nn.Conv2d: ("conv", ("stride", "padding", "dilation", "groups")),
+    nn.BatchNorm2d: ("norm", ("eps", "momentum")),
+    nn.Linear: ("linear", ()),
+    nn.ReLU: ("relu", ()),
+    nn.ReLU6: ("relu6", ()),
+    nn.MaxPool2d: ("max_pool", ("kernel_size", "stride", "padding")),
+    nn.AvgPool2d: ("avg_pool", ("kernel_size", "stride", "padding")),
+    nn.AdaptiveAvgPool2d: ("mean", ("output_size",)),
+    nn.Flatten: ("flatten", ("start_dim",)),
+    nn.Dropout: ("dropout", ("p",)),
+    nn.Identity: ("same", ()),
+}
+_FUNCTIONS: dict[Callable[..., Any], str] = {
+    F.relu: "relu",
+    torch.relu: "relu",
+    F.relu6: "relu6",
+    F.adaptive_avg_pool2d: "mean",
+    torch.flatten: "flatten",
+    operator.add: "add",
+    operator.iadd: "add",
+    torch.add: "add",
+    torch.cat: "cat",
+    operator.getitem: "subsample",
+    F.pad: "widen",
+}
+
+
+def operations_of(model: nn.Module) -> list[Operation]:
+    """The operations of `model`'s forward pass on one tensor of images, in order.
+
+    Raises UserError for a network that cannot be traced, or that has another operation.
+    """
+    try:
+        graph = fx.Tracer().trace(model)
+    except Exception as error:  # whatever a forward pass does with a proxy
+        raise UserError(
+            f"model.name: {type(model).__name__} cannot be traced by torch.fx ({error}), and only "
+            "a traced network can be built in another framework; take a strategy of PyTorch's"
+        ) from error
+    modules = dict(model.named_modules())
+    return [_operation(node, modules) for node in graph.nodes]
+
+
+def _operation(node: fx.Node, modules: dict[str, nn.Module]) -> Operation:
+    inputs = tuple(each.name for each in node.all_input_nodes)
+    if node.op == "placeholder":
+        return Operation(node.name, "input", inputs)
+    if node.op == "output":
+        return Operation(node.name, "output", inputs)
+    kind, numbers, module = "", {}, ""
+    if node.op == "call_module":
+        module = str(node.target)
+        layer: Any = modules[module]
+        kind, keys = _MODULES.get(type(layer), ("", ()))
+        numbers = {key: getattr(layer, key) for key in keys}
+        if not _computed(layer):
+            kind = ""
+    elif node.op == "call_function":
+        kind = _FUNCTIONS.get(node.target, "")  # type: ignore[arg-type]
+        kind, numbers = _of_function(kind, node)
+    if kind == "mean" and numbers["output_size"] not in (1, (1, 1)):
+        kind = ""
+    if not kind:
+        what = f"layer {module}: {modules[module]}" if module else f"operation {node.format_node()}"
+        raise UserError(f"model.name: no other framework builds its {what}; take another strategy")
+    return Operation(node.name, kind, inputs, module, numbers)
+
+
+def _computed(layer: Any) -> bool:
+    """Whether the options of a layer are among those that are computed elsewhere."""
+    if isinstance(layer, nn.Conv2d):
+        groups = layer.groups in (1, layer.in_channels)
+        multiple = layer.groups == 1 or layer.out_channels == layer.in_channels
+        explicit = layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+        return groups and multiple and explicit
+    if isinstance(layer, nn.BatchNorm2d):
+        return layer.affine and layer.track_running_stats and layer.momentum is not None
+    if isinstance(layer, nn.MaxPool2d):
+        return not layer.ceil_mode and layer.dilation == 1
+    if isinstance(layer, nn.AvgPool2d):
+        padded = layer.padding in (0, (0, 0)) or layer.count_include_pad
+        return not layer.ceil_mode and padded and layer.divisor_override is None
+    return True
+
+
+def _of_function(kind: str, node: fx.Node) -> tuple[str, dict[str, Any]]:
+    """The kind, or none, and the numbers of a function's call."""
+    rest: tuple[Any, ...] = (*node.args[1:], *node.kwargs.values())
+    if kind == "mean":
+        return kind, {"output_size": rest[0]}
+    if kind == "flatten":
+        return (kind if rest[:1] == (1,) else ""), {"start_dim": 1}
+    if kind == "add":
+        return (kind if len(node.all_input_nodes) == len(node.args) else ""), {}
+    if kind == "cat":
+        return (kind if rest == (1,) else ""), {}
+    if kind == "widen":  # zeros behind the last channel
+        added = tuple(rest[0])
+        fits = len(added) == 6 and not any(added[:5])
+        return (kind if fits else ""), {"channels": added[-1]}
+    if kind == "subsample":  # every n-th pixel, as option A of a ResNet's shortcut
+        index: Any = rest[0]
+        whole = slice(None)
+        fits = isinstance(index, tuple) and len(index) == 4 and index[:2] == (whole, whole)
+        step = index[2].step if fits and isinstance(index[2], slice) else None
+        fits = fits and index[2] == index[3] == slice(None, None, step)
+        return (kind if fits else ""), {"step": step or 1}
+    return kind, {}
+
+
+def pads(padding: Any) -> list[tuple[int, int]]:
+    """Of [b, H, W, C], alike on both sides, as torch pads; TensorFlow's "same" is not."""
+    height, width = (padding, padding) if isinstance(padding, int) else padding
+    return [(0, 0), (height, height), (width, width), (0, 0)]
+
+
+def updated(
+    rule: dict[str, Any], rate: Any, weight: Any, gradient: Any, slots: Sequence[Any], steps: Any
+) -> tuple[Any, list[Any]]:
+    """A weight and its slots after one update by `rule`, as torch.optim.SGD and AdamW do it.
+
+    Slots are the momentum, or the first and second moment; `steps` counts this update. For arrays
+    of any framework.
+    """
+    if "betas" not in rule:
+        gradient = gradient + rule["weight_decay"] * weight
+        first = rule["momentum"] * slots[0] + gradient
+        way = gradient + rule["momentum"] * first if rule["nesterov"] else first
+        return weight - rate * way, [first]
+    beta1, beta2 = rule["betas"]
+    weight = weight * (1 - rate * rule["weight_decay"])
+    first = beta1 * slots[0] + (1 - beta1) * gradient
+    second = beta2 * slots[1] + (1 - beta2) * gradient * gradient
+    mean = first / (1 - beta1**steps)
+    deviation = (second / (1 - beta2**steps)) ** 0.5
+    return weight - rate * mean / (deviation + rule["eps"]), [first, second]
+
+
+def free_address() -> str:
+    """Of this host, as the other workers reach it, with a port that is free now."""
+    meeting = os.environ.get("MASTER_ADDR", "127.0.0.1")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as prober:
+        prober.connect((meeting, 9))  # sends nothing
+        host = prober.getsockname()[0]
+    with socket.socket() as taken:
+        taken.bind((host, 0))
+        return f"{host}:{taken.getsockname()[1]}"
+
+
+class RebuiltStrategy(ABC):
+    """The loop asks all ranks by torch's group; gradients go by the framework's collectives."""
+
+    lossy = False
+
+    def __init__(self, options: Any) -> None:
+        self.options = options
+        self._joined = False
+        self._world: World | None = None
+
+    def start(self, world: World) -> None:
+        """Join torch's group, and the framework's own."""
+        self.join(world)
+        self._world = world
+        self._joined = join_torch_group(world.rank, world.size, world.device)
+
+    @abstractmethod
+    def join(self, world: World) -> None:
+        """Join the framework's own. Raises MissingPartError without it."""
+
+    @abstractmethod
+    def engine(self) -> type[RebuiltEngine]:
+        """Of the strategy's options."""
+
+    def prepare(
+        self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
+    ) -> Engine:
+        assert self._world is not None, "start() comes first"
+        return self.engine()(model, make_optimizer, self._world, settings)
+
+    def stop(self) -> None:
+        if self._joined:
+            leave_torch_group()
+            self._joined = False
+
+
+class RebuiltEngine(Engine):
+    """A training step of a framework that holds weights of its own.
+
+    `model`, torch's, has the framework's weights whenever it is asked for them. The framework has
+    an array by each key of torch's `state_dict` that is a weight or a running statistic, by
+    `m.WEIGHT`, with AdamW `v.WEIGHT`, and by `steps`.
+    """
+
+    depthwise: ClassVar[tuple[int, ...]] = CHANNELS_LAST[4]
+    """How a kernel of a depthwise convolution is transposed."""
+
+    def __init__(
+        self, model: nn.Module, make_optimizer: MakeOptimizer, world: World, settings: StepSettings
+    ) -> None:
+        super().__init__(model, TorchComm(world.device), world, settings)
+        self.compiler = Compiler(enabled=True)
+        # rates, decay and momentum of every weight, as the spec asks for them
+        self.optimizer = make_optimizer(model.parameters())
+        names = {id(each): name for name, each in model.named_parameters()}
+        self.groups = {
+            names[id(each)]: number
+            for number, group in enumerate(self.optimizer.param_groups)
+            for each in group["params"]
+        }
+        """Name of each trained weight -> its group."""
+        kinds = ("m", "v") if isinstance(self.optimizer, torch.optim.AdamW) else ("m",)
+        self.slots = {name: tuple(f"{kind}.{name}" for kind in kinds) for name in self.groups}
+        """Name of each trained weight -> keys of what the optimiser keeps of it."""
+        self.statistics = tuple(
+            f"{name}.{kind}"
+            for name, layer in model.named_modules()
+            if isinstance(layer, nn.BatchNorm2d)
+            for kind in ("running_mean", "running_var")
+        )
+        """Keys of what each rank has of its own samples."""
+        self.held = (*(name for name, _ in model.named_parameters()), *self.statistics)
+        """Keys of weights and running statistics."""
+        self._depthwise = {
+            f"{name}.weight"
+            for name, layer in model.named_modules()
+            if isinstance(layer, nn.Conv2d) and layer.groups > 1
+        }
+        self._stale = False
+        """The framework has trained since `model` was given its weights."""
+
+    @abstractmethod
+    def read(self, key: str) -> Array:
+        """A copy of this rank's array, without a collective."""
+
+    @abstractmethod
+    def write(self, key: str, value: Array) -> None:
+        """Take a copy of `value` as this rank's array. All ranks must call it."""
+
+    @abstractmethod
+    def take_step(
+        self,
+        images: Array,
+        labels: Array,
+        sizes: Array,
+        real: Array,
+        factor: np.float32,
+        rates: Array,
+    ) -> float:
+        """The summed loss of [n, H, W, C] images and [n] labels of all micro-batches, after one
+        update of the weights.
+
+        [a] the samples of each micro-batch, [a] those that count, the rank's factor of the loss,
+        and the learning rate of each group of weights.
+        """
+
+    def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:
+        set_lr(self.optimizer, lr)
+        images = torch.cat([each.images for each in micro_batches]).permute(0, 2, 3, 1)
+        loss = self.take_step(
+            images.contiguous().numpy(),
+            torch.cat([each.labels for each in micro_batches]).numpy().astype(np.int32),
+            np.array([len(each.images) for each in micro_batches], np.int32),
+            np.array([each.real for each in micro_batches], np.int32),
+            np.float32(self.replicas / micro_batches[0].of_global),
+            np.array([group["lr"] for group in self.optimizer.param_groups], np.float32),
+        )
+        self._stale = True
+        return torch.tensor(loss)
+
+    def rules(self) -> Rules:
+        """Of each group of weights, what is not its rate; a step with others is traced anew."""
+        keys = ("momentum", "nesterov", "weight_decay", "betas", "eps")
+        return tuple(
+            tuple((key, group[key]) for key in keys if key in group)
+            for group in self.optimizer.param_groups
+        )
+
+    def order(self, key: str, value: Any) -> tuple[int, ...]:
+        """How a weight of torch's is transposed."""
+        if key in self._depthwise:
+            return self.depthwise
+        return CHANNELS_LAST.get(value.ndim, tuple(range(value.ndim)))
+
+    def give_weights(self) -> None:
+        """`model`'s, to the framework."""
+        state = self.model.state_dict()
+        for key in self.held:
+            self.write(key, state[key].detach().permute(self.order(key, state[key])).numpy())
+
+    def _take_weights(self) -> None:
+        """Into torch's model: the weights, and the running statistics of this rank."""
+        if self._stale:
+            state = self.model.state_dict()
+            for key in self.held:
+                value = self.read(key)
+                order = np.argsort(self.order(key, value))
+                state[key].copy_(torch.from_numpy(np.ascontiguousarray(value.transpose(order))))
+            self._stale = False
+
+    def weights(self) -> dict[str, Tensor]:
+        self._take_weights()
+        return {
+            name: parameter.detach().cpu().clone()
+            for name, parameter in self.model.named_parameters()
+        }
+
+    def average_buffers(self) -> None:
+        self._take_weights()
+        super().average_buffers()
+        self.give_weights()
+
+    def save(self, folder: Path) -> None:
+        self._take_weights()
+        if self.world.rank == 0:
+            slots = {key: torch.from_numpy(self.read(key)) for key in self._slot_keys()}
+            steps = float(self.read("steps"))
+            state = {"model": self.model.state_dict(), "slots": slots, "steps": steps}
+            torch.save(state, folder / "engine.pt")
+
+    def load(self, folder: Path) -> None:
+        state = torch.load(folder / "engine.pt", map_location="cpu", weights_only=True)
+        self.model.load_state_dict(state["model"])
+        self.give_weights()
+        for key in self._slot_keys():
+            self.write(key, state["slots"][key].numpy())
+        self.write("steps", np.array(state["steps"], np.float32))
+        self._stale = False
+
+    def _slot_keys(self) -> list[str]:
+        return [key for keys in self.slots.values() for key in keys]
