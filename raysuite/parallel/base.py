@@ -24,7 +24,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from raysuite.parallel.comm import Comm, average_buffers
+from raysuite.parallel.comm import (
+    Comm,
+    average_buffers,
+    join_torch_group,
+    leave_torch_group,
+)
 from raysuite.parallel.compiling import Compiler, TorchCompiler
 from raysuite.parallel.precision import Autocast, LossScale
 from raysuite.spec.optimizers import SETTINGS
@@ -81,6 +86,30 @@ class Strategy(Protocol):
 
     def stop(self) -> None:
         """Leave the process group, if `start` joined it."""
+
+
+class TorchGroupStrategy:
+    """Base of strategies whose ranks communicate by torch's default process group."""
+
+    lossy = False
+    _world: World | None = None
+    _joined = False
+
+    @property
+    def world(self) -> World:
+        assert self._world is not None, "start() comes first"
+        return self._world
+
+    def start(self, world: World) -> None:
+        """Join torch's group, unless this process has joined it already."""
+        self._world = world
+        self._joined = join_torch_group(world.rank, world.size, world.device)
+
+    def stop(self) -> None:
+        """Leave the group, if `start` joined it."""
+        if self._joined:
+            leave_torch_group()
+            self._joined = False
 
 
 class Engine(ABC):

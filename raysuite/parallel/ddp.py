@@ -13,8 +13,16 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, TorchEngine, World, set_lr
-from raysuite.parallel.comm import TorchComm, join_torch_group, leave_torch_group
+from raysuite.parallel.base import (
+    Engine,
+    MakeOptimizer,
+    StepSettings,
+    TorchEngine,
+    TorchGroupStrategy,
+    World,
+    set_lr,
+)
+from raysuite.parallel.comm import TorchComm
 from raysuite.parallel.marks import backward_waits
 from raysuite.spec.strategies import DdpOptions
 
@@ -22,29 +30,17 @@ if TYPE_CHECKING:
     from raysuite.data.base import Batch
 
 
-class Ddp:
+class Ddp(TorchGroupStrategy):
     """Gradients are averaged in buckets while the backward pass still runs."""
 
     def __init__(self, options: DdpOptions) -> None:
         self.options = options
         self.lossy = options.compression != "none"
-        self._joined = False
-        self._world: World | None = None
-
-    def start(self, world: World) -> None:
-        self._world = world
-        self._joined = join_torch_group(world.rank, world.size, world.device)
 
     def prepare(
         self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
     ) -> Engine:
-        assert self._world is not None, "start() comes first"
-        return DdpEngine(model, make_optimizer, self._world, settings, self.options)
-
-    def stop(self) -> None:
-        if self._joined:
-            leave_torch_group()
-            self._joined = False
+        return DdpEngine(model, make_optimizer, self.world, settings, self.options)
 
 
 class DdpEngine(TorchEngine):

@@ -25,12 +25,13 @@ from raysuite.parallel.base import (
     Engine,
     MakeOptimizer,
     StepSettings,
+    TorchGroupStrategy,
     World,
     kept_settings,
     set_lr,
 )
 from raysuite.parallel.checkpoints import weights_only
-from raysuite.parallel.comm import TorchComm, join_torch_group, leave_torch_group
+from raysuite.parallel.comm import TorchComm
 from raysuite.spec.strategies import DeepSpeedOptions
 from raysuite.units import MIB
 
@@ -58,15 +59,11 @@ def _deepspeed() -> Any:
     return deepspeed
 
 
-class DeepSpeed:
+class DeepSpeed(TorchGroupStrategy):
     """Gradients, optimiser state and weights are sharded over ranks, by the stage of ZeRO."""
-
-    lossy = False
 
     def __init__(self, options: DeepSpeedOptions) -> None:
         self.options = options
-        self._world: World | None = None
-        self._joined = False
 
     def start(self, world: World) -> None:
         """Join torch's group, on which DeepSpeed communicates.
@@ -74,8 +71,7 @@ class DeepSpeed:
         Raises MissingPartError if DeepSpeed is absent.
         """
         deepspeed = _deepspeed()
-        self._world = world
-        self._joined = join_torch_group(world.rank, world.size, world.device)
+        super().start(world)
         _choose_accelerator(world.device)
         backend = "nccl" if world.device.type == "cuda" else "gloo"
         # DeepSpeed asks for it; a process alone, without torchrun or Ray, has none
@@ -85,13 +81,12 @@ class DeepSpeed:
     def prepare(
         self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
     ) -> Engine:
-        assert self._world is not None, "start() comes first"
-        return DeepSpeedEngine(model, make_optimizer, self._world, settings, self.options)
+        return DeepSpeedEngine(model, make_optimizer, self.world, settings, self.options)
 
     def stop(self) -> None:
-        if self._joined:
-            leave_torch_group()
-            self._joined = False
+        joined = self._joined
+        super().stop()
+        if joined:
             _forget_groups()
 
 

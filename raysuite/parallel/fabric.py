@@ -11,8 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from raysuite.errors import MissingPartError
-from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, TorchEngine, World, set_lr
-from raysuite.parallel.comm import TorchComm, join_torch_group, leave_torch_group
+from raysuite.parallel.base import (
+    Engine,
+    MakeOptimizer,
+    StepSettings,
+    TorchEngine,
+    TorchGroupStrategy,
+    World,
+    set_lr,
+)
+from raysuite.parallel.comm import TorchComm
 from raysuite.spec.strategies import FabricOptions
 
 if TYPE_CHECKING:
@@ -28,32 +36,21 @@ def _fabric() -> Any:
     return lightning_fabric
 
 
-class Fabric:
+class Fabric(TorchGroupStrategy):
     """Gradients are averaged by the DDP that Fabric sets up."""
-
-    lossy = False
 
     def __init__(self, options: FabricOptions) -> None:
         self.options = options
-        self._joined = False
-        self._world: World | None = None
 
     def start(self, world: World) -> None:
         """Join torch's group, which Fabric then finds. Raises MissingPartError without Fabric."""
         _fabric()
-        self._world = world
-        self._joined = join_torch_group(world.rank, world.size, world.device)
+        super().start(world)
 
     def prepare(
         self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
     ) -> Engine:
-        assert self._world is not None, "start() comes first"
-        return FabricEngine(model, make_optimizer, self._world, settings, self.options)
-
-    def stop(self) -> None:
-        if self._joined:
-            leave_torch_group()
-            self._joined = False
+        return FabricEngine(model, make_optimizer, self.world, settings, self.options)
 
 
 def _environment(world: World) -> Any:

@@ -38,11 +38,12 @@ from raysuite.parallel.base import (
     MakeOptimizer,
     StepSettings,
     TorchEngine,
+    TorchGroupStrategy,
     World,
     kept_settings,
     set_lr,
 )
-from raysuite.parallel.comm import TorchComm, join_torch_group, leave_torch_group
+from raysuite.parallel.comm import TorchComm
 from raysuite.spec.strategies import FsdpOptions
 
 if TYPE_CHECKING:
@@ -52,20 +53,17 @@ _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
-class Fsdp:
+class Fsdp(TorchGroupStrategy):
     """Weights, gradients and optimiser state are sharded over ranks."""
 
     def __init__(self, options: FsdpOptions) -> None:
         self.options = options
         self.lossy = options.lossless() != options
-        self._joined = False
-        self._world: World | None = None
         self._mesh: DeviceMesh | None = None
 
     def start(self, world: World) -> None:
         """Join torch's group. Raises UserError where the ranks do not make the copies asked for."""
-        self._world = world
-        self._joined = join_torch_group(world.rank, world.size, world.device)
+        super().start(world)
         copies = self._copies(world)
         shape: tuple[int, ...] = (world.size,)
         names: tuple[str, ...] = ("shard",)
@@ -90,14 +88,8 @@ class Fsdp:
     def prepare(
         self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
     ) -> Engine:
-        assert self._world is not None, "start() comes first"
         assert self._mesh is not None, "start() comes first"
-        return FsdpEngine(model, make_optimizer, self._world, settings, self.options, self._mesh)
-
-    def stop(self) -> None:
-        if self._joined:
-            leave_torch_group()
-            self._joined = False
+        return FsdpEngine(model, make_optimizer, self.world, settings, self.options, self._mesh)
 
 
 def units(model: nn.Module, each: str) -> list[nn.Module]:

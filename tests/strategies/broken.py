@@ -16,10 +16,11 @@ from raysuite.parallel.base import (
     MakeOptimizer,
     StepSettings,
     TorchEngine,
+    TorchGroupStrategy,
     World,
     set_lr,
 )
-from raysuite.parallel.comm import NoComm, TorchComm, join_torch_group, leave_torch_group
+from raysuite.parallel.comm import NoComm, TorchComm
 
 FLAWS = {
     "no_sync": "the ranks hold different weights",
@@ -39,7 +40,7 @@ FLAWS = {
 """Flaw -> what the gate says of it."""
 
 
-class Broken:
+class Broken(TorchGroupStrategy):
     """Averages gradients by hand; `flaw` says what is wrong with that.
 
     `mark`: a file that is made when the flaw `hangs` begins to hang.
@@ -49,23 +50,11 @@ class Broken:
         self.flaw = flaw
         self.lossy = lossy
         self.mark = mark
-        self._world: World | None = None
-        self._joined = False
-
-    def start(self, world: World) -> None:
-        self._world = world
-        self._joined = join_torch_group(world.rank, world.size, world.device)
 
     def prepare(
         self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
     ) -> Engine:
-        assert self._world is not None
-        return BrokenEngine(model, make_optimizer, self._world, settings, self)
-
-    def stop(self) -> None:
-        if self._joined:
-            leave_torch_group()
-            self._joined = False
+        return BrokenEngine(model, make_optimizer, self.world, settings, self)
 
 
 class EchoComm(TorchComm):

@@ -31,11 +31,12 @@ from raysuite.parallel.base import (
     MakeOptimizer,
     StepSettings,
     TorchEngine,
+    TorchGroupStrategy,
     World,
     kept_settings,
     set_lr,
 )
-from raysuite.parallel.comm import TorchComm, join_torch_group, leave_torch_group
+from raysuite.parallel.comm import TorchComm
 from raysuite.parallel.marks import communication
 from raysuite.parallel.pipeline.blocks import Block, blocks_of, prune
 from raysuite.parallel.pipeline.partition import BlockCosts, measured_costs, stage_sizes
@@ -70,16 +71,12 @@ class Groups:
                 dist.destroy_process_group(group)
 
 
-class Pipeline:
+class Pipeline(TorchGroupStrategy):
     """Gradients are those of one process that accumulates over the micro-batches; asynchronous
     schedules apply them late."""
 
-    lossy = False
-
     def __init__(self, options: PipelineOptions) -> None:
         self.options = options
-        self._joined = False
-        self._world: World | None = None
         self._groups: Groups | None = None
 
     def start(self, world: World) -> None:
@@ -91,8 +88,7 @@ class Pipeline:
                 f"strategy.stages: {schedule.workers} workers hold one copy of the network; given "
                 f"were {world.size}, which should be a multiple of it"
             )
-        self._world = world
-        self._joined = join_torch_group(world.rank, world.size, world.device)
+        super().start(world)
         # all ranks make all groups, in the same order
         own, ranks = schedule.workers, range(world.size)
         parts = [schedule.place(rank % own)[0] for rank in ranks]
@@ -111,20 +107,17 @@ class Pipeline:
     def prepare(
         self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
     ) -> Engine:
-        assert self._world is not None, "start() comes first"
         assert self._groups is not None
         engine: type[PipelineEngine] = SynchronousEngine
         if self.options.pipeline(1).asynchronous:
             engine = import_module("raysuite.parallel.pipeline.asynchronous").AsynchronousEngine
-        return engine(model, make_optimizer, self._world, settings, self.options, self._groups)
+        return engine(model, make_optimizer, self.world, settings, self.options, self._groups)
 
     def stop(self) -> None:
         if self._groups is not None:
             self._groups.close()
         self._groups = None
-        if self._joined:
-            leave_torch_group()
-            self._joined = False
+        super().stop()
 
 
 @dataclass
