@@ -23,13 +23,14 @@ from typing import Any
 import torch
 from loader_memory import prepared_at
 from loader_report import markdown
+from loader_rounds import LoaderSubject, Rate, Subject, rounds
 from loader_steps import steps
 from plain_imagefolder import PlainImageFolder
 
 from raysuite.data import Prepared
-from raysuite.data.bench import DecodingLimit, LoaderSubject, Rate, ReadingLimit, Subject, rounds
 from raysuite.data.cache import cache_dir
 from raysuite.measure.environment import environment
+from raysuite.orchestrate.loaders import DecodingLimit, ReadingLimit
 from raysuite.records.statistics import Stat, summarize
 from raysuite.spec.loaders import (
     DaliOptions,

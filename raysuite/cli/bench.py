@@ -57,7 +57,7 @@ def measure_and_tell(
     tracking_uri: str | None,
 ) -> LoadingBench:
     """Measure, report, track; also what was measured before Ctrl-C, which is raised again."""
-    from raysuite.orchestrate.loading import compare
+    from raysuite.orchestrate.loaders import compare
     from raysuite.records.loading import FILE, LoadingBench
 
     interrupted = False

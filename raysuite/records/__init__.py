@@ -13,7 +13,7 @@ from raysuite.records.ends import (
     RunStopped,
     StopReason,
 )
-from raysuite.records.journal import Journal, Results, Sink, read_journal
+from raysuite.records.journal import Journal, Results, read_journal
 from raysuite.records.judged import RunJudged
 from raysuite.records.rows import Row, make_rows
 from raysuite.records.schema import (
@@ -53,7 +53,6 @@ __all__ = [
     "RunStarted",
     "RunStopped",
     "SamplesSkipped",
-    "Sink",
     "Slot",
     "StagesMeasured",
     "Stat",

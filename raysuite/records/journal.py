@@ -18,7 +18,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -34,13 +34,6 @@ DECIDED = "decided.json"
 PREDICTIONS = "predictions.jsonl"
 
 _RECORD: TypeAdapter[Record] = TypeAdapter(Record)
-
-
-class Sink(Protocol):
-    """Whoever hears of Records: the journal first, then MLflow and others fed from it."""
-
-    def write(self, record: Record) -> None:
-        """Take one Record; taking it twice must do no harm."""
 
 
 class Journal:

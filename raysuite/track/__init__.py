@@ -1,6 +1,5 @@
 """MLflow, fed from the journals: as they are written, or replayed later."""
 
-from raysuite.track.sink import MlflowSink
 from raysuite.track.sync import SyncSummary, prepare, sync
 
-__all__ = ["MlflowSink", "SyncSummary", "prepare", "sync"]
+__all__ = ["SyncSummary", "prepare", "sync"]

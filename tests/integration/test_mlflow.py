@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import signal
@@ -16,10 +15,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from raysuite.records import Journal, Results, RunFailed, RunFinished, results_figures
+from raysuite.records import Journal, Results, RunFailed, results_figures
 from raysuite.records.journal import Decided
 from raysuite.report import build
-from raysuite.track import MlflowSink, sync
+from raysuite.track import sync
 from raysuite.track.store import Store
 from tests.fake_results import TWELVE_ROWS, write_results
 from tests.fake_sweeps import write_sweep
@@ -270,28 +269,10 @@ def test_a_journal_that_grew_is_written_on(database, tmp_path):
     assert len(content(database)) == 2 * len(grown)
 
 
-def test_the_sink_and_a_later_sync_write_the_same(database, tmp_path):
-    results = write_results(tmp_path / "results", spec=FOUR_ROWS)
-    sink = MlflowSink(results)
-    for plan in results.plans():
-        for record in results.records(plan["run_id"]):
-            sink.write(record)
-            if isinstance(record, RunFinished):
-                sink.write(record)
-    assert not sink.broken
-    live = content(database)
-    assert len(live) == len(set(live))
-    before = sizes(database)["runs"]
-    assert sync(results).ok
-    # a suite's own figures are known when all runs have ended
-    assert [row for row in content(database) if row[0] != "made-up results"] == live
-    assert sizes(database)["runs"] == before == 5
-
-
 @pytest.mark.parametrize(
     "address", ["http://me:hush@127.0.0.1:9", "sqlite:////dev/null/mlflow.db", "nonsense://x"]
 )
-def test_a_store_out_of_reach_loses_nothing(tmp_path, caplog, address, monkeypatch):
+def test_a_store_out_of_reach_loses_nothing(tmp_path, address, monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     results = write_results(tmp_path / "results", spec=FOUR_ROWS)
     begin = time.monotonic()
@@ -300,14 +281,6 @@ def test_a_store_out_of_reach_loses_nothing(tmp_path, caplog, address, monkeypat
     assert not summary.ok
     assert "raysuite sync" in str(summary)
     assert "hush" not in str(summary)
-    sink = MlflowSink(results, address)
-    with caplog.at_level(logging.WARNING):
-        for record in results.records(results.plans()[0]["run_id"]):
-            sink.write(record)
-    assert sink.broken
-    warnings = [entry for entry in caplog.records if entry.name == "raysuite.track.sink"]
-    assert len(warnings) == 1
-    assert "hush" not in caplog.text
 
 
 def test_the_command(database, tmp_path):

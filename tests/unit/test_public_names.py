@@ -37,7 +37,7 @@ def test_plan() -> None:
 
 def test_records() -> None:
     facts = {"EpochFinished", "GateVerdict", "Record", "RunFailed", "RunFinished", "RunStarted"}
-    store = {"Journal", "Results", "Sink", "read_journal"}
+    store = {"Journal", "Results", "read_journal"}
     assert facts | store <= set(raysuite.records.__all__)
 
 

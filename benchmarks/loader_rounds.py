@@ -1,34 +1,23 @@
-"""How fast loaders are, beside two limits: bare JPEG decoding, and reading the bytes alone.
-
-A `Subject` is one thing that is timed; `rounds` times several of them in turn, so that a drift of
-the machine meets all alike. Images are loaded in shuffled order, with the set's augmentation.
-"""
+"""Subjects of a comparison in one process, timed in turn, so that a drift of the machine meets all
+alike. Images are loaded in shuffled order, with the set's augmentation."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
 import psutil
 import torch
 
-from raysuite.data.base import Slice
-from raysuite.data.decoders import decode_whole
-from raysuite.data.formats import open_source
-from raysuite.data.loaders import make_loader
-from raysuite.data.order import permutation, rank_slices
-from raysuite.data.prepared import Prepared, Split
+from raysuite.data import Prepared, Slice, make_loader, permutation, rank_slices
+from raysuite.orchestrate.loaders import turn
 from raysuite.spec.loaders import LoaderOptions
 
 _SEED = 0
-_CHUNK = 16
-"""Images that a thread of a limit takes at once."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +60,7 @@ class LoaderSubject:
         options: LoaderOptions,
         batch: int,
         device: torch.device,
-        split: Split = "train",
+        split: str = "train",
     ) -> None:
         self._samples, self._batch, self._device = prepared.samples(split), batch, device
         self._loader = make_loader(prepared, split, options, device)
@@ -91,65 +80,6 @@ class LoaderSubject:
     def _slices(self, epoch: int) -> Iterator[Slice]:
         order = permutation(self._samples, _SEED, epoch)
         return itertools.chain(*rank_slices(order, self._batch, 1, 0, draw=(_SEED, epoch)))
-
-
-class DecodingLimit:
-    """Bare libjpeg-turbo: all pixels of each image, by `threads` threads, into memory used again.
-
-    Nothing is read, cut, resized or kept. What is no JPEG is decoded by Pillow.
-    """
-
-    def __init__(self, prepared: Prepared, threads: int, images: int, split: Split) -> None:
-        self._channels = prepared.facts.channels
-        source = open_source(prepared, split)
-        ids = permutation(prepared.samples(split), _SEED, 0)[:images].tolist()
-        self._samples = [source.read(sample)[0] for sample in ids]
-        source.close()
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="raysuite-limit")
-
-    def run(self, images: int, epoch: int) -> int:
-        """Decode the images, again and again if there are fewer."""
-        chosen = list(itertools.islice(itertools.cycle(self._samples), images))
-
-        def work(start: int) -> None:
-            for sample in chosen[start : start + _CHUNK]:
-                decode_whole(sample, self._channels, "an image")
-
-        list(self._pool.map(work, range(0, images, _CHUNK)))
-        return images
-
-    def close(self) -> None:
-        """End the threads."""
-        self._pool.shutdown()
-
-
-class ReadingLimit:
-    """Reading the bytes alone, by `threads` threads; from memory, if they were read before."""
-
-    def __init__(self, prepared: Prepared, threads: int, split: Split) -> None:
-        self._source = open_source(prepared, split)
-        # once: to shuffle a million samples takes longer than to read a few
-        self._order = permutation(prepared.samples(split), _SEED, 0)
-        self._at = 0
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="raysuite-limit")
-
-    def run(self, images: int, epoch: int) -> int:
-        """Read the next images, one epoch after the other."""
-        place = range(self._at, self._at + images)
-        ids = np.take(self._order, place, mode="wrap").tolist()
-        self._at += images
-
-        def work(start: int) -> None:
-            for sample in ids[start : start + _CHUNK]:
-                self._source.read(sample)
-
-        list(self._pool.map(work, range(0, len(ids), _CHUNK)))
-        return len(ids)
-
-    def close(self) -> None:
-        """End the threads and close the files."""
-        self._pool.shutdown()
-        self._source.close()
 
 
 def rounds(
@@ -173,13 +103,6 @@ def rounds(
             rates[name].append(rate)
             told(name, repeat, rate)
     return rates
-
-
-def turn(names: Sequence[str], repeat: int) -> list[str]:
-    """The order of a round."""
-    first = repeat // 2 % max(1, len(names))
-    order = [*names[first:], *names[:first]]
-    return order[::-1] if repeat % 2 else order
 
 
 def timed(subject: Subject, images: int, epoch: int) -> Rate:
