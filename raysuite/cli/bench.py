@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from raysuite.plan import RunPlan
     from raysuite.plan.loading import LoadingPlan
     from raysuite.records import BatchFound
-    from raysuite.records.batch_figures import SizeFigures
+    from raysuite.records.batches import SizeFigures
     from raysuite.records.loading import LoadingBench
     from raysuite.spec.data import DataOptions
 
@@ -454,7 +454,7 @@ def _batch_data(plan: RunPlan, found: BatchFound) -> dict[str, Any]:
 
 
 def _figures(found: BatchFound) -> list[SizeFigures]:
-    from raysuite.records.batch_figures import size_figures
+    from raysuite.records.batches import size_figures
 
     return size_figures(found.tried)
 
@@ -542,7 +542,7 @@ def network(
     """
     import statistics
 
-    from raysuite.orchestrate.network import time_collectives
+    from raysuite.orchestrate.torchrun import time_collectives
     from raysuite.perf.calibration import fit_link
 
     counts = _numbers("--workers", workers, 2)

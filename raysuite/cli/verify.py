@@ -69,8 +69,8 @@ def verify(
     """
     from raysuite.errors import UserError
     from raysuite.orchestrate.preflight import dry_batch
-    from raysuite.orchestrate.verify import Request
-    from raysuite.orchestrate.verify import verify as ask
+    from raysuite.orchestrate.torchrun import Request
+    from raysuite.orchestrate.torchrun import verify as ask
 
     training = {"accumulate": accumulate, "clip_norm": clip_norm, "precision": precision}
     if data is not None and model is None:

@@ -103,7 +103,7 @@ def _search(
             for plan in left:
                 results.journal_file(plan.run_id).unlink(missing_ok=True)
             # here: it imports Ray
-            from raysuite.orchestrate.node_keeper import DeadlineError
+            from raysuite.orchestrate.controller import DeadlineError
 
             trainer = make_trainer(
                 [_once(plan) for plan in left], folder, deadline=deadline, work=_SEARCH

@@ -114,8 +114,7 @@ def make_trainer(
     from ray.train import ScalingConfig
     from ray.train.v2.api.config import FailureConfig, RunConfig
 
-    from raysuite.orchestrate.failures import FailureRecorder
-    from raysuite.orchestrate.node_keeper import NodeKeeper
+    from raysuite.orchestrate.controller import FailureRecorder, NodeKeeper
     from raysuite.orchestrate.nodes import Need
     from raysuite.orchestrate.trainer import WorkersTrainer
 

@@ -18,7 +18,7 @@ from raysuite.errors import RunError, UserError, is_full
 from raysuite.measure.system import sampling
 from raysuite.orchestrate import budget
 from raysuite.orchestrate.batches import tried_file
-from raysuite.orchestrate.failures import BrokenRunError
+from raysuite.orchestrate.controller import BrokenRunError
 from raysuite.orchestrate.groups import checkpoint_folder
 from raysuite.orchestrate.rendezvous import awaited, decided, tell, verified
 from raysuite.orchestrate.stopping import FILE, asked_to_prune, requested_stop, wait_for_driver

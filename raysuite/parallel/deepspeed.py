@@ -30,13 +30,35 @@ from raysuite.parallel.base import (
     kept_settings,
     set_lr,
 )
-from raysuite.parallel.checkpoints import weights_only
 from raysuite.parallel.comm import TorchComm
 from raysuite.spec.strategies import DeepSpeedOptions
 from raysuite.units import MIB
 
 if TYPE_CHECKING:
     from raysuite.data.base import Batch
+
+# Checkpoints are read as data: whoever can write one may not run code by it.
+
+_ALWAYS, _NEVER = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
+
+
+@contextmanager
+def weights_only(classes: Sequence[type]) -> Iterator[None]:
+    """Makes every `torch.load` in its block run no code of the file, whatever its caller asks for.
+
+    For frameworks that load by themselves. `classes` are plain data beside tensors, which they
+    also write. Anything else raises pickle.UnpicklingError. (torch, "Serialization semantics",
+    TORCH_FORCE_WEIGHTS_ONLY_LOAD.)
+    """
+    before = {name: os.environ.pop(name, None) for name in (_ALWAYS, _NEVER)}
+    os.environ[_ALWAYS] = "1"
+    try:
+        with torch.serialization.safe_globals(list(classes)):
+            yield
+    finally:
+        del os.environ[_ALWAYS]
+        os.environ.update({name: value for name, value in before.items() if value is not None})
+
 
 _NO_CLIPPING = 0.0
 _FP32_BYTES = 4

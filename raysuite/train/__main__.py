@@ -19,6 +19,7 @@ from pathlib import Path
 from raysuite.errors import RunError, UserError
 from raysuite.parallel.base import World
 from raysuite.plan import RunPlan, make_plans
+from raysuite.plan.batches import decided, outcome
 from raysuite.records import (
     STOPPED,
     EpochFinished,
@@ -32,9 +33,10 @@ from raysuite.records import (
     StagesMeasured,
     TimeShares,
 )
+from raysuite.records.batches import BatchFound, TriedFile
 from raysuite.records.live import live_file
 from raysuite.spec import read_document
-from raysuite.train.batch_files import decide
+from raysuite.train.batches import search_batch
 from raysuite.train.checkpoint import keep_checkpoint, latest_checkpoint, remove_checkpoint
 from raysuite.train.loop import TrainingLoop
 from raysuite.train.peers import is_peer_loss
@@ -42,6 +44,37 @@ from raysuite.train.run import TRACE, execute
 from raysuite.train.signals import Signals
 from raysuite.train.stopping import AskedToStop
 from raysuite.train.world import world_from_environment
+
+# A run's batch without Ray: what was tried lies in the results folder.
+
+
+def decide(wish: RunPlan, results: Results, resume: bool) -> RunPlan:
+    """The plan with the batch that its ranks find by trial; with `resume`, from what was tried.
+
+    All ranks must call it. Raises RunError where nothing fits, and where a rank ran out of memory
+    in a true step: started again with `resume`, the search goes on.
+    """
+    world = world_from_environment(wish.device)
+    file = results.folder / "batches" / f"{wish.run_id}.jsonl"
+    tried = TriedFile(file)
+    if world.rank == 0 and not resume:
+        file.unlink(missing_ok=True)
+    began = time.monotonic()
+    try:
+        size = search_batch(wish, world, tried)
+    except MemoryError as error:
+        why = f"rank {world.rank}: {error}; start it again with --resume: a smaller one is tried"
+        raise RunError(why) from error
+    if world.rank:
+        if not size:
+            raise RunError(f"{wish.title}: no batch was found that fits into memory")
+        return decided(wish, size)
+    plan, found = outcome(wish, tried.read(), time.monotonic() - began)
+    known = [each for each in results.records(plan.run_id) if isinstance(each, BatchFound)]
+    if not (resume and known):
+        Journal(results.journal_file(plan.run_id)).write(found)
+        print(f"{plan.title}: {found.words}", flush=True)
+    return plan
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from raysuite.orchestrate import verify as launcher
+from raysuite.orchestrate import torchrun as launcher
 from raysuite.parallel.base import StepSettings, World
 from raysuite.parallel.comm import NoComm
 from raysuite.records import EpochFinished, Results, RunFailed, RunFinished

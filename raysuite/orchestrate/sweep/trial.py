@@ -15,6 +15,7 @@ from typing import Any
 
 from raysuite.errors import RunError
 from raysuite.orchestrate import stopping
+from raysuite.orchestrate.controller import DeadlineError
 from raysuite.orchestrate.groups import (
     Segment,
     make_trainer,
@@ -23,7 +24,6 @@ from raysuite.orchestrate.groups import (
     storage_error,
     work_config,
 )
-from raysuite.orchestrate.node_keeper import DeadlineError
 from raysuite.orchestrate.sweep.population import next_segment
 from raysuite.plan import RunPlan, groups
 from raysuite.plan.batches import NothingFitsError

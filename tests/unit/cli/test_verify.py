@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from raysuite.cli import app
-from raysuite.orchestrate import verify as launcher
-from raysuite.orchestrate.verify import Request
+from raysuite.orchestrate import torchrun as launcher
+from raysuite.orchestrate.torchrun import Request
 from raysuite.plan import RunPlan
 from raysuite.records import GateVerdict
 from raysuite.spec.strategies import STRATEGY_OPTIONS, DdpOptions, HorovodOptions

@@ -19,9 +19,8 @@ from raysuite.data import formats, prepare
 from raysuite.data.formats import open_source
 from raysuite.data.formats.tfrecord import decode_example, read_index
 from raysuite.data.synthesis import SyntheticSet, make, plan_synthetic_set
-from raysuite.data.synthesis.making import locked
+from raysuite.data.synthesis.making import encode, locked
 from raysuite.data.synthesis.pictures import Painter
-from raysuite.data.synthesis.writers import encode
 from raysuite.errors import DataError, UserError
 from raysuite.spec.data import DataOptions
 from raysuite.spec.datasets import NAMED

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from raysuite.measure import power
-from raysuite.measure.peaks import peak
 from raysuite.measure.power import Gpu, PowerMeter, Rapl
+from raysuite.train.costs import peak
 
 CPU = torch.device("cpu")
 RANGE = 1_000_000

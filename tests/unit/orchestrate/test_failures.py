@@ -12,8 +12,8 @@ from ray.exceptions import OutOfMemoryError
 from ray.train.v2.api.exceptions import ControllerError
 
 from raysuite.errors import StorageError, is_full
-from raysuite.orchestrate import failures
-from raysuite.orchestrate.failures import BrokenRunError, FailureRecorder
+from raysuite.orchestrate import controller
+from raysuite.orchestrate.controller import BrokenRunError, FailureRecorder
 from raysuite.orchestrate.groups import record_lost, storage_error
 from raysuite.plan import RunPlan
 from raysuite.records import Journal, Results, RunFailed, RunFinished
@@ -130,7 +130,7 @@ def test_workers_without_memory_to_start_are_no_lost_workers(results):
 def test_a_worker_that_the_kernel_killed_had_no_memory(
     results, monkeypatch, counts, raised, reason
 ):
-    monkeypatch.setattr(failures, "kernel_kills", iter(counts).__next__)
+    monkeypatch.setattr(controller, "kernel_kills", iter(counts).__next__)
     plans = [RunPlan.model_validate(plan) for plan in results.plans()[:1]]
     FailureRecorder(plans, results.folder, Nodes()).after_exception(None, raised)
     failed = end(results, 0)

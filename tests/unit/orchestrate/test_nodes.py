@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import ray
 
-from raysuite.orchestrate import node_keeper
+from raysuite.orchestrate import controller
 from raysuite.orchestrate.cluster import Capacity, Node
-from raysuite.orchestrate.node_keeper import (
+from raysuite.orchestrate.controller import (
     DeadlineError,
     LateError,
     NodeKeeper,
@@ -81,7 +81,7 @@ class Cluster:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *seen: Capacity) -> None:
         self.looks, self._seen = 0, seen
         monkeypatch.setattr(Capacity, "now", self.look)
-        monkeypatch.setattr(node_keeper, "_LOOK_S", 0.01)
+        monkeypatch.setattr(controller, "_LOOK_S", 0.01)
 
     def look(self) -> Capacity:
         self.looks += 1
@@ -153,8 +153,8 @@ def keeper_on(
     seen = list(looks)
     answer = lambda: seen.pop(0) if len(seen) > 1 else seen[0]  # noqa: E731
     monkeypatch.setattr(ray, "nodes", answer)
-    monkeypatch.setattr(node_keeper, "_LOOK_S", 0.01)
-    monkeypatch.setattr(node_keeper, "_VERDICT_S", verdict_s)
+    monkeypatch.setattr(controller, "_LOOK_S", 0.01)
+    monkeypatch.setattr(controller, "_VERDICT_S", verdict_s)
     keeper = NodeKeeper(Need.of(plan_of()), 60.0, Path("results"))
     places = [
         SimpleNamespace(metadata=SimpleNamespace(node_id=name, hostname=f"host-{name}", node_ip=""))

@@ -87,7 +87,7 @@ def test_no_callback_starts_an_actor(tmp_path: Path) -> None:
 
 def test_the_driver_does_without_torch() -> None:
     """It takes seconds to import."""
-    names = ("suite", "stopping", "trainer", "failures", "node_keeper", "groups", "cluster")
+    names = ("suite", "stopping", "trainer", "controller", "groups", "cluster")
     lines = [f"import raysuite.orchestrate.{name}" for name in names]
     ask = "; ".join(["import sys, raysuite.cli.driver", *lines, "print('torch' in sys.modules)"])
     assert subprocess.check_output([sys.executable, "-c", ask], text=True) == "False\n"

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from raysuite.orchestrate import preflight, worker
-from raysuite.orchestrate.failures import BrokenRunError
+from raysuite.orchestrate.controller import BrokenRunError
 from raysuite.orchestrate.stopping import request_stop
 from raysuite.parallel.base import World
 from raysuite.plan import RunPlan, make_plans

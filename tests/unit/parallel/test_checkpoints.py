@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from raysuite.parallel.checkpoints import weights_only
+from raysuite.parallel.deepspeed import weights_only
 from raysuite.parallel.single import Single
 from raysuite.train.world import world_from_environment
 from tests.contract.strategy_worker import BASE, engine_of

@@ -8,7 +8,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from raysuite.errors import UserError
 from raysuite.parallel import comm, horovod
-from raysuite.parallel.horovod_env import join_from_torchrun, rank_variables
+from raysuite.parallel.horovod import join_from_torchrun, rank_variables
 from raysuite.spec.strategies import HorovodOptions
 from tests.require import require
 

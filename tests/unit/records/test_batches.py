@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from raysuite.records import BatchTried, Journal, read_journal
-from raysuite.records.batch_figures import size_figures
-from raysuite.records.batches import Stage, TriedFile
+from raysuite.records.batches import Stage, TriedFile, size_figures
 from tests.fake_batches import batch_found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raysuite.records import TimeShares
-from raysuite.records.shares import run_shares
+from raysuite.records.derive import run_shares
 
 
 def record(**changes: object) -> TimeShares:

@@ -1,7 +1,7 @@
-"""Ask the gate about strategies on this machine's processes, without Ray.
+"""What needs the processes of one machine and no Ray: the gate, and times of collectives.
 
-One launch of torchrun examines them in turn. Where one crashes or hangs, the launch is ended,
-that strategy has failed, and the next launch continues behind it.
+One launch of torchrun checks several strategies in turn. Where one crashes or hangs, the launch is
+ended, that strategy has failed, and the next launch continues behind it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from raysuite.cluster.ports import held_port
+from raysuite.errors import RunError
 from raysuite.plan import RunPlan
 from raysuite.records import GateVerdict
 from raysuite.spec.strategies import StrategyOptions
@@ -109,12 +110,15 @@ def _command(request: Request, pending: Sequence[int], file: Path, port: int) ->
         "device": request.device,
         "plans": [[n, request.plans[n].model_dump(mode="json")] for n in pending if request.plans],
     }
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--master-addr", "127.0.0.1"]
     return [
-        *launcher,
-        *("--nproc-per-node", str(request.workers), "--master-port", str(port)),
+        *_launcher(request.workers, port),
         *("-m", "raysuite.train.verify", str(file), json.dumps(content)),
     ]
+
+
+def _launcher(workers: int, port: int) -> list[str]:
+    words = [sys.executable, "-m", "torch.distributed.run", "--master-addr", "127.0.0.1"]
+    return [*words, "--nproc-per-node", str(workers), "--master-port", str(port)]
 
 
 def _lines(file: Path) -> list[dict[str, Any]]:
@@ -155,3 +159,35 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+# Time collectives between this machine's processes, without Ray: one launch of torchrun.
+
+
+def time_collectives(
+    request: dict[str, Any], workers: int, timeout_s: float
+) -> list[dict[str, Any]]:
+    """What `raysuite.train.network` wrote. Raises RunError where its processes fail or hang."""
+    with tempfile.TemporaryDirectory(prefix="raysuite-network-") as folder, held_port() as port:
+        file = Path(folder) / "times.jsonl"
+        try:
+            done = subprocess.run(
+                [
+                    *_launcher(workers, port),
+                    *("-m", "raysuite.train.network", str(file), json.dumps(request)),
+                ],
+                env={"OMP_NUM_THREADS": "1", **os.environ},
+                capture_output=True,
+                text=True,
+                timeout=timeout_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise RunError(
+                f"no end within {timeout_s:g} s; ask for fewer bytes or repeats, or a longer "
+                "--timeout"
+            ) from error
+        if done.returncode:
+            lines = [line for line in done.stderr.splitlines() if "Error" in line]
+            raise RunError(f"the processes failed: {(lines or ['nothing was said'])[-1][:300]}")
+        return [json.loads(line) for line in file.read_text("utf-8").splitlines()]

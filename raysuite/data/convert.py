@@ -1,0 +1,608 @@
+"""Image folders -> TFRecord shards with their indices; resumed where it was interrupted."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from raysuite.data.formats.base import Listing
+from raysuite.data.formats.folder import listed
+from raysuite.data.formats.folder import listings as listings_of
+from raysuite.data.formats.tfrecord import encode_example, write_records
+from raysuite.data.header import Header
+from raysuite.data.order import permutation
+from raysuite.data.pixels import decode, header_of
+from raysuite.data.prepared import Split
+from raysuite.data.processes import Count, each
+from raysuite.errors import DataError
+from raysuite.spec.datasets import CLASSES_FILE
+
+# Which image goes into which shard: a function of the folder's listing and the options alone.
+
+PLAN, JOURNAL, MANIFEST = "convert.json", "shards.jsonl", "manifest.json"
+VERSION = 1
+"""Raised whenever shards would come out differently, so that old ones are not gone on with."""
+MB = 1_000_000
+GONE = (-1, -1)
+"""In the place of an image's size and time: a link that leads nowhere."""
+_SYNSET = re.compile(r"n\d{8}")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What becomes of the images, and how they are spread."""
+
+    shards: int | None = None
+    """Training shards; validation gets as many as make its shards alike. None: by `shard_mb`."""
+    shard_mb: float = 150
+    """Source images of a shard, in units of 10^6 bytes."""
+    order: Literal["shuffled", "sorted"] = "shuffled"
+    """`sorted`: by class and file name."""
+    seed: int = 0
+    shorter_side: int | None = None
+    """Larger images are shrunk to this many pixels; all others keep their bytes."""
+    quality: int = 95
+    """Of the JPEGs that are shrunk."""
+    first_label: int | None = None
+    """None: 1 where all classes are synsets, as in TensorFlow's ImageNet, else 0."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file to be: its images, in order."""
+
+    name: str
+    split: Split
+    paths: NDArray[np.bytes_]
+    """[n], relative to the source folder."""
+    labels: NDArray[np.int64]
+    """[n], from 0."""
+    stats: NDArray[np.int64]
+    """[n, 2]: bytes, and time of the last change in ns."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the listing and the state of the images: differs when one of them was changed."""
+        return _digest(self.paths, self.labels, self.stats)
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """All that is decided before the first image is read."""
+
+    source: Path
+    target: Path
+    options: Options
+    classes: tuple[str, ...]
+    synsets: bool
+    """Whether all classes are named like WordNet's synsets."""
+    first_label: int
+    shards: tuple[Shard, ...]
+    document: dict[str, Any]
+    """What convert.json says."""
+    passed_over: int
+    """Entries of the source that are neither images nor hidden."""
+
+    def images(self, split: Split) -> int:
+        """Images of a split, bad ones included."""
+        return sum(len(shard.paths) for shard in self.shards if shard.split == split)
+
+    @property
+    def bytes(self) -> int:
+        """Of all source images."""
+        return sum(int(shard.stats[:, 0].clip(0).sum()) for shard in self.shards)
+
+
+def plan_conversion(
+    source: Path, target: Path, options: Options, force: bool = False
+) -> Conversion:
+    """Decide on every shard; nothing is written.
+
+    A conversion that `target` holds already is gone on with: its shards are taken over. Raises
+    DataError where `source` is no image folder, or `target` holds anything else, or what was
+    begun there differs in options or images; not for a conversion if `force`.
+    """
+    source, target = (path.expanduser().resolve() for path in (source, target))
+    begun = _begun(target)
+    if source == target:
+        raise DataError(f"{target}: shards cannot lie in the folder that they are made from")
+    images = listed(source)
+    classes, listings = listings_of(images)
+    if begun is not None and not force:
+        _same(begun, _document(source, options, classes, listings, {}), target)
+    synsets = all(_SYNSET.fullmatch(name) for name in classes)
+    found: dict[Split, Listing] = {"train": listings["train"], "val": listings["val"]}
+    stats = {split: _stats(source, listing) for split, listing in found.items()}
+    counts = _shard_counts(options, stats)
+    if begun is not None and not force:  # sizes may have changed; the shards are those of then
+        counts = {split: int(begun["shards"][split]) for split in found}
+    shards: list[Shard] = []
+    for number, (split, listing) in enumerate(found.items()):
+        order = np.arange(len(listing.labels))
+        if options.order == "shuffled":
+            order = permutation(len(order), options.seed, number)
+        for shard, ids in enumerate(np.array_split(order, counts[split])):
+            name = f"{split}-{shard:05d}-of-{counts[split]:05d}"
+            parts = (listing.paths[ids], listing.labels[ids], stats[split][ids])
+            shards.append(Shard(name, split, *parts))
+    first = int(synsets) if options.first_label is None else options.first_label
+    document = _document(source, options, classes, listings, counts)
+    return Conversion(
+        source,
+        target,
+        options,
+        classes,
+        synsets,
+        first,
+        tuple(shards),
+        document,
+        images.passed_over,
+    )
+
+
+def _document(
+    source: Path,
+    options: Options,
+    classes: tuple[str, ...],
+    listings: dict[str, Listing],
+    counts: dict[Split, int],
+) -> dict[str, Any]:
+    return {
+        "version": VERSION,
+        "source": str(source),
+        "options": asdict(options),
+        "classes": len(classes),
+        "images": {split: len(each.labels) for split, each in listings.items()},
+        "listing": {split: _digest(each.paths, each.labels) for split, each in listings.items()},
+        "shards": counts,
+    }
+
+
+def _begun(target: Path) -> dict[str, Any] | None:
+    """The convert.json of `target`; None where nothing lies there."""
+    if target.exists() and not target.is_dir():
+        raise DataError(f"{target} is a file; give a new or an empty folder")
+    # hidden files: what is left of a conversion that was killed at its very beginning
+    if not target.exists() or all(path.name.startswith(".") for path in target.iterdir()):
+        return None
+    try:
+        found: dict[str, Any] = json.loads((target / PLAN).read_text("utf-8"))
+        if found["version"] != VERSION:
+            raise DataError(
+                f"{target / PLAN} is of version {found['version']} and cannot be gone on with; "
+                "add --force to begin anew, or give another folder"
+            )
+        return found
+    except FileNotFoundError as error:
+        raise DataError(
+            f"{target} holds files, and no conversion ({PLAN}); give a new or an empty folder"
+        ) from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{target / PLAN} cannot be read ({error!r}); give a new or an empty folder"
+        ) from error
+
+
+def _same(begun: dict[str, Any], now: dict[str, Any], target: Path) -> None:
+    """Raises DataError that says how what was begun differs from what is asked for now."""
+    remedy = "add --force to begin anew, or give another folder"
+    then, asked = begun.get("options", {}), now["options"]
+    changed = [
+        f"{key} {then.get(key)} then, {asked[key]} now"
+        for key in asked
+        if then.get(key) != asked[key]
+    ]
+    if changed:
+        raise DataError(f"{target} was begun with other options ({'; '.join(changed)}); {remedy}")
+    if begun.get("listing") != now["listing"] or begun.get("classes") != now["classes"]:
+        was, has = (
+            f"{each['images']['train']} + {each['images']['val']} images of "
+            f"{each['classes']} classes"
+            for each in (begun, now)
+        )
+        raise DataError(
+            f"{target} was begun from other images: {was} in {begun['source']} then, {has} now, "
+            f"or other names; {remedy}"
+        )
+
+
+def _stats(source: Path, listing: Listing) -> NDArray[np.int64]:
+    root = os.fsencode(source)
+    stats = np.empty((len(listing.paths), 2), np.int64)
+    for row, path in enumerate(listing.paths.tolist()):
+        try:
+            status = os.stat(os.path.join(root, path))
+            stats[row] = status.st_size, status.st_mtime_ns
+        except FileNotFoundError:
+            stats[row] = GONE
+        except OSError as error:
+            raise DataError(f"{os.fsdecode(error.filename)}: {error.strerror}") from error
+    return stats
+
+
+def _shard_counts(options: Options, stats: dict[Split, NDArray[np.int64]]) -> dict[Split, int]:
+    if options.shards is None:
+        wanted = {
+            split: math.ceil(each[:, 0].sum() / (options.shard_mb * MB))
+            for split, each in stats.items()
+        }
+    else:
+        share = len(stats["val"]) / len(stats["train"])
+        wanted = {"train": options.shards, "val": math.ceil(options.shards * share)}
+    return {split: min(max(1, count), len(stats[split])) for split, count in wanted.items()}
+
+
+def _digest(*arrays: NDArray[Any]) -> str:
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(f"{array.dtype.str}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+# One shard: read its images, write its records, give it its name.
+
+Policy = Literal["error", "skip"]
+
+
+@dataclass(frozen=True)
+class Bad:
+    """An image that cannot be read."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a process must know to write one shard."""
+
+    source: Path
+    target: Path
+    shard: Shard
+    options: Options
+    names: tuple[str, ...]
+    """Of the classes, by label from 0."""
+    synsets: bool
+    first_label: int
+    bad: Policy
+
+    @staticmethod
+    def of(conversion: Conversion, shard: Shard, bad: Policy) -> Task:
+        """The task of one of a conversion's shards."""
+        return Task(
+            conversion.source,
+            conversion.target,
+            shard,
+            conversion.options,
+            conversion.classes,
+            conversion.synsets,
+            conversion.first_label,
+            bad,
+        )
+
+
+@dataclass(frozen=True)
+class Written:
+    """What became of a shard."""
+
+    name: str
+    sources: str
+    """The fingerprint of the images that it was made of."""
+    records: int
+    bytes: int
+    sha256: str
+    shrunk: int
+    """Images that were made smaller; the others kept their bytes."""
+    bad: tuple[Bad, ...]
+
+
+def write_shard(task: Task, count: Count) -> Written:
+    """Write one shard and its index; neither has its name before both are complete.
+
+    Bad images are left out; with policy `error` a shard that has any is not kept. `count` is told
+    each image. Raises DataError where an image is not what it was when the shards were planned,
+    or the target cannot be written.
+    """
+    shard, target = task.shard, task.target / task.shard.name
+    temporary = task.target / f".{shard.name}.{os.getpid()}.part"
+    index = temporary.with_suffix(".idx")
+    bad: list[Bad] = []
+    shrunk = 0
+
+    def records() -> Iterator[bytes]:
+        nonlocal shrunk
+        for row in range(len(shard.paths)):
+            try:
+                record, smaller = _record(task, row)
+            except _BadImageError as error:
+                bad.append(error.bad)
+            else:
+                shrunk += smaller
+                yield record
+            count(1)
+
+    try:
+        write_records(temporary, records())
+        with temporary.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        size = temporary.stat().st_size
+        if not bad or task.bad == "skip":
+            # the index first: a shard that has its name has its index too
+            index.rename(target.with_suffix(".idx"))
+            temporary.rename(target)
+    except OSError as error:
+        raise DataError(
+            f"{target} cannot be written ({error.strerror}); make room or give another folder, "
+            "and let no two conversions write into one folder at a time"
+        ) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+        index.unlink(missing_ok=True)
+    written = len(shard.paths) - len(bad)
+    return Written(shard.name, shard.fingerprint, written, size, digest, shrunk, tuple(bad))
+
+
+class _BadImageError(Exception):
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path)
+        self.bad = Bad(path, reason)
+
+
+def _record(task: Task, row: int) -> tuple[bytes, bool]:
+    """The Example of one image, and whether it was shrunk."""
+    path = os.path.join(os.fsencode(task.source), bytes(task.shard.paths[row]))
+    place = path.decode("utf-8", "backslashreplace")  # for reading: names may be any bytes
+    data = _read(path, place, tuple(task.shard.stats[row].tolist()))
+    try:
+        header = header_of(data, place)
+        smaller = _shrunk(data, header, task.options, place)
+    except DataError as error:
+        raise _BadImageError(place, str(error.__cause__ or error)) from error
+    width = header.width
+    if smaller is not None:
+        data, header = smaller
+    label = int(task.shard.labels[row])
+    name = os.fsencode(task.names[label])
+    features: dict[str, bytes | int] = {
+        "image/class/synset" if task.synsets else "image/class/text": name,
+        "image/filename": os.path.basename(path),
+        "image/format": header.kind.upper().encode(),
+        "image/height": header.height,
+        "image/width": header.width,
+        "image/channels": header.channels,
+    }
+    return encode_example(data, label + task.first_label, more=features), header.width < width
+
+
+def _read(path: bytes, place: str, planned: tuple[int, ...]) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            status = os.fstat(file.fileno())
+            data = file.read()
+    except FileNotFoundError as error:
+        if planned == GONE:
+            raise _BadImageError(place, f"cannot be read: {error.strerror}") from error
+        raise DataError(f"{place} is gone since the shards were planned; begin again") from error
+    except OSError as error:
+        raise _BadImageError(place, f"cannot be read: {error.strerror}") from error
+    if (status.st_size, status.st_mtime_ns) != planned or len(data) != status.st_size:
+        raise DataError(
+            f"{place} was changed since the shards were planned; run the same command again when "
+            "nothing writes there any more"
+        )
+    return data
+
+
+def _shrunk(
+    data: bytes, header: Header, options: Options, place: str
+) -> tuple[bytes, Header] | None:
+    """The image with its shorter side as wanted; None for a JPEG or PNG that need not shrink.
+
+    Cubic, antialiased; 8 bits, grey or RGB, as loaders see it, and without metadata. JPEG stays
+    JPEG; all else becomes PNG, as TensorFlow and DALI do not read every format.
+    """
+    shorter = min(header.width, header.height)
+    side = min(shorter, options.shorter_side or shorter)
+    if side == shorter and header.kind != "other":
+        return None
+    pixels = decode(data, 1 if header.channels == 1 else 3, place)
+    image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+    width, height = (round(each * side / shorter) for each in image.size)
+    image = image.resize((width, height), Image.Resampling.BICUBIC)
+    buffer = io.BytesIO()
+    kind: Literal["jpeg", "png"] = "jpeg" if header.kind == "jpeg" else "png"
+    if kind == "jpeg":
+        image.save(buffer, "JPEG", quality=options.quality)
+    else:
+        image.save(buffer, "PNG")
+    return buffer.getvalue(), Header(kind, width, height, pixels.shape[2], 8)
+
+
+_TEMPORARY = (".*-of-*.part", ".*-of-*.idx", ".*.json.*", ".classes.txt.*")
+"""What a killed conversion leaves, hidden from whoever looks for shards."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What lies in the target now."""
+
+    train: int
+    """Training records."""
+    val: int
+    classes: int
+    first_label: int
+    shards: int
+    bytes: int
+    written: int
+    """Shards written by this call; the others were complete already."""
+    shrunk: int
+    """Images that were made smaller; the others kept their bytes."""
+    skipped: tuple[Bad, ...]
+
+
+def convert(
+    conversion: Conversion,
+    workers: int,
+    bad: Policy = "error",
+    force: bool = False,
+    count: Count = lambda images: None,
+    finished: Callable[[Written], None] = lambda shard: None,
+) -> Summary:
+    """Write every shard that is not complete, then the manifest.
+
+    `count` is told images as they are done, `finished` each shard. May be killed at any time, and
+    called again with the same arguments. Raises DataError that lists all bad images if `bad` is
+    `error`; the shards without any are kept.
+    """
+    target = conversion.target
+    try:
+        state = _begin(conversion, force)
+        todo = [shard for shard in conversion.shards if not _complete(shard, state, target, bad)]
+        count(sum(map(_images, conversion.shards)) - sum(map(_images, todo)))
+        _check_room(conversion, todo)
+        if todo:
+            (target / MANIFEST).unlink(missing_ok=True)  # it must not tell of what is not there
+        tasks = [Task.of(conversion, shard, bad) for shard in todo]
+        try:
+            with (target / JOURNAL).open("a", encoding="utf-8") as journal:
+                for written in each(write_shard, tasks, workers, count):
+                    state[written.name] = written
+                    if not written.bad or bad == "skip":
+                        journal.write(json.dumps(asdict(written)) + "\n")
+                        journal.flush()
+                    finished(written)
+        finally:
+            _clean(target)
+        shards = [state[shard.name] for shard in conversion.shards]
+        unreadable = tuple(one for shard in shards for one in shard.bad)
+        if unreadable and bad == "error":
+            raise DataError(_listed(unreadable))
+        _write(target / MANIFEST, json.dumps(_manifest(conversion, shards), indent=1))
+    except OSError as error:
+        raise DataError(f"{target} cannot be written: {error}") from error
+    return Summary(
+        train=sum(shard.records for shard in shards if shard.name.startswith("train-")),
+        val=sum(shard.records for shard in shards if shard.name.startswith("val-")),
+        classes=len(conversion.classes),
+        first_label=conversion.first_label,
+        shards=len(shards),
+        bytes=sum(shard.bytes for shard in shards),
+        written=len(todo),
+        shrunk=sum(shard.shrunk for shard in shards),
+        skipped=unreadable,
+    )
+
+
+def _begin(conversion: Conversion, force: bool) -> dict[str, Written]:
+    """Make the folder and its plan, or read what was done there: shards by name."""
+    target = conversion.target
+    target.mkdir(parents=True, exist_ok=True)
+    _clean(target)
+    if force:
+        for pattern in ("train-*-of-*", "val-*-of-*", JOURNAL, MANIFEST, PLAN, CLASSES_FILE):
+            for path in target.glob(pattern):
+                path.unlink()
+    if not (target / PLAN).is_file():
+        _write(target / PLAN, json.dumps(conversion.document, indent=1))
+    if not (target / CLASSES_FILE).is_file():
+        names = "".join(f"{name}\n" for name in conversion.classes)
+        _write(target / CLASSES_FILE, names.encode("utf-8", "backslashreplace"))
+    state: dict[str, Written] = {}
+    journal = target / JOURNAL
+    if journal.is_file():
+        text = journal.read_text("utf-8")
+        for line in text.splitlines():
+            try:
+                found = json.loads(line)
+                found["bad"] = tuple(Bad(**one) for one in found["bad"])
+                written = Written(**found)
+            except (ValueError, TypeError, KeyError):
+                continue  # cut short by a kill: its shard is written again
+            state[written.name] = written
+        if text and not text.endswith("\n"):
+            with journal.open("a", encoding="utf-8") as file:
+                file.write("\n")
+    return state
+
+
+def _images(shard: Shard) -> int:
+    return len(shard.paths)
+
+
+def _complete(shard: Shard, state: dict[str, Written], target: Path, bad: Policy) -> bool:
+    """Whether the shard lies there, made of the images as they are now."""
+    known, path = state.get(shard.name), target / shard.name
+    return (
+        known is not None
+        and known.sources == shard.fingerprint
+        and (bad == "skip" or not known.bad)
+        and path.is_file()
+        and path.stat().st_size == known.bytes
+        and path.with_suffix(".idx").is_file()
+    )
+
+
+def _check_room(conversion: Conversion, todo: Sequence[Shard]) -> None:
+    if conversion.options.shorter_side is not None:
+        return  # how small they become shows when they are done
+    needed = sum(int(shard.stats[:, 0].sum()) for shard in todo)
+    free = shutil.disk_usage(conversion.target).free
+    if needed > free:
+        raise DataError(
+            f"{conversion.target}: {needed / 1e9:.1f} GB are needed and {free / 1e9:.1f} GB are "
+            "free; make room, give a folder on another disk, or shrink with --shorter-side"
+        )
+
+
+def _manifest(conversion: Conversion, shards: Sequence[Written]) -> dict[str, Any]:
+    return {
+        **conversion.document,
+        "first_label": conversion.first_label,
+        "files": {
+            shard.name: {key: getattr(shard, key) for key in ("sha256", "bytes", "records")}
+            for shard in shards
+        },
+        "skipped": [asdict(one) for shard in shards for one in shard.bad],
+    }
+
+
+def _clean(target: Path) -> None:
+    for pattern in _TEMPORARY:
+        for path in target.glob(pattern):
+            path.unlink(missing_ok=True)
+
+
+def _write(path: Path, content: str | bytes) -> None:
+    """Replace a file, so that it is never seen half written."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+    temporary.rename(path)
+
+
+def _listed(bad: Sequence[Bad], shown: int = 20) -> str:
+    lines = [f"  {one.path}: {one.reason}" for one in bad[:shown]]
+    if len(bad) > shown:
+        lines.append(f"  and {len(bad) - shown} more")
+    count = "1 image" if len(bad) == 1 else f"{len(bad)} images"
+    return "\n".join(
+        [
+            f"{count} cannot be read; the shards without them are kept:",
+            *lines,
+            "replace them under the same names and run the same command again, or leave them out "
+            "with --bad skip",
+        ]
+    )
