@@ -39,9 +39,8 @@ from raysuite.train.checkpoint import (
 )
 from raysuite.train.loop import TrainingLoop
 from raysuite.train.memory import figures, is_out_of_memory
-from raysuite.train.peers import is_peer_loss
 from raysuite.train.run import TRACE, execute
-from raysuite.train.world import torch_device
+from raysuite.train.world import is_peer_loss, torch_device
 
 # What Ray Train runs on every worker before a suite: the search for batches.
 

@@ -39,11 +39,10 @@ from raysuite.spec import read_document
 from raysuite.train.batches import search_batch
 from raysuite.train.checkpoint import keep_checkpoint, latest_checkpoint, remove_checkpoint
 from raysuite.train.loop import TrainingLoop
-from raysuite.train.peers import is_peer_loss
 from raysuite.train.run import TRACE, execute
 from raysuite.train.signals import Signals
 from raysuite.train.stopping import AskedToStop
-from raysuite.train.world import world_from_environment
+from raysuite.train.world import is_peer_loss, world_from_environment
 
 # A run's batch without Ray: what was tried lies in the results folder.
 

@@ -32,7 +32,7 @@ from raysuite.plan import RunPlan
 from raysuite.plan.batches import decided, search_of
 from raysuite.records.batches import BatchTried, Stage, TriedFile
 from raysuite.train.building import build_engine, build_model, set_torch
-from raysuite.train.examination import make_engine
+from raysuite.train.gate_check import make_engine
 from raysuite.train.memory import is_out_of_memory
 from raysuite.units import human_bytes
 

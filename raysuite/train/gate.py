@@ -22,29 +22,107 @@ See docs/explanation/gate.md for what this finds and what it cannot.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import os
+import socket
 import time
+import zlib
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from raysuite import models
+from raysuite import models, optim, parallel
+from raysuite.data import cache_dir, order
+from raysuite.measure.environment import fingerprint
 from raysuite.parallel import make_strategy
 from raysuite.parallel.base import StepSettings, Strategy, World
 from raysuite.parallel.comm import Comm
 from raysuite.plan import RunPlan
 from raysuite.records import GateVerdict
+from raysuite.spec import schedules
 from raysuite.spec.optimizers import OptimizerOptions
 from raysuite.spec.strategies import PipelineOptions, StrategyOptions
-from raysuite.train import examination, own_network
+from raysuite.train import gate_check, own_network
 from raysuite.train.building import build_model
-from raysuite.train.examination import RATES, Comparison, comm_fault, make_engine
-from raysuite.train.verdicts import cache_file, known_pass, places
+from raysuite.train.gate_check import RATES, Comparison, comm_fault, make_engine
+
+# Verdicts of the gate that are kept: where, and for what they hold.
+
+
+def places(comm: Comm, facts: dict[str, Any]) -> list[list[int]]:
+    """[ranks, 3]: host, fingerprint, transport of each rank, as numbers. All ranks must call it.
+
+    The transport: environment variables by which the libraries choose other algorithms.
+    """
+    transport = {
+        name: value
+        for name, value in os.environ.items()
+        if (name.startswith("NCCL_") and not name.startswith("NCCL_DEBUG"))
+        or name in _HOROVODS_ALGORITHMS
+    }
+    own = [
+        zlib.crc32(socket.gethostname().encode()),
+        int(fingerprint(facts), 16) >> 1,
+        zlib.crc32(json.dumps(transport, sort_keys=True).encode()),
+    ]
+    gathered: list[list[int]] = comm.all_gather(torch.tensor(own)).tolist()
+    return gathered
+
+
+def cache_file(
+    options: StrategyOptions,
+    world: World,
+    settings: StepSettings,
+    places: list[list[int]],
+    optimizer: OptimizerOptions | None = None,
+    network: Any = None,
+) -> Path:
+    """Where a pass is kept: another file for other options, versions, machines or code, and for
+    each of the runs' own networks (`own_network.key`).
+
+    Which hosts they are does not matter; how many ranks lie on each does.
+    """
+    ours = [
+        *Path(parallel.__file__).parent.rglob("*.py"),
+        *Path(optim.__file__).parent.glob("*.py"),
+        *(Path(__file__).with_name(f"{name}.py") for name in _JUDGES),
+        Path(str(order.__file__)),
+        Path(str(schedules.__file__)),
+    ]
+    content = [
+        options.model_dump(mode="json"),
+        world.size,
+        world.device.type,
+        asdict(replace(settings, micro_batch=1)),
+        sorted(Counter(host for host, *_ in places).values()),
+        sorted({tuple(machine) for _, *machine in places}),
+        None if optimizer is None else optimizer.model_dump(mode="json"),
+        network,
+        [hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(ours)],
+    ]
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+    return cache_dir() / "gate" / f"{options.name}-w{world.size}-{digest}.json"
+
+
+_HOROVODS_ALGORITHMS = ("HOROVOD_HIERARCHICAL_ALLREDUCE", "HOROVOD_TORUS_ALLREDUCE")
+_JUDGES = ("gate", "gate_check")
+
+
+def known_pass(file: Path) -> GateVerdict | None:
+    """The verdict in a file of `cache_file`; None where there is no pass to be read."""
+    try:
+        verdict = GateVerdict.model_validate_json(file.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return verdict if verdict.passed else None
+
 
 TOLERANCE = 1e-5
 """Largest relative error: some 100 roundings of fp32."""
@@ -153,7 +231,7 @@ def _rebuilt(plan: RunPlan, world: World, strategy: Strategy, verdict: GateVerdi
         return verdict
     facts, model = plan.dataset, build_model(plan, world)
     image = (facts.channels, facts.image_size, facts.image_size)
-    found = examination.compare_rebuilt(strategy, world, model, image, facts.classes)
+    found = gate_check.compare_rebuilt(strategy, world, model, image, facts.classes)
     faults = _faults([found]) or _differing([found], TOLERANCE_REBUILT)
     return verdict.model_copy(
         update={
@@ -240,7 +318,7 @@ def examine(
     late = None
     if isinstance(examined, PipelineOptions) and examined.pipeline(1).asynchronous:
         late = examined
-    compare = partial(examination.compare, layers=_layers(options), delays=late)
+    compare = partial(gate_check.compare, layers=_layers(options), delays=late)
     strategy = _examined(options, world, strategy)
     exact, plain_options = strategy, options.lossless() if strategy.lossy else options
     judged = plain_options is not None
@@ -287,8 +365,8 @@ def examine(
         lossy += [*plain, batch_norm]
     rebuilt = []
     if options.own_network:
-        net = examination.small_net(world, batch_norm=True)
-        rebuilt.append(examination.compare_rebuilt(exact, world, net, net.IMAGE, net.CLASSES))
+        net = gate_check.small_net(world, batch_norm=True)
+        rebuilt.append(gate_check.compare_rebuilt(exact, world, net, net.IMAGE, net.CLASSES))
         rule += f"; running statistics as torch's to {TOLERANCE_REBUILT:.0e}"
     compared = [*plain, batch_norm, *short, *lossy, *compiled, *rebuilt]
     faults = _faults(compared)
@@ -341,7 +419,7 @@ def _several_reductions(
         return None
     changed, pause_s = several
     strategy = exact if changed == options else _started(changed, world)
-    return examination.compare(strategy, world, settings, pause_s=pause_s)
+    return gate_check.compare(strategy, world, settings, pause_s=pause_s)
 
 
 def _started(options: StrategyOptions, world: World) -> Strategy:
@@ -352,7 +430,7 @@ def _started(options: StrategyOptions, world: World) -> Strategy:
 
 
 def _own(optimizer: OptimizerOptions) -> OptimizerOptions | None:
-    """A run's optimiser, without its rates; None where it is as the one of every examination."""
+    """A run's optimiser, without its rates; None where it is as the one of every gate_check."""
     if optimizer.name == "sgd" and optimizer.decay_bias_and_norm:
         return None
     return optimizer.model_copy(

@@ -1,6 +1,6 @@
 """The gate on the run's own network: two small steps by all ranks, and by one process.
 
-The small network of `raysuite.train.examination` shows that a strategy's arithmetic is right; this
+The small network of `raysuite.train.gate_check` shows that a strategy's arithmetic is right; this
 shows that it is right for the layers, the sizes and the data shape of the run: a layer that is
 larger than a fusion buffer, one that is used in some steps only, sparse gradients.
 
@@ -37,7 +37,7 @@ from raysuite.parallel.precision import MEMORY_FORMATS
 from raysuite.parallel.single import Single
 from raysuite.plan import RunPlan
 from raysuite.spec.optimizers import OptimizerOptions, SgdOptions
-from raysuite.train.examination import same_on_all_ranks, without_tf32
+from raysuite.train.gate_check import same_on_all_ranks, without_tf32
 from raysuite.units import human_bytes
 
 _TOLERANCE_16_BITS = 0.5

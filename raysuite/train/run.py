@@ -23,7 +23,7 @@ from raysuite.records.schema import SCHEMA
 from raysuite.train import gate
 from raysuite.train.building import set_torch
 from raysuite.train.costs import run_costs
-from raysuite.train.examination import same_on_all_ranks
+from raysuite.train.gate_check import same_on_all_ranks
 from raysuite.train.loop import TrainingLoop
 from raysuite.train.profiling import profile
 from raysuite.train.skipping import bad_samples

@@ -20,7 +20,7 @@ from raysuite.records import GateVerdict
 from raysuite.spec import Document
 from raysuite.spec.strategies import CustomOptions, DdpOptions
 from raysuite.train import gate
-from raysuite.train.examination import compare
+from raysuite.train.gate_check import compare
 from raysuite.train.world import world_from_environment
 from tests.strategies.broken import FLAWS, Broken
 

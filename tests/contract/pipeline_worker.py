@@ -29,9 +29,7 @@ from raysuite.spec.experiment import ModelOptions
 from raysuite.spec.schedules import Operation
 from raysuite.spec.strategies import DdpOptions, PipelineOptions
 from raysuite.train import gate
-from raysuite.train.delayed import Delayed
-from raysuite.train.examination import make_engine
-from raysuite.train.small_network import batch_of, make_samples
+from raysuite.train.gate_check import Delayed, batch_of, make_engine, make_samples
 from raysuite.train.world import world_from_environment
 from tests.contract.launches import write
 

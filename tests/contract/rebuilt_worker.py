@@ -12,7 +12,7 @@ import torch
 from raysuite.models.cifar_resnet import CifarResNet
 from raysuite.parallel import make_strategy
 from raysuite.spec.strategies import STRATEGY_OPTIONS
-from raysuite.train import examination, gate
+from raysuite.train import gate, gate_check
 from raysuite.train.world import world_from_environment
 from tests.contract.launches import write
 from tests.strategies.wrong_layers import FLAWS, flawed
@@ -26,12 +26,12 @@ def main(request: dict[str, Any], file: Path) -> None:
     found: dict[str, Any] = {}
     for flaw in ("none", *FLAWS):
         with flawed(flaw):
-            net = examination.small_net(world, batch_norm=True)
-            compared = examination.compare_rebuilt(strategy, world, net, net.IMAGE, net.CLASSES)
+            net = gate_check.small_net(world, batch_norm=True)
+            compared = gate_check.compare_rebuilt(strategy, world, net, net.IMAGE, net.CLASSES)
             found[flaw] = compared.error
     torch.manual_seed(0)
     resnet = CifarResNet(20)
-    found["resnet20"] = examination.compare_rebuilt(strategy, world, resnet, (3, 32, 32), 10).error
+    found["resnet20"] = gate_check.compare_rebuilt(strategy, world, resnet, (3, 32, 32), 10).error
     with flawed("momentum"):  # of running statistics, which no training step shows
         verdict = gate.examine(options, world, strategy)
     found["verdict"] = {"passed": verdict.passed, "error": verdict.error}

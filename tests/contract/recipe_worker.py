@@ -21,7 +21,7 @@ from raysuite.records import EpochFinished
 from raysuite.spec import Document
 from raysuite.spec.optimizers import LambOptions, LarsOptions
 from raysuite.spec.strategies import DeepSpeedOptions
-from raysuite.train.examination import compare, same_on_all_ranks
+from raysuite.train.gate_check import compare, same_on_all_ranks
 from raysuite.train.loop import TrainingLoop
 from raysuite.train.stopping import Watch, never
 from raysuite.train.world import world_from_environment

@@ -17,7 +17,7 @@ from raysuite.parallel.comm import NoComm
 from raysuite.records import EpochFinished, Results, RunFailed, RunFinished
 from raysuite.spec.optimizers import LarsOptions, OptimizerOptions
 from raysuite.spec.strategies import CustomOptions, DdpOptions, HorovodOptions, StrategyOptions
-from raysuite.train import gate, own_network, verdicts
+from raysuite.train import gate, own_network
 from tests.contract.gate_16_bits_worker import DEFECTS
 from tests.contract.gate_worker import TARGET
 from tests.contract.launches import found_by
@@ -112,7 +112,7 @@ def test_the_cache_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         optimizer: OptimizerOptions | None = None,
     ) -> Path:
         world = World(0, size, 0, torch.device("cpu"))
-        return verdicts.cache_file(options, world, settings, places, optimizer)
+        return gate.cache_file(options, world, settings, places, optimizer)
 
     same = [
         file(),
@@ -147,24 +147,24 @@ def test_variables_that_choose_an_algorithm_are_in_the_key(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(name, raising=False)
-    without = verdicts.places(NoComm(), {})
+    without = gate.places(NoComm(), {})
     monkeypatch.setenv("HOME", "/elsewhere")
     monkeypatch.setenv("NCCL_DEBUG_FILE", "/proc/self/fd/9")
-    assert verdicts.places(NoComm(), {}) == without
+    assert gate.places(NoComm(), {}) == without
     monkeypatch.setenv(name, "1")
-    assert verdicts.places(NoComm(), {}) != without
+    assert gate.places(NoComm(), {}) != without
 
 
 def test_a_damaged_or_failing_entry_is_unknown(tmp_path: Path) -> None:
     file = tmp_path / "x.json"
-    assert verdicts.known_pass(file) is None
+    assert gate.known_pass(file) is None
     file.write_text("{")
-    assert verdicts.known_pass(file) is None
+    assert gate.known_pass(file) is None
     world = World(0, 2, 0, torch.device("cpu"))
     file.write_text(gate._verdict("ddp", world, "", passed=False).model_dump_json())
-    assert verdicts.known_pass(file) is None
+    assert gate.known_pass(file) is None
     file.write_text(gate._verdict("ddp", world, "", passed=True).model_dump_json())
-    assert verdicts.known_pass(file) is not None
+    assert gate.known_pass(file) is not None
 
 
 SPEC = f"""

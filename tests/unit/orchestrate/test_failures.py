@@ -17,7 +17,7 @@ from raysuite.orchestrate.controller import BrokenRunError, FailureRecorder
 from raysuite.orchestrate.groups import record_lost, storage_error
 from raysuite.plan import RunPlan
 from raysuite.records import Journal, Results, RunFailed, RunFinished
-from raysuite.train.peers import is_peer_loss
+from raysuite.train.world import is_peer_loss
 from tests.fake_results import write_results
 
 OWN = BrokenRunError("ValueError: the sun went down", "Traceback ...", peer_lost=False)

@@ -13,8 +13,8 @@ from raysuite.parallel.base import StepSettings, World
 from raysuite.parallel.compiling import Compiler, TorchCompiler
 from raysuite.parallel.single import Single
 from raysuite.records import EpochFinished, GateVerdict
-from raysuite.train.examination import compare
 from raysuite.train.gate import TOLERANCE_COMPILED
+from raysuite.train.gate_check import compare
 from tests.require import require
 from tests.unit.train.conftest import plan_of, run
 

@@ -19,25 +19,94 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raysuite.data.base import Batch
+from raysuite.data.base import Batch, Slice
 from raysuite.data.order import permutation, rank_slices
 from raysuite.optim import build_optimizer
-from raysuite.parallel.base import Engine, StepSettings, Strategy, World
+from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, Strategy, World, set_lr
 from raysuite.parallel.comm import Comm
+from raysuite.parallel.pipeline.blocks import blocks_of
+from raysuite.parallel.pipeline.partition import stage_sizes
 from raysuite.parallel.precision import MEMORY_FORMATS
-from raysuite.parallel.single import Single
+from raysuite.parallel.single import Single, SingleEngine
 from raysuite.spec.optimizers import OptimizerOptions, SgdOptions
 from raysuite.spec.strategies import PipelineOptions
-from raysuite.train.delayed import Delayed
-from raysuite.train.small_network import SEED, SmallNet, batch_of, make_samples
+
+# The small network on which the gate examines a strategy, and its samples.
+
+SEED = 2023
+_CHANNELS, _SIZE, _CLASSES = 8, 8, 10
+
+
+class SmallNet(nn.Module):
+    """Convolution, optional BatchNorm, and a classifier: enough for every kind of gradient.
+
+    `layers`: how many there are; beyond three, there are more convolutions. `pause_s`: how long a
+    backward pass pauses between two layers.
+    """
+
+    IMAGE = (1, _SIZE, _SIZE)
+    CLASSES = _CLASSES
+
+    def __init__(self, batch_norm: bool, layers: int = 3, pause_s: float = 0.0) -> None:
+        super().__init__()
+        self._pause_s = pause_s
+        self.first = nn.Conv2d(1, _CHANNELS, 3, padding=1, bias=not batch_norm)
+        self.norm = nn.BatchNorm2d(_CHANNELS) if batch_norm else nn.Identity()
+        self.second = nn.Conv2d(_CHANNELS, _CHANNELS, 3, stride=2, padding=1)
+        self.more = nn.ModuleList(
+            nn.Conv2d(_CHANNELS, _CHANNELS, 3, padding=1) for _ in range(layers - 3)
+        )
+        self.classify = nn.Linear(_CHANNELS * (_SIZE // 2) ** 2, _CLASSES)
+        if batch_norm:  # a bias of zero has no relative error
+            nn.init.uniform_(self.norm.bias, 0.1, 0.5)  # type: ignore[arg-type]
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits [b, 10] for images [b, 1, 8, 8]."""
+        x = images
+        for layer in self.layers():
+            if self._pause_s and x.requires_grad:
+                x.register_hook(lambda _: time.sleep(self._pause_s))
+            for part in layer:
+                x = part(x)
+        return x
+
+    def layers(self) -> list[list[Callable[[Tensor], Tensor]]]:
+        """What is called one after the other; pipelines are cut between two of them."""
+        more: list[list[Callable[[Tensor], Tensor]]] = [[each, torch.relu] for each in self.more]
+        return [
+            [self.first, self.norm, torch.relu],
+            [self.second, torch.relu],
+            *more,
+            [partial(torch.flatten, start_dim=1), self.classify],
+        ]
+
+
+def make_samples(count: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Images [count, 1, 8, 8] and labels [count], the same on every rank."""
+    generator = np.random.Generator(np.random.Philox(key=SEED))
+    images = generator.standard_normal((count, 1, _SIZE, _SIZE), dtype=np.float32)
+    labels = generator.integers(0, _CLASSES, count)
+    return torch.from_numpy(images).to(device), torch.from_numpy(labels).to(device)
+
+
+def batch_of(data: tuple[Tensor, Tensor], part: Slice) -> Batch:
+    """The samples of `data` that `part` names."""
+    images, labels = data
+    ids = torch.from_numpy(part.ids).to(images.device)
+    return Batch(images[ids], labels[ids], part.real, part.of_global)
+
 
 RATES = (0.1, 0.05, 0.2, 0.1)
 """The learning rate of each step."""
@@ -366,3 +435,90 @@ def without_tf32() -> Iterator[None]:
         yield
     finally:
         torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
+
+
+# One process that applies gradients as late as an asynchronous pipeline does: a reference.
+#
+# It holds every version of every stage's weights, and has for each micro-batch the ones that the
+# schedule names: whole passes forward and backward, one micro-batch after the other. It shares the
+# schedule and the cut with the pipeline, and nothing of its execution.
+
+
+class Delayed(Single):
+    """For pipelines with `options`, in however many copies."""
+
+    def __init__(self, options: PipelineOptions) -> None:
+        super().__init__()
+        self._options = options
+
+    def prepare(
+        self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
+    ) -> Engine:
+        assert self._world is not None, "start() comes first"
+        return DelayedEngine(model, make_optimizer, self._world, settings, self._options)
+
+
+class DelayedEngine(SingleEngine):
+    """A step takes the micro-batches of all copies, one copy after the other."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        make_optimizer: MakeOptimizer,
+        world: World,
+        settings: StepSettings,
+        options: PipelineOptions,
+    ) -> None:
+        super().__init__(model, make_optimizer, world, settings)
+        self.schedule = options.pipeline(options.micro_batches)
+        blocks = blocks_of(model)
+        sizes = stage_sizes(options, blocks)
+        self._stages = [
+            list(
+                dict.fromkeys(
+                    each for block in blocks[end - size : end] for each in block.parameters
+                )
+            )
+            for end, size in zip(accumulate(sizes), sizes, strict=True)
+        ]
+        self._steps = 0
+        self._versions: list[list[list[Tensor]]] = []
+        """[updates][stages][parameters], since the pipeline was empty."""
+        self.drain()
+
+    def drain(self) -> None:
+        self._steps, self._versions = 0, [self._copied()]
+
+    def load(self, folder: Path) -> None:
+        super().load(folder)
+        self.drain()
+
+    def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:
+        set_lr(self.optimizer, lr)
+        self.optimizer.zero_grad(set_to_none=True)
+        total = torch.zeros((), device=self.world.device)
+        count = self.schedule.micro_batches
+        for place, batch in enumerate(micro_batches):
+            self._take(self._steps * count + place % count)
+            loss, summed = self.loss(batch, self.autocast(batch.images))
+            loss.backward()
+            total += summed
+        self._put(self._versions[-1])
+        self.take_step()
+        self._steps += 1
+        self._versions.append(self._copied())
+        return total
+
+    def _copied(self) -> list[list[Tensor]]:
+        return [[each.detach().clone() for each in stage] for stage in self._stages]
+
+    def _take(self, micro_batch: int) -> None:
+        """Give each stage the weights with which a micro-batch passes through it."""
+        versions = [self.schedule.version(stage, micro_batch) for stage in range(len(self._stages))]
+        self._put([self._versions[version][stage] for stage, version in enumerate(versions)])
+
+    @torch.no_grad()
+    def _put(self, values: list[list[Tensor]]) -> None:
+        for stage, held in zip(self._stages, values, strict=True):
+            for parameter, value in zip(stage, held, strict=True):
+                parameter.copy_(value)
