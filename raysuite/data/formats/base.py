@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raysuite.data.base import Sample
+from raysuite.data.findings import Finding, Listed, Part, Target
+from raysuite.data.processes import Count
 from raysuite.errors import DataError
 from raysuite.spec.data import DataOptions, root_of
 from raysuite.spec.datasets import NAMED
@@ -169,3 +171,48 @@ class OpenFile:
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor = -1
+
+
+# `raysuite data check` of formats whose splits are a few whole files.
+
+Files = tuple[Path, ...]
+
+
+@dataclass(frozen=True)
+class _Task:
+    """Files of a split that are looked at together."""
+
+    split: str
+    paths: Files
+    check: Callable[..., None]
+    """Called with the Part and the paths; importable."""
+
+
+def files_to_check(
+    target: Target,
+    find: Callable[[], Iterable[tuple[str, Files]]],
+    check: Callable[..., None],
+    classes: Sequence[str],
+) -> Listed:
+    """What `check(part, *paths)` looks at: each (split, files) that `find` gives.
+
+    A DataError of `find` is a finding.
+    """
+    tasks: tuple[_Task, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    try:
+        tasks = tuple(_Task(split, paths, check) for split, paths in find())
+    except DataError as error:
+        findings = (Finding(str(target.root), -1, "file", str(error)),)
+    total = sum(path.stat().st_size for task in tasks for path in task.paths)
+    return Listed(_check, tasks, total, "bytes", dict(enumerate(classes)), findings)
+
+
+def _check(task: _Task, count: Count) -> Part:
+    part = Part(task.split)
+    try:
+        task.check(part, *task.paths)
+    except OSError as error:
+        part.wrong("file", str(error.filename or task.paths[0]), f"cannot be read ({error})")
+    count(sum(path.stat().st_size for path in task.paths))
+    return part

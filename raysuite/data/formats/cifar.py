@@ -8,7 +8,7 @@ import pickletools
 import re
 import warnings
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -18,10 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raysuite.data.cache import converted
-from raysuite.data.findings import Finding, Listed, Part, Target, reason
-from raysuite.data.formats.base import Counts, OpenFile, absent
+from raysuite.data.findings import Listed, Part, Target, reason
+from raysuite.data.formats.base import Counts, OpenFile, absent, files_to_check
 from raysuite.data.prepared import Prepared, Split, counted, treatment
-from raysuite.data.processes import Count
 from raysuite.errors import DataError
 from raysuite.spec.data import DataOptions, root_of
 from raysuite.spec.datasets import CIFAR_FILES, CIFAR_FOLDERS, SPLITS, DatasetFacts, Format
@@ -187,39 +186,15 @@ class Source:
         return self._files[batch], (sample - self._starts[batch]) * RECORD
 
 
-@dataclass(frozen=True)
-class _Task:
-    """One batch."""
-
-    split: str
-    form: str
-    paths: tuple[Path]
-
-
 def to_check(target: Target, decode: bool, write_index: bool = False) -> Listed:
     """The files of both splits."""
-    tasks: list[_Task] = []
-    findings: list[Finding] = []
-    try:
-        form = target.data.form or ""
-        found = find(target.data).items()
-        tasks += [_Task(split, form, (path,)) for split, paths in found for path in paths]
-    except DataError as error:
-        findings.append(Finding(str(target.root), -1, "file", str(error)))
-    total = sum(path.stat().st_size for task in tasks for path in task.paths)
-    known = dict(enumerate(CLASSES))
-    return Listed(_check, tuple(tasks), total, "bytes", known, tuple(findings))
 
+    def each() -> Iterator[tuple[str, tuple[Path]]]:
+        for split, paths in find(target.data).items():
+            yield from ((split, (path,)) for path in paths)
 
-def _check(task: _Task, count: Count) -> Part:
-    """Look at the files of a task; `count` is told their bytes."""
-    part = Part(task.split)
-    try:
-        (_check_binary if task.form == "binary" else _check_pickle)(part, *task.paths)
-    except OSError as error:
-        part.wrong("file", str(error.filename or task.paths[0]), f"cannot be read ({error})")
-    count(sum(path.stat().st_size for path in task.paths))
-    return part
+    check = _check_binary if target.data.form == "binary" else _check_pickle
+    return files_to_check(target, each, check, CLASSES)
 
 
 def _check_binary(part: Part, path: Path) -> None:

@@ -8,17 +8,15 @@ import shutil
 import struct
 import tempfile
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from raysuite.data.cache import converted
-from raysuite.data.findings import Finding, Listed, Part, Target
-from raysuite.data.formats.base import Counts, OpenFile, absent
+from raysuite.data.findings import Listed, Part, Target
+from raysuite.data.formats.base import Counts, OpenFile, absent, files_to_check
 from raysuite.data.prepared import Prepared, Split, counted, treatment
-from raysuite.data.processes import Count
 from raysuite.errors import DataError
 from raysuite.spec.data import DataOptions, root_of
 from raysuite.spec.datasets import IDX_FILES, SPLITS, DatasetFacts, Format
@@ -210,37 +208,9 @@ class Source:
         return head_size(3) + sample * self._rows * self._columns
 
 
-@dataclass(frozen=True)
-class _Task:
-    """The files of a split."""
-
-    split: str
-    paths: tuple[Path, Path]
-    """Images and labels."""
-
-
 def to_check(target: Target, decode: bool, write_index: bool = False) -> Listed:
     """The files of both splits."""
-    tasks: list[_Task] = []
-    findings: list[Finding] = []
-    try:
-        tasks += [_Task(split, pair) for split, pair in find(target.data).items()]
-    except DataError as error:
-        findings.append(Finding(str(target.root), -1, "file", str(error)))
-    total = sum(path.stat().st_size for task in tasks for path in task.paths)
-    known = dict(enumerate(CLASSES))
-    return Listed(_check, tuple(tasks), total, "bytes", known, tuple(findings))
-
-
-def _check(task: _Task, count: Count) -> Part:
-    """Look at the files of a task; `count` is told their bytes."""
-    part = Part(task.split)
-    try:
-        _check_files(part, *task.paths)
-    except OSError as error:
-        part.wrong("file", str(error.filename or task.paths[0]), f"cannot be read ({error})")
-    count(sum(path.stat().st_size for path in task.paths))
-    return part
+    return files_to_check(target, lambda: find(target.data).items(), _check_files, CLASSES)
 
 
 def _check_files(part: Part, images: Path, labels: Path) -> None:
