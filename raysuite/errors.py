@@ -5,10 +5,10 @@ RaysuiteError
 │   ├── SpecError        one or more mistakes in a spec, all listed
 │   ├── DataError        a data set that is missing or unreadable
 │   └── MissingPartError an optional part (Horovod, DALI, ...) that is not installed
-├── HeadLostError        the cluster's head is gone; the next one goes on with the suite
+├── HeadLostError        the cluster's head is gone; the next one resumes the suite
 ├── StorageError         the results cannot be written: a full disk, a closed folder
 ├── GateError            a strategy whose arithmetic is wrong; its speed is not reported
-└── RunError             a run that failed; the other runs go on
+└── RunError             a run that failed; the other runs continue
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from raysuite.cluster.files import Cluster, Head
     from raysuite.cluster.folder import ClusterFolder
 
-# How clusters are told to people and to programs.
+# Clusters as text and as JSON.
 
 
 def in_words(status: Status) -> str:
@@ -133,7 +133,7 @@ def exports(variables: Mapping[str, str]) -> str:
     return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items())
 
 
-# What `raysuite cluster site new` asks of somebody who sits before it.
+# What `raysuite cluster site new` asks at a terminal.
 
 QUESTIONS = {
     "slurm": {
@@ -709,7 +709,7 @@ def list_clusters(
     stdout().print(table)
 
 
-# `raysuite cluster logs`: what Ray, the agents and MLflow said.
+# `raysuite cluster logs`: the output of Ray, the agents and MLflow.
 
 _POLL_S = 0.5
 

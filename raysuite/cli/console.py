@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 PLAIN_WIDTH = 200
-"""Columns where nobody looks on: a table in a file or a pipe is not cut to 80."""
+"""Columns of a file or a pipe: a table there is not cut to 80."""
 
 
 def stdout() -> Console:

@@ -38,7 +38,8 @@ def cpus() -> int:
 
 @contextmanager
 def progress(title: str, total: int, unit: str, hidden: bool) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr, fed by what this yields; none if `hidden`, or where nobody looks."""
+    """A bar on stderr, fed by what this yields; none if `hidden`, or where stderr is no
+    terminal."""
     console = stderr()
     if hidden or not console.is_terminal:
         yield lambda more: None
@@ -247,7 +248,7 @@ def _print_synthetic_plan(synthetic: SyntheticSet, folder: Path, as_json: bool) 
 
 
 def _fewer(synthetic: SyntheticSet) -> str:
-    """A line that tells of classes that are left out."""
+    """A line on classes that are left out."""
     official = NAMED[synthetic.name].facts.classes
     if synthetic.classes == official:
         return ""

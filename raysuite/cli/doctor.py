@@ -1,4 +1,4 @@
-"""`raysuite doctor`: try every part and say how to mend what does not work."""
+"""`raysuite doctor`: try every part and show how to repair what does not work."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COLOURS = {State.WORKS: "green", State.MISSING: "yellow", State.BROKEN: "red"}
 def doctor(
     json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Try every part (Ray, Horovod, DeepSpeed, DALI, ...) and say how to mend what is broken.
+    """Try every part (Ray, Horovod, DeepSpeed, DALI, ...) and show how to repair what is broken.
 
     Exits with 1 where a part is broken or a required one is missing.
 
@@ -48,7 +48,7 @@ def doctor(
 
 
 def as_data(findings: Iterable[Finding], healthy: bool) -> dict[str, object]:
-    """The findings as JSON holds them; `ok` is what the exit status says."""
+    """The findings as JSON holds them; `ok` is the exit status as a truth value."""
     parts = [asdict(finding) for finding in findings]
     return {"raysuite": raysuite.__version__, "ok": healthy, "parts": parts}
 

@@ -103,7 +103,7 @@ class Tracking:
     def sync(self, results: Results, status: ParentStatus | None = None) -> None:
         """Send what the journals gained, while no run is at work.
 
-        `status`: how the whole stands, where its runs do not tell it.
+        `status`: how the whole stands, where its runs do not show it.
         """
         from raysuite.track import sync
 
@@ -114,11 +114,11 @@ class Tracking:
         self._tell("" if summary.ok else str(summary))
 
     def follow(self, results: Results, ended: int) -> None:
-        """Send what the journals gained beside the runs; `ended` changes where there is news, such
-        as the number of runs that ended.
+        """Send what the journals gained beside the runs; `ended` changes where there is something
+        new, such as the number of runs that ended.
 
         To be called now and then; it returns at once. It sends at the first call and where there is
-        news, one time after the other, with rests.
+        something new, one time after the other, with rests.
         """
         if self._beside is not None:
             if self._beside.is_alive():
@@ -170,7 +170,7 @@ class Tracking:
 
 
 _SYNC_S = 20.0
-"""A stopped suite tells MLflow where so much of its time is left."""
+"""A stopped suite writes to MLflow where so much of its time is left."""
 _UPLOADS = "working_dir_files"
 """Ray's folder of what `ray job submit --working-dir` sends to a node."""
 
@@ -199,7 +199,7 @@ class Request:
 
     @property
     def silent(self) -> bool:
-        """Whether nothing is said but records and errors."""
+        """Whether nothing is printed but records and errors."""
         return self.quiet or self.as_json
 
     def check(self) -> None:

@@ -104,7 +104,7 @@ def sheet_of(rows: list[Explained]) -> Sheet:
 
 def idle_of(plan: dict[str, Any]) -> tuple[float, float]:
     """What a pipeline's bubble takes of its time, and what stages of unequal length add, if they
-    compute as long as their FLOPs say and transfers take no time."""
+    compute in proportion to their FLOPs and transfers take no time."""
     from dataclasses import replace
 
     from raysuite.cli.simulate import stages_of

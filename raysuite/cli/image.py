@@ -1,4 +1,4 @@
-"""`raysuite image`: build, examine and enter Apptainer images."""
+"""`raysuite image`: build, inspect and enter Apptainer images."""
 
 from __future__ import annotations
 
@@ -289,7 +289,7 @@ def _enter(
 image = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Build, examine and enter Apptainer images.",
+    help="Build, inspect and enter Apptainer images.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for _verb in (build, verify, inspect, shell, recipe):

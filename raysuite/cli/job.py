@@ -97,9 +97,9 @@ def _lasted(job: Job) -> str:
 
 
 def follow_to_end(server: JobServer, name: str, silent: bool = False) -> Job:
-    """Print what the job prints, unless `silent`, until it has ended; then say how.
+    """Print what the job prints, unless `silent`, until it has ended; then print how.
 
-    Raises KeyboardInterrupt at Ctrl-C, after having told how to come back to the job.
+    Raises KeyboardInterrupt at Ctrl-C, after a line on how to follow the job again.
     """
     try:
         for text in server.follow(name):

@@ -133,7 +133,7 @@ class LiveView(ABC):
         self._console.file.flush()
 
     def _write(self, line: Text) -> None:
-        """A line above the live part; what is told where all else is silent is no result."""
+        """A line above the live part; with --quiet on stderr, as it is no result."""
         (stderr() if self._quiet else self._console).print(line, soft_wrap=True)
 
 
@@ -145,7 +145,7 @@ ended early by a sweep's scheduler."""
 
 
 class RunState:
-    """One run, as far as its Records tell."""
+    """One run, from its Records so far."""
 
     def __init__(self, plan: RunPlan) -> None:
         self.plan = plan

@@ -95,7 +95,7 @@ def register_best(
     """Register the network of a sweep's best trial, by its first goal.
 
     A trial that was ended early keeps no weights. Where that is the best one, the best of those
-    that did is registered, and the second value says so; it is empty otherwise.
+    that did is registered, with a note on it as second value; it is empty otherwise.
     Raises UserError where no trial kept its weights, where none of those that did reached the goal,
     and as `register_run`.
     """

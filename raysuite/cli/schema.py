@@ -45,7 +45,7 @@ def _table(block: Schema, required: set[str]) -> str:
     rows = ["| key | values | default | meaning |", "| --- | --- | --- | --- |"]
     for key, prop in block["properties"].items():
         if "const" in prop:
-            continue  # the title says it
+            continue  # the title has it
         default = "required" if key in required else _default(prop)
         meaning = " ".join(prop.get("description", "").split())
         cells = (f"`{key}`", _values(prop), default, meaning)

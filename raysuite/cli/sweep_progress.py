@@ -47,7 +47,7 @@ ENDED: tuple[Status, ...] = ("finished", "pruned", "failed")
 
 
 class TrialState:
-    """One trial, as far as its Records tell."""
+    """One trial, from its Records so far."""
 
     def __init__(self, plan: RunPlan) -> None:
         self.plan = plan
@@ -152,7 +152,7 @@ _ORDER: tuple[Status, ...] = (
 
 
 def titles(keys: Iterable[str]) -> dict[str, str]:
-    """Searched keys by their last part, or by all of it where that tells no two apart."""
+    """Searched keys by their last part, or by all of it where two have the same."""
     known = tuple(keys)
     short = [*map(key_name, known)]
     return {
@@ -302,7 +302,7 @@ def totals(state: SweepState, left: float | None) -> str:
 
 
 def one_line(text: str) -> str:
-    """The first line that says anything."""
+    """The first line that is not blank."""
     return next((line for line in text.splitlines() if line.strip()), "")
 
 

@@ -158,7 +158,8 @@ def _validated(
 
 
 def _name(options: StrategyOptions) -> str:
-    """`deepspeed zero_stage=3`: the name, and what differs from the defaults or says the most."""
+    """`deepspeed zero_stage=3`: the name, and what differs from the defaults or between verified
+    variants."""
     fields = type(options).model_fields
     telling = {key for variant in options.verified for key in variant}
     said = {

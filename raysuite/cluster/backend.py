@@ -11,7 +11,7 @@ from raysuite.cluster.files import Cluster
 from raysuite.cluster.folder import ClusterFolder
 
 JobPhase = Literal["waiting", "running", "gone", "unknown"]
-"""`unknown`: nobody answered who could tell, or it is a local cluster of another host."""
+"""`unknown`: SLURM did not answer, or it is a local cluster of another host."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class State(StrEnum):
 
     WORKS = "works"
     UNSURE = "unsure"
-    """It cannot be known from here; the cluster's start will tell."""
+    """It cannot be known from here; the cluster's start will show it."""
     WRONG = "wrong"
 
 

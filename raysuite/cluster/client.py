@@ -42,7 +42,7 @@ def why_not(folder: ClusterFolder, status: Status) -> str:
 
 
 def missing_nodes(status: Status) -> list[str]:
-    """The hosts of the allocation, or those that said something, that Ray does not count."""
+    """The hosts of the allocation, or those that wrote a file, that Ray does not count."""
     names = [name for each in status.job.hosts if each for name in _spelt(each)]
     there = {node.host for node in status.nodes if status.is_alive(node)}
     said = [node.host for node in status.nodes]
@@ -76,7 +76,7 @@ not when it stays so."""
 
 
 class NotStartedError(RaysuiteError):
-    """The cluster did not come up; the message says which nodes are missing, and their logs."""
+    """The cluster did not come up; the message names missing nodes, with their logs."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Patience:
         self._failed_since = 0.0
 
     def is_over(self, status: Status, now: float) -> bool:
-        """Whether it takes too long, or a node failed and nobody starts it again."""
+        """Whether it takes too long, or a node failed and is not started again."""
         if status.job.phase == "waiting":
             self.running_since = self._failed_since = 0.0
         elif status.job.phase == "running" and not self.running_since:
@@ -485,5 +485,5 @@ def _left(folder: ClusterFolder, status: Status, tell: Callable[[str], None]) ->
     if status.lives and (state := state_of(cluster)).phase != "gone":
         return [f"SLURM's job {cluster.job} is {state.state or 'still there'} {state.reason}"]
     if cluster.backend == "local":
-        folder.over.touch(0o600)  # an agent that was killed could not tell other hosts
+        folder.over.touch(0o600)  # an agent that was killed could not notify other hosts
     return clear_local(folder, cluster, tell)

@@ -32,7 +32,7 @@ RUN_SETTINGS = {
 
 LOOPBACK_ONLY = {
     # Ray replaces 127.0.0.1 by an address that others can reach, and listens there, unless
-    # clusters are off: on Linux too, whatever the name says
+    # clusters are off: on Linux too, in spite of the name
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
 }
 

@@ -1,4 +1,4 @@
-"""What the files of a cluster's folder say. Readers skip keys that they do not know."""
+"""The files of a cluster's folder. Readers skip keys that they do not know."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Cluster(File):
     started: float = 0.0
     """When a local agent's process began, seconds since 1970: its pid may be another's later."""
     birth: str = ""
-    """What tells that process from a later one of its pid, whatever the clock says."""
+    """Distinguishes that process from a later one of its pid, even if the clock is set."""
     host: str = ""
     """Where a local agent runs: another host that shares the folder cannot see its process."""
 
@@ -90,7 +90,7 @@ class Node(File):
     began: float = 0.0
     """When the agent's process began."""
     birth: str = ""
-    """What tells that process from a later one of its id, whatever the clock says."""
+    """Distinguishes that process from a later one of its id, even if the clock is set."""
     seconds: dict[str, float] = Field(default_factory=dict)
     """Where the time of its start went."""
     when: float = Field(default_factory=time.time)

@@ -24,7 +24,7 @@ _AnyFile = TypeVar("_AnyFile", bound=File)
 
 
 class ClusterFolder:
-    """Paths in the folder, and what its files say.
+    """Paths in the folder, and the content of its files.
 
     Each is None, or missing from the result, where the file is not there yet.
     """
@@ -39,7 +39,7 @@ class ClusterFolder:
     def name(self) -> str:
         return self.path.name
 
-    # paths that others are told
+    # public paths
 
     @property
     def token_file(self) -> Path:
@@ -83,7 +83,7 @@ class ClusterFolder:
     def log_of(self, host: str) -> Path:
         return self.logs / f"{host}.log"
 
-    # what the files say
+    # content of the files
 
     def cluster(self) -> Cluster:
         """What was asked for. Raises UserError where no cluster was ever started here."""
@@ -115,7 +115,7 @@ class ClusterFolder:
         return self.token_file.read_text("utf-8")
 
     def nodes(self) -> list[Node]:
-        """All nodes that have said something, the head first."""
+        """All nodes that have written their state, the head first."""
         names = sorted((self.path / "nodes").glob("*.json"))
         found = [self._read(f"nodes/{path.name}", Node) for path in names]
         return sorted((each for each in found if each), key=lambda node: (node.index, node.host))
@@ -138,13 +138,13 @@ class ClusterFolder:
             self.forget(kind)
 
     def left_nodes(self) -> dict[Path, Node]:
-        """Nodes of earlier clusters whose agents were killed, by the files that say so."""
+        """Nodes of earlier clusters whose agents were killed, by the files that record it."""
         paths = (self.path / "nodes").glob(f"*{_LEFT}")
         read = {path: self._read(f"nodes/{path.name}", Node) for path in paths}
         return {path: node for path, node in read.items() if node}
 
     def forget_nodes(self) -> None:
-        """Remove what the nodes of an earlier start said; where an agent could not remove its
+        """Remove the states of an earlier start's nodes; where an agent could not remove its
         temporary folder, the next one on that host finds it by `left_nodes`."""
         for path in (self.path / "nodes").glob("*.json"):
             node = self._read(f"nodes/{path.name}", Node)

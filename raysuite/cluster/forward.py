@@ -61,7 +61,7 @@ class Connection:
             raise UserError(f"`ssh {self.login}` forwards no ports: {said}")
 
     def wait(self) -> NoReturn:
-        """Wait until the connection has ended; then raise RunError with ssh's last words."""
+        """Wait until the connection has ended; then raise RunError with ssh's last line."""
         self._child.wait()
         raise RunError(f"`ssh {self.login}` has ended: {self._last_words()}")
 
@@ -79,7 +79,7 @@ class Connection:
 
     def _end(self) -> None:
         self._child.terminate()
-        self._child.send_signal(signal.SIGCONT)  # one that is stopped hears nothing else
+        self._child.send_signal(signal.SIGCONT)  # one that is stopped gets no other signal
         try:
             self._child.wait(_PATIENCE_S)
         except subprocess.TimeoutExpired:
@@ -127,7 +127,7 @@ def connected(login: str) -> Iterator[Connection]:
 
 
 def last_line(said: bytes) -> str:
-    """The last line that a program said."""
+    """The last line that a program printed."""
     lines = said.decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else "it said nothing"
 
@@ -166,7 +166,7 @@ class Forwarded(ClusterFolder):
         self._connection = connection
 
     def wait(self) -> NoReturn:
-        """Wait until the connection has ended; then raise RunError with ssh's last words."""
+        """Wait until the connection has ended; then raise RunError with ssh's last line."""
         self._connection.wait()
 
 
@@ -231,7 +231,7 @@ def _near(connection: Connection, head: Head) -> Head:
         try:
             connection.forward({port: urlsplit(ends[name]).netloc for name, port in near.items()})
             break
-        except UserError:  # as where somebody took a port meanwhile
+        except UserError:  # as where another process took a port meanwhile
             if not left:
                 raise
     urls = {name: f"http://127.0.0.1:{port}" for name, port in near.items()}

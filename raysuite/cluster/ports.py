@@ -40,7 +40,8 @@ class Ports:
 
     @property
     def guards(self) -> range:
-        """Held by the agent, so that nobody else takes a part of the block: no ports of Ray's."""
+        """Held by the agent, so that no other process takes a part of the block: no ports of
+        Ray's."""
         step = LOWEST + (self.first - GRID) // STEP
         return range(step, step + self.size // STEP)
 
@@ -82,7 +83,7 @@ class Ports:
 
     @property
     def client(self) -> int:
-        """Of Ray Client, which `ray start` cannot be told to leave out."""
+        """Of Ray Client, which `ray start` always starts."""
         return self.first + 9
 
     @property
@@ -105,7 +106,8 @@ def free_port() -> int:
 
 @contextmanager
 def held_port() -> Iterator[int]:
-    """A port for a server that binds it later: nobody else is given it while in the context.
+    """A port for a server that binds it later: no other process of ours gets it while in the
+    context.
 
     Raises NoPortsError.
     """
@@ -121,7 +123,8 @@ def block_size(cpus: int) -> int:
 
 
 def take(seed: str, size: int) -> tuple[Ports, ExitStack]:
-    """A free block of ports and the sockets that guard it; whoever holds them holds the block.
+    """A free block of ports and the sockets that guard it; the process that holds them holds the
+    block.
 
     The search begins at a place that depends on `seed`, so that clusters that start at the same
     time look at different places. Raises NoPortsError.

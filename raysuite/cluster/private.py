@@ -1,4 +1,4 @@
-"""Files that nobody else may read: made so, never opened first and closed to others later."""
+"""Files that no other user may read: made so, never opened first and closed to others later."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
     descriptor = os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        fresh.rename(folder / _LOCK)  # nobody finds it before it is locked
+        fresh.rename(folder / _LOCK)  # no process finds it before it is locked
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)

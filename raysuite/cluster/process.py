@@ -70,7 +70,7 @@ def in_order() -> Iterator[None]:
 
     def leave(number: int, frame: FrameType | None) -> None:
         for each in before:
-            signal.signal(each, signal.SIG_IGN)  # a terminal that closes says it more than once
+            signal.signal(each, signal.SIG_IGN)  # a terminal that closes sends it more than once
         sys.exit(128 + number)
 
     for number in before:

@@ -65,7 +65,7 @@ LONGEST_SCRATCH = 40
 _OWN_DISK = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "f2fs"}
 _TIMEOUT_S = 60.0
 _SIF_MAGIC, _SIF_ARCH = slice(32, 41), slice(45, 47)
-"""Where a SIF's header says what it is and for which processor (sylabs/sif, pkg/sif/sif.go)."""
+"""Where a SIF's header has its kind and its processor (sylabs/sif, pkg/sif/sif.go)."""
 _ARCHITECTURES = {
     b"01": "i386",
     b"02": "x86_64",

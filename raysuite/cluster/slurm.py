@@ -87,7 +87,7 @@ queue_again() {
 # On each node, around its agent. Where the head's agent was killed, this says in its place that the
 # cluster is over. The site's variables come from a file: all users of a node see argument lists.
 # Where the first host is lost, this script is lost with it, and SLURM leaves the other nodes to a
-# job that nobody is at work on.
+# job without work.
 # shellcheck disable=SC2016
 on_node='
 requeue=$1 over=$2 environment=$3 scratch=$4
@@ -318,7 +318,7 @@ class NodeGroup:
 
 
 class SlurmError(RaysuiteError):
-    """A command of SLURM's that failed; the text is the last line of what it said."""
+    """A command of SLURM's that failed; the text is the last line that it printed."""
 
     def __init__(self, message: str, said: str = "") -> None:
         super().__init__(message)
@@ -470,7 +470,7 @@ def script(folder: ClusterFolder, cluster: Cluster, command: tuple[str, ...]) ->
 
 
 def parse_states(said: str) -> dict[str, JobState]:
-    """What `squeue --format=%A|%T|%r|%D|%N` said of jobs, by their ids."""
+    """The answer of `squeue --format=%A|%T|%r|%D|%N`, by ids of jobs."""
     return {line.partition("|")[0]: _parsed(line) for line in said.strip().splitlines()}
 
 
@@ -617,7 +617,7 @@ def _books(site: SlurmSite) -> Iterator[Finding]:
 
 
 def _trial(site: SlurmSite, folder: Path) -> Finding:
-    """What the controller itself says of the script, without taking it."""
+    """The controller's own check of the script, without queueing it."""
     job = Job("doctor", site, site.nodes, str(folder / "doctor"), str(Path.cwd()), ("true",))
     try:
         said = ask(["sbatch", "--test-only"], text=render(job)).strip().splitlines()

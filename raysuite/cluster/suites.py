@@ -105,8 +105,8 @@ def resume_commands(cluster: ClusterFolder, head_is_new: bool = True) -> list[Re
     """How to resume each suite without a driver, the oldest first.
 
     Suites whose results are not there are left out, and so are files that cannot be read. Those
-    that were resumed again and again in vain are forgotten. Unless the head is new, only suites
-    whose driver was killed, or failed, on this host, and whose results can be written.
+    that were resumed several times without progress are forgotten. Unless the head is new, only
+    suites whose driver was killed, or failed, on this host, and whose results can be written.
     """
     found = [suite for file in cluster.suites.glob("*.json") if (suite := _read(file))]
     if not head_is_new:
@@ -211,7 +211,7 @@ def has_driver(results: Path) -> bool:
 
 
 def is_to_be_resumed(error: BaseException) -> bool:
-    """Whether a suite whose driver ends with this error is to be resumed: nobody ended it, and no
+    """Whether a suite whose driver ends with this error is to be resumed: no user ended it, and no
     mistake of the user's."""
     if isinstance(error, HeadLostError | StorageError):
         return True

@@ -19,7 +19,7 @@ from raysuite.spec.datasets import (
 )
 
 _UNKNOWN = 1
-"""Stands for a size or a count that checking does not need and a spec would tell."""
+"""Stands for a size or a count that a spec would have and checking does not need."""
 
 
 def target_of(data: DataOptions) -> Target:
@@ -82,7 +82,7 @@ def _class_count(data: DataOptions) -> int:
 
 
 def _names(root: Path) -> tuple[str, ...]:
-    """What classes.txt tells; nothing where there is none."""
+    """The names in classes.txt; empty where there is none."""
     try:
         return tuple((root / CLASSES_FILE).read_text("utf-8", "replace").splitlines())
     except OSError:
@@ -93,7 +93,7 @@ def _first_label(root: Path) -> int | None:
     try:
         first = tfrecord.manifest_of(root).get("first_label")
     except DataError:
-        return None  # told when the shards are looked at
+        return None  # reported when the shards are checked
     return first if isinstance(first, int) else None
 
 
@@ -110,8 +110,8 @@ def check(
     """Look at every file of a data set, at every pixel if `decode`.
 
     What is wrong is in the report, never raised. `write_index` writes the missing and the wrong
-    indices of TFRecords that are whole. `begin` is told how much there is to do, in images or
-    bytes; what it returns is told of the progress.
+    indices of TFRecords that are whole. `begin` gets how much there is to do, in images or
+    bytes; what it returns gets the progress.
 
     Raises RunError where a process was killed.
     """

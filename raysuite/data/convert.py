@@ -34,7 +34,7 @@ from raysuite.spec.datasets import CLASSES_FILE
 
 PLAN, JOURNAL, MANIFEST = "convert.json", "shards.jsonl", "manifest.json"
 VERSION = 1
-"""Raised whenever shards would come out differently, so that old ones are not gone on with."""
+"""Raised whenever shards would come out differently, so that old ones are not resumed."""
 MB = 1_000_000
 GONE = (-1, -1)
 """In the place of an image's size and time: a link that leads nowhere."""
@@ -92,7 +92,7 @@ class Conversion:
     first_label: int
     shards: tuple[Shard, ...]
     document: dict[str, Any]
-    """What convert.json says."""
+    """The content of convert.json."""
     passed_over: int
     """Entries of the source that are neither images nor hidden."""
 
@@ -111,7 +111,7 @@ def plan_conversion(
 ) -> Conversion:
     """Decide on every shard; nothing is written.
 
-    A conversion that `target` holds already is gone on with: its shards are taken over. Raises
+    A conversion that `target` holds already is resumed: its shards are kept. Raises
     DataError where `source` is no image folder, or `target` holds anything else, or what was
     begun there differs in options or images; not for a conversion if `force`.
     """
@@ -197,7 +197,7 @@ def _begun(target: Path) -> dict[str, Any] | None:
 
 
 def _same(begun: dict[str, Any], now: dict[str, Any], target: Path) -> None:
-    """Raises DataError that says how what was begun differs from what is asked for now."""
+    """Raises DataError with what differs between what was begun and what is asked for now."""
     remedy = "add --force to begin anew, or give another folder"
     then, asked = begun.get("options", {}), now["options"]
     changed = [
@@ -313,7 +313,7 @@ class Written:
 def write_shard(task: Task, count: Count) -> Written:
     """Write one shard and its index; neither has its name before both are complete.
 
-    Bad images are left out; with policy `error` a shard that has any is not kept. `count` is told
+    Bad images are left out; with policy `error` a shard that has any is not kept. `count` gets
     each image. Raises DataError where an image is not what it was when the shards were planned,
     or the target cannot be written.
     """
@@ -433,7 +433,7 @@ def _shrunk(
 
 
 _TEMPORARY = (".*-of-*.part", ".*-of-*.idx", ".*.json.*", ".classes.txt.*")
-"""What a killed conversion leaves, hidden from whoever looks for shards."""
+"""What a killed conversion leaves, hidden from readers of shards."""
 
 
 @dataclass(frozen=True)
@@ -464,7 +464,7 @@ def convert(
 ) -> Summary:
     """Write every shard that is not complete, then the manifest.
 
-    `count` is told images as they are done, `finished` each shard. May be killed at any time, and
+    `count` gets images as they are done, `finished` each shard. May be killed at any time, and
     called again with the same arguments. Raises DataError that lists all bad images if `bad` is
     `error`; the shards without any are kept.
     """
@@ -475,7 +475,7 @@ def convert(
         count(sum(map(_images, conversion.shards)) - sum(map(_images, todo)))
         _check_room(conversion, todo)
         if todo:
-            (target / MANIFEST).unlink(missing_ok=True)  # it must not tell of what is not there
+            (target / MANIFEST).unlink(missing_ok=True)  # it must not list what is not there
         tasks = [Task.of(conversion, shard, bad) for shard in todo]
         try:
             with (target / JOURNAL).open("a", encoding="utf-8") as journal:

@@ -129,7 +129,7 @@ def _one_scan(data: bytes, header: Header) -> bool:
 
 
 def _shortened(data: bytes, header: Header, height: int) -> bytes:
-    """The same file, said to be `height` rows high: decoders stop there."""
+    """The same file with a header of `height` rows: decoders stop there."""
     at = header.frame + 5
     return b"".join((data[:at], height.to_bytes(2, "big"), data[at + 2 :]))
 

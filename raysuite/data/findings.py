@@ -227,12 +227,12 @@ class Listed:
     unit: Literal["images", "bytes"]
     """What `work` counts, and how much there is of it."""
     names: dict[int, str]
-    """Of the classes, by label as the files tell it; empty where they are not known."""
+    """Of the classes, by label as in the files; empty where they are not known."""
     findings: tuple[Finding, ...]
 
 
 def reason(error: Exception, place: str) -> str:
-    """What an error says beside its place."""
+    """An error's message without its place."""
     return str(error).removeprefix(f"{place}: ")
 
 

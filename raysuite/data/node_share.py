@@ -187,7 +187,7 @@ def _leave(locks: Path, key: str, users: int) -> None:
         _remove_if_unused(locks, key)
         os.close(making)
         for path in locks.glob("*.found"):
-            with contextlib.suppress(BlockingIOError):  # somebody looks, or has just found it
+            with contextlib.suppress(BlockingIOError):  # a process looks, or has just found it
                 found = _lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink()
                 os.close(found)
@@ -211,7 +211,7 @@ def _remove_unused(locks: Path) -> None:
 
 
 def _remove_if_unused(locks: Path, key: str) -> None:
-    """Remove a folder and its locks, if nobody uses it. `making` must be held."""
+    """Remove a folder and its locks, if no process uses it. `making` must be held."""
     name = locks / f"{key}.users"
     try:
         users = _lock(name, fcntl.LOCK_EX | fcntl.LOCK_NB)

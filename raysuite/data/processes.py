@@ -85,7 +85,7 @@ def _hand_out(pipes: dict[Connection, Any], tasks: Sequence[Task], count: Count)
 
 
 def _serve(work: Callable[[Any, Count], Any], pipe: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one that asked hears it, and ends us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it, and ends this one
     done, told = 0, time.monotonic()
 
     def count(more: int) -> None:

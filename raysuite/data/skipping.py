@@ -95,7 +95,7 @@ def _fault(prepared: Prepared, source: Source, sample: int) -> str:
 
 
 def _key(prepared: Prepared, source: Source, ids: range) -> str | None:
-    """A digest of all that the answer depends on; None where no file tells what changed."""
+    """A digest of all that the answer depends on; None where no file shows what changed."""
     facts, features = prepared.facts, prepared.data.features.model_dump_json()
     rule = (facts.classes, facts.channels, facts.image_size, prepared.exact, prepared.form)
     digest = hashlib.sha256(repr((_VERSION, PIL.__version__, *rule, features)).encode())

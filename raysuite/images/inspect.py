@@ -1,4 +1,4 @@
-"""What an image says about itself, and whether it is as it should be: signed, of this recipe."""
+"""The facts in an image, and whether it is signed and of this recipe."""
 
 from __future__ import annotations
 

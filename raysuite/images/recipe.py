@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 HOME = "/opt/raysuite"
 """Where the image keeps raysuite's environment."""
 FACTS = "/etc/raysuite-image.json"
-"""Where the image says what it is."""
+"""The image's file of facts about itself."""
 BASE, TOP = "base", "raysuite"
 """The two layers: the distribution's packages, and what Python needs."""
 

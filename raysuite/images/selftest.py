@@ -1,4 +1,4 @@
-"""`python -m raysuite.images.selftest`: whether an image holds, and runs, what it says it does.
+"""`python -m raysuite.images.selftest`: whether an image holds, and runs, what its facts name.
 
 An image's own %test: imports every part that /etc/raysuite-image.json names, and prints versions.
 """

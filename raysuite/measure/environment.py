@@ -45,7 +45,7 @@ DRIVER_FILE = Path("/proc/driver/nvidia/version")
 """Of NVIDIA's kernel driver; the same inside an image, with --nv or without."""
 
 IMAGE_FACTS = Path("/etc/raysuite-image.json")
-"""What an image built by `raysuite image build` says about itself."""
+"""The facts in an image built by `raysuite image build`."""
 
 # Only these are ever read: an environment holds tokens and passwords.
 VARIABLES = (

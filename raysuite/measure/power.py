@@ -191,7 +191,7 @@ class Gpu:
     def _asked(self, question: Callable[[Any], Any]) -> Any:
         try:
             return question(self._handle)
-        except self._nvml.NVMLError:  # this device does not tell
+        except self._nvml.NVMLError:  # this device does not report it
             return None
 
     def close(self) -> None:

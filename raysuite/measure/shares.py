@@ -144,7 +144,7 @@ def parts_of(events: Iterable[Event], mark: str, timeline: Intervals | None = No
     marked = _spans(host, lambda event: event.name == mark)
     sources = {"torch.distributed": collectives, "timeline": timeline or [], "waits": marked}
     if kernels:
-        # the host runs ahead of the device: its calls are believed where no kernel tells
+        # the host runs ahead of the device: its calls count where there is no kernel
         computes = union(kernels["convolution_gemm"], kernels["other"])
         loads = union(waits, kernels["loading"])
         if kernels["communication"]:
@@ -228,7 +228,8 @@ class Profiler:
 # Horovod's timeline: when its collectives were under way (horovod.readthedocs.io, Timeline).
 
 _TRANSFERS = ("ALLREDUCE", "ALLGATHER", "BROADCAST", "REDUCESCATTER", "ALLTOALL")
-"""From when all ranks are ready to when the result is there; what is nested in them says how."""
+"""From when all ranks are ready to when the result is there; what is nested in them is their
+parts."""
 
 
 def horovod_collectives(file: Path) -> Intervals:

@@ -50,7 +50,7 @@ def _sample(file: Path, period_s: float, ending: threading.Event) -> None:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 with file.open("a", encoding="utf-8") as stream:
                     stream.write(host.sample().model_dump_json() + "\n")
-    except Exception as error:  # whatever a driver or a disk throws: the run goes on without it
+    except Exception as error:  # whatever a driver or a disk throws: the run continues without it
         _log.warning("this host is sampled no further: %s: %s", type(error).__name__, error)
 
 
@@ -110,5 +110,5 @@ class Host:
     def _asked(self, question: str, handle: Any) -> Any:
         try:
             return getattr(self._nvml, question)(handle)
-        except self._nvml.NVMLError:  # this device does not tell
+        except self._nvml.NVMLError:  # this device does not report it
             return None

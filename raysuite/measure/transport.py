@@ -73,7 +73,7 @@ def tcp_names(found: set[Connection]) -> set[str]:
 
 
 def nccl_names(log: str) -> set[str]:
-    """Of the lines with which NCCL (INFO, INIT) tells how it connects two ranks; the numbers of
+    """Of the lines on which NCCL (INFO, INIT) logs how it connects two ranks; the numbers of
     devices are left out."""
     found = (_VIA.search(line) for line in log.splitlines())
     parts = (each[1].split("/") for each in found if each)
@@ -98,7 +98,7 @@ _log: int | None = None
 
 
 def _nccl_log() -> int | None:
-    """A file in memory into which NCCL tells how it connects; None where the user has a log."""
+    """A file in memory into which NCCL logs how it connects; None where the user has a log."""
     global _log
     if _log is None and "NCCL_DEBUG" not in os.environ:
         _log = os.memfd_create("nccl")

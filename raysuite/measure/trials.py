@@ -19,7 +19,7 @@ from typing import Any
 
 from raysuite.measure.environment import cuda_mistake_here
 
-# How a trial tells its findings to the process that started it.
+# How a trial passes its findings to the process that started it.
 
 MARK = "raysuite-trial: "
 """Begins the line that carries a trial's note (stdout) or error (stderr)."""
@@ -29,7 +29,7 @@ MISSING = 3
 
 
 class PartMissingError(Exception):
-    """The part is not on this machine; the message says what was looked for."""
+    """The part is not on this machine; the message names what was looked for."""
 
 
 def expect(found: object, expected: object) -> None:
@@ -205,7 +205,7 @@ def _run_ranks(name: str, variables: Callable[[int], dict[str, str]]) -> None:
     """Run a rank trial in RANKS processes; raises RuntimeError with a failing rank's last line."""
     command = [sys.executable, "-m", "raysuite.measure.trials", name, "--rank"]
     with contextlib.ExitStack() as stack:
-        # Files, not pipes: a pipe that nobody reads stops a talkative rank.
+        # Files, not pipes: a full pipe stops a rank that prints much.
         logs = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(RANKS)]
         ranks = [
             subprocess.Popen(
@@ -414,7 +414,7 @@ TRIALS: dict[str, Callable[[], str]] = {
 
 
 def main(arguments: list[str]) -> int:
-    """Run one trial and print its note; the last line on stderr says what went wrong."""
+    """Run one trial and print its note; the last line on stderr is what went wrong."""
     name, *rest = arguments
     try:
         if rest:

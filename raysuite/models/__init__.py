@@ -105,7 +105,7 @@ def cost_of(model: ModelOptions, facts: DatasetFacts) -> ModelCost:
 
 
 def _constructor(name: str, facts: DatasetFacts) -> Constructor:
-    """What to call, and what the data set says about its arguments."""
+    """What to call, and the data set's facts for its arguments."""
     shape = {"num_classes": facts.classes, "in_channels": facts.channels}
     sized = {**shape, "image_size": facts.image_size}
     if name in CIFAR_RESNETS:

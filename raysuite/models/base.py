@@ -13,7 +13,7 @@ Constructor = tuple[Callable[..., Any], dict[str, Any]]
 
 
 def torchvision_model(name: str, num_classes: int, options: dict[str, Any]) -> Any:
-    """torchvision's model of that name, untrained unless the options say otherwise."""
+    """torchvision's model of that name, untrained unless the options set weights."""
     return torchvision.models.get_model(
         name, **{"weights": None, "num_classes": num_classes, **options}
     )

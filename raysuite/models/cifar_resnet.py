@@ -60,7 +60,7 @@ class CifarResNet(nn.Module):
         self.fc = nn.Linear(WIDTHS[2], num_classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
-                # He et al. 2015, arXiv:1502.01852, eq. 10, as the paper's section 3.4 says
+                # He et al. 2015, arXiv:1502.01852, eq. 10, by the paper's section 3.4
                 nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
         nn.init.zeros_(self.fc.bias)
 

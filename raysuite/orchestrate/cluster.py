@@ -66,7 +66,7 @@ def own_token(folder: Path) -> Iterator[Path]:
     """Have the Ray that starts within the context ask for a new token; yields the token's file.
 
     `folder` is the user's own (0700) and holds the file, which is created with mode 0600. What the
-    environment said of tokens before, it says again afterwards.
+    environment had of tokens before is restored afterwards.
     """
     file = folder / "token"
     private.create(file, private.new_token())
@@ -275,7 +275,7 @@ def _start(address: str | None, own: Path | None) -> None:
     import ray
     from ray._private import utils, worker
 
-    # it writes on stdout, amid our records, what the journals tell: log_to_driver has no say in it
+    # it writes on stdout, amid our records, what the journals hold, even with log_to_driver off
     worker.print_to_stdstream = _log_instead
     try:
         if address:
@@ -400,6 +400,6 @@ def _token() -> dict[str, str]:
 def _embedded(folder: Path) -> dict[str, Any]:
     """For this user on this machine alone: nothing listens beyond loopback, no shared folder.
 
-    /tmp/ray belongs to whoever came first (ray#4593); socket paths must stay short (ray#17161).
+    /tmp/ray belongs to the first user (ray#4593); socket paths must stay short (ray#17161).
     """
     return {"include_dashboard": False, "_node_ip_address": "127.0.0.1", "_temp_dir": str(folder)}

@@ -133,7 +133,7 @@ def _first(errors: Mapping[int, Exception]) -> tuple[str, str]:
         return f"rank {rank}: {error.message}", error.detail
     if full := ray_out_of_memory(str(error)):
         return f"rank {rank}: {full}", str(error)
-    # Ray's last line says why, and after its first sentence what to read about it
+    # Ray's last line is the reason, and after its first sentence what to read about it
     lines = [type(error).__name__, *str(error).strip().splitlines()]
     return f"rank {rank}: {lines[-1].strip().partition('. ')[0]}", str(error)
 

@@ -315,7 +315,7 @@ def measure(
 ) -> Iterator[Fact]:
     """Every candidate once a round, and the stages of `native` at each round's end.
 
-    `begun(name, repeat)` is told before each. What processes print goes to the file `messages`.
+    `begun(name, repeat)` is called before each. What processes print goes to the file `messages`.
     A candidate that fails is left out of the rounds that follow.
     """
     tried = {each.name: each for each in plan.candidates if not each.excuse}
@@ -373,7 +373,7 @@ def _apart(work: Work, trial: Trial, messages: Path) -> Timing | Stages | str:
 
 
 def _serve(work: Work, trial: Trial, pipe: Connection, messages: Path) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one that asked hears it, and ends us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it, and ends this one
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with messages.open("a") as file:  # Ray and DALI print, and a bar may stand on the terminal

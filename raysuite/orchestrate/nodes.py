@@ -1,4 +1,4 @@
-"""Nodes that go away: what the driver knows and tells of them.
+"""Nodes that leave the cluster: what the driver knows and prints of them.
 
 Ray is imported on use: it reads its settings then, which `cluster.connect` makes before.
 """

@@ -80,7 +80,7 @@ def _raise_what_was_found(
 
 
 def _distinct(plans: Sequence[RunPlan]) -> list[RunPlan]:
-    """One plan of all that a dry batch cannot tell apart."""
+    """One plan of all that are alike for a dry batch."""
     return list(
         {
             json.dumps(
@@ -97,7 +97,7 @@ def _distinct(plans: Sequence[RunPlan]) -> list[RunPlan]:
 
 def unproven(plans: Sequence[RunPlan]) -> list[RunPlan]:
     """Those whose network, data set or transform is the user's own, or has options or weights of
-    hers: the others are known to be trained under every strategy."""
+    theirs: the others are known to be trained under every strategy."""
     return [
         plan
         for plan in plans
@@ -111,7 +111,7 @@ def unproven(plans: Sequence[RunPlan]) -> list[RunPlan]:
 
 
 def unknown_model(plan: RunPlan) -> list[Mistake]:
-    """Why the plan's model cannot be imported: less than a dry batch says, and in this process."""
+    """Why the plan's model cannot be imported: less than a dry batch finds, and in this process."""
     message = _error(models.check, plan.spec.model.name)
     return [Mistake(message, key="model.name")] if message else []
 

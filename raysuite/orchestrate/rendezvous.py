@@ -61,8 +61,9 @@ def awaited(key: str) -> Any:
 
 
 def signed(number: int, job: Any, secret: str) -> str:
-    """A job as text for the store, which knows no token: whoever can reach it could otherwise have
-    the workers import modules of his own. `secret` goes to them through Ray, which asks for one."""
+    """A job as text for the store, which knows no token: another user who reaches it could
+    otherwise have the workers import other modules. `secret` goes to them through Ray, which asks
+    for one."""
     return json.dumps({"job": job, "signature": _signature(number, job, secret)})
 
 

@@ -71,7 +71,7 @@ _SHUTDOWN_S = 3.0
 """How long what is asked to leave may take for it."""
 _abandoned: list[list[BaseException]] = []
 """What ends threads that are no longer waited for, kept to this process's end: it refers to Ray's
-objects, and whoever lets go of one while Ray shuts down has the process ended, with code 1."""
+objects, and a process that frees one while Ray shuts down is ended by Ray, with code 1."""
 
 __all__ = [
     "check",
@@ -236,7 +236,7 @@ def fit(
     any.
 
     Workers that have not stopped in time are ended by Ray Train's controller (NodeKeeper). Only a
-    controller that does not answer, and Ctrl-C, leave that to whoever ends this process's Ray.
+    controller that does not answer, and Ctrl-C, leave that to the end of this process's Ray.
     `leave` asks what asks more and more of Ray to end before it.
     """
     ended: list[BaseException] = []

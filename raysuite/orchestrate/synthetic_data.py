@@ -46,7 +46,7 @@ def make_on_nodes(
 
     `folder` None: each node's own `default_path`. `workers` None: all CPUs of each node; they
     are not reserved with Ray, since waiting for a node that trains would look like hanging.
-    `count` is told images of all nodes. Where nodes share a file system the first one writes, and
+    `count` gets images of all nodes. Where nodes share a file system the first one writes, and
     the others wait and find the set complete.
     """
     import ray

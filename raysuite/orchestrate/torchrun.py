@@ -31,7 +31,7 @@ _POLL_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be examined, and how."""
+    """What is to be checked, and how."""
 
     strategies: Sequence[StrategyOptions]
     workers: int
@@ -145,7 +145,7 @@ def _failure(request: Request, number: int, message: str) -> GateVerdict:
 
 
 def _last_words(log: Path) -> str:
-    """What a crashed process said last, before torchrun's own report of it."""
+    """The last line of a crashed process, before torchrun's own report of it."""
     lines = log.read_text("utf-8", errors="replace").splitlines()
     telling = [line.strip() for line in lines if "Error" in line or "Signal" in line]
     return (telling or lines or ["nothing was said"])[-1][:300]

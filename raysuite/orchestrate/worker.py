@@ -46,7 +46,7 @@ from raysuite.train.world import is_peer_loss, torch_device
 
 
 def search_group(config: dict[str, Any]) -> None:
-    """Find the batch of every plan of `config["plans"]`, in order, until told to stop.
+    """Find the batch of every plan of `config["plans"]`, in order, until asked to stop.
 
     Called anew on fresh workers where some ran out of memory: it continues behind what was tried.
     """
@@ -85,10 +85,10 @@ _SHARED_S = 10.0
 
 
 def run_group(config: dict[str, Any]) -> None:
-    """Run every plan of `config["plans"]` that has not ended yet, in order, until told to stop.
+    """Run every plan of `config["plans"]` that has not ended yet, in order, until asked to stop.
 
     Called anew on fresh workers after each failure that Ray Train retries: what has ended stays
-    ended, and the run that was broken off is taken up from its last checkpoint. Ranks that a run
+    ended, and the run that was interrupted is resumed from its last checkpoint. Ranks that a run
     does not need wait for the next one.
     """
     settle(config)
@@ -122,7 +122,7 @@ def settle(config: dict[str, Any]) -> None:
     """Work where the driver works, and import what lies there.
 
     Raises BrokenRunError where the driver's results are not to be seen: what rank 0 would write
-    there, nobody would read.
+    there, the driver would not see.
     """
     deadline = time.monotonic() + _SHARED_S
     while not (Path(config["results"]) / FILE).exists():
@@ -137,7 +137,7 @@ def settle(config: dict[str, Any]) -> None:
     if os.path.isdir(config["path"]):
         os.chdir(config["path"])  # a cluster that was joined began elsewhere
     if config["path"] not in sys.path:
-        sys.path.insert(0, config["path"])  # the user's own models lie beside her spec
+        sys.path.insert(0, config["path"])  # the user's own models lie beside the spec
 
 
 def place_of(plan: RunPlan) -> World | None:

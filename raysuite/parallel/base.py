@@ -283,7 +283,7 @@ def kept_settings(optimizer: Any) -> Iterator[None]:
     """Momentum, decay and the like stay as the plan has them while a checkpoint is loaded.
 
     What the optimiser has gathered is the checkpoint's, also where it keeps it beside its settings,
-    as LAMB keeps its count of steps; a run may go on with other settings.
+    as LAMB keeps its count of steps; a run may continue with other settings.
     """
     before = [
         {name: group[name] for name in SETTINGS if name in group}

@@ -90,7 +90,7 @@ def average_buffers(model: nn.Module, comm: Comm) -> None:
 
     Each rank sees other samples, so its statistics differ, and frameworks disagree on what to do
     about it (DDP copies rank 0's, Horovod and DeepSpeed do nothing). Averaged before each
-    validation and checkpoint, the model that is judged is one and the same on all ranks.
+    validation and checkpoint, the model that is validated is the same on all ranks.
     """
     buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
     if not buffers or comm.size == 1:

@@ -37,7 +37,7 @@ from raysuite.units import MIB
 if TYPE_CHECKING:
     from raysuite.data.base import Batch
 
-# Checkpoints are read as data: whoever can write one may not run code by it.
+# Checkpoints are read as data: a file of another user must run no code.
 
 _ALWAYS, _NEVER = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 
@@ -156,7 +156,7 @@ def engine_config(
     }
     if options.overlap_comm is not None:
         zero["overlap_comm"] = options.overlap_comm
-    # DeepSpeed computes the norm in every step, and waits for it, though nobody may want it
+    # DeepSpeed computes the norm in every step, and waits for it, even where it is not used
     if options.zero_stage in (1, 2) and settings.clip_norm is None and options.offload == "none":
         zero["compute_grad_norm"] = False
     if options.offload != "none":

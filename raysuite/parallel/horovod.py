@@ -302,7 +302,7 @@ class HorovodEngine(TorchEngine):
     @contextmanager
     def timeline(self, file: Path) -> Iterator[None]:
         hvd = _horovod()
-        if os.environ.get("HOROVOD_TIMELINE") != "DYNAMIC":  # the user has one of her own
+        if os.environ.get("HOROVOD_TIMELINE") != "DYNAMIC":  # the user has set one
             yield
             return
         hvd.start_timeline(str(file))

@@ -1,7 +1,7 @@
-"""What an engine tells a profiler of its communication, where the framework's own events do not.
+"""An engine's communication as marks for a profiler, where the framework's events do not show it.
 
 torch.distributed's collectives show by themselves. Marks are for waits: a rank that waits for a
-collective computes nothing, and no operator says so.
+collective computes nothing, and no operator shows it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def backward_waits(loss: Tensor) -> Iterator[None]:
 
     There DDP waits for its buckets, in a callback that it gives autograd with its last gradient.
     A callback of ours, given with the first, is run before it. On a GPU the host waits for
-    nothing, and the kernels tell.
+    nothing, and the kernels show it.
     """
     if loss.device.type != "cpu" or not _profiled():
         yield

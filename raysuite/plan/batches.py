@@ -164,7 +164,7 @@ class Search:
 def outcome(
     plan: RunPlan, tried: Sequence[BatchTried], seconds: float
 ) -> tuple[RunPlan, BatchFound]:
-    """The decided plan, and the Record that tells how it was found in so many seconds.
+    """The decided plan, and the Record of how it was found in so many seconds.
 
     Raises NothingFitsError.
     """
@@ -197,7 +197,7 @@ def search_of(plan: RunPlan, tried: Sequence[BatchTried]) -> Search:
 
 
 def opened(plan: RunPlan, at_most: int | None, memory_share: float | None) -> RunPlan:
-    """The plan with its batch to be found by trial, the fastest, whatever its spec says.
+    """The plan with its batch to be found by trial, the fastest, also where its spec gives one.
 
     A batch that the spec has cut by trial stays as large as it is.
     """

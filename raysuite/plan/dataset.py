@@ -91,7 +91,7 @@ def dataset_facts(spec: ExperimentSpec, seen: Datasets) -> DatasetFacts:
 
 
 _OTHERS = DatasetFacts(0, 0, 0, channels=3, image_size=0)
-"""A spec says the size of images that are in no table."""
+"""A spec gives the size of images that are in no table."""
 
 
 def _facts(data: DataOptions, base: DatasetFacts, counts: tuple[int, int, int]) -> DatasetFacts:
@@ -103,7 +103,7 @@ def _facts(data: DataOptions, base: DatasetFacts, counts: tuple[int, int, int]) 
 
 
 def dataset_mistakes(spec: ExperimentSpec, seen: Datasets) -> list[Mistake]:
-    """Why the spec's data set cannot be read, as far as a look at its files tells."""
+    """Why the spec's data set cannot be read, as far as its files show."""
     data = spec.data
     found = "" if data.name == "digits" else seen.look(data)
     if not isinstance(found, str) or not found:

@@ -1,4 +1,4 @@
-"""Whether a run can be at all, told before anything starts."""
+"""Whether a run is feasible, checked before anything starts."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Standing:
     number: int
     run_id: str
     value: float
-    """What it is judged by, higher is better; minus infinity where it diverged."""
+    """What it is compared by, higher is better; minus infinity where it diverged."""
     values: Values
 
 
@@ -58,7 +58,7 @@ def judge(
     """What becomes of each trial of a population after so many epochs, the best first.
 
     It follows from the search's seed and these standings, in whichever order they come. `can_be`
-    says whether values go together.
+    returns whether values go together.
     """
     scheduler = search.scheduler
     assert isinstance(scheduler, PbtScheduler), "population-based training"

@@ -120,7 +120,7 @@ def _crossed(
     for places in itertools.product(*(range(len(each)) for each in listed.values())):
         picked = {key: listed[key][n] for key, n in zip(listed, places, strict=True)}
         found = active(space, {**values, **picked})
-        # values need not be hashable, and True equals 1: their places tell them apart
+        # values need not be hashable, and True equals 1: their places distinguish them
         kept = tuple(n if key in found else None for key, n in zip(listed, places, strict=True))
         if kept not in made:
             made.add(kept)

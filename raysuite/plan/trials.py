@@ -75,16 +75,16 @@ def plans_of_space(
         try:
             found.append(trial_plan(document, values, number, gpus))
         except SpecError:
-            continue  # of several values at once: told of the trial that it meets
+            continue  # of several values at once: reported with the trial that it concerns
     return found
 
 
 def check_space(document: Document, search: SearchOptions) -> None:
-    """Raise SpecError with every mistake that can be told before the first trial: values that
+    """Raise SpecError with every mistake that can be found before the first trial: values that
     cannot stand at their keys, and a data set that cannot be read.
 
     Each end of a range and each listed value is tried, with one value of all others. What depends
-    on several values at once is told of the trial that it meets.
+    on several values at once is reported with the trial that it concerns.
     """
     space, seen = search.space, Datasets()
     found: dict[tuple[str, str], Mistake] = {}

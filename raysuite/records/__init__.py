@@ -1,4 +1,4 @@
-"""Facts: what was measured, written down before anything else hears of it."""
+"""Facts: what was measured, written before anything else uses it."""
 
 from raysuite.records.batches import BatchFound, BatchTried
 from raysuite.records.derive import STATUS_WORDS, RunFigures, results_figures, run_figures

@@ -57,8 +57,8 @@ class BatchTried(BaseModel):
 class TriedFile:
     """What was tried so far, a line each, so that a search outlives the workers that try.
 
-    A size at which they died does not fit: its line says that it was begun, and no other how it
-    ended.
+    A size at which they were killed does not fit: there is a line on its beginning, and none on how
+    it ended.
     """
 
     def __init__(self, file: Path) -> None:
@@ -74,12 +74,12 @@ class TriedFile:
         self._append(tried.model_dump_json())
 
     def read(self) -> list[BatchTried]:
-        """All that was tried, in its order, once nobody is trying."""
+        """All that was tried, in its order, once no rank is trying."""
         ended, trying = self._lines()
         return ended if trying is None else [*ended, trying]
 
     def ended(self) -> list[BatchTried]:
-        """The same while somebody may be trying."""
+        """The same while a rank may be trying."""
         return self._lines()[0]
 
     def _lines(self) -> tuple[list[BatchTried], BatchTried | None]:
@@ -130,7 +130,7 @@ class BatchFound(RecordBase):
 
     @property
     def not_told_apart(self) -> tuple[int, ...]:
-        """Sizes with a mean beyond NEAR of the one taken that noise does not tell from it."""
+        """Sizes with a mean beyond NEAR of the one taken that may differ by noise alone."""
         timed: dict[int, list[float]] = {}
         for each in self.tried:
             if each.fits and each.stage == "together" and each.images_per_second:
@@ -171,7 +171,7 @@ class BatchFound(RecordBase):
         )
 
 
-# What a search for a batch tells of each size.
+# The figures of each size of a search for a batch.
 
 
 @dataclass(frozen=True)

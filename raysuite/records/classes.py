@@ -1,4 +1,4 @@
-"""How well a network tells the classes of its validation set apart."""
+"""How well a network distinguishes the classes of its validation set."""
 
 from __future__ import annotations
 

@@ -25,7 +25,8 @@ and one for that of the inputs (Kaplan et al. 2020, arXiv:2001.08361, section 2.
 
 @dataclass(frozen=True)
 class Costs:
-    """Of one run. A figure is None where it was not measured, is not known, or may not be told."""
+    """Of one run. A figure is None where it was not measured, is not known, or may not be
+    reported."""
 
     projected_seconds: float | None
     """Training time of PROJECTED_EPOCHS epochs, were all as long as the mean one."""
@@ -117,7 +118,7 @@ def _busy(epochs: Sequence[EpochFinished]) -> float | None:
 
 
 def _joules(epochs: Sequence[EpochFinished], energy: Callable[..., float | None]) -> float | None:
-    """Per training image; None unless every epoch tells it."""
+    """Per training image; None unless every epoch has it."""
     known = [None if epoch.power is None else energy(epoch.power) for epoch in epochs]
     images = sum(epoch.images for epoch in epochs)
     joules = [each for each in known if each is not None]

@@ -119,12 +119,12 @@ Gate = Literal["passed", "failed", "not checked", "not needed"]
 
 @dataclass(frozen=True)
 class RunFigures:
-    """One run. A figure is None where it was not measured, or may not be told."""
+    """One run. A figure is None where it was not measured, or may not be reported."""
 
     plan: Plan
     status: Status
     """pruned: a sweep's scheduler ended it early. stopped: it can be resumed. missing: no
-    Record tells how it ended; it was not started, still runs, or was killed."""
+    Record of its end; it was not started, still runs, or was killed."""
     reason: str
     """Why there is no result; empty for a run that finished."""
     gate: Gate
@@ -307,7 +307,7 @@ def _gate(plan: Plan, verdict: GateVerdict | None, end: RunEnd | None) -> Gate:
         return "failed"
     if verdict is not None:
         return "passed" if verdict.passed else "failed"
-    # one process has nobody to agree with, and is what the others are compared against
+    # one process has no other to equal, and is what the others are compared against
     strategy = STRATEGY_OPTIONS[plan["spec"]["strategy"]["name"]]
     return "not checked" if strategy.gated else "not needed"
 

@@ -51,7 +51,7 @@ FAILED: dict[FailReason, str] = {
     "infeasible": "cannot be",
     "diverged": "diverged",
 }
-"""Why a run failed, in words; an error tells itself."""
+"""Why a run failed, in words; an error has a message of its own."""
 
 
 class RunFinished(RecordBase):
@@ -72,13 +72,13 @@ class RunFinished(RecordBase):
     classes: ClassFigures | None = None
     """Of the last validation, by class; None where there are more than 1,000 classes."""
     seconds: float
-    """Wall clock of the run, all included but for a profile, which tells its own cost."""
+    """Wall clock of the run, all included but for a profile, whose cost is apart."""
     first_step_seconds: float
     """From the start of the run in the worker to the end of its first optimiser step."""
     first_step_time: float | None = None
     """Wall clock at the end of that step, in seconds since 1970."""
     parts_seconds: dict[str, float] = Field(default_factory=dict)
-    """Where `seconds` went on rank 0, by part: joining the group, gate, data, training, validation,
+    """Parts of `seconds` on rank 0, by part: joining the group, gate, data, training, validation,
     checkpoints, and the rest."""
 
 
@@ -126,7 +126,7 @@ class RunPruned(RecordBase):
     epoch: int
     """The last epoch that it finished, counted from 0."""
     value: float | None
-    """The goal's value then, by which it was judged; None where there was none."""
+    """The goal's value then, by which it was compared; None where there was none."""
     message: str = ""
     settled: bool = False
     """Whether the driver wrote it, maybe much later, for workers that had been lost by then."""
@@ -140,4 +140,4 @@ class RunPruned(RecordBase):
 
 
 RunEnd = RunFinished | RunFailed | RunPruned
-"""After which a run is not gone on with."""
+"""After which a run is not resumed."""

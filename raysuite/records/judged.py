@@ -13,7 +13,7 @@ from raysuite.records.ends import RunStopped
 class RunJudged(RecordBase):
     """At an interval a sweep's scheduler compared the run with the others of its population.
 
-    It goes on with its own weights, or with a copy of another's and with other values. The epochs
+    It continues with its own weights, or with a copy of another's and with other values. The epochs
     before it are those of the weights that it had then.
     """
 
@@ -23,7 +23,7 @@ class RunJudged(RecordBase):
     epoch: int
     """The last epoch that it had finished, counted from 0."""
     value: float | None
-    """What it was judged by: the validation accuracy after that epoch; None where it diverged."""
+    """What it was compared by: the validation accuracy after that epoch; None where it diverged."""
     place: int
     """Its place in the population, the best is 1."""
     population: int
@@ -44,13 +44,14 @@ class RunJudged(RecordBase):
 
 
 def held_after(records: Sequence[object]) -> int | None:
-    """Epochs behind a run that stands at an interval and waits to be judged; None: it does not."""
+    """Epochs behind a run that stands at an interval and waits to be compared; None: it does
+    not."""
     last = records[-1] if records else None
     return last.epoch if isinstance(last, RunStopped) and last.reason == "interval" else None
 
 
 def turns_of(records: Sequence[object]) -> tuple[RunJudged, ...]:
-    """Each time that a run was judged, in order."""
+    """The PBT steps of a run, in order."""
     return tuple(record for record in records if isinstance(record, RunJudged))
 
 
@@ -68,7 +69,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Member:
-    """What the way of weights is told from: a trial, with what it began with and its turns."""
+    """A trial of a PBT history: the values it began with and its PBT steps."""
 
     number: int
     run_id: str

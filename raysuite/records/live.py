@@ -47,7 +47,7 @@ class LivePosition(BaseModel):
 
 
 class LiveProgress:
-    """What the training loop tells of each step, written by a thread beside it.
+    """The training loop's position at each step, written by a thread beside it.
 
     A step costs the loop the assignment of a tuple; disks and file servers delay the thread only.
     """

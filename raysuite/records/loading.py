@@ -102,7 +102,7 @@ class LoadingBench(_Fact):
     stages: tuple[Stages, ...] = ()
     failures: tuple[Failure, ...] = ()
     complete: bool = False
-    """False while it goes on, and where it was interrupted."""
+    """False while it is measured, and where it was interrupted."""
 
     def grown(self, fact: Timing | Stages | Failure) -> LoadingBench:
         """With one fact more."""

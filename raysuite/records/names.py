@@ -102,7 +102,7 @@ def work_name(plan: Plan) -> str:
 
 
 def work_names(plans: Iterable[Plan]) -> dict[str, str]:
-    """`work_key` -> `work_name`, with the options that tell works of one name apart."""
+    """`work_key` -> `work_name`, with the options in which works of one name differ."""
     works = {work_key(plan): plan for plan in plans}
     names: dict[str, list[str]] = {}
     for key, plan in works.items():

@@ -59,7 +59,7 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 
 def once(names: Sequence[str], joules: Sequence[float | None]) -> float | None:
-    """The sum over what is told apart by name: what several workers share counts once.
+    """The sum over distinct names: what several workers share counts once.
 
     Readings of one name differ by when each worker took them; the largest counts. None where any
     of them is unknown: a part of the energy is not the energy.

@@ -199,7 +199,7 @@ def _own_baselines(rows: Sequence[Row], workers: int = 1) -> list[Row | None]:
     """Per row, the one of its series with a number of workers nearest to `workers`, of two as near
     the smaller, whether or not that has a speed.
 
-    A baseline that failed is not replaced in silence: its rows say that they have none.
+    A baseline that failed is not replaced in silence: its rows have none.
     """
     series: dict[str, list[Row]] = {}
     for row in rows:

@@ -32,7 +32,7 @@ class RunStarted(RecordBase):
     environment: dict[str, Any]
     """Hardware, versions, commit: see `raysuite.measure.environment`."""
     first_epoch: int = 0
-    """0 for a fresh run, else the epoch at which a checkpoint is taken up."""
+    """0 for a fresh run, else the epoch at which a checkpoint is resumed."""
     first_step: int = 0
     """Optimiser steps behind that checkpoint; it may lie within the epoch."""
     transports: list[str] = Field(default_factory=list)

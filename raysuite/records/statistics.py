@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # numpy and scipy take a moment to load, and a plan needs non
     Array = NDArray[np.float64]
 
 LEVEL = 0.95
-"""Confidence level of every interval that is reported, unless a call says otherwise."""
+"""Confidence level of every interval that is reported, unless a call gives another."""
 PAIRED_FROM = 5
 """Rounds from which on runs are compared round by round: of fewer, the loss of degrees of freedom
 costs more than a drift between rounds does."""

@@ -39,7 +39,7 @@ class TrialFigures:
     reason: str
     """Why there is no whole result; empty for a trial that finished."""
     goals: dict[Goal, float | None]
-    """What it reached; None where nothing is, or where it may not be told."""
+    """What it reached; None where there is none, or where it may not be reported."""
     epochs: int
     """Epochs behind it."""
     worker_seconds: float
@@ -53,17 +53,17 @@ class TrialFigures:
 
     @property
     def values_now(self) -> dict[str, Any]:
-        """What it has at the searched keys after all of its turns."""
+        """What it has at the searched keys after all of its PBT steps."""
         return dict(self.turns[-1].values) if self.turns else self.values
 
     @property
     def taken(self) -> list[RunJudged]:
-        """Its turns that gave it the weights of another trial."""
+        """Its PBT steps that gave it the weights of another trial."""
         return [turn for turn in self.turns if turn.source is not None]
 
     @property
     def member(self) -> Member:
-        """What the way of weights through a population is told from."""
+        """What the PBT history of weights is made of."""
         return Member(self.number, self.run_id, self.values, self.turns)
 
     @property

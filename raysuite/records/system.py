@@ -15,7 +15,7 @@ _PREFIX, _SUFFIX = "system-", ".jsonl"
 
 
 class GpuSample(BaseModel):
-    """One GPU of the host, by NVML; None where it does not tell."""
+    """One GPU of the host, by NVML; None where NVML does not report it."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
 

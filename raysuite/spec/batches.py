@@ -1,4 +1,4 @@
-"""Batch sizes that are found by trial before a run, where its spec says `auto`."""
+"""Batch sizes that are found by trial before a run, where its spec has `auto`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class AutoBatch(Options):
 
     auto: Literal["largest", "fastest"] = "largest"
     """`largest`: the most samples that fit at a time. `fastest`: the fewest of those that are as
-    fast as any, as far as the timings tell them apart."""
+    fast as any, as far as the timings distinguish them."""
     at_most: int | None = Field(default=None, ge=1)
     """The largest micro-batch that is tried; default: what the data set or the batch holds."""
 

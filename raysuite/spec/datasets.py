@@ -42,7 +42,7 @@ DIGITS_MEAN, DIGITS_STD = (0.3058,), (0.3761,)
 
 @dataclass(frozen=True)
 class NamedSet:
-    """A published data set, and how raysuite treats it unless a spec says otherwise."""
+    """A published data set, and how raysuite treats it unless a spec sets it."""
 
     facts: DatasetFacts
     """Its official counts, and the size at which networks see it."""

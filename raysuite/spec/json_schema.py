@@ -69,7 +69,7 @@ def blocks_of(schema: Schema, prop: Schema) -> list[Schema]:
 def _with_shorthand(prop: Schema, choices: list[Schema]) -> Schema:
     """A block chosen by its name, or the name alone where the block needs nothing else."""
     if len(choices) > 1:
-        for block in choices:  # the name says which block it is, so it cannot be left out
+        for block in choices:  # the name chooses the block, so it cannot be left out
             if block["properties"]["name"].get("const") != UNNAMED_OPTIMIZER:
                 block["required"] = ["name", *block.get("required", [])]
     alone = [block for block in choices if set(block.get("required", [])) <= {"name"}]
@@ -85,7 +85,7 @@ def _with_shorthand(prop: Schema, choices: list[Schema]) -> Schema:
 
 
 def _with_auto(prop: Schema) -> None:
-    """A number, or the block that says how it is found, or `auto` for that block's defaults."""
+    """A number, or the block that sets how it is found, or `auto` for that block's defaults."""
     for options in [prop, *prop.get("anyOf", [])]:
         if "oneOf" in options:
             choices = [*options.pop("oneOf"), {"const": AUTO}]

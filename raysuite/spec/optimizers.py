@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from raysuite.spec.base import Options, expand_shorthand
 
 SETTINGS = ("lr", "momentum", "nesterov", "weight_decay", "betas", "eps", "trust_coefficient")
-"""What may be said otherwise of an optimiser from one step to the next."""
+"""Settings of an optimiser that may change from one step to the next."""
 
 
 class _Optimizer(Options):

@@ -61,7 +61,7 @@ def _path(key: str) -> tuple[str, ...]:
 
 
 def _move_lines(document: Document, source: tuple[str, ...], target: tuple[str, ...]) -> None:
-    """Lines that are told of `target` are from now on those at `source`."""
+    """Give keys at `target` the lines of those at `source`."""
     ended = [path for path in document.lines if path[: len(target)] == target]
     for path in ended:
         del document.lines[path]

@@ -171,7 +171,7 @@ class SearchOptions(Options):
     space: dict[str, Dimension] = Field(min_length=1)
     """Dotted key of the spec -> what it is drawn from."""
     goal: Goal | None = None
-    """What is looked for; accuracy where nothing else is said. `accuracy`: the best on the
+    """What is looked for; accuracy by default. `accuracy`: the best on the
     validation set. `time_to_accuracy`: seconds to `training.target_accuracy`. `throughput`: images
     per second."""
     goals: list[Goal] = Field(default_factory=list)

@@ -123,7 +123,7 @@ def _conditions(space: Mapping[str, Dimension], given: set[str]) -> Iterator[Fin
             path = ("search", "space", key, "when", other)
             parent = space.get(other)
             if parent is None and other in given:
-                continue  # that mistake is told there
+                continue  # that mistake is reported there
             listed = [each for each, found in space.items() if found.kind in LISTED]
             if parent is None or parent.kind not in LISTED:
                 valid = [each for each in listed if each != key]

@@ -131,14 +131,14 @@ class SlurmSite(_Site):
     memory_per_node: Memory | None = None
     """Memory asked for on each node: 0 for all of it, or as 480G; without a letter megabytes."""
     exclusive: bool = False
-    """Whether nobody else may run on the nodes meanwhile."""
+    """Whether no other job may run on the nodes meanwhile."""
     prologue: tuple[Line, ...] = ()
     """Lines of bash that run on the first node before the modules are loaded: `module purge`,
     `module use FOLDER`, `source FILE`. What they export reaches all nodes."""
     modules: tuple[Module, ...] = ()
     """Loaded by `module load` on the first node, in this order, before the cluster starts."""
     warn_seconds: int = Field(default=120, ge=1, le=65535)
-    """How long before the time limit the runs are told to write a checkpoint and stop."""
+    """How long before the time limit the runs are asked to write a checkpoint and stop."""
     requeue: bool = False
     """Queue the cluster again when a node that it cannot do without fails, or when preempted."""
     head_restarts: int = Field(default=2, ge=0)
@@ -208,7 +208,7 @@ _KEYS = {
 """Key of a site -> options of sbatch that say the same; sbatch would take the last of two."""
 
 Site = Annotated[LocalSite | SlurmSite, Field(discriminator="kind")]
-"""Where a cluster is started; `kind` says which."""
+"""Where a cluster is started, by its `kind`."""
 
 SITES: dict[str, type[LocalSite] | type[SlurmSite]] = {"local": LocalSite, "slurm": SlurmSite}
 

@@ -439,7 +439,7 @@ class _RebuiltOptions(_StrategyOptions):
 
     @property
     def own_processes(self) -> bool:
-        return True  # its runtime is told of the workers once in a process
+        return True  # its runtime gets the workers once in a process
 
     def traffic(self, accumulate: int, parameters: int, gradient_bytes: int) -> Traffic | None:
         return Traffic(gradient_bytes)

@@ -38,7 +38,7 @@ def _columns(rows: Any, kept: list[int]) -> Any:
     found: list[Any] = []
     for row in rows if isinstance(rows, list) else [rows]:
         if not isinstance(row, list) or len(row) <= kept[-1]:
-            return rows  # a mistake, which the check of the matrix tells
+            return rows  # a mistake, which the check of the matrix reports
         values = [row[place] for place in kept]
         value = values[0] if len(kept) == 1 else values
         if value not in found:
@@ -68,7 +68,7 @@ def end_dimension(search: Any, key: str, value: Any) -> Any:
     """The section where `key` has one `value`.
 
     Conditions on it are decided by that: what they forbid is left out, and where they hold they
-    are said no longer.
+    are removed.
     """
     space = search.get("space") if isinstance(search, dict) else None
     if not isinstance(space, dict) or key not in space:

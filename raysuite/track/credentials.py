@@ -1,7 +1,7 @@
 """Who we are to the MLflow server of a cluster: read from a file, for that server alone.
 
 MLflow finds `ClusterCredentials` by the entry point group `mlflow.request_auth_provider` where
-MLFLOW_TRACKING_AUTH=raysuite says so: in every process of a cluster, and wherever
+MLFLOW_TRACKING_AUTH is raysuite: in every process of a cluster, and wherever
 `raysuite cluster env` was evaluated. No variable, argument or address then holds the password.
 """
 
@@ -22,7 +22,7 @@ FOLDER_VARIABLE = "RAYSUITE_CLUSTER"
 
 
 def read_told(folder: str, name: str) -> dict[str, Any]:
-    """What a cluster's file tells; nothing where it is not there."""
+    """The content of a cluster's file; empty where it is not there."""
     try:
         found: dict[str, Any] = json.loads((Path(folder) / name).read_text("utf-8"))
     except (FileNotFoundError, NotADirectoryError):

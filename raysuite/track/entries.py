@@ -58,7 +58,7 @@ def epoch_points(epoch: EpochFinished, with_speed: bool) -> Iterator[Point]:
     """The metrics of one epoch and of each of its steps.
 
     A Record has the time of the epoch's end: its steps are spread evenly over its training time.
-    `with_speed` is False where the gate has not passed, and no speed may be told.
+    `with_speed` is False where the gate has not passed, and no throughput may be reported.
     """
     begin = epoch.time - epoch.validation_seconds - epoch.seconds
     each = epoch.seconds / max(1, len(epoch.losses))
@@ -129,7 +129,7 @@ def covered_points(run: RunFigures) -> Iterator[Point]:
 
 
 def may_tell_speed(run: RunFigures) -> bool:
-    """Whether the gate lets this run's speed be told."""
+    """Whether this run's throughput may be reported."""
     return run.gate in ("passed", "not needed")
 
 
@@ -191,8 +191,8 @@ def row_points(rows: Sequence[Row]) -> Iterator[Point]:
 
 
 def mlflow_status(run: RunFigures) -> str:
-    """The run's status in MLflow's words; a run that was stopped is taken up as the same one."""
-    if run.status in ("finished", "pruned"):  # the tag raysuite.status tells them apart
+    """The run's status in MLflow's words; a run that was stopped is resumed as the same one."""
+    if run.status in ("finished", "pruned"):  # the tag raysuite.status distinguishes them
         return "FINISHED"
     if run.status == "stopped":
         held = run.stopped is not None and run.stopped.reason == "interval"

@@ -48,7 +48,7 @@ def dataset_inputs(plan: Plan) -> list[DatasetInput]:
 
 
 def dataset_digest(plan: Plan, split: str) -> str:
-    """Eight hex digits over what the plan says of a split."""
+    """Eight hex digits over the plan's facts of a split."""
     data = {key: plan["spec"]["data"].get(key) for key in _OF_THE_SET}
     told = json.dumps([data, plan["dataset"], split], sort_keys=True)
     return hashlib.sha256(told.encode()).hexdigest()[:_DIGEST]

@@ -85,7 +85,7 @@ def register(
 
     The run itself is written to MLflow too, unless it is there. The same weights of the same run
     are registered once, however often this is called. A store that is out of reach or broken
-    raises nothing: the Registration says why.
+    raises nothing: the Registration has the reason.
     Raises UserError where the network cannot be exported, for a name that cannot be, and as `sync`.
     """
     if name is not None and (set(name) & set("/:") or not name.strip()):
@@ -116,7 +116,7 @@ def register(
 
 
 def _tags(results: Results, run: RunFigures, results_id: str) -> dict[str, str]:
-    """What tells one trained network from another, and what is known of it."""
+    """Identifies one trained network, and what is known of it."""
     tags = {
         "raysuite.results": results_id,
         "raysuite.run_id": run.run_id,

@@ -47,7 +47,7 @@ def refuse_unwritable(uri: str) -> None:
     migrate its tables there for minutes."""
     if uri.startswith(_SQLITE):
         folder = Path(uri.removeprefix(_SQLITE)).absolute().parent
-        with tempfile.TemporaryFile(dir=folder):  # root may write where its mode says nothing
+        with tempfile.TemporaryFile(dir=folder):  # root may write whatever the mode
             pass
 
 

@@ -20,7 +20,7 @@ _LOOK_EACH_S = 0.5
 
 
 def wait_while_starting(address: str, longest_s: float = LONGEST_S) -> None:
-    """Wait while RAYSUITE_CLUSTER/head.json says that its server, at `address`, is still starting.
+    """Wait while the server at `address` is still starting, by RAYSUITE_CLUSTER/head.json.
 
     Returns at once for any other server, and without an answer after `longest_s` seconds.
     """
@@ -82,7 +82,7 @@ def sync(
     experiment is the spec's name unless another is given. `status` is the parent's, where it is
     known that its runs are not all: RUNNING while more may begin, KILLED where they were stopped.
 
-    A store that is out of reach or broken raises nothing: the summary says why.
+    A store that is out of reach or broken raises nothing: the summary has the reason.
     Raises UserError where the experiment was deleted in MLflow.
     """
     uri = tracking_address(tracking_uri)
@@ -111,7 +111,7 @@ def prepare(tracking_uri: str | None = None) -> None:
     """Open the store once, in a thread beside the training: creating a database takes seconds.
 
     A cluster's server that is still starting is waited for. Raises nothing: what is wrong with
-    the store is `sync`'s to tell.
+    the store is reported by `sync`.
     """
     try:
         with quiet():

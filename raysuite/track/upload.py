@@ -316,7 +316,7 @@ class Upload:
 
     def write_parent(self, status: ParentStatus | None = None) -> None:
         """Write what belongs to the whole folder: its files, its plots and how it ended, which its
-        runs tell unless `status` does."""
+        runs show unless `status` is given."""
         now = time.time()
         trials = [self._trial(plan["run_id"]) for plan in self.results.plans()]
         if self.search:
@@ -370,7 +370,7 @@ class Upload:
             self.store.client.log_inputs(parent.info.run_id, dataset_inputs(plans[0]))
 
     def _write_sweep(self, search: dict[str, Any], trials: list[TrialFigures]) -> None:
-        """What a sweep's own run tells of all trials; the best of them are tagged, no others."""
+        """What a sweep's own run shows of all trials; only the best of them are tagged."""
         parent = self.parent()
         mlflow_id, client = parent.info.run_id, self.store.client
         tags = sweep_tags(search, trials)
@@ -411,8 +411,8 @@ class Upload:
 
 
 def _overall(runs: list[RunFigures], whole: bool) -> str:
-    """What the runs tell of the whole; of a sweep that has not decided all of its trials, none of
-    them under way, that it was stopped."""
+    """The status of the whole from its runs; of a sweep that has not decided all of its trials,
+    none of them under way, that it was stopped."""
     states = {mlflow_status(run) for run in runs}
     if not whole and "RUNNING" not in states:
         return "KILLED"

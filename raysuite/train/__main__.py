@@ -4,7 +4,7 @@ python -m raysuite.train experiments/x.yaml [--results DIR] [key=value ...]
 torchrun --nproc-per-node 2 -m raysuite.train experiments/x.yaml resources.workers=2
 
 SIGTERM and SIGUSR1 make a run stop between two steps, with a checkpoint in its folder; it exits
-with 75 then, and goes on with --resume.
+with 75 then, and --resume resumes it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def decide(wish: RunPlan, results: Results, resume: bool) -> RunPlan:
     """The plan with the batch that its ranks find by trial; with `resume`, from what was tried.
 
     All ranks must call it. Raises RunError where nothing fits, and where a rank ran out of memory
-    in a true step: started again with `resume`, the search goes on.
+    in a true step: started again with `resume`, the search continues.
     """
     world = world_from_environment(wish.device)
     file = results.folder / "batches" / f"{wish.run_id}.jsonl"
@@ -176,14 +176,14 @@ def _tell(plan: RunPlan, record: Record) -> None:
 
 
 _LAST_WORDS_SECONDS = 10.0
-"""A rank that errs leaves its group first, and then says why."""
+"""A rank that fails leaves its group first, and then writes why."""
 
 
 def _end(plan: RunPlan, results: Results, world: World, error: Exception, began: float) -> str:
     """Write down why the run that `began` then ended, and return it: what a rank erred in, not what
     the others met thereby.
 
-    Each rank writes for itself, as those that wait in a collective hear of nothing; they see one
+    Each rank writes for itself, as those that wait in a collective are not notified; they see one
     journal where they share a file system. No rank that lost another ends before the reason is
     written: torchrun kills the others when the first one ends.
     """

@@ -46,7 +46,7 @@ _STAGES: tuple[Stage, ...] = ("alone", "together")
 def search_batch(
     plan: RunPlan, world: World, tried: TriedFile, stopped: Callable[[], bool] = lambda: False
 ) -> int:
-    """Go on with the search for the batch of `plan` that `tried` tells of, to its end.
+    """Continue the search for the batch of `plan` that `tried` records, to its end.
 
     The micro-batch that is taken; 0 where nothing fits, and where rank 0, which reads and writes
     the file, was `stopped` before. All ranks must call it.

@@ -137,7 +137,7 @@ def _partial(folder: Path) -> Path:
 
 
 def draws(device: torch.device) -> dict[str, Tensor]:
-    """The state of torch's random draws in this process: dropout goes on where it stopped."""
+    """The state of torch's random draws in this process: dropout continues where it stopped."""
     found = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
         found["cuda"] = torch.cuda.get_rng_state(device)

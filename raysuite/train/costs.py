@@ -23,7 +23,7 @@ from raysuite.spec.experiment import ModelOptions
 # What a device can do at most, by its vendor: operations per second, dense.
 #
 # Only devices whose document states it are listed. Of all others, CPUs among them, the peak is not
-# known, and what would be a part of it is not told.
+# known, and what would be a part of it is not reported.
 
 TERA = 1e12
 

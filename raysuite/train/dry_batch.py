@@ -82,7 +82,7 @@ def _uncut(plan: RunPlan) -> dict[str, str]:
 
 @cache
 def _network(model: str, facts: DatasetFacts, memory_format: str) -> Network | str:
-    """What a pass in training and one in evaluation tell; or why there is none.
+    """What a pass in training and one in evaluation show; or why there is none.
 
     A large network is passed through on torch's meta device, if it allows it: that takes neither
     memory nor time but for some seconds of imports.
@@ -95,7 +95,7 @@ def _network(model: str, facts: DatasetFacts, memory_format: str) -> Network | s
             if large and options.weights is None:
                 return examine(built, facts, memory_format)
     except (Exception, SystemExit):
-        pass  # the one with numbers says why
+        pass  # the one with numbers has the reason
     try:
         with torch.random.fork_rng(devices=[]):
             built = models.build(options, facts)

@@ -184,7 +184,7 @@ def check(plan: RunPlan, world: World, strategy: Strategy, facts: dict[str, Any]
         return verdict
     if options.own_network:  # its networks are other objects than torch's
         return _rebuilt(plan, world, strategy, verdict)
-    models.check(plan.spec.model.name)  # on all ranks: who raises leaves nobody waiting
+    models.check(plan.spec.model.name)  # on all ranks: then no rank waits for one that raised
     key = own_network.key(plan)
     if not cached or key is None:
         return examine_network(verdict, plan, world, strategy, comm)
@@ -254,7 +254,7 @@ def examine_network(
 ) -> GateVerdict:
     """`verdict`, extended by two steps of the plan's own network. All ranks must call it.
 
-    fp32 is judged, without the strategy's lossy options; of 16 bits the distance is reported.
+    fp32 decides, without the strategy's lossy options; of 16 bits the distance is reported.
     """
     options = plan.spec.strategy
     if options.own_network:
@@ -308,10 +308,10 @@ def examine(
     run_id: str = "",
     optimizer: OptimizerOptions | None = None,
 ) -> GateVerdict:
-    """Train the small networks and judge. All ranks must call it, and get the same verdict.
+    """Train the small networks and decide. All ranks must call it, and get the same verdict.
 
     Of `settings`, the size of the micro-batch has no influence. With `optimizer`, the strategy is
-    examined by that one too.
+    checked with that one too.
     """
     settings = settings or StepSettings(1, options.own_accumulation or 1)
     examined = options.examined()
@@ -489,7 +489,7 @@ def _verdict(strategy: str, world: World, run_id: str, **found: Any) -> GateVerd
 
 
 def _unread(world: World) -> GateVerdict:
-    """What a rank says that cannot see rank 0's cache; only rank 0's Records are written."""
+    """The verdict of a rank that cannot see rank 0's cache; only rank 0's Records are written."""
     return _verdict(
         "",
         world,

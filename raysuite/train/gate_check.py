@@ -43,7 +43,7 @@ from raysuite.parallel.single import Single, SingleEngine
 from raysuite.spec.optimizers import OptimizerOptions, SgdOptions
 from raysuite.spec.strategies import PipelineOptions
 
-# The small network on which the gate examines a strategy, and its samples.
+# The small network on which the gate checks a strategy, and its samples.
 
 SEED = 2023
 _CHANNELS, _SIZE, _CLASSES = 8, 8, 10
@@ -113,7 +113,7 @@ RATES = (0.1, 0.05, 0.2, 0.1)
 _RATE_AT_START = 0.7
 """What the optimiser is made with: an engine that ignores a step's rate is found out."""
 PLAIN = SgdOptions(momentum=0.9, weight_decay=1e-4)
-"""The optimiser with which every strategy is examined."""
+"""The optimiser with which every strategy is checked."""
 _MICRO_BATCH = 4
 _LOOKED_AT = 10
 """Samples whose logits are compared after the training."""
@@ -276,7 +276,7 @@ _REBUILT_SAMPLES, _REBUILT_RATE = 8, 0.01
 def comm_fault(comm: Comm, world: World) -> str:
     """What is wrong with a strategy's collectives; empty if they reach all ranks.
 
-    Everything else the gate says rests on them.
+    Everything else that the gate finds depends on them.
     """
     last = world.size - 1
     own = torch.tensor([float(world.rank)])
@@ -428,7 +428,8 @@ def _distance(value: Tensor, reference: Tensor) -> float:
 
 @contextmanager
 def without_tf32() -> Iterator[None]:
-    """TF32, which cuDNN uses by itself, rounds to 10 bits: far above what is told apart here."""
+    """TF32, which cuDNN uses by itself, rounds to 10 bits: far above the differences that matter
+    here."""
     before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     try:

@@ -82,7 +82,7 @@ class TrainingLoop:
         self._confusion: Tensor | None = None
         """Of the last validation of this attempt, by this rank."""
         self._labels: NDArray[np.int64] | None = None
-        """Of the training samples, below 0 for what is left out; None where nobody asks."""
+        """Of the training samples, below 0 for what is left out; None where they are not needed."""
         self._weights: NDArray[np.float64] | None = None
         """Of each training sample in the loss."""
 
@@ -468,5 +468,5 @@ def _host_loss(loop: TrainingLoop, total: Tensor, step: Sequence[Slice]) -> floa
 
 def first_draws(seed: int, epoch: int, rank: int) -> int:
     """A seed of its own for each epoch of each rank: other dropout on each rank, the same ones
-    after a checkpoint is taken up."""
+    after a checkpoint is loaded."""
     return int(np.random.SeedSequence([seed, epoch, rank]).generate_state(1, np.uint64)[0] >> 1)

@@ -1,4 +1,4 @@
-"""Whether an error says that memory ran out, the device's or the host's."""
+"""Whether an error means that memory ran out, the device's or the host's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _WORDS = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "MemoryError")
 """CUDA's; those of torch's CPU allocator, which has no class of its own; cuBLAS's; and what a
-loader tells of its processes."""
+loader reports of its processes."""
 _RAYS_WORDS = re.compile("OutOfMemoryError|running low on memory|OOM kill reason")
 """Of Ray's memory monitor, which ends a worker before the system would."""
 _RAYS_FIGURES = re.compile(r"Memory on the node \(IP: ([^,)]+).*? was (\S+ used / \S+) limit")

@@ -41,8 +41,8 @@ from raysuite.train.gate_check import same_on_all_ranks, without_tf32
 from raysuite.units import human_bytes
 
 _TOLERANCE_16_BITS = 0.5
-"""The same in bf16 and fp16, which is told and not judged: a wrong loss scale is wrong by a factor
-of two or more."""
+"""The same in bf16 and fp16, which decides nothing and is reported: a wrong loss scale is wrong by
+a factor of two or more."""
 TOLERANCE = 1e-3
 """Largest relative error of an update. Right strategies showed less than a third of it with the
 networks of tests/contract/test_networks.py; an update of 1 % of the weights is rounded to 1e-5."""
@@ -238,7 +238,7 @@ class _Replicas(nn.Module):
         super().__init__()
         self.network, self._accumulate, self._calls = model, accumulate, 0
         shared: dict[int, Any] = {id(each): each for each in model.parameters()}
-        # a copy of a ScriptModule has weights of its own, whatever it is told
+        # a copy of a ScriptModule always has weights of its own
         scripted = any(isinstance(each, torch.jit.ScriptModule) for each in model.modules())
         self._others = [
             model if scripted else copy.deepcopy(model, dict(shared)) for _ in range(copies - 1)
@@ -323,7 +323,7 @@ def _judge(
 
 def key(plan: RunPlan) -> Any:
     """What a verdict on the plan's network holds for, once that is imported; None where its code is
-    not known. Of the user's own it is all modules that lie where hers does."""
+    not known. Of the user's own it is all modules of the same root folder."""
     model, facts = plan.spec.model, plan.dataset
     ours = [Path(__file__), *Path(models.__file__).parent.glob("*.py")]
     if ":" in model.name and not model.name.startswith("timm:"):

@@ -122,7 +122,7 @@ def _record(
 
 
 class Steps:
-    """Training steps that go on where the last epoch ended."""
+    """Training steps that continue where the last epoch ended."""
 
     def __init__(self, loop: TrainingLoop, steps: int) -> None:
         self._loop = loop
@@ -152,7 +152,7 @@ def _full_steps(loop: TrainingLoop) -> Iterator[Sequence[Slice]]:
 
 @contextmanager
 def _seen_by_nsys() -> Iterator[None]:
-    """What nsys records when it is told to capture between these two calls."""
+    """What nsys records when it captures between these two calls."""
     torch.cuda.profiler.start()
     yield
     torch.cuda.profiler.stop()

@@ -61,16 +61,14 @@ def execute(
     """Run `plan` on this rank; every rank yields the same Records, and one of them writes them.
 
     `resume` is the folder of a checkpoint, of this run or of another whose weights it takes; the
-    trained model's state goes into
-    `model_file`, which `torch.load(..., weights_only=True)` reads, and rank 0's trace, where the
-    spec asks for a profile, into `trace_file`. A strategy that fails the gate
-    ends the run with RunFailed before a single step is timed; so does a run at whose end the
-    ranks hold different weights, and no figure of it is told; and so does an epoch after which
-    losses or weights are not finite. Where rank 0 is `asked_to_stop`,
-    `checkpoint` is called and the last Record is RunStopped: the run can be resumed. Asked
-    to prune it, there is none, and the last Record is RunPruned. With `until`, it stops like that
-    after so many of its epochs, if it has more of them. Rank 0 writes its position inside an
-    epoch into `progress_file`.
+    trained model's state goes into `model_file`, which `torch.load(..., weights_only=True)` reads,
+    and rank 0's trace, where the spec asks for a profile, into `trace_file`. A strategy that fails
+    the gate ends the run with RunFailed before a single step is timed; so does a run at whose end
+    the ranks hold different weights, and none of its figures is reported; and so does an epoch
+    after which losses or weights are not finite. Where rank 0 is `asked_to_stop`, `checkpoint` is
+    called and the last Record is RunStopped: the run can be resumed. Asked to prune it, there is
+    none, and the last Record is RunPruned. With `until`, it stops like that after so many of its
+    epochs, if it has more of them. Rank 0 writes its position inside an epoch into `progress_file`.
 
     Raises ValueError for a plan whose batch is still to be found.
     """

@@ -26,15 +26,15 @@ MOST_BAD = 0.1
 """The largest share of a split that may be left out: with more, another set would be trained on
 than the spec names."""
 MOST_TOLD = 20
-"""Bad samples whose place and reason are told, and things that are lacking; the others are
+"""Bad samples whose place and reason are reported, and things that are lacking; the others are
 counted."""
 _LONGEST = 400
-"""Bytes of a place and its reason, as they are told to the other ranks."""
+"""Bytes of a place and its reason, as they are sent to the other ranks."""
 
 
 @dataclass(frozen=True)
 class Skipped:
-    """What is left out of a split, and the Record that tells it; the same on all ranks."""
+    """What is left out of a split, and its Record; the same on all ranks."""
 
     mask: NDArray[np.bool_]
     """[samples], True for what is left out."""

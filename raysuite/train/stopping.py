@@ -35,7 +35,7 @@ class Stop:
 
     reason: StopReason
     deadline: float | None = None
-    """By when, in seconds since 1970; None where nobody ends the process."""
+    """By when, in seconds since 1970; None where nothing ends the process."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,14 @@ class Prune:
     by: str = ""
     """The scheduler that asks, as rank 0 alone knows it."""
     value: float | None = None
-    """What the run was judged by, as rank 0 alone knows it."""
+    """What the run was compared by, as rank 0 alone knows it."""
     message: str = ""
 
 
 Asked = Stop | Prune
 
 AskedToStop = Callable[[], Asked | None]
-"""Whether somebody wants the run to stop. Asked on rank 0, between steps, at most twice a second:
+"""Whether the run is asked to stop. Asked on rank 0, between steps, at most twice a second:
 reading a small file is cheap enough."""
 
 
@@ -85,7 +85,7 @@ class Watch:
         self._steps += 1
         if self._pending is not None:
             number, deadline, steps = self._pending().tolist()
-            # of the steps before, it tells the pace of those
+            # of the steps before, it is the pace of those
             self._pending, self._left = None, 1 if self._anew else int(steps)
             if number == _PRUNE:
                 return self._prune

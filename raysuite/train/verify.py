@@ -1,11 +1,11 @@
-"""The worker of `raysuite verify`: examines strategies in turn, started by torchrun.
+"""The worker of `raysuite verify`: checks strategies one by one, started by torchrun.
 
 python -m torch.distributed.run --nproc-per-node 2 -m raysuite.train.verify FILE REQUEST
 
 REQUEST is JSON: {"strategies": [[number, options], ...], "settings": {...}, "device": "cpu",
 "plans": [[number, plan], ...]}, where the plans, of the user's own network, may be left out.
 Rank 0 appends one line of JSON to FILE as it begins with a strategy ({"begin": number}) and one
-with its verdict; a rank that raises says so there and ends, as the others may wait for it.
+with its verdict; a rank that raises writes that there and ends, as the others may wait for it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _examine(
     number: int,
     plan: RunPlan | None,
 ) -> GateVerdict | None:
-    """The verdict; None where the strategy raised, which `file` then says."""
+    """The verdict; None where the strategy raised, which is in `file` then."""
     strategy = make_strategy(options)
     try:
         strategy.start(world)
@@ -68,7 +68,7 @@ def _examine(
         comm = comm_of(options, world, strategy)
         return examine_network(verdict, plan, world, strategy, comm, list(precisions))
     except Exception as error:
-        # before the group is left: the other ranks then fail too, with less to say
+        # before the group is left: the other ranks then fail too, with less information
         message = f"rank {world.rank}: {type(error).__name__}: {error}"
         _tell(file, {"number": number, "error": message})
         return None

@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
         print("usage: python -P -m raysuite.cluster.agent FOLDER", file=sys.stderr)
         return BAD_INPUT
     os.umask(0o077)  # Ray makes its folders for everyone otherwise
-    # a core would hold the token, in the folder of whoever called `cluster up`
+    # a core would hold the token, in the folder in which `cluster up` was called
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     folder = ClusterFolder(Path(arguments[0]))
     signals = Signals(folder.end)

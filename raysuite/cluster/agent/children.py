@@ -90,7 +90,7 @@ class Children:
 
 
 def _before_it_runs() -> None:
-    # SLURM may send its warning to every process of a step, and nobody but the agent expects it
+    # SLURM may send its warning to every process of a step, and only the agent expects it
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     end_with_parent()
 

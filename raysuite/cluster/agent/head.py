@@ -134,9 +134,9 @@ class MlflowKeeper:
         self._children.end(self.server.NAME, 5.0)
 
 
-# Suites that the head continues with: handed in as jobs, as soon as Ray takes any.
+# Suites that the head resumes: submitted as jobs, as soon as Ray takes any.
 #
-# A head that starts continues with all that nobody is at work on; while it runs, with those whose
+# A head that starts resumes all without a driver; while it runs, those whose
 # driver was killed, or failed, on this host.
 
 _PATIENCE_S = 180.0
@@ -155,13 +155,13 @@ class _Waiting:
 
 
 class Resuming:
-    """What is still to be handed in. Each suite is a job of its own, and never two."""
+    """What is still to be submitted. Each suite is a job of its own, and never two."""
 
     def __init__(self, folder: ClusterFolder) -> None:
         self._folder = folder
         self._left: dict[Path, _Waiting] = {}
         self._handed_in: dict[Path, str] = {}
-        """By results folder: the last job that was handed in for it."""
+        """By results folder: the last job that was submitted for it."""
         self._next = math.inf
 
     def begin(self) -> None:
@@ -224,7 +224,7 @@ _TRIES = 3
 _COUNT_EACH_S = 2.0
 """Once all nodes were counted; at each look before that."""
 _WARNING_S = 60.0
-"""Between the warning and the end, where the site says nothing of it."""
+"""Between the warning and the end, where the site does not set it."""
 
 
 class HeadNode:
@@ -244,7 +244,7 @@ class HeadNode:
         while not node.signals.ended:
             self._watch()
             node.signals.wait(0.5)
-        if node.folder.stop() is None:  # else whoever ended us has told why
+        if node.folder.stop() is None:  # else the reason is there already
             node.folder.write(Stop(reason="preempted", deadline=time.time()))
 
     def end(self) -> None:
@@ -282,13 +282,13 @@ class HeadNode:
             )
         self._count()
         if not node.signals.ended:
-            if self._mlflow:  # now: Ray's start needs every core, and nobody waits for it
+            if self._mlflow:  # now: Ray's start needs every core, and nothing waits for MLflow
                 self._mlflow.start(self._environment)
             node.say("joined")
             self._resuming.begin()
 
     def _place_mlflow(self) -> None:
-        """Where the server will answer: Ray's processes are told before it does."""
+        """Choose the server's address: Ray's processes get it before it answers."""
         node = self._node
         options, port = node.cluster.site.mlflow, node.ports.mlflow
         server = MlflowServer(node.folder, options, node.address, port, node.temp)

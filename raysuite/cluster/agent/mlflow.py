@@ -97,7 +97,7 @@ class MlflowServer:
         return False
 
     def mark_answered(self) -> None:
-        """Leave word, also for whoever comes after a kill, that the database is of use."""
+        """Write a file, for the next agent after a kill: the database is of use."""
         (self._own / ANSWERED).touch(0o600)
 
     def save(self) -> None:
@@ -202,7 +202,7 @@ def _copy(source: Path, target: Path, generations: int = 0) -> None:
     sqlite3.DatabaseError where the copy is damaged.
     """
     fresh = target.with_name(f".{target.name}.{os.getpid()}")
-    # made by us, for sqlite would take the umask's mode; it is one file while nobody writes
+    # made by us, for sqlite would take the umask's mode; it is one file while no process writes
     fresh.unlink(missing_ok=True)
     try:
         private.create(fresh, "")

@@ -73,7 +73,7 @@ def node_variables(
 # The process by which slurmd holds this node's part of a step: its task's parent.
 #
 # Where it dies, as by a memory limit or an administrator's hand, its tasks live on and SLURM knows
-# nothing of them: it neither ends them with the job nor tells srun.
+# nothing of them: it neither ends them with the job nor notifies srun.
 
 
 class Step:
@@ -294,7 +294,7 @@ class WorkerNode:
                     raise NodeFailedError(f"the head {other.host} failed: {other.message}")
                 if other.state == "ended":
                     return True
-        if self._node.folder.over.exists():  # it was killed, and could not say so
+        if self._node.folder.over.exists():  # it was killed, and could not write its end
             raise NodeFailedError("the head's agent has ended")
         return False
 

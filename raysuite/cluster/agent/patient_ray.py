@@ -62,7 +62,7 @@ def temp_folder(words: list[str]) -> Path:
 
 
 def tails(temp: Path) -> str:
-    """The ends of the logs that tell why a raylet died."""
+    """The ends of the logs that show why a raylet ended."""
     logs = temp / "session_latest" / "logs"
     found = ((name, logs / name) for name in _LOGS)
     texts = ((name, file.read_text("utf-8", "replace")) for name, file in found if file.exists())

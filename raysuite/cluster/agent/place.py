@@ -64,7 +64,7 @@ def find_place(site: LocalSite | SlurmSite, variables: Mapping[str, str] = os.en
 
 
 def _gpus(site: SlurmSite, variables: Mapping[str, str]) -> int:
-    """What SLURM says; it can be empty (SLURM_GPUS_PER_TASK), and then the site's word counts."""
+    """SLURM's number; it can be empty (SLURM_GPUS_PER_TASK), and then the site's counts."""
     said = _number(variables, "SLURM_GPUS_ON_NODE")
     if said is not None:
         return said

@@ -43,13 +43,13 @@ def module_of(form: str | None) -> Any:
 
 
 def count(data: DataOptions) -> Counts:
-    """What lies on disk. Raises UserError that says what is missing or damaged, and what to do."""
+    """What lies on disk. Raises UserError with what is missing or damaged, and what to do."""
     counts: Counts = module_of(data.form).count(data)
     return counts
 
 
 def prepare(data: DataOptions, facts: DatasetFacts, cache: Path | None = None) -> Prepared:
-    """Make sure that the data set lies on this machine's disk, and say where.
+    """Make sure that the data set lies on this machine's disk; where it lies.
 
     `digits` is written once below `cache` (default: `cache_dir()`) and checked against its
     checksums; the others are read where they lie, and what listing them takes is kept in the

@@ -34,7 +34,7 @@ class Counts:
 
 
 def absent(data: DataOptions, missing: Sequence[str]) -> DataError:
-    """The error that says what is missing where, whence it comes and what to do.
+    """The error that names what is missing where, its origin and what to do.
 
     `missing` are paths below the set's folder; none means the folder itself.
     """
@@ -143,7 +143,7 @@ class Source(Protocol):
         """Where the sample lies, as an error names it."""
 
     def file(self, sample: int) -> str | None:
-        """The file that the sample lies in; None where no file tells when it changed."""
+        """The file that the sample lies in; None where there is none whose time shows a change."""
 
     def close(self) -> None:
         """Close the files."""

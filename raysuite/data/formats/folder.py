@@ -39,7 +39,7 @@ LABEL_FILES = (
     "data/ILSVRC2012_validation_ground_truth.txt",
     "ILSVRC2012_validation_ground_truth.txt",
 )
-"""What tells the classes of validation images that lie in one folder."""
+"""Files with the classes of validation images that lie in one folder."""
 _THREADS = 8
 """Folders that are listed at once: a network file system answers slowly, and many at a time."""
 
@@ -57,13 +57,13 @@ class Images:
     flat: list[str]
     """Validation images that lie in one folder, sorted."""
     labels: Path | None
-    """The file that tells the classes of `flat`."""
+    """The file with the classes of `flat`."""
     passed_over: int
     """Entries that are neither images nor hidden: other files, and folders in class """
 
 
 def find(data: DataOptions) -> Images:
-    """The images of a set. Raises DataError that says what is missing and what does not fit."""
+    """The images of a set. Raises DataError with what is missing and what does not fit."""
     root = root_of(data)
     official = data.name in NAMED
     if official:
@@ -274,7 +274,7 @@ def synsets_of(images: Sequence[str], file: Path) -> list[str]:
     """The synset of each image, by `file`: the devkit's, Kaggle's or TensorFlow's.
 
     Devkit and TensorFlow have a line per image, in the order of the file names; Kaggle names them.
-    Raises DataError where it tells of more images or of fewer.
+    Raises DataError where it lists more images or fewer.
     """
     try:
         if file.suffix == ".csv":
@@ -328,7 +328,7 @@ def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
     """
     try:
         changed, state = folder_state(data)
-    except OSError:  # `find` says what is missing
+    except OSError:  # `find` raises what is missing
         changed, state = math.inf, ""
     with _one_at_a_time(cache / "data"):
         if changed < time.time() - _SETTLED_S:
@@ -456,7 +456,7 @@ def to_check(target: Target, decode: bool, write_index: bool = False) -> Listed:
 
 
 def check_files(task: _Task, count: Count) -> Part:
-    """Look at the images of a task; `count` is told each."""
+    """Look at the images of a task; `count` gets each."""
     part = Part(task.split)
     for path, label in task.images:
         whole = os.path.join(task.root, path)
@@ -500,7 +500,7 @@ def _class_findings(root: Path, names: dict[int, str], images: _Checked) -> Iter
             continue
         filled = Counter(label for _, label in images[split])
         if set(filled) == {-1}:
-            continue  # one flat folder; what it lacks is told by the error itself
+            continue  # one flat folder; the error itself names what it lacks
         for label, name in names.items():
             folder = root / split / name
             if not folder.is_dir():

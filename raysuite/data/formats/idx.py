@@ -75,7 +75,7 @@ def shape_of(images: Path, labels: Path) -> tuple[int, int, int]:
 
 
 def shape(path: Path, dimensions: int) -> tuple[int, ...]:
-    """The sizes that the header of an IDX file of unsigned bytes tells.
+    """The sizes in the header of an IDX file of unsigned bytes.
 
     Raises DataError where there is no such header, or where the file has another length than it
     says (of a .gz: in its last four bytes, RFC 1952; nothing is unpacked).
@@ -126,7 +126,7 @@ _CHUNK = 1 << 20
 def unpack(path: Path, dimensions: int, target: Path) -> None:
     """Write an IDX file of unsigned bytes, plain or .gz, to `target`, plain.
 
-    Never writes more than its header tells. Raises DataError where the file is damaged.
+    Never writes more than its header announces. Raises DataError where the file is damaged.
     """
     if path.suffix != ".gz":
         shutil.copyfile(path, target)

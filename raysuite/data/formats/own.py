@@ -49,7 +49,7 @@ def open_split(data: DataOptions, split: str) -> Any:
 
 
 def count(data: DataOptions) -> Counts:
-    """Samples of both splits and the names of the classes, as the data set tells them."""
+    """Samples of both splits and the names of the classes, as the data set gives them."""
     splits = {split: open_split(data, split) for split in SPLITS}
     counts = {split: _length(data, split, made) for split, made in splits.items()}
     empty = [split for split in SPLITS if not counts[split]]
@@ -70,7 +70,7 @@ def _length(data: DataOptions, split: str, made: Any) -> int:
 def class_names(data: DataOptions, made: Any) -> tuple[str, ...]:
     """The data set's own `classes`, else numbers below `data.classes`.
 
-    Raises DataError where neither tells them, or where they disagree.
+    Raises DataError where neither has them, or where they disagree.
     """
     own = getattr(made, "classes", None)
     names = tuple(map(str, range(own) if isinstance(own, int) else own or ()))

@@ -491,7 +491,7 @@ class _Task:
     labels: range | None
     """Valid ones; None where they are not known."""
     sha256: str | None
-    """What the manifest says of the file."""
+    """The file's entry in the manifest."""
     decode: bool
     write_index: bool
 
@@ -526,7 +526,7 @@ def to_check(target: Target, decode: bool, write_index: bool) -> Listed:
 
 
 def check_shard(task: _Task, count: Count) -> Part:
-    """Look at every record of a shard; `count` is told bytes."""
+    """Look at every record of a shard; `count` gets bytes."""
     part = Part(task.split)
     try:
         with task.path.open("rb", buffering=0) as file:
@@ -547,7 +547,7 @@ def check_shard(task: _Task, count: Count) -> Part:
 
 
 def _places(task: _Task, part: Part) -> list[Place]:
-    """Where the records are: as the file itself tells, and behind a damaged length as the index
+    """Where the records are: by the file itself, and behind a damaged length as the index
     does. What is wrong with either is added to `part`."""
     found: list[Place] = []
     damage: DataError | None = None
@@ -572,7 +572,7 @@ def _places(task: _Task, part: Part) -> list[Place]:
 
 
 def _indexed(task: _Task, part: Part, found: list[Place], end: int | None) -> list[Place]:
-    """What the index says; `found` up to byte `end` (None: all) is what it should."""
+    """The places in the index; up to byte `end` (None: all) they should be `found`."""
     path = index_of(task.path)
     if path is None:
         _write_index(task, part, Path(f"{task.path}.idx"), found, end, "there is no index")
@@ -652,7 +652,7 @@ def _told(place: Place) -> str:
 
 
 def label_findings(target: Target, labels: Iterator[int]) -> tuple[int | None, list[Finding]]:
-    """Where the first label was not known: what it must be, judging by all `labels`."""
+    """Where the first label was not known: what it must be, by all `labels`."""
     present = sorted(set(labels))
     many = len(target.names)
     if not present or not many:

@@ -40,7 +40,7 @@ class Decoded:
         """[n] where an image's pixels begin; -1: it could not be decoded."""
         self.sizes: NDArray[np.int64] = np.load(folder / "sizes.npy", mmap_mode="r")
         """[n, 2] width and height."""
-        # copied where written to, which nobody does: torch takes no array that is read-only
+        # copied where written to, which does not happen: torch takes no array that is read-only
         self.pixels: NDArray[np.uint8] = np.memmap(folder / _PIXELS, np.uint8, "c")
         self.channels = channels
 
@@ -119,7 +119,7 @@ class Decoding:
                 try:
                     work(sample, *self._source.read(sample))
                     whole[sample] = True
-                except DataError:  # said when it is asked for
+                except DataError:  # reported when it is read
                     pass
 
         cores = len(os.sched_getaffinity(0))
@@ -224,7 +224,7 @@ def shifted(images: NDArray[np.uint8], seen: Views) -> NDArray[np.uint8]:
 
 
 def _key(source: Source, prepared: Prepared, split: Split) -> str:
-    """What tells one split's pixels from another's: its files, their sizes and their times.
+    """Identifies one split's pixels: its files, their sizes and their times.
 
     One process of the node looks at the files, for all that come meanwhile.
     """
@@ -246,6 +246,6 @@ def _states(source: Source, prepared: Prepared, split: Split) -> Iterator[object
             file = getattr(sys.modules.get(prepared.data.name.partition(":")[0]), "__file__", None)
         try:
             found = os.stat(file) if file else None
-        except OSError:  # missing: told when it is asked for
+        except OSError:  # missing: reported when it is read
             found = None
         yield file, found and (found.st_size, found.st_mtime_ns)

@@ -1,7 +1,7 @@
 """From a SyntheticSet to its folder: complete under its name, or not there.
 
 Everything is written into a hidden sibling of the folder, chunk by chunk; a line of its journal
-tells that a chunk is whole. The folder gets its name when all are
+records that a chunk is whole. The folder gets its name when all are
 (docs/decisions/files-appear-by-rename.md).
 """
 
@@ -65,7 +65,7 @@ class Written:
 
 
 def write_chunk(task: Task, count: Count) -> Written:
-    """Write the files of one chunk, over what may lie there; `count` is told each image.
+    """Write the files of one chunk, over what may lie there; `count` gets each image.
 
     Raises OSError where they cannot be written.
     """
@@ -211,7 +211,7 @@ PLAN, JOURNAL = "plan.json", "chunks.jsonl"
 
 _WAIT_S = 0.5
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
-"""What file systems say that know no locks. Two writers then do the same work twice."""
+"""Errors of file systems without locks. Two writers then do the same work twice."""
 
 
 def check_place(folder: Path) -> None:
@@ -228,7 +228,7 @@ def check_place(folder: Path) -> None:
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """What a complete synthetic data set tells of itself; None where none lies."""
+    """The manifest of a complete synthetic data set; None where there is none."""
     try:
         found: Any = json.loads((folder / MANIFEST).read_text("utf-8"))
     except (OSError, ValueError):
@@ -300,7 +300,7 @@ def begin(work: Path, synthetic: SyntheticSet, force: bool) -> dict[tuple[str, i
 def whole(
     chunk: Chunk, done: dict[tuple[str, int], Written], synthetic: SyntheticSet, work: Path
 ) -> bool:
-    """Whether the journal tells of the chunk, and its files have the bytes that it tells of."""
+    """Whether the journal has the chunk, and its files have the bytes given there."""
     written = done.get((chunk.split, chunk.number))
     if written is None:
         return False
@@ -386,7 +386,7 @@ def make(
 ) -> Made:
     """Make sure that `folder` holds the synthetic data set. May be killed, and called again.
 
-    `count` is told images as they are done, or found done. `waiting` is called once where
+    `count` gets images as they are done, or found done. `waiting` is called once where
     another process is writing the same folder; its end is waited for.
 
     Raises UserError where something else lies in the folder, unless it is another synthetic set and

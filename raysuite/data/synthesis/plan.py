@@ -130,7 +130,7 @@ def plan_synthetic_set(
 
     `images` are training images; validation images keep the paper's proportion, but for one of
     each class at least. Where fewer training images than ten a class would come of it, sets with
-    more than ten classes get fewer of them, unless `classes` says how many.
+    more than ten classes get fewer of them, unless `classes` gives their number.
 
     Raises UserError with what is valid instead.
     """

@@ -81,7 +81,7 @@ def run(
 
 
 def _with_events(listener: Listener, events: SimpleQueue[RunPlan | str]) -> Listener:
-    """Ray Tune's thread tells who listens in this one."""
+    """Pass on in this thread what Ray Tune's thread puts into the queue."""
 
     def poll() -> None:
         while not events.empty():

@@ -134,11 +134,11 @@ def longest_s(trials: Iterable[TrialFigures]) -> float:
 def objective(trial: TrialFigures, goal: Goal, longest: float) -> float | None:
     """What a trial counts with towards a goal; None where nothing can be learnt from it.
 
-    `longest` is what `longest_s` says of all trials.
+    `longest` is `longest_s` of all trials.
 
     One that missed its target accuracy has no time to it. It counts as slower than all that met
     it, and the slower, the less accurate it became: what is near the target is worth a search, and
-    where nobody has met it yet, that is all there is to go by.
+    where no trial has met it yet, that is the only information.
     """
     value, accuracy = trial.goals[goal], trial.goals["accuracy"]
     if goal != "time_to_accuracy" or value is not None or accuracy is None or not trial.counts:

@@ -1,8 +1,9 @@
 """A population whose trials wait for each other: compared when all are at an interval, then resumed
 from their own checkpoints or from those of better ones (PBT).
 
-The journals tell all of it. Nobody continues before every turn is written and every checkpoint that
-is taken is copied, so that a driver that was killed decides the rest as it would have.
+The journals hold all of it. No trial continues before every PBT step is written and every
+checkpoint that is taken is copied, so that a driver that was killed decides the rest as it would
+have.
 """
 
 from __future__ import annotations
@@ -162,7 +163,7 @@ def _standing(plan: RunPlan, records: Sequence[Record], epochs: int) -> Standing
 
 
 def _took(turns: Sequence[RunJudged]) -> RunJudged | None:
-    """The last turn that gave a run the weights of another."""
+    """The last PBT step that gave a run the weights of another."""
     return next((turn for turn in reversed(turns) if turn.source is not None), None)
 
 

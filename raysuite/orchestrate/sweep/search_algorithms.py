@@ -33,7 +33,7 @@ def search_algorithm_of(search: SearchOptions) -> SearchAlgorithm:
 
 
 def draws_replacements(search: SearchOptions) -> bool:
-    """Whether others are drawn for values that are left out: a grid says which there are."""
+    """Whether others are drawn for values that are left out: a grid lists which there are."""
     return search.trials is not None and not any(each.grid for each in search.space.values())
 
 

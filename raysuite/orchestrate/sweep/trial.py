@@ -203,7 +203,7 @@ class Setting:
 
 
 def run_trial(config: dict[str, Any], setting: Setting) -> None:
-    """Make the run `config["run_id"]` and report each of its epochs; its journal tells the rest.
+    """Make the run `config["run_id"]` and report each of its epochs; its journal has the rest.
 
     Whatever becomes of it is on record when this returns: it does not raise.
     """
@@ -225,7 +225,7 @@ def run_trial(config: dict[str, Any], setting: Setting) -> None:
         if found is None:
             return
         # when this returns, the driver has the new plan in the place of the other; as text, for
-        # Ray Tune tells its search algorithm of a nested value by other names
+        # Ray Tune passes a nested value to its search algorithm by other names
         ray.tune.report({"run_id": plan.run_id, "plan": found.model_dump_json()})
         plan = found
     known = len(epochs_of(results, plan.run_id))

@@ -122,7 +122,7 @@ class TrialSource(Searcher):
         self._known_nodes: list[Node] = []
         self._looked_at = -math.inf
         self.stopped = False
-        """Whether nothing new begins any more, because nobody listens."""
+        """Whether nothing new begins any more, because the driver ends."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Nothing: what Ray Tune keeps of it is never read, and a listener's screen is no data."""
@@ -200,7 +200,7 @@ class TrialSource(Searcher):
         return held_after(self._results.records(plan.run_id)) is not None
 
     def _release(self) -> None:
-        """Let those continue for whom nobody is missing any more."""
+        """Let those continue whose whole population is there."""
         self._is_whole |= self._all_decided
         if not (self._held and self._is_whole and self._has_changed):
             return
