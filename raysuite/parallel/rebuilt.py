@@ -23,8 +23,15 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from raysuite.errors import UserError
-from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, World, set_lr
-from raysuite.parallel.comm import TorchComm, join_torch_group, leave_torch_group
+from raysuite.parallel.base import (
+    Engine,
+    MakeOptimizer,
+    StepSettings,
+    TorchGroupStrategy,
+    World,
+    set_lr,
+)
+from raysuite.parallel.comm import TorchComm
 from raysuite.parallel.compiling import Compiler
 
 if TYPE_CHECKING:
@@ -203,21 +210,16 @@ def free_address() -> str:
         return f"{host}:{taken.getsockname()[1]}"
 
 
-class RebuiltStrategy(ABC):
+class RebuiltStrategy(TorchGroupStrategy, ABC):
     """The loop asks all ranks by torch's group; gradients go by the framework's collectives."""
-
-    lossy = False
 
     def __init__(self, options: Any) -> None:
         self.options = options
-        self._joined = False
-        self._world: World | None = None
 
     def start(self, world: World) -> None:
         """Join torch's group, and the framework's own."""
         self.join(world)
-        self._world = world
-        self._joined = join_torch_group(world.rank, world.size, world.device)
+        super().start(world)
 
     @abstractmethod
     def join(self, world: World) -> None:
@@ -230,13 +232,7 @@ class RebuiltStrategy(ABC):
     def prepare(
         self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
     ) -> Engine:
-        assert self._world is not None, "start() comes first"
-        return self.engine()(model, make_optimizer, self._world, settings)
-
-    def stop(self) -> None:
-        if self._joined:
-            leave_torch_group()
-            self._joined = False
+        return self.engine()(model, make_optimizer, self.world, settings)
 
 
 class RebuiltEngine(Engine):
