@@ -338,13 +338,12 @@ def registered(
         forget()
 
 
-def print_stopped(verb: Verb, results: Results, stop: Stop, tracking: Tracking | None) -> int:
-    """Say how to resume; the exit code."""
-    if tracking and (stop.deadline is None or time.time() + _SYNC_S < stop.deadline):
-        tracking.sync(results, "KILLED")
+def print_stopped(verb: Verb, results: Results, stop: Stop, tracking: Tracking | None) -> None:
+    """Say how to resume, then tell MLflow: whoever stopped this may end it soon."""
     words = f"stopped ({STOPPED[stop.reason]}); resume with: {resume_command(verb, results)}"
     print_text(words, error=True)
-    return os.EX_TEMPFAIL
+    if tracking and (stop.deadline is None or time.time() + _SYNC_S < stop.deadline):
+        tracking.sync(results, "KILLED")
 
 
 # Batches that a spec leaves to be found by trial.
@@ -723,7 +722,9 @@ def drive(request: Request) -> None:
                     kept.close()
                     if request.as_json:
                         print_text(last_line(results))
-                    raise typer.Exit(print_stopped(request.verb, results, stop, tracking))
+                    with ending(joined):
+                        print_stopped(request.verb, results, stop, tracking)
+                    raise typer.Exit(os.EX_TEMPFAIL)
                 with timings.phase("report"), ending(joined):
                     write_report(results, request)
             if tracking:
