@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -29,6 +30,7 @@ PAUSE_FILE, PAUSED_FILE = "pause.json", "paused.json"
 """The driver's number of the pause that it asks for and of the last that is over; the workers'."""
 _PAUSE_S = 30.0
 """How long the workers wait for the driver between two runs, at most."""
+_KNOCK_S = 3.0
 LAST_WORDS_S = 3.0
 """What the driver keeps of the time until the deadline, to end by itself."""
 
@@ -65,9 +67,22 @@ class StopWatch:
 
     def is_last_word(self) -> bool:
         """Whether a person ended the suite: it is not to be resumed by itself. One that ended
-        with its cluster is, by `raysuite cluster up --resume`."""
+        with its cluster is, by `raysuite cluster up --resume`, and so is one that got SIGTERM from
+        the agent of a head whose Ray has died."""
         stop = self._of_cluster() or self._stop
-        return stop is not None and stop.reason == "interrupted"
+        return stop is not None and stop.reason == "interrupted" and not self._head_is_gone()
+
+    def _head_is_gone(self) -> bool:
+        if self._cluster is None:
+            return False
+        try:
+            head = self._cluster.head()
+            if head is not None:
+                host, _, port = head.gcs.rpartition(":")
+                socket.create_connection((host.strip("[]"), int(port)), _KNOCK_S).close()
+            return head is None
+        except (UserError, OSError):
+            return True
 
     def _of_cluster(self) -> Stop | None:
         if self._cluster is None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from raysuite.cluster.files import Head
 from raysuite.cluster.files import Stop as ClustersStop
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.orchestrate.cluster import interrupted_afterwards
@@ -64,8 +67,17 @@ def test_the_clusters_own_request(cluster: ClusterFolder, reason: str, last: boo
         assert watch.is_last_word() == last
 
 
+@pytest.fixture
+def gcs(cluster: ClusterFolder) -> Iterator[socket.socket]:
+    """Where the cluster's head answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        gcs = f"127.0.0.1:{server.getsockname()[1]}"
+        cluster.write(Head(host="a", gcs=gcs, dashboard="", mlflow=""))
+        yield server
+
+
 def test_a_signal_that_comes_with_the_clusters_request_is_no_persons(
-    cluster: ClusterFolder,
+    cluster: ClusterFolder, gcs: socket.socket
 ) -> None:
     with StopWatch(cluster, 30.0) as watch:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -75,6 +87,20 @@ def test_a_signal_that_comes_with_the_clusters_request_is_no_persons(
         cluster.write(ClustersStop(reason="preempted", deadline=time.time() + 9))
         assert watch.asked() == stop
         assert not watch.is_last_word(), "the cluster comes back, and the suite with it"
+
+
+def test_a_signal_from_the_agent_of_a_head_that_died_is_no_persons(
+    cluster: ClusterFolder, gcs: socket.socket
+) -> None:
+    gcs.close()
+    with StopWatch(cluster, 30.0) as watch:
+        heard: list[int] = []
+        watch.on_last_word = lambda: heard.append(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert watch.asked() is not None
+        (cluster.path / "head.json").unlink()
+        assert not watch.is_last_word(), "between two starts of the head"
+    assert heard == []
 
 
 def test_what_an_earlier_allocation_left_counts_no_longer(cluster: ClusterFolder) -> None:
