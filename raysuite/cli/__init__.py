@@ -6,11 +6,8 @@ on with; 130 interrupted.
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import os
 import sys
-import threading
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -39,6 +36,7 @@ from raysuite.cli.sweep import sweep
 from raysuite.cli.sync import sync
 from raysuite.cli.verify import verify
 from raysuite.cli.watch import watch
+from raysuite.ending import end_process
 from raysuite.errors import RaysuiteError, SpecError, StorageError, UserError, is_full
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
@@ -115,11 +113,7 @@ app.add_typer(image, name="image")
 
 
 def command() -> NoReturn:
-    """The console entry: run `main`, then end the process.
-
-    With Ray and pandas loaded, Python needs seconds to free all objects. In that case the process
-    ends by `os._exit` after its exit handlers.
-    """
+    """The console entry: run `main`, then end the process."""
     code: str | int | None = 0
     try:
         main()
@@ -127,12 +121,7 @@ def command() -> NoReturn:
         code = ended.code
     if "ray" not in sys.modules or not isinstance(code, int | None):
         sys.exit(code)
-    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as Python itself does
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code or 0)
+    end_process(code or 0)
 
 
 def main() -> None:

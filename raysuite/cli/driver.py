@@ -338,12 +338,14 @@ def registered(
         forget()
 
 
-def print_stopped(verb: Verb, results: Results, stop: Stop, tracking: Tracking | None) -> None:
-    """Say how to resume, then tell MLflow: whoever stopped this may end it soon."""
+def print_stopped(verb: Verb, results: Results, stop: Stop) -> None:
+    """Say how to resume: before all else, for whoever stopped this may end it soon."""
     words = f"stopped ({STOPPED[stop.reason]}); resume with: {resume_command(verb, results)}"
     print_text(words, error=True)
-    if tracking and (stop.deadline is None or time.time() + _SYNC_S < stop.deadline):
-        tracking.sync(results, "KILLED")
+
+
+def _has_time(stop: Stop) -> bool:
+    return stop.deadline is None or time.time() + _SYNC_S < stop.deadline
 
 
 # Batches that a spec leaves to be found by trial.
@@ -722,8 +724,10 @@ def drive(request: Request) -> None:
                     kept.close()
                     if request.as_json:
                         print_text(last_line(results))
+                    print_stopped(request.verb, results, stop)
                     with ending(joined):
-                        print_stopped(request.verb, results, stop, tracking)
+                        if tracking and _has_time(stop):
+                            tracking.sync(results, "KILLED")
                     raise typer.Exit(os.EX_TEMPFAIL)
                 with timings.phase("report"), ending(joined):
                     write_report(results, request)

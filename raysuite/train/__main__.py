@@ -16,6 +16,7 @@ import time
 import traceback
 from pathlib import Path
 
+from raysuite.ending import end_process
 from raysuite.errors import RunError, UserError
 from raysuite.parallel.base import World
 from raysuite.plan import RunPlan, make_plans
@@ -214,4 +215,4 @@ def _end(plan: RunPlan, results: Results, world: World, error: Exception, began:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_process(main())

@@ -176,9 +176,9 @@ srun --ntasks=1 --cpus-per-task=2 bash step.sh
 
 
 @pytest.mark.thorough
-def test_a_cancelled_step_leaves_a_checkpoint_and_nothing_else(lab: LabPlace) -> None:
-    """scancel of a step sends SIGTERM to each of its processes: 75, and resumed to the weights of
-    a run that nobody stopped."""
+def test_what_is_cancelled_leaves_a_checkpoint_and_nothing_else(lab: LabPlace) -> None:
+    """SIGTERM to each process, of a step by `scancel --signal=TERM`, of a job by `scancel`: 75, and
+    resumed to the weights of a run that nobody stopped."""
     home = lab.lab.home("hpc1")
     lab.run("tee", "own.py", text_in=(ROOT / "tests/integration/own.py").read_text("utf-8"))
     lab.run("tee", "stopped.yaml", text_in=STOPPED)
@@ -189,24 +189,33 @@ def test_a_cancelled_step_leaves_a_checkpoint_and_nothing_else(lab: LabPlace) ->
 
     def code(name: str) -> str:
         file = home / f"{name}.code"
-        lab.wait(file.exists, 400)
+        lab.wait(lambda: file.exists() and file.read_text() != "", 400)
         return file.read_text().strip()
+
+    def weights(name: str) -> dict[str, torch.Tensor]:
+        file = next(home.glob(f"{name}/stopped/*/runs/*/model.pt"))
+        loaded: dict[str, torch.Tensor] = torch.load(file, weights_only=True)
+        return loaded
 
     begin("whole", "stopped.yaml", "--results", "whole")
     assert code("whole") == "0", lab.out("bash", "-c", "cat *.out")
-    job = begin("cut", "stopped.yaml", "--results", "cut")
-    lab.wait(lambda: any(home.glob("cut/stopped/*/checkpoints/*/loop.json")), 400)
-    host = lab.out("squeue", "-h", "-j", job, "-o", "%B")
-    lab.out("scancel", f"{job}.0")
-    assert code("cut") == "75", lab.out("bash", "-c", "cat *.out")
-    lab.wait(lambda: lab.job_state(job) not in ("RUNNING", "COMPLETING"), 240)
-    left = lab.run(
-        "bash", "-c", "pgrep -u hpc1 -fa ray; ls -d /tmp/rs-* /dev/shm/*", host=host, check=False
-    )
-    assert left.stdout == ""
-    (folder,) = home.glob("cut/stopped/*")
-    begin("resumed", "--resume-from", str(folder))
-    assert code("resumed") == "0", lab.out("bash", "-c", "cat *.out")
-    models = [next(home.glob(f"{name}/stopped/*/runs/*/model.pt")) for name in ("whole", "cut")]
-    whole, cut = (torch.load(file, weights_only=True) for file in models)
-    assert all(torch.equal(whole[name], cut[name]) for name in whole)
+    whole = weights("whole")
+    for name, words in (("step", ("--signal=TERM", "{job}.0")), ("job", ("{job}",))):
+        job = begin(name, "stopped.yaml", "--results", name)
+        lab.wait(lambda n=name: any(home.glob(f"{n}/stopped/*/checkpoints/*/loop.json")), 400)  # type: ignore[misc]
+        host = lab.out("squeue", "-h", "-j", job, "-o", "%B")
+        began = time.time()
+        lab.out("scancel", *(word.format(job=job) for word in words))
+        assert code(name) == "75", lab.out("bash", "-c", "cat *.out")
+        print(f"{name}: {(home / f'{name}.code').stat().st_mtime - began:.1f} s", flush=True)
+        lab.wait(lambda j=job: lab.job_state(j) not in ("RUNNING", "COMPLETING"), 240)  # type: ignore[misc]
+        left = lab.run(
+            "bash", "-c", "pgrep -u hpc1 -fa ray; ls -d /tmp/rs-* /dev/shm/*",
+            host=host, check=False,
+        )  # fmt: skip
+        assert left.stdout == ""
+        (folder,) = home.glob(f"{name}/stopped/*")
+        begin(f"{name}-resumed", "--resume-from", str(folder))
+        assert code(f"{name}-resumed") == "0", lab.out("bash", "-c", "cat *.out")
+        resumed = weights(name)
+        assert all(torch.equal(whole[key], resumed[key]) for key in whole)
