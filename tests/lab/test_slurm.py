@@ -210,7 +210,7 @@ def test_what_is_cancelled_leaves_a_checkpoint_and_nothing_else(lab: LabPlace) -
         print(f"{name}: {(home / f'{name}.code').stat().st_mtime - began:.1f} s", flush=True)
         lab.wait(lambda j=job: lab.job_state(j) not in ("RUNNING", "COMPLETING"), 240)  # type: ignore[misc]
         left = lab.run(
-            "bash", "-c", "pgrep -u hpc1 -fa ray; ls -d /tmp/rs-* /dev/shm/*",
+            "bash", "-c", "pgrep -u hpc1 -fa '[r]ay'; ls -d /tmp/rs-* /dev/shm/*",
             host=host, check=False,
         )  # fmt: skip
         assert left.stdout == ""
