@@ -27,6 +27,8 @@ class Tiny(nn.Module):
         return logits
 
 
-def sequential(num_classes: int, in_channels: int) -> nn.Sequential:
+def sequential(
+    num_classes: int, in_channels: int, batch_norm: bool = False, dropout: float = 0.0
+) -> nn.Sequential:
     """The same as a list of layers, which can be cut into stages."""
-    return Tiny(num_classes, in_channels).layers
+    return Tiny(num_classes, in_channels, batch_norm, dropout).layers

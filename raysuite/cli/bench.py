@@ -1,4 +1,4 @@
-"""`raysuite bench`: measure data loaders, batch sizes and the network."""
+"""`raysuite bench`: measure data loaders, batch sizes, the network, and a model's blocks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from math import lcm
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -588,6 +589,95 @@ def network(
         print_text(str(out))
 
 
+# `raysuite bench stages`: what each block of a network costs, and PipeDream's plan of its stages.
+
+
+def stages(
+    spec: Annotated[Path, typer.Argument(metavar="SPEC", help="The experiment's YAML file.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Override keys of the spec."),
+    ] = None,
+    link: Annotated[
+        str,
+        typer.Option(
+            "--network",
+            metavar="NAME|FILE",
+            help="What lies between workers: juwels-booster, hdr-fat-tree, ethernet-40g, or a file "
+            "that `raysuite bench network --out FILE` wrote.",
+        ),
+    ] = "ethernet-40g",
+    scale: Annotated[
+        str | None, typer.Option(help="A form under the spec's `scales`, such as laptop.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Time each block of a network here, and find its stages and their workers as PipeDream does.
+
+    The network, the micro-batch and the number of workers are those of the spec's first run. The
+    plan has the fastest slowest stage or transfer (Narayanan et al. 2019, "PipeDream", section
+    3.1); the strategy that it makes is printed for the spec.
+
+    \b
+    Examples:
+      raysuite bench stages my_experiment.yaml resources.workers=4
+      raysuite bench stages my_experiment.yaml model=vgg16 --network this-machine-network.yaml
+    """
+    from raysuite.parallel.pipeline.partition import pipedream_plan, stage_seconds
+    from raysuite.perf.simulator import Network
+    from raysuite.plan import make_plans
+    from raysuite.spec import read_document
+    from raysuite.train.stages import costs_of_blocks
+
+    lies_between = Network.read(link)
+    plan = make_plans(read_document(spec, overrides or [], scale))[0]
+    several = plan.workers > lies_between.workers_per_node
+    rate = 1e9 * (lies_between.far(plan.workers) if several else lies_between.inside).gb_per_s
+    with stderr().status("timing blocks"):
+        costs = costs_of_blocks(plan)
+    own = list(costs.values())
+    slowest, sizes, replicas = pipedream_plan(own, plan.workers, rate)
+    alone = sum(each.seconds for each in own)
+    weights = float(sum(each.parameter_bytes for each in own))
+    parallel = stage_seconds(alone, weights, plan.workers, rate)
+    strategy: dict[str, Any] = {"name": "ddp" if plan.workers > 1 else "single"}
+    if len(sizes) > 1:
+        strategy = {"name": "pipeline", "schedule": "pipedream", "stages": len(sizes)}
+        strategy |= {"partition": sizes, "replicas": replicas, "micro_batches": lcm(*replicas)}
+    if as_json:
+        told = {
+            "micro_batch": plan.micro_batch,
+            "workers": plan.workers,
+            "bytes_per_s": rate,
+            "blocks": {name: asdict(each) for name, each in costs.items()},
+            "seconds": {"alone": alone, "plan": slowest, "data_parallel": parallel},
+            "strategy": strategy,
+        }
+        print_text(json.dumps(told, indent=2))
+        return
+    from raysuite.report.sheet import Sheet, terminal_sheet
+
+    cells = tuple(
+        (
+            str(number),
+            name,
+            human_bytes(each.parameter_bytes),
+            f"{each.forward_s * 1e3:,.2f} ms",
+            f"{each.backward_s * 1e3:,.2f} ms",
+            human_bytes(each.output_bytes),
+        )
+        for number, (name, each) in enumerate(costs.items(), 1)
+    )
+    header = ("#", "Block", "Weights", "Forward", "Backward", "Output")
+    stdout().print(terminal_sheet(Sheet("blocks", "", header, cells, frozenset(header[2:]))))
+    print_text(
+        f"{plan.spec.model.name}, micro-batches of {plan.micro_batch}, {plan.workers} workers, "
+        f"{rate / 1e9:g} GB/s: a micro-batch every {slowest * 1e3:,.1f} ms, {alone / slowest:.2f} "
+        f"times as fast as one worker; data parallelism {alone / parallel:.2f} times\n"
+        f"strategy: {json.dumps(strategy)}"
+    )
+
+
 bench = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -601,5 +691,5 @@ def _group() -> None:
     """A group of verbs."""
 
 
-for _verb in (loaders, batch, network):
+for _verb in (loaders, batch, network, stages):
     bench.command(_verb.__name__)(_verb)

@@ -33,8 +33,9 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        """Follow `model` by one step."""
-        pairs = list(zip(_tensors(self.model), _tensors(model), strict=True))
+        """Follow `model`, or what this rank holds of it, by one step."""
+        averaged = _tensors(self.model)
+        pairs = [(averaged[name], value) for name, value in _tensors(model).items()]
         copied = [pair for pair in pairs if self._steps == 0 or not pair[0].is_floating_point()]
         for own, other in copied:
             own.copy_(other)
@@ -65,5 +66,5 @@ class WeightAverage:
         )
 
 
-def _tensors(model: nn.Module) -> list[Tensor]:
-    return [*model.parameters(), *model.buffers()]
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}

@@ -177,6 +177,10 @@ class Engine(ABC):
         """See `raysuite.parallel.comm.average_buffers`. All ranks must call it."""
         average_buffers(self.model, self.comm)
 
+    def complete(self, model: nn.Module) -> None:  # noqa: B027 - most ranks hold all of it
+        """Give `model`, like the whole one, what this rank lacks of it: parameters and buffers of
+        others, from their `model`. All ranks must call it."""
+
     @abstractmethod
     def save(self, folder: Path) -> None:
         """Write model and optimiser into `folder`; each rank writes what only it holds."""

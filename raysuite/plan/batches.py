@@ -38,15 +38,17 @@ class Sizes:
 def sizes_of(plan: RunPlan) -> Sizes:
     """What comes into question for a plan that is undecided.
 
-    Where the batch is given, the divisors of a worker's part of it; else the powers of two, up to
+    Where the batch is given, the divisors of a replica's part of it; else the powers of two, up to
     so many that a step takes the whole training set.
     """
-    auto, training = _auto(plan), plan.spec.training
+    auto, strategy = _auto(plan), plan.spec.strategy
     most = auto.at_most or math.inf
-    if isinstance(training.accumulate, AutoBatch):
-        share = plan.global_batch // plan.workers
-        fit = tuple(n for n in range(1, share + 1) if share % n == 0 and n <= most)
-        return Sizes(fit, "batch" if fit[-1] == share else "at_most")
+    if plan.batch_is_given:
+        share = plan.global_batch // plan.replicas
+        cuts = [n for n in range(1, share + 1) if share % n == 0]
+        cuts = [n for n in cuts if strategy.accumulates(share // n)]
+        fit = tuple(n for n in cuts if n <= most)
+        return Sizes(fit, "batch" if fit[-1] == cuts[-1] else "at_most")
     held = max(1, plan.dataset.train_samples // (plan.workers * accumulation(plan.spec)))
     powers = [2**n for n in range(held.bit_length()) if 2**n <= held]
     fit = tuple(n for n in powers if n <= most)
@@ -56,17 +58,24 @@ def sizes_of(plan: RunPlan) -> Sizes:
 def decided(plan: RunPlan, micro_batch: int) -> RunPlan:
     """The plan with the micro-batch that was found, and all numbers that follow from it."""
     spec = plan.spec
-    if isinstance(spec.training.accumulate, AutoBatch):
-        found = {"accumulate": plan.global_batch // (plan.workers * micro_batch)}
-    else:
-        found = {"batch_per_worker": micro_batch * accumulation(spec)}
-    return _with(plan, found)
+    if plan.batch_is_given:
+        return _with(plan, {_cut_key(plan): plan.global_batch // (plan.replicas * micro_batch)})
+    return _with(plan, {"training.batch_per_worker": micro_batch * accumulation(spec)})
+
+
+def _cut_key(plan: RunPlan) -> Literal["training.accumulate", "strategy.micro_batches"]:
+    """Of the number of micro-batches that is found by trial."""
+    staged = plan.spec.strategy.model_workers > 1
+    return "strategy.micro_batches" if staged else "training.accumulate"
 
 
 def _with(plan: RunPlan, changed: dict[str, Any]) -> RunPlan:
-    """The plan with other keys of `training`."""
-    training = plan.spec.training.model_copy(update=changed)
-    spec = plan.spec.model_copy(update={"training": training})
+    """The plan with other values of dotted keys."""
+    spec = plan.spec
+    for key, value in changed.items():
+        block, _, name = key.partition(".")
+        own = getattr(spec, block).model_copy(update={name: value})
+        spec = spec.model_copy(update={block: own})
     gpus = plan.workers if plan.device == "gpu" else 0
     return resolve(spec, plan.label, plan.dataset, plan.repeat, plan.index, gpus)
 
@@ -75,15 +84,16 @@ def _with(plan: RunPlan, changed: dict[str, Any]) -> RunPlan:
 class Search:
     """A search on its way.
 
-    A size fits alone before it is tried together. From two samples on, sizes are doubled until one
-    does not fit; what lies between the two is halved. The largest that fits alone is then tried
-    together, and where it does not fit, the next smaller one is. A size that does not fit rules out
-    all larger ones.
+    A size fits alone before it is tried together, unless each rank has a stage of the network
+    (`together_only`). From two samples on, sizes are doubled until one does not fit; what lies
+    between the two is halved. The largest that fits alone is then tried together, and where it does
+    not fit, the next smaller one is. A size that does not fit rules out all larger ones.
     """
 
     sizes: tuple[int, ...]
     goal: Goal
     tried: Sequence[BatchTried]
+    together_only: bool = False
 
     def next(self) -> tuple[Stage, int] | None:
         """What to try now; None where the search has come to its end."""
@@ -123,7 +133,9 @@ class Search:
 
     @property
     def _fitting(self) -> list[int]:
+        """What is known or, with `together_only`, taken to fit until it was tried."""
         fit = {each.micro_batch for each in self.tried if each.fits}
+        fit |= set(self.sizes) if self.together_only else set()
         return sorted(size for size in fit if size < self._ceiling)
 
     @property
@@ -169,7 +181,7 @@ def outcome(
     Raises NothingFitsError.
     """
     auto, found = _auto(plan), sizes_of(plan)
-    search = Search(found.sizes, auto.auto, tried)
+    search = search_of(plan, tried)
     size = search.chosen
     if size is None:
         last = next((each for each in reversed(tried) if not each.fits), None)
@@ -178,7 +190,7 @@ def outcome(
     made = decided(plan, size)
     record = BatchFound(
         run_id=made.run_id,
-        key="training.accumulate" if plan.batch_is_given else "training.batch_per_worker",
+        key=_cut_key(plan) if plan.batch_is_given else "training.batch_per_worker",
         goal=auto.auto,
         micro_batch=made.micro_batch,
         accumulate=made.accumulate,
@@ -193,26 +205,25 @@ def outcome(
 
 def search_of(plan: RunPlan, tried: Sequence[BatchTried]) -> Search:
     """The search for a plan's batch, so far."""
-    return Search(sizes_of(plan).sizes, _auto(plan).auto, tried)
+    staged = plan.spec.strategy.model_workers > 1
+    return Search(sizes_of(plan).sizes, _auto(plan).auto, tried, staged)
 
 
 def opened(plan: RunPlan, at_most: int | None, memory_share: float | None) -> RunPlan:
     """The plan with its batch to be found by trial, the fastest, also where its spec gives one.
 
-    A batch that the spec has cut by trial stays as large as it is.
+    A batch that the spec has cut by trial stays as large as it is, and so does a pipeline's.
     """
-    training = plan.spec.training
-    given = training.auto or AutoBatch()
+    given = plan.spec.auto or AutoBatch()
     wish = AutoBatch(
         auto="fastest",
         at_most=at_most or given.at_most,
         memory_share=memory_share or given.memory_share,
     )
-    if isinstance(training.accumulate, AutoBatch):
-        changed: dict[str, Any] = {"accumulate": wish}
-    else:
-        changed = {"global_batch": None, "batch_per_worker": wish}
-    return _with(plan, changed)
+    cut = plan.undecided and plan.batch_is_given
+    if cut or plan.spec.strategy.model_workers > 1:
+        return _with(plan, {_cut_key(plan): wish})
+    return _with(plan, {"training.global_batch": None, "training.batch_per_worker": wish})
 
 
 def same_search(plan: RunPlan) -> str:
@@ -239,6 +250,6 @@ def same_search(plan: RunPlan) -> str:
 
 
 def _auto(plan: RunPlan) -> AutoBatch:
-    auto = plan.spec.training.auto
+    auto = plan.spec.auto
     assert auto is not None, "all numbers of this plan are given"
     return auto

@@ -67,7 +67,8 @@ def _check_strategy(spec: ExperimentSpec, wrong: _Wrong) -> None:
     if strategy.model_workers > 1 and training.auto is not None:
         wrong(
             "training.batch_per_worker",
-            f"strategy {strategy.name!r} does not support batches found by trial yet; give numbers",
+            f"strategy {strategy.name!r} finds no batch by trial, but the micro-batches of a given "
+            f"one: set {strategy.own_accumulation_key}: auto",
         )
     for key, allowed in strategy.only.items():
         given = attrgetter(key)(spec)

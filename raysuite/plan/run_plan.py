@@ -49,7 +49,7 @@ class RunPlan(BaseModel):
     @property
     def undecided(self) -> bool:
         """Whether the batch is still to be found by trial: its numbers here are the smallest."""
-        return self.spec.training.auto is not None
+        return self.spec.auto is not None
 
     @property
     def batch_is_given(self) -> bool:

@@ -113,7 +113,7 @@ class BatchFound(RecordBase):
     """The batch of a run, found by trial before it; written before the run starts."""
 
     kind: Literal["batch_found"] = "batch_found"
-    key: Literal["training.batch_per_worker", "training.accumulate"]
+    key: Literal["training.batch_per_worker", "training.accumulate", "strategy.micro_batches"]
     """What the spec left to be found: with the first, the work itself depends on it."""
     goal: Goal
     micro_batch: int

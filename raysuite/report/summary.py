@@ -138,7 +138,7 @@ def _by_trial(runs: Sequence[RunFigures]) -> list[str]:
     said = [f"{name}: {run.batch.words}" for name, run in found.items() if run.batch]
     if not said:
         return []
-    free = any(run.batch and run.batch.key != "training.accumulate" for run in found.values())
+    free = any(run.batch and run.batch.key == "training.batch_per_worker" for run in found.values())
     end = " Where batches differ, so do the steps and what is learnt." if free else ""
     return [f"{'; '.join(said)}.{end}"]
 

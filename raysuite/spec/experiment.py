@@ -190,7 +190,7 @@ class TrainingOptions(Options):
 
     @property
     def auto(self) -> AutoBatch | None:
-        """What is to be found by trial before the run; None where all numbers are given."""
+        """What is found by trial before the run; None where both numbers are given."""
         for value in (self.batch_per_worker, self.accumulate):
             if isinstance(value, AutoBatch):
                 return value
@@ -285,3 +285,8 @@ class ExperimentSpec(Options):
     @classmethod
     def _from_former_names(cls, data: Any) -> Any:
         return current_names(data) if isinstance(data, dict) else data
+
+    @property
+    def auto(self) -> AutoBatch | None:
+        """What is to be found by trial before the run; None where all numbers are given."""
+        return self.strategy.auto or self.training.auto

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_a
 from pydantic import BeforeValidator, Field, model_validator
 
 from raysuite.spec.base import IMPORT_PATH, Options, expand_shorthand
+from raysuite.spec.batches import AUTO, AutoBatch, NumberOrAuto
 from raysuite.spec.schedules import ASYNCHRONOUS, Schedule, ScheduleName
 
 if TYPE_CHECKING:
@@ -107,6 +108,16 @@ class _StrategyOptions(Options):
         return ""
 
     @property
+    def auto(self) -> AutoBatch | None:
+        """How that number is found by trial before the run; `own_accumulation` is then the least.
+        None where it is given."""
+        return None
+
+    def accumulates(self, micro_batches: int) -> bool:
+        """Whether a step can have so many micro-batches."""
+        return True
+
+    @property
     def process_settings(self) -> Hashable:
         """What its framework reads once per process: runs whose values differ need other worker
         processes. None where there is no such setting."""
@@ -149,8 +160,9 @@ class _StrategyOptions(Options):
         bring it about."""
         return None
 
-    def pipeline(self, micro_batches: int) -> Schedule | None:
-        """What each worker of a copy of the network does in which order; None without stages."""
+    def pipeline(self, micro_batches: int | None = None) -> Schedule | None:
+        """What each worker of a copy of the network does in which order, with `own_accumulation`
+        micro-batches where none are given; None without stages."""
         return None
 
     def examined(self) -> Self:
@@ -529,6 +541,11 @@ class FsdpOptions(_StrategyOptions):
         return self.model_copy(update={"units": "layers"}), 0.0
 
 
+def _fastest(value: Any) -> Any:
+    """What `auto` means for micro-batches: the fewest would leave a pipeline idle."""
+    return {AUTO: "fastest"} if value == AUTO else value
+
+
 class PipelineOptions(_StrategyOptions):
     """The network is cut into stages, one on each worker; micro-batches pass through them."""
 
@@ -543,9 +560,10 @@ class PipelineOptions(_StrategyOptions):
     stages: int = Field(default=2, ge=2)
     """Contiguous parts of the network. `resources.workers` is that number, or a multiple of it: so
     many copies of the pipeline then share the global batch."""
-    micro_batches: int = Field(default=4, ge=1)
+    micro_batches: Annotated[NumberOrAuto, BeforeValidator(_fastest)] = 4
     """Into how many micro-batches a copy's share of the global batch is cut: pipelines' name for
-    `training.accumulate`. `pipedream` has 1 where it is left out."""
+    `training.accumulate`. `pipedream` has 1 where it is left out. `auto`: the fastest, found by
+    trial before the run; `{auto: largest}`: the fewest that fit into memory."""
     partition: Literal["auto"] | tuple[int, ...] = "auto"
     """Blocks of the network per stage, such as `[5, 6]`. `auto`: as `balance` says."""
     # left out where they are not set, so that runs keep their ids
@@ -568,7 +586,6 @@ class PipelineOptions(_StrategyOptions):
 
     only: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "training.compile": ("off",),
-        "training.ema_decay": (None,),
         "model.freeze": ((),),
         "optimizer.name": ("sgd", "adamw"),
         "optimizer.lr_factors": ({},),
@@ -608,10 +625,10 @@ class PipelineOptions(_StrategyOptions):
                     f"chunks is {self.chunks} and stages {self.stages}; interleaved_1f1b needs "
                     "2 or more chunks on each of 2 or more workers, so stages a multiple of chunks"
                 )
-            elif self.micro_batches % workers:
-                near = max(1, round(self.micro_batches / workers)) * workers
+            elif self._count % workers:
+                near = max(1, round(self._count / workers)) * workers
                 yield (
-                    f"micro_batches is {self.micro_batches}; interleaved_1f1b on {workers} workers "
+                    f"micro_batches is {self._count}; interleaved_1f1b on {workers} workers "
                     f"needs a multiple of {workers}; {near} would do"
                 )
         elif self.chunks != 1:
@@ -623,54 +640,74 @@ class PipelineOptions(_StrategyOptions):
                     f"workers, one for each of the stages, with schedule pipedream or "
                     f"pipedream_2bw; the schedule is {self.schedule}"
                 )
-            elif any(self.micro_batches % each for each in self.replicas):
+            elif any(self._count % each for each in self.replicas):
                 yield (
-                    f"micro_batches is {self.micro_batches}; the workers of a stage take them in "
+                    f"micro_batches is {self._count}; the workers of a stage take them in "
                     f"turn, so it should be a multiple of {lcm(*self.replicas)}"
                 )
         if self.vertical_sync and (self.schedule != "pipedream" or self.replicas is not None):
             yield "vertical_sync is of schedule pipedream without replicas; leave it out"
         if self.recompute and late:
             yield f"recompute is true, and {self.schedule} would need older weights; set it false"
-        if self.schedule == "pipedream_2bw" and self.micro_batches < self.stages:
+        if self.schedule == "pipedream_2bw" and self._count < self.stages:
             yield (
-                f"micro_batches is {self.micro_batches}; with two versions of weights there should "
+                f"micro_batches is {self._count}; with two versions of weights there should "
                 f"be at least as many as the {self.stages} stages"
             )
+
+    @property
+    def _count(self) -> int:
+        """Of micro-batches: the given ones, or the fewest of which a step can consist."""
+        if isinstance(self.micro_batches, int):
+            return self.micro_batches
+        if self.schedule == "interleaved_1f1b":
+            return max(1, self.stages // self.chunks)
+        multiple = lcm(*(self.replicas or (1,))) or 1
+        least = self.stages if self.schedule == "pipedream_2bw" else 1
+        return -(-least // multiple) * multiple
 
     def refusals(self, spec: ExperimentSpec) -> Refusals:
         training = spec.training
         refused = {
             "training.clip_norm": training.clip_norm,
+            "training.ema_decay": training.ema_decay,
             "training.precision": "fp16" if training.precision == "fp16" else None,
         }
         for key, given in refused.items():
             if given is not None and self.schedule in ASYNCHRONOUS:
                 yield (
                     key,
-                    f"given was {given}; it needs the gradients of all stages at once, and "
+                    f"given was {given}; it needs all stages after the same step, and "
                     f"{self.schedule} updates them at different times; leave it out, or take "
                     "strategy.schedule 1f1b",
                 )
 
     @property
     def model_workers(self) -> int:
-        return self.pipeline(self.micro_batches).workers
+        return self.pipeline().workers
 
     @property
-    def own_accumulation(self) -> int | None:
-        return self.micro_batches
+    def own_accumulation(self) -> int:
+        return self._count
 
     @property
     def own_accumulation_key(self) -> str:
         return "strategy.micro_batches"
 
+    @property
+    def auto(self) -> AutoBatch | None:
+        return self.micro_batches if isinstance(self.micro_batches, AutoBatch) else None
+
+    def accumulates(self, micro_batches: int) -> bool:
+        return not list(self.model_copy(update={"micro_batches": micro_batches})._wrong())
+
     def examined(self) -> Self:
         return self.model_copy(update={"partition": "auto", "balance": "parameters"})
 
-    def pipeline(self, micro_batches: int) -> Schedule:
+    def pipeline(self, micro_batches: int | None = None) -> Schedule:
         replicas = self.replicas or (1,) * (self.stages // self.chunks)
-        return Schedule(self.schedule, micro_batches, replicas, self.chunks, self.vertical_sync)
+        count = micro_batches or self._count
+        return Schedule(self.schedule, count, replicas, self.chunks, self.vertical_sync)
 
 
 class CustomOptions(_StrategyOptions):

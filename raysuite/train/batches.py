@@ -25,14 +25,14 @@ from raysuite.data.base import Batch
 from raysuite.measure.clock import now
 from raysuite.measure.memory import PeakMemory, available_bytes
 from raysuite.parallel import make_strategy
-from raysuite.parallel.base import Engine, StepSettings, Strategy, World
+from raysuite.parallel.base import Engine, Strategy, World
 from raysuite.parallel.comm import Comm
 from raysuite.parallel.precision import Autocast
 from raysuite.plan import RunPlan
 from raysuite.plan.batches import decided, search_of
 from raysuite.records.batches import BatchTried, Stage, TriedFile
 from raysuite.train.building import build_engine, build_model, set_torch
-from raysuite.train.gate_check import make_engine
+from raysuite.train.gate import comm_of
 from raysuite.train.memory import is_out_of_memory
 from raysuite.units import human_bytes
 
@@ -58,10 +58,7 @@ def search_batch(
     strategy = make_strategy(plan.spec.strategy)
     strategy.start(world)
     try:
-        small = make_engine(strategy, world, StepSettings(1))
-        comm = small.comm
-        small.close()
-        del small
+        comm = comm_of(plan.spec.strategy, world, strategy)
         ranks = _Ranks(plan, world, strategy, comm)
         while (asked := _asked_of_all(plan, world, comm, tried, stopped)) is not None:
             stage, size = asked
@@ -138,7 +135,7 @@ class _Ranks:
 
     def __init__(self, plan: RunPlan, world: World, strategy: Strategy, comm: Comm) -> None:
         self._plan, self._world, self._strategy, self._comm = plan, world, strategy, comm
-        auto = plan.spec.training.auto
+        auto = plan.spec.auto
         assert auto is not None, "all numbers of this plan are given"
         self._held = PeakMemory(world.device).start_bytes
         sharing = 1
@@ -200,7 +197,9 @@ class _Ranks:
 
             steps(_WARM_STEPS)
             count = min(max(_FEWEST, math.ceil(_TIMED_S / max(steps(1), 1e-6))), _MOST)
-            return plan.global_batch * count / steps(count)
+            seconds = steps(count)
+            engine.drain()
+            return plan.global_batch * count / seconds
         finally:
             engine.close()
 

@@ -264,7 +264,7 @@ def examine_network(
         plain = options.lossless()
         exact = None if plain is None else _started(plain, world)
     why = "not compared: the strategy is lossy throughout" if exact is None else ""
-    if isinstance(options, PipelineOptions) and options.pipeline(1).asynchronous:
+    if isinstance(options, PipelineOptions) and options.pipeline().asynchronous:
         why = "not compared: its gradients are applied late by intent"
     if exact is None or why:
         return verdict.model_copy(update={"network": why})
@@ -316,7 +316,7 @@ def examine(
     settings = settings or StepSettings(1, options.own_accumulation or 1)
     examined = options.examined()
     late = None
-    if isinstance(examined, PipelineOptions) and examined.pipeline(1).asynchronous:
+    if isinstance(examined, PipelineOptions) and examined.pipeline().asynchronous:
         late = examined
     compare = partial(gate_check.compare, layers=_layers(options), delays=late)
     strategy = _examined(options, world, strategy)
@@ -397,7 +397,7 @@ def examine(
 
 def _layers(options: StrategyOptions) -> int:
     """Of the small network: no stage of a pipeline is empty."""
-    schedule = options.pipeline(options.own_accumulation or 1)
+    schedule = options.pipeline()
     return max(3, schedule.stages if schedule else 0)
 
 

@@ -471,7 +471,7 @@ class DelayedEngine(SingleEngine):
         options: PipelineOptions,
     ) -> None:
         super().__init__(model, make_optimizer, world, settings)
-        self.schedule = options.pipeline(options.micro_batches)
+        self.schedule = options.pipeline()
         blocks = blocks_of(model)
         sizes = stage_sizes(options, blocks)
         self._stages = [

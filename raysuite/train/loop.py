@@ -283,6 +283,8 @@ class TrainingLoop:
     def save(self, folder: Path) -> None:
         """Write a checkpoint; every rank calls it, with a folder of all of them or its own."""
         self.engine.save(folder)
+        if self.average is not None:
+            self.engine.complete(self.average.model)
         if self.so_far.steps:
             save_rank(folder, self.world, self._models())
         if self.world.rank == 0:

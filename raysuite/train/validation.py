@@ -55,6 +55,7 @@ def validate(
     engine.model.eval()
     forward = engine.forward
     if average is not None:
+        engine.complete(average.model)
         average_buffers(average.model, engine.comm)
         settings = engine.settings
         forward = Autocast(average.model, settings.precision, world.device, settings.memory_format)

@@ -85,7 +85,7 @@ def compared(options: PipelineOptions, network: str, world: World, folder: Path)
     """Beside one process in fp32; a checkpoint resumed by the pipeline and by one process."""
     strategy = Pipeline(options)
     strategy.start(world)
-    schedule = options.pipeline(options.micro_batches)
+    schedule = options.pipeline()
     replicas = world.size // schedule.workers
     # MobileNetV2's BatchNorm on micro-batches of two alike samples enlarges a rounding of the norm
     clip_norm = None if network == "mobilenet_v2" or schedule.asynchronous else 0.5
@@ -283,7 +283,7 @@ ALL_FLAWS = {**FLAWS, **FLAWS_OF_COPIES, **FLAWS_OF_DELAYS, **FLAWS_OF_VERSIONS}
 
 def flaws(options: PipelineOptions, workers: int) -> list[str]:
     """Those that a pipeline on so many workers can have."""
-    schedule = options.pipeline(options.micro_batches)
+    schedule = options.pipeline()
     found = [*FLAWS]
     if workers > schedule.stages:
         found += FLAWS_OF_COPIES
@@ -313,7 +313,7 @@ def refused(options: PipelineOptions, world: World) -> dict[str, bool]:
 
 def in_16_bits(options: PipelineOptions, world: World) -> dict[str, str]:
     """Precision -> why the gate refuses it; empty where it does not."""
-    late = options.pipeline(1).asynchronous
+    late = options.pipeline().asynchronous
     found = {}
     for precision in ("bf16",) if late else ("bf16", "fp16"):
         strategy = Pipeline(options)

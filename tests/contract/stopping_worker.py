@@ -41,10 +41,11 @@ class Malicious:
 
 def plan_of(strategy: dict[str, Any], workers: int) -> RunPlan:
     averaged = strategy.get("zero_stage") != 3
+    network = "sequential" if strategy["name"] == "pipeline" else "Tiny"
     data = {
         "name": "stopping",
         "model": {
-            "name": "tests.tiny_model:Tiny",
+            "name": f"tests.tiny_model:{network}",
             "options": {"batch_norm": True, "dropout": 0.2},
         },
         "data": {"name": "digits"},

@@ -76,6 +76,38 @@ def test_what_one_rank_has_no_memory_for_is_not_taken_on_any(name: str, tmp_path
     assert started.transports == ["TCP, this host"]
 
 
+@pytest.mark.thorough
+def test_a_pipeline_is_cut_into_the_micro_batches_that_are_fastest(tmp_path: Path) -> None:
+    spec = {
+        "name": "found",
+        "model": "tests.tiny_model:sequential",
+        "data": "digits",
+        "training": {"epochs": 1, "global_batch": 64},
+        "resources": {"device": "cpu", "workers": RANKS},
+        "matrix": {
+            "strategy": [
+                {"name": "pipeline", "schedule": "1f1b", "micro_batches": "auto"},
+                {"name": "pipeline", "schedule": "pipedream_2bw", "micro_batches": "auto"},
+            ]
+        },
+    }
+    file = tmp_path / "spec.yaml"
+    file.write_text(yaml.safe_dump(spec), "utf-8")
+    ranks(RANKS, "raysuite.train", file, "--results", tmp_path / "results")
+    results = Results(tmp_path / "results")
+    for plan, most in zip(results.plans(), (64, 32), strict=True):
+        records = results.records(plan["run_id"])
+        (found,) = [each for each in records if isinstance(each, BatchFound)]
+        assert found.key == "strategy.micro_batches"
+        assert {each.stage for each in found.tried} == {"together"}
+        assert {each.micro_batch for each in found.tried} == {
+            2**n for n in range(7) if 2**n <= most
+        }
+        assert found.micro_batch * found.accumulate == found.global_batch == 64
+        assert plan["spec"]["strategy"]["micro_batches"] == plan["accumulate"] == found.accumulate
+        assert [len(e.losses) for e in records if isinstance(e, EpochFinished)] == [23]
+
+
 def test_ranks_that_end_in_a_true_step_are_started_again_behind_it(tmp_path: Path) -> None:
     said = trained(tmp_path, "ddp", {"above": 24, "at_call": 2}, fails=True)
     assert "rank 1: out of memory in steps of 64 samples" in said

@@ -105,7 +105,7 @@ def test_equal_to_one_process(launch: Launch, name: str, network: str) -> None:
             others = ("resumed on 2 stages", "resumed by ddp")
             assert max(each.get(key, 0.0) for key in others) <= TOLERANCE, each
     options = PipelineOptions.model_validate(launch[2][name])
-    schedule = options.pipeline(options.micro_batches)
+    schedule = options.pipeline()
     if max(schedule.replicas) == 1:
         copies = launch[0] // schedule.workers
         assert (
@@ -127,7 +127,7 @@ def test_the_gate_passes_it_and_refuses_every_defect(
 ) -> None:
     options = PipelineOptions.model_validate(launch[2][name])
     passes = {"none"}
-    if launch[0] > options.pipeline(1).stages:
+    if launch[0] > options.pipeline().stages:
         # the running statistics are each copy's own, and the gate does not compare them
         passes.add("BatchNorm frozen")
     for each in found(launch, f"{name} gate"):

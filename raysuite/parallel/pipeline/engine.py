@@ -82,7 +82,7 @@ class Pipeline(TorchGroupStrategy):
     def start(self, world: World) -> None:
         if self._groups:
             return
-        schedule = self.options.pipeline(self.options.micro_batches)
+        schedule = self.options.pipeline()
         if world.size % schedule.workers:
             raise UserError(
                 f"strategy.stages: {schedule.workers} workers hold one copy of the network; given "
@@ -109,7 +109,7 @@ class Pipeline(TorchGroupStrategy):
     ) -> Engine:
         assert self._groups is not None
         engine: type[PipelineEngine] = SynchronousEngine
-        if self.options.pipeline(1).asynchronous:
+        if self.options.pipeline().asynchronous:
             engine = import_module("raysuite.parallel.pipeline.asynchronous").AsynchronousEngine
         return engine(model, make_optimizer, self.world, settings, self.options, self._groups)
 
@@ -361,6 +361,11 @@ class PipelineEngine(TorchEngine):
 
     def whole_state(self, weights: dict[str, Tensor]) -> dict[str, Any]:
         return self._gathered() | weights
+
+    def complete(self, model: nn.Module) -> None:
+        state = model.state_dict()
+        for held in self._held:
+            dist.broadcast(state[held.key], self._rank(held.stage, 0), self.groups.copy)
 
     def average_buffers(self) -> None:
         buffers = [each for each in self.model.buffers() if each.is_floating_point()]

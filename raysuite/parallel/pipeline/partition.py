@@ -112,7 +112,7 @@ def stage_sizes(
 ) -> Sequence[int]:
     """Blocks of each stage, balanced by the `costs` where they were measured. Raises UserError
     where the network has too few, or another number than the options' partition."""
-    schedule = options.pipeline(options.micro_batches)
+    schedule = options.pipeline()
     if options.partition != "auto":
         if sum(options.partition) != len(blocks):
             raise UserError(
@@ -159,34 +159,37 @@ def stage_cost(
 def measured_costs(
     model: nn.Module, blocks: Sequence[Block], images: Tensor, autocast: Callable[[], object]
 ) -> list[BlockCosts]:
-    """Of each block with `images` [b, C, H, W]: rank 0's medians, on all ranks, which must call it.
+    """Rank 0's `block_costs`, on all ranks, which must call it."""
+    found = block_costs(model, blocks, images, autocast) if dist.get_rank() == 0 else []
+    rows = [[astuple(each) for each in found]]
+    dist.broadcast_object_list(rows, 0, device=torch.device("cpu"))
+    return [BlockCosts(*row) for row in rows[0]]
+
+
+def block_costs(
+    model: nn.Module, blocks: Sequence[Block], images: Tensor, autocast: Callable[[], object]
+) -> list[BlockCosts]:
+    """Of each block with `images` [b, C, H, W]: medians of a few passes.
 
     Random numbers are drawn apart, and the model's buffers are as before.
     """
-    found: list[list[BlockCosts]] = [[]]
-    if dist.get_rank() == 0:
-        before = [(each, each.clone()) for each in model.buffers()]
-        cuda = [images.device] if images.device.type == "cuda" else []
-        model.train()
-        with torch.random.fork_rng(devices=cuda):
-            rounds = [_once(blocks, images, autocast) for _ in range(_WARM_UP + _TIMED)]
-        for buffer, value in before:
-            buffer.copy_(value)
-        found = [
-            [
-                BlockCosts(
-                    each[0].parameter_bytes,
-                    statistics.median(one.forward_s for one in each),
-                    statistics.median(one.backward_s for one in each),
-                    each[0].kept_bytes,
-                    each[0].output_bytes,
-                )
-                for each in zip(*rounds[_WARM_UP:], strict=True)
-            ]
-        ]
-    rows = [[astuple(each) for each in found[0]]]
-    dist.broadcast_object_list(rows, 0, device=torch.device("cpu"))
-    return [BlockCosts(*row) for row in rows[0]]
+    before = [(each, each.clone()) for each in model.buffers()]
+    cuda = [images.device] if images.device.type == "cuda" else []
+    model.train()
+    with torch.random.fork_rng(devices=cuda):
+        rounds = [_once(blocks, images, autocast) for _ in range(_WARM_UP + _TIMED)]
+    for buffer, value in before:
+        buffer.copy_(value)
+    return [
+        BlockCosts(
+            each[0].parameter_bytes,
+            statistics.median(one.forward_s for one in each),
+            statistics.median(one.backward_s for one in each),
+            each[0].kept_bytes,
+            each[0].output_bytes,
+        )
+        for each in zip(*rounds[_WARM_UP:], strict=True)
+    ]
 
 
 def _once(

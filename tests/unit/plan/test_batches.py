@@ -61,6 +61,42 @@ def test_the_work_stays_the_same_where_the_batch_is_given() -> None:
     assert plan == plan_of("global_batch: 96, accumulate: 3")
 
 
+def test_a_pipeline_is_cut_as_its_schedule_allows() -> None:
+    def found(strategy: str, batch: int = 24) -> tuple[int, ...]:
+        pipeline = f"strategy: {{name: pipeline, {strategy}}}\n"
+        text = BASE.replace("strategy: ddp\n", pipeline) + "training: {epochs: 1, "
+        (plan,) = make_plans(parse_document(f"{text}global_batch: {batch}}}\n", "x.yaml"), 0)
+        assert plan.undecided
+        sizes = sizes_of(plan).sizes
+        for size in sizes:
+            made = decided(plan, size)
+            assert not made.undecided
+            assert (made.micro_batch, made.accumulate) == (size, batch // size)
+            assert made.spec.strategy.own_accumulation == batch // size
+        return sizes
+
+    assert found("schedule: gpipe, micro_batches: auto") == (1, 2, 3, 4, 6, 8, 12, 24)
+    assert found("schedule: pipedream_2bw, micro_batches: auto") == (1, 2, 3, 4, 6, 8, 12)
+    assert found("schedule: interleaved_1f1b, stages: 4, chunks: 2, micro_batches: auto", 6) == (
+        1,
+        3,
+    )
+    assert found("micro_batches: {auto: fastest, at_most: 4}") == (1, 2, 3, 4)
+
+
+@given(st.integers(0, 64))
+def test_stages_are_tried_in_true_steps_alone(most: int) -> None:
+    sizes = (1, 2, 4, 8, 16, 32, 64)
+    tried: list[BatchTried] = []
+    while (asked := (search := Search(sizes, "fastest", tried, True)).next()) is not None:
+        stage, size = asked
+        assert stage == "together"
+        fits = size <= most
+        speed = float(size) if fits else None
+        tried.append(BatchTried(stage=stage, micro_batch=size, fits=fits, images_per_second=speed))
+    assert search.chosen == max((size for size in sizes if size <= most), default=None)
+
+
 @pytest.mark.parametrize(
     ("training", "strategy", "key"),
     [

@@ -46,3 +46,22 @@ def test_micro_batches_of_pipedream_follow_the_replicas() -> None:
     # what was written by an earlier version, and keeps the ids of its runs
     plain = {"name": "pipeline", "schedule": "1f1b", "stages": 2, "micro_batches": 4}
     assert PipelineOptions().model_dump() == {**plain, "partition": "auto"}
+
+
+def test_micro_batches_that_are_found_by_trial() -> None:
+    def options(**given: Any) -> PipelineOptions:
+        return PipelineOptions.model_validate({"micro_batches": "auto", **given})
+
+    found = options()
+    assert found.auto is not None
+    assert found.auto.auto == "fastest"
+    assert options(micro_batches={"auto": "largest"}).auto.auto == "largest"  # type: ignore[union-attr]
+    assert PipelineOptions.model_validate(found.model_dump()) == found
+    assert PipelineOptions().auto is None
+    # until then, the fewest of which a step can consist
+    assert found.own_accumulation == 1
+    assert options(schedule="interleaved_1f1b", stages=6, chunks=2).own_accumulation == 3
+    assert options(schedule="pipedream", stages=2, replicas=[3, 2]).own_accumulation == 6
+    double = options(schedule="pipedream_2bw", stages=3, replicas=[2, 1, 1])
+    assert double.own_accumulation == 4
+    assert [n for n in range(1, 9) if double.accumulates(n)] == [4, 6, 8]
