@@ -130,7 +130,7 @@ def alone(optimizer: str, averaged: bool) -> tuple[dict[str, Tensor], list[Epoch
 
 
 def examine(strategy: dict[str, Any], optimizer: str, world: World, folder: Path) -> dict[str, Any]:
-    averaged = strategy.get("zero_stage") != 3 and strategy["name"] != "pipeline"
+    averaged = strategy.get("zero_stage") != 3
     plan = plan_of(strategy, optimizer, world.size, averaged)
     joined, loop = started(plan, world)
     folder.mkdir(parents=True, exist_ok=True)
