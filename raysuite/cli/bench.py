@@ -655,7 +655,7 @@ def stages(
         }
         print_text(json.dumps(told, indent=2))
         return
-    from raysuite.report.sheet import Sheet, terminal_sheet
+    from raysuite.report.tables import Sheet, terminal_sheet
 
     cells = tuple(
         (

@@ -490,7 +490,7 @@ class FsdpOptions(_StrategyOptions):
         "training.compile": ("off",),
         "training.ema_decay": (None,),
         "optimizer.name": ("sgd", "adamw"),
-        "measure.profile": ("off", "torch"),
+        "measure.profile": ("off",),
     }
 
     name: Literal["fsdp"] = "fsdp"
@@ -589,7 +589,6 @@ class PipelineOptions(_StrategyOptions):
         "model.freeze": ((),),
         "optimizer.name": ("sgd", "adamw"),
         "optimizer.lr_factors": ({},),
-        "measure.profile": ("off", "torch"),
         "resources.elastic": (False,),
     }
 
