@@ -630,7 +630,7 @@ def stages(
     from raysuite.train.stages import costs_of_blocks
 
     lies_between = Network.read(link)
-    plan = make_plans(read_document(spec, overrides or [], scale))[0]
+    plan = make_plans(read_document(spec, overrides or [], scale), elsewhere=True)[0]
     several = plan.workers > lies_between.workers_per_node
     rate = 1e9 * (lies_between.far(plan.workers) if several else lies_between.inside).gb_per_s
     with stderr().status("timing blocks"):

@@ -10,6 +10,7 @@ import pytest
 from raysuite.orchestrate.groups import make_trainer, runtime_env
 from raysuite.plan import RunPlan, make_plans
 from raysuite.spec import parse_document
+from raysuite.spec.strategies import PipelineOptions
 
 SPEC = "name: a\nmodel: resnet20\ndata: digits\ntraining: {epochs: 1, global_batch: 64}\n"
 
@@ -46,3 +47,22 @@ def test_the_clusters_interface_is_the_workers(
     named = dict.fromkeys(names, "ib0")
     assert runtime_env(plan_of(), tmp_path) == {"env_vars": named}
     assert trainer_of(tmp_path, "").run_config.worker_runtime_env == {"env_vars": named}
+
+
+def test_ranks_are_numbered_node_by_node() -> None:
+    """So stages next to each other share a node, where workers came up in whatever order: the
+    ranks of a copy of a pipeline are neighbours, in the order of its stages."""
+    from ray.train.v2._internal.execution.worker_group.worker import ActorMetadata, Worker
+    from ray.train.v2._internal.execution.worker_group.worker_group import WorkerGroup
+
+    def worker(number: int) -> Any:
+        node = f"10.0.0.{number % 2}"
+        return Worker(None, ActorMetadata(node, node, node, number, {}), {"CPU": 1.0})  # type: ignore[arg-type]
+
+    ranked = WorkerGroup._assign_worker_ranks([worker(number) for number in range(8)])
+    nodes = [each.metadata.node_id for each in ranked]
+    assert [each.distributed_context.world_rank for each in ranked] == list(range(8))  # type: ignore[union-attr]
+    schedule = PipelineOptions(stages=4).pipeline()
+    copies = [nodes[rank : rank + schedule.workers] for rank in range(0, 8, schedule.workers)]
+    assert [len(set(copy)) for copy in copies] == [1, 1]
+    assert [schedule.place(rank % 4)[0] for rank in range(8)] == [0, 1, 2, 3] * 2
