@@ -41,7 +41,7 @@ def plans(name: str, scale: str | None = None, gpus: int = 1024) -> list[RunPlan
 
 def test_every_experiment_is_known() -> None:
     files = {file.stem for file in (ROOT / "experiments").glob("*.yaml")}
-    assert files == {*STUDIES, *SWEEPS, "quickstart", "calibration"}
+    assert files == {*STUDIES, *SWEEPS, "quickstart", "calibration", "pipelines"}
 
 
 @pytest.mark.parametrize(("name", "trials"), SWEEPS.items())
