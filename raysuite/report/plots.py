@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from raysuite.records import EpochFinished, Ratio, Row, RunFigures, Stat
 from raysuite.records.costs import PROJECTED_EPOCHS
+from raysuite.records.metrics import BY_NAME
 from raysuite.records.names import work_key, workers_name
 from raysuite.records.statistics import accuracy as accuracy_of
 from raysuite.report import plot as p
@@ -21,7 +22,6 @@ from raysuite.report.against import Comparison
 from raysuite.report.classes import confusion
 from raysuite.report.facets import WORK, Styles, facets, shared, telling, written
 from raysuite.report.plot import Plot, Style, Trace, key
-from raysuite.units import GIB, MIB
 
 Value = Stat | Ratio
 Figure = Callable[[Row], Value | None]
@@ -57,12 +57,43 @@ def middle(value: Value | None) -> float:
     return value.value if isinstance(value, Ratio) else value.mean
 
 
-def told(row: Row, figure: Figure, write: text.Writer) -> str:
-    """What a pointer shows of a row's figure."""
-    value = figure(row)
-    if isinstance(value, Stat):
-        return f"{row.name}\n{text.stat(value, write)}"
-    return f"{row.name}\n{text.ratio(value)} against {row.baseline}"
+@dataclass(frozen=True)
+class Shown:
+    """A figure of rows, and the one unit in which a plot shows it."""
+
+    figure: Figure
+    write: text.Writer = text.number
+    scale: float = 1.0
+    """From the figure's unit to that of the axis."""
+    axis: dict[str, Any] = field(default_factory=dict)
+
+    def tip(self, row: Row) -> str:
+        """What a pointer shows of a row."""
+        value = self.figure(row)
+        if isinstance(value, Stat):
+            return f"{row.name}\n{text.stat(value, self.write)}"
+        return f"{row.name}\n{text.ratio(value)} against {row.baseline}"
+
+    def best(self, rows: Sequence[Row], pick: Callable[..., Row] = max) -> str:
+        """`1.87 s (ddp · 2 workers)`: the largest, or by `min` the least."""
+        row = pick(rows, key=lambda each: middle(self.figure(each)))
+        return f"{self.write(middle(self.figure(row)))} ({row.name})"
+
+
+def shown_metric(rows: Sequence[Row], names: Sequence[str], title: str) -> Shown:
+    """The first of these metrics that any row has, in the unit that suits all rows."""
+    has = [name for name in names if any(row.figures[name] for row in rows)]
+    metric = BY_NAME[(has or list(names))[0]]
+
+    def figure(row: Row) -> Stat | None:
+        return row.figures[metric.name]
+
+    write = text.writer(metric.unit, [stat.mean for row in rows if (stat := figure(row))])
+    if isinstance(write, text.Multiple):
+        return Shown(figure, write, 1 / write.size, p.quantity(f"{title}, {write.name}"))
+    if metric.unit == "share":
+        return Shown(figure, write, axis=p.quantity(title, format="~%"))
+    return Shown(figure, lambda value: f"{text.number(value)} {metric.unit}", 1, p.quantity(title))
 
 
 def interval_note(values: Iterable[Value | None]) -> str:
@@ -73,15 +104,13 @@ def interval_note(values: Iterable[Value | None]) -> str:
 
 def traces_of(
     rows: Sequence[Row],
-    figure: Figure,
-    write: text.Writer,
+    shown: Shown,
     x: Callable[[Row], Any],
-    scale: float = 1.0,
     panel: str = "",
     series: str = "",
 ) -> list[Trace]:
     """Means of rows with the ends of their intervals; and each repeat, where there are several."""
-    values = [figure(row) for row in rows]
+    values, scale = [shown.figure(row) for row in rows], shown.scale
     pairs = [
         (row, each)
         for row, stat in zip(rows, values, strict=True)
@@ -96,7 +125,7 @@ def traces_of(
         "y": [middle(value) * scale for value in values],
         "low": [value and _end(value.low, scale) for value in values],
         "high": [value and _end(value.high, scale) for value in values],
-        "tip": [told(row, figure, write) for row in rows],
+        "tip": [shown.tip(row) for row in rows],
         "key": [key(row) for row in rows],
     }
     dots = {
@@ -104,7 +133,7 @@ def traces_of(
         "kind": "repeat",
         "x": [x(row) for row, _ in pairs],
         "y": [value * scale for _, value in pairs],
-        "tip": [f"{row.name}\none repeat: {write(value)}" for row, value in pairs],
+        "tip": [f"{row.name}\none repeat: {shown.write(value)}" for row, value in pairs],
         "key": [key(row) for row, _ in pairs],
     }
     return [means, dots] if pairs else [means]
@@ -113,14 +142,6 @@ def traces_of(
 def _end(value: float | None, scale: float) -> float | None:
     """None where an interval has no end to draw."""
     return None if value is None or not math.isfinite(value) else max(0.0, value) * scale
-
-
-def bar_trace(*args: Any, lying: bool = False) -> Trace:
-    """Bars in place of points; `args` as those of `traces_of`."""
-    made = traces_of(*args)[0]
-    if lying:
-        made["x"], made["y"] = made["y"], made["x"]
-    return made | {"kind": "bar"}
 
 
 def headings(rows: Sequence[Row], across: Sequence[str]) -> list[str]:
@@ -150,38 +171,34 @@ def titled(title: str, said: str) -> str:
 
 def over_workers(
     drawing: Drawing,
-    rows: Sequence[Row],
-    figure: Figure,
+    shown: Shown,
     *,
     name: str,
     title: str,
-    y: dict[str, Any],
     note: str,
     panel: Collection[str] = WORK,
     quantity: str = "",
     ideal: Callable[[Sequence[Row]], list[Trace]] | None = None,
-    write: text.Writer = text.number,
     log: bool = False,
-    scale: float = 1.0,
 ) -> Plot | None:
     """A line for each series, in a panel for each value of the facets `panel`.
 
     None unless some series has several numbers of workers. `quantity` is what papers' values are
     called by that belong into it.
     """
-    shown = [row for row in rows if figure(row)]
-    names = telling(shown, lambda row: row.workers, WORK)
+    rows = [row for row in drawing.rows if shown.figure(row)]
+    names = telling(rows, lambda row: row.workers, WORK)
     series: dict[tuple[str, str | None], list[Row]] = {}
-    for row in sorted(shown, key=lambda row: row.workers):
+    for row in sorted(rows, key=lambda row: row.workers):
         # ratios to different baselines make no line
-        base = row.baseline if isinstance(figure(row), Ratio) else None
+        base = row.baseline if isinstance(shown.figure(row), Ratio) else None
         series.setdefault((written(row, names), base), []).append(row)
     if all(len(members) < 2 for members in series.values()):
         return None
     # a column of panels is one loader
     across = sorted((each for each in names if each in panel), key=lambda each: each == "loader")
     within = [each for each in names if each not in panel]
-    panels = headings(shown, across)
+    panels = headings(rows, across)
     styles: dict[str, Style] = {}
     traces: list[Trace] = []
     for heading in panels:
@@ -194,29 +211,22 @@ def over_workers(
             if labels.count(label) > 1:
                 label += f" against {members[0].baseline}"
             styles.setdefault(label, drawing.styles.of(members[0], within))
-            traces += traces_of(
-                members, figure, write, lambda row: row.workers, scale, heading, label
-            )
-    marks = published_marks(drawing, quantity, shown, across, scale)
+            traces += traces_of(members, shown, lambda row: row.workers, heading, label)
+    marks = published_marks(drawing, quantity, rows, across, shown.scale)
     traces += [mark for mark in marks if mark["panel"] in panels]
-    workers = sorted({row.workers for row in shown})
-    best = max(shown, key=lambda row: middle(figure(row)))
-    both = shared(shown, [each for each in ("strategy", "loader", *WORK) if each not in names])
-    if log:
-        y = y | {"scale": {"type": "log", "nice": True}}
+    both = shared(rows, [each for each in ("strategy", "loader", *WORK) if each not in names])
     return Plot(
         name=name,
         title=titled(title, both),
         note=note + (" Open diamonds are a paper's values." if marks else ""),
-        description="Lines over the number of workers; the highest point is "
-        f"{write(middle(figure(best)))} ({best.name}).",
+        description=f"Lines over the number of workers; the highest point is {shown.best(rows)}.",
         traces=traces,
         layers=point_layers(len(styles)),
-        x=p.counts("workers", workers),
-        y=y,
+        x=p.counts("workers", sorted({row.workers for row in rows})),
+        y=shown.axis | ({"scale": {"type": "log", "nice": True}} if log else {}),
         styles=styles,
         panels=panels,
-        columns=columns_of(shown, across),
+        columns=columns_of(rows, across),
         wide=len(panels) > 1,
     )
 
@@ -261,58 +271,31 @@ def level_trace(values: Mapping[float, float], name: str = "ideal") -> Trace:
     return {"kind": "level", "series": name, "x": list(values), "y": list(values.values())}
 
 
-def images(value: float) -> str:
-    """`1,234 images/s`."""
-    return f"{text.number(value)} images/s"
-
-
-def throughput_lines(drawing: Drawing) -> Plot | None:
-    """Throughput over workers, one panel a loader and work (Aach et al. 2023, Fig. 3)."""
-    rows = drawing.rows
-    return over_workers(
-        drawing,
-        rows,
-        lambda row: row.throughput,
-        panel=("loader", *WORK),
-        quantity="throughput",
-        name="throughput",
-        title="Throughput",
-        y=p.quantity("images per second"),
-        note=f"Warm-up is left out. Points are {interval_note(row.throughput for row in rows)}.",
-        write=images,
-    )
-
-
 def throughput(drawing: Drawing) -> Plot | None:
-    """Over workers, or a bar for each variant where no series has several numbers of them."""
-    return throughput_lines(drawing) or variant_bars(
-        drawing,
-        lambda row: row.throughput,
-        name="throughput",
-        title="Throughput",
-        x=p.quantity("images per second"),
-        note="Warm-up is left out. Bars are "
-        f"{interval_note(row.throughput for row in drawing.rows)}.",
-        write=images,
-    )
+    """Over workers, one panel a loader and work (Aach et al. 2023, Fig. 3); or a bar for each
+    variant where no series has several numbers of them."""
+    shown = shown_metric(drawing.rows, ["throughput"], "images per second")
+    how = {
+        "name": "throughput",
+        "title": "Throughput",
+        "note": f"Warm-up is left out; {interval_note(row.throughput for row in drawing.rows)}.",
+    }
+    lines = over_workers(drawing, shown, panel=("loader", *WORK), quantity="throughput", **how)
+    return lines or bars(drawing, shown, by_work=False, **how)
 
 
 def training_time(drawing: Drawing) -> Plot | None:
     """Projected run time over workers, as the papers state it (Aach et al. 2023)."""
     return over_workers(
         drawing,
-        drawing.rows,
-        lambda row: row.projected_seconds,
+        shown_metric(drawing.rows, ["projected_seconds"], "training time"),
         panel=("loader", *WORK),
         quantity="training_s",
         name="training-time",
         title=f"Time of {PROJECTED_EPOCHS} epochs",
-        y=p.quantity("hours", zero=False),
         note=f"A projection: {PROJECTED_EPOCHS} times the mean training time of an epoch, without "
         "validation. Both axes are logarithmic where workers are many.",
-        write=text.seconds,
         log=True,
-        scale=1 / 3600,
     )
 
 
@@ -336,13 +319,11 @@ def speed_up(drawing: Drawing) -> Plot | None:
 
     return over_workers(
         drawing,
-        shown,
-        lambda row: row.speed_up,
+        Shown(lambda row: row.speed_up, axis=p.quantity("speed-up S")),
         ideal=ideal,
         quantity="speed_up",
         name="speed-up",
         title="Speed-up",
-        y=p.quantity("speed-up S"),
         note="S = throughput / throughput of the baseline; dotted is ideal. " + _baselines(shown),
     )
 
@@ -350,22 +331,18 @@ def speed_up(drawing: Drawing) -> Plot | None:
 def _efficiency(
     drawing: Drawing, name: str, title: str, note: str, panel: Collection[str]
 ) -> Plot | None:
-    shown = [row for row in drawing.rows if row.efficiency]
-
     def ideal(inside: Sequence[Row]) -> list[Trace]:
         return [level_trace(dict.fromkeys(sorted({row.workers for row in inside}), 1.0))]
 
     return over_workers(
         drawing,
-        shown,
-        lambda row: row.efficiency,
+        Shown(lambda row: row.efficiency, axis=p.quantity("parallel efficiency E")),
         panel=panel,
         ideal=ideal,
         quantity="efficiency",
         name=name,
         title=title,
-        y=p.quantity("parallel efficiency E"),
-        note=f"{note} {_baselines(shown)}",
+        note=f"{note} {_baselines([row for row in drawing.rows if row.efficiency])}",
     )
 
 
@@ -406,256 +383,178 @@ def time_to_accuracy(drawing: Drawing) -> Plot | None:
     )
     if missed:
         note += f" Not met by {text.listed([row.name for row in missed])}."
-    common: dict[str, Any] = {
-        "name": "time-to-accuracy",
-        "title": "Time to accuracy",
-        "note": note,
-        "write": text.seconds,
-    }
-
-    def figure(row: Row) -> Stat | None:
-        return row.time_to_accuracy
-
-    return over_workers(
-        drawing,
-        drawing.rows,
-        figure,
-        quantity="time_to_accuracy_s",
-        y=p.quantity("seconds to the target accuracy"),
-        **common,
-    ) or variant_bars(drawing, figure, x=p.quantity("seconds to the target accuracy"), **common)
+    shown = shown_metric(drawing.rows, ["time_to_accuracy"], "time to the target accuracy")
+    how = {"name": "time-to-accuracy", "title": "Time to accuracy", "note": note}
+    lines = over_workers(drawing, shown, quantity="time_to_accuracy_s", **how)
+    return lines or bars(drawing, shown, by_work=False, **how)
 
 
-# Bars: one for each variant.
-
-
-def variant_bars(
-    drawing: Drawing,
-    figure: Figure,
-    *,
-    name: str,
-    title: str,
-    x: dict[str, Any],
-    note: str,
-    write: text.Writer,
-    scale: float = 1.0,
-) -> Plot | None:
-    """Grouped by series, a colour for each number of workers; None where nothing was measured."""
-    shown = [row for row in drawing.rows if figure(row)]
-    if not shown:
-        return None
-    names = telling(drawing.rows, lambda row: row.workers)
-    everyone = sorted({row.workers for row in drawing.rows})
-    styles = {
-        workers_name(count): Style(p.SHADES[place % len(p.SHADES)])
-        for place, count in enumerate(everyone)
-    }
-
-    def label(row: Row) -> str:
-        return written(row, names) or row.series
-
-    traces = []
-    for count in everyone:
-        mine = [row for row in shown if row.workers == count]
-        if mine:
-            args = (mine, figure, write, label, scale, "", workers_name(count))
-            traces.append(bar_trace(*args, lying=True))
-    order = list(dict.fromkeys(label(row) for row in shown))
-    least, best = (pick(shown, key=lambda row: middle(figure(row))) for pick in (min, max))
-    return Plot(
-        name=name,
-        title=title,
-        note=note,
-        description=f"Bars per variant, from {write(middle(figure(least)))} ({least.name}) to "
-        f"{write(middle(figure(best)))} ({best.name}).",
-        traces=traces,
-        layers=p.bars(),
-        x=x,
-        y=p.labels(order),
-        styles=styles,
-        height=p.BAR_PX if len(shown) <= 60 else 9,
-        bars_per_label=len(everyone),
-        wide=len(shown) > 40,
-    )
-
-
-def work_bars(
-    drawing: Drawing,
-    figure: Figure,
-    *,
-    name: str,
-    title: str,
-    x: dict[str, Any],
-    note: str,
-    write: text.Writer,
-    scale: float = 1.0,
-    same_y: bool = True,
-) -> Plot | None:
-    """Panels of data sets, in each a group of bars per network (Jansen et al. 2020, Mahon et al.
-    2020); None for a single work."""
-    shown = [row for row in drawing.rows if figure(row)]
-    if len({tuple(facets(row)[each] for each in WORK) for row in shown}) < 2:
-        return None
-    models = list(dict.fromkeys(facets(row)["model"] for row in shown))
-    sets = list(dict.fromkeys(facets(row)["data"] for row in shown))
-    category, panel = ("model", "data") if len(models) > 1 else ("data", "model")
-    names, legend = _within_works(shown)
-    if len(legend) > MOST_BARS:
-        most = max(row.workers for row in shown)
-        shown = [row for row in shown if row.workers == most]
-        names, legend = _within_works(shown)
-        title += f", {workers_name(most)}"
-    colors = p.COLORS if len(legend) <= len(p.COLORS) else (*p.COLORS, *p.SHADES)
-    styles = {
-        entry or shared(shown, ("strategy", "loader")): Style(colors[place % len(colors)])
-        for place, entry in enumerate(legend)
-    }
-    traces = []
-    panels = list(dict.fromkeys(facets(row)[panel] for row in shown))
-    for heading in panels:
-        for entry, series in zip(legend, styles, strict=True):
-            mine = [
-                row
-                for row in shown
-                if facets(row)[panel] == heading and written(row, names) == entry
-            ]
-            if mine:
-                args = (mine, figure, write, lambda row: facets(row)[category], scale)
-                traces.append(bar_trace(*args, heading, series))
-    least, best = (pick(shown, key=lambda row: middle(figure(row))) for pick in (min, max))
-    return Plot(
-        name=name,
-        title=title,
-        note=note,
-        description=f"Bars from {write(middle(figure(least)))} ({least.name}) to "
-        f"{write(middle(figure(best)))} ({best.name}).",
-        traces=traces,
-        layers=p.bars(lying=False),
-        x=p.labels(models if category == "model" else sets, lying=False),
-        y=x,
-        styles=styles,
-        panels=panels,
-        columns=2,
-        same_y=same_y,
-        wide=len(panels) > 1,
-    )
-
+# Bars.
 
 MOST_BARS = 12
 """Bars of one group; where there would be more, only the largest number of workers is drawn."""
 
 
-def _within_works(rows: Sequence[Row]) -> tuple[list[str], list[str]]:
-    """The facets that tell apart the bars of one group, and what they come to."""
-    names = telling(rows, lambda row: tuple(facets(row)[each] for each in WORK))
-    return names, list(dict.fromkeys(written(row, names) for row in rows))
+def bars(
+    drawing: Drawing,
+    shown: Shown,
+    *,
+    name: str,
+    title: str,
+    note: str,
+    same_y: bool = True,
+    by_work: bool = True,
+) -> Plot | None:
+    """A group of upright bars per data set and network where there are several (Jansen et al. 2020,
+    Mahon et al. 2020), else bars that lie, one per variant; None where nothing was measured."""
+    rows = [row for row in drawing.rows if shown.figure(row)]
+    if not rows:
+        return None
+    several = by_work and len({written(row, WORK) for row in rows}) > 1
+    group = (
+        ("model", "data") if len({facets(row)["model"] for row in rows}) > 1 else ("data", "model")
+    )
+    category, panel = group if several else ("", "")
+    if several:
+        title += " per data set and network"
+        names = _within_works(rows)
+        if len({written(row, names) for row in rows}) > MOST_BARS:
+            most = max(row.workers for row in rows)
+            rows = [row for row in rows if row.workers == most]
+            names = _within_works(rows)
+            title += f", {workers_name(most)}"
+        common = shared(rows, ("strategy", "loader"))
+        legend = list(dict.fromkeys(written(row, names) or common for row in rows))
+        colors = p.COLORS if len(legend) <= len(p.COLORS) else (*p.COLORS, *p.SHADES)
+    else:
+        names = telling(drawing.rows, lambda row: row.workers)
+        legend = [workers_name(count) for count in sorted({row.workers for row in drawing.rows})]
+        colors = p.SHADES
+
+    def label(row: Row) -> str:
+        return facets(row)[category] if several else written(row, names) or row.series
+
+    def series(row: Row) -> str:
+        return written(row, names) or common if several else workers_name(row.workers)
+
+    panels = list(dict.fromkeys(facets(row)[panel] if several else "" for row in rows))
+    traces = []
+    for heading in panels:
+        for entry in legend:
+            inside = [row for row in rows if not several or facets(row)[panel] == heading]
+            mine = [row for row in inside if series(row) == entry]
+            if mine:
+                made = traces_of(mine, shown, label, heading, entry)[0] | {"kind": "bar"}
+                if not several:
+                    made["x"], made["y"] = made["y"], made["x"]
+                traces.append(made)
+    order = p.labels(list(dict.fromkeys(map(label, rows))), lying=not several)
+    return Plot(
+        name=name,
+        title=title,
+        note=note,
+        description=f"Bars from {shown.best(rows, min)} to {shown.best(rows)}.",
+        traces=traces,
+        layers=p.bars(lying=not several),
+        x=order if several else shown.axis,
+        y=shown.axis if several else order,
+        styles={each: Style(colors[n % len(colors)]) for n, each in enumerate(legend)},
+        panels=panels,
+        columns=2,
+        same_y=same_y,
+        height=p.PANEL_HEIGHT if several else p.BAR_PX if len(rows) <= 60 else 9,
+        bars_per_label=0 if several else len(legend),
+        wide=len(panels) > 1 or (not several and len(rows) > 40),
+    )
+
+
+def _within_works(rows: Sequence[Row]) -> list[str]:
+    """The facets that tell apart the bars of one group."""
+    return telling(rows, lambda row: tuple(facets(row)[each] for each in WORK))
 
 
 def speed_up_works(drawing: Drawing) -> Plot | None:
     """Speed-up per data set and network, baselines left out."""
-    return work_bars(
+    if len({written(row, WORK) for row in drawing.rows if row.speed_up}) < 2:
+        return None
+    return bars(
         drawing,
-        lambda row: None if row.is_baseline else row.speed_up,
+        Shown(lambda row: None if row.is_baseline else row.speed_up, axis=p.quantity("speed-up S")),
         name="speed-up-works",
-        title="Speed-up per data set and network",
-        x=p.quantity("speed-up S"),
+        title="Speed-up",
         note="Against each network's own baseline, which the section Baselines names.",
-        write=text.number,
     )
 
 
-def _bars_of(
-    drawing: Drawing, figure: Figure, title: str, same_y: bool = True, **how: Any
-) -> Plot | None:
-    """Per data set and network where there are several, else per variant."""
-    works = f"{title} per data set and network"
-    return work_bars(drawing, figure, title=works, same_y=same_y, **how) or variant_bars(
-        drawing, figure, title=title, **how
-    )
+@dataclass(frozen=True)
+class BarPlot:
+    """Metrics of the registry that are drawn as bars."""
+
+    name: str
+    metrics: tuple[str, ...]
+    """The first that any row has is drawn."""
+    title: str
+    axis: str
+    note: str
+    same_y: bool = True
+    """Whether panels share an axis: an epoch of ImageNet is a thousand of MNIST's."""
+    by_work: bool = True
+
+    def __call__(self, drawing: Drawing) -> Plot | None:
+        """The plot; None where nothing was measured."""
+        return bars(
+            drawing,
+            shown_metric(drawing.rows, self.metrics, self.axis),
+            name=self.name,
+            title=self.title,
+            note=self.note,
+            same_y=self.same_y,
+            by_work=self.by_work,
+        )
 
 
-def epoch_time(drawing: Drawing) -> Plot | None:
-    """Training seconds of an epoch."""
-    return _bars_of(
-        drawing,
-        lambda row: row.epoch_seconds,
-        "Epoch time",
-        name="epoch-time",
-        x=p.quantity("seconds of training per epoch"),
-        note="On the slowest worker, without validation; epochs with warm-up steps only where "
-        "there are no others.",
-        write=text.seconds,
-        same_y=False,  # an epoch of ImageNet is a thousand of MNIST's
-    )
-
-
-def memory(drawing: Drawing) -> Plot | None:
-    """Peak memory of the device, on a CPU of the process, of the worker that had most."""
-    on_device = any(row.peak_device_bytes for row in drawing.rows)
-
-    def figure(row: Row) -> Stat | None:
-        return row.peak_device_bytes if on_device else row.peak_process_bytes
-
-    peaks = [value.mean for row in drawing.rows if (value := figure(row))]
-    unit, divisor = ("GiB", GIB) if max(peaks, default=0) >= GIB else ("MiB", MIB)
-    return _bars_of(
-        drawing,
-        figure,
-        "Memory",
-        name="memory",
-        x=p.quantity(f"peak {'device' if on_device else 'process'} memory, {unit}"),
-        note="Largest memory of the worker that had most."
-        + ("" if on_device else " A process that ran earlier runs still holds their libraries."),
-        write=text.size,
-        scale=1 / divisor,
-    )
-
-
-def data_wait(drawing: Drawing) -> Plot | None:
-    """Share of an epoch in which a worker waits for its loader."""
-    return variant_bars(
-        drawing,
-        lambda row: row.data_wait_share,
-        name="data-wait",
-        title="Waiting for data",
-        x=p.quantity("share of the epoch's time", format="~%"),
-        note="Mean over workers. Where the share is large, the loader bounds the throughput, not "
-        "the strategy.",
-        write=text.percent,
-    )
-
-
-def energy(drawing: Drawing) -> Plot | None:
-    """Energy of a training image: of devices, else of hosts."""
-    on_device = any(row.device_joules for row in drawing.rows)
-
-    def figure(row: Row) -> Stat | None:
-        return row.device_joules if on_device else row.host_joules
-
-    source = "devices, by NVML" if on_device else "processors and their memory, by RAPL"
-    return _bars_of(
-        drawing,
-        figure,
-        "Energy",
-        name="energy",
-        x=p.quantity("joules per training image"),
-        note=f"Energy of {source}, over the training time of epochs.",
-        write=lambda value: f"{text.number(value)} J/image",
-        same_y=False,
-    )
-
-
-def utilisation(drawing: Drawing) -> Plot | None:
-    """Part of the training time in which a device computed."""
-    return _bars_of(
-        drawing,
-        lambda row: row.device_busy,
-        "Utilisation of devices",
-        name="utilisation",
-        x=p.quantity("share of the training time", format="~%"),
-        note="Part of the training time in which a kernel ran, by NVML, mean over workers.",
-        write=text.percent,
-    )
+EPOCH_TIME = BarPlot(
+    "epoch-time",
+    ("epoch_seconds",),
+    "Epoch time",
+    "training time per epoch",
+    "On the slowest worker, without validation; epochs with warm-up steps only where there are no "
+    "others.",
+    same_y=False,
+)
+DATA_WAIT = BarPlot(
+    "data-wait",
+    ("data_wait_share",),
+    "Waiting for data",
+    "share of the epoch's time",
+    "Mean over workers. Where the share is large, the loader bounds the throughput, not the "
+    "strategy.",
+    by_work=False,
+)
+MEMORY = BarPlot(
+    "memory",
+    ("peak_device_bytes", "peak_process_bytes"),
+    "Memory",
+    "peak memory",
+    "Largest memory of the worker that had most: of the device, or on a CPU of the process, which "
+    "still holds the libraries of earlier runs.",
+)
+ENERGY = BarPlot(
+    "energy",
+    ("device_joules", "host_joules"),
+    "Energy",
+    "joules per training image",
+    "Energy of devices, by NVML, or on a CPU of processors and their memory, by RAPL, over the "
+    "training time of epochs.",
+    same_y=False,
+)
+UTILISATION = BarPlot(
+    "utilisation",
+    ("device_busy",),
+    "Utilisation of devices",
+    "share of the training time",
+    "Part of the training time in which a kernel ran, by NVML, mean over workers.",
+)
 
 
 PARTS = (
@@ -679,19 +578,13 @@ def shares(drawing: Drawing) -> Plot | None:
     for heading in panels:
         rows = [row for row in shown if written(row, names) == heading]
         for order, (part, name, _) in enumerate(PARTS):
-
-            def figure(row: Row, part: str = part) -> Stat | None:
-                return row.figures[f"share_{part}"]
-
-            def tip(row: Row, figure: Figure = figure, name: str = name) -> str:
-                whole = row.share_communication
-                hidden = f" (in all {text.stat(whole, text.percent)})" if "comm" in name else ""
-                return f"{told(row, figure, text.percent)} {name}{hidden}"
-
-            made = bar_trace(
-                rows, figure, text.percent, lambda row: str(row.workers), 1.0, heading, name
-            )
-            traces.append(made | {"order": order, "tip": [tip(row) for row in rows]})
+            of = shown_metric(rows, [f"share_{part}"], "")
+            tips = [f"{of.tip(row)} {name}" for row in rows]
+            if part == "communication_exposed":
+                whole = (text.stat(row.share_communication, text.percent) for row in rows)
+                tips = [f"{tip} (in all {all_of})" for tip, all_of in zip(tips, whole, strict=True)]
+            made = traces_of(rows, of, lambda row: str(row.workers), heading, name)[0]
+            traces.append(made | {"kind": "bar", "order": order, "tip": tips})
     return Plot(
         name="shares",
         title=titled("Time shares", shared(shown, ("strategy", "loader", "model", "data"))),
@@ -1074,17 +967,13 @@ def accuracy_batch(drawing: Drawing) -> Plot | None:
     traces: list[Trace] = []
     styles: dict[str, Style] = {}
 
-    def figure(row: Row) -> Stat | None:
-        return row.final_accuracy
-
+    of = shown_metric(shown, ["final_accuracy"], "validation accuracy")
     for members in series.values():
         label = written(members[0], within) or shared(members, ("schedule",))
         styles.setdefault(label, drawing.styles.of(members[0], within))
         members = sorted(members, key=lambda row: row.global_batch)
         panel = written(members[0], across)
-        traces += traces_of(
-            members, figure, text.percent, lambda row: row.global_batch, 1.0, panel, label
-        )
+        traces += traces_of(members, of, lambda row: row.global_batch, panel, label)
     traces += published_marks(drawing, "accuracy", shown, across, x=lambda row: row.global_batch)
     batches = sorted({row.global_batch for row in shown})
     said = shared(shown, [name for name in (*WORK, "schedule") if name not in names])
@@ -1132,17 +1021,17 @@ PLOTS: tuple[Callable[[Drawing], Plot | None], ...] = (
     efficiency_models,
     training_time,
     speed_up_works,
-    epoch_time,
+    EPOCH_TIME,
     shares,
     stages,
-    data_wait,
+    DATA_WAIT,
     accuracy_batch,
     accuracy_largest,
     accuracy,
     lambda drawing: confusion(drawing.rows),
     loss,
     learning_rate,
-    memory,
-    energy,
-    utilisation,
+    MEMORY,
+    ENERGY,
+    UTILISATION,
 )

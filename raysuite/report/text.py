@@ -80,6 +80,8 @@ def ratio(value: Ratio | None, write: Writer = "{:.2f}".format) -> str:
     """`1.87 [1.80, 1.94]`; without an interval where there is none."""
     if value is None:
         return NONE
+    if 0 < abs(value.value) < 0.095:  # `0.0009`, not `0.00`
+        write = "{:.2g}".format
     if value.low is None or value.high is None:
         return write(value.value)
     return f"{write(value.value)} [{write(value.low)}, {write(value.high)}]"
@@ -114,7 +116,7 @@ def tied(name: str) -> str:
 
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (0, ""))
 _SIZES: dict[str, tuple[tuple[float, float, str], ...]] = {
-    "s": ((7200, 3600, "h"), (600, 60, "min"), (0.1, 1, "s"), (0, 1e-3, "ms")),
+    "s": ((7200, 3600, "h"), (600, 60, "min"), (1, 1, "s"), (0, 1e-3, "ms")),
     "bytes": ((GIB, GIB, "GiB"), (MIB, MIB, "MiB"), (KIB, KIB, "KiB"), (0, 1, "B")),
     # decimal, as vendors and NCCL count
     **{

@@ -10,6 +10,8 @@ import pytest
 
 from raysuite.records import RunFailed
 from raysuite.report import build
+from raysuite.report.loading import build as write_loaders
+from tests.fake_loading import fake_bench
 from tests.fake_results import TWELVE_ROWS, write_results
 from tests.fake_sweeps import write_sweep
 from tests.require import chromium, require
@@ -161,10 +163,11 @@ def test_axe_finds_no_violation(browser, tmp_path):
     if not script:
         pytest.skip("RAYSUITE_AXE names no axe.min.js")
     build(write_results(tmp_path / "suite", repeats=2), pictures=False)
-    build(write_sweep(tmp_path / "sweep"), pictures=False)
-    for folder in ("suite", "sweep"):
+    build(write_sweep(tmp_path / "sweep"), against=str(tmp_path / "sweep"), pictures=False)
+    write_loaders(fake_bench({"native · 1 thread": ([480, 490, 470], 1.0)}), tmp_path)
+    for file in ("suite/report.html", "sweep/report.html", "loaders.html"):
         for width, scheme in ((1280, "light"), (390, "dark")):
-            page, _ = open_page(browser, tmp_path / folder / "report.html", width, scheme)
+            page, _ = open_page(browser, tmp_path / file, width, scheme)
             page.evaluate(Path(script).read_text("utf-8"))
             found = page.evaluate("axe.run()")["violations"]
             assert [(each["id"], each["nodes"][0]["html"]) for each in found] == []

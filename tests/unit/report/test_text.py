@@ -32,6 +32,7 @@ def test_stat():
 def test_ratio():
     assert text.ratio(Ratio(1.874, 1.8, 1.95)) == "1.87 [1.80, 1.95]"
     assert text.ratio(Ratio(1.874, None, None)) == "1.87"
+    assert text.ratio(Ratio(0.00091, 0.0008, 0.00102)) == "0.00091 [0.0008, 0.001]"
     assert text.ratio(None) == "–"
 
 
