@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from raysuite.cli.console import print_text, stdout
 from raysuite.errors import UserError
-
-if TYPE_CHECKING:
-    from raysuite.records.history import Point
 
 
 def history(
@@ -24,6 +20,10 @@ def history(
             metavar="[RESULTS]...",
             help="Results folders, or folders above them; default: results.",
         ),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a page with a plot and a table per variant."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all points as JSON.")] = False,
 ) -> None:
@@ -36,6 +36,7 @@ def history(
     Examples:
       raysuite history
       raysuite history results/quickstart
+      raysuite history results/nightly --html history.html
       raysuite history results/nightly /shared/results/nightly --json
     """
     from raysuite.records import Results
@@ -60,30 +61,18 @@ def history(
             f"{len(found)} results folders below {named}, and no variant has a throughput in two "
             "of them on the same hardware; give folders of the same spec"
         )
+    from raysuite.report.history import history_sheet
+    from raysuite.report.tables import terminal_sheet
+
+    if html is not None:
+        from raysuite.report.history import page
+
+        html.write_text(page(series), "utf-8")
     for each in series:
-        print_text(f"{each.name}  ({each.hardware})")
-        _table(each.points)
-        if each.by_runs and any(point.change for point in each.points):
-            print_text("  fewer than 4 folders: a drift between them also counts as a change")
-
-
-def _table(points: tuple[Point, ...]) -> None:
-    from rich import box
-    from rich.table import Table
-
-    from raysuite.report import text
-
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("Date", "Version", "Commit", "Images/s", "Change"):
-        shown.add_column(title, justify="right" if title == "Images/s" else "left")
-    for point in points:
-        change = ""
-        if point.change is not None:
-            kind = "regression" if point.change.value < 1 else "improvement"
-            change = f"{kind}: {text.ratio(point.change)}"
-        date = time.strftime("%Y-%m-%d %H:%M", time.localtime(point.time))
-        style = "red" if change.startswith("regression") else "green" if change else ""
-        shown.add_row(
-            date, point.version, point.commit, text.stat(point.throughput), change, style=style
-        )
-    stdout().print(shown)
+        sheet = history_sheet(each)
+        print_text(sheet.title)
+        stdout().print(terminal_sheet(sheet))
+        for note in sheet.notes:
+            print_text(f"- {note}")
+    if html is not None:
+        print_text(str(html))

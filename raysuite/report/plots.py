@@ -275,7 +275,7 @@ def throughput(drawing: Drawing) -> Plot | None:
     """Over workers, one panel a loader and work (Aach et al. 2023, Fig. 3); or a bar for each
     variant where no series has several numbers of them."""
     shown = shown_metric(drawing.rows, ["throughput"], "images per second")
-    how = {
+    how: dict[str, Any] = {
         "name": "throughput",
         "title": "Throughput",
         "note": f"Warm-up is left out; {interval_note(row.throughput for row in drawing.rows)}.",
@@ -384,7 +384,7 @@ def time_to_accuracy(drawing: Drawing) -> Plot | None:
     if missed:
         note += f" Not met by {text.listed([row.name for row in missed])}."
     shown = shown_metric(drawing.rows, ["time_to_accuracy"], "time to the target accuracy")
-    how = {"name": "time-to-accuracy", "title": "Time to accuracy", "note": note}
+    how: dict[str, Any] = {"name": "time-to-accuracy", "title": "Time to accuracy", "note": note}
     lines = over_workers(drawing, shown, quantity="time_to_accuracy_s", **how)
     return lines or bars(drawing, shown, by_work=False, **how)
 

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import vl_convert
 from typer.testing import CliRunner
 
 from raysuite.cli import app
 from raysuite.records import Results
 from raysuite.records.history import Point, _changes, histories
 from raysuite.records.statistics import summarize
+from raysuite.report.history import history_plot
 from tests.fake_results import write_results
 
 SPEC = """\
@@ -89,8 +91,13 @@ def test_the_verb_names_the_regression_on_the_same_hardware_alone(tmp_path: Path
     assert only["by_runs"]
     assert [bool(point["change"]) for point in only["points"]] == [False, True]
     assert np.isclose(only["points"][1]["change"]["value"], 0.7, rtol=0.05)
-    shown = CliRunner().invoke(app, ["history", str(tmp_path)])
+    page = tmp_path / "history.html"
+    shown = CliRunner().invoke(app, ["history", str(tmp_path), "--html", str(page)])
     assert "regression: 0.7" in shown.stdout
+    assert '<li class="problem">' in page.read_text("utf-8")
+    plot = history_plot(histories(Results(tmp_path / f) for f in ("a/0", "b/1"))[0])
+    assert [len(trace["x"]) for trace in plot.traces] == [2, 1]
+    vl_convert.vegalite_to_vega(plot.spec(600))
 
 
 def test_one_folder_has_no_history(tmp_path: Path) -> None:

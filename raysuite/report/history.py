@@ -1,0 +1,130 @@
+"""Throughput of variants over results folders -> a table and a plot each, and one page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from raysuite.records.history import History, Point
+from raysuite.report import plot as p
+from raysuite.report import text
+from raysuite.report.page import render
+from raysuite.report.plot import Plot, Style, Trace
+from raysuite.report.tables import Column, Sheet, sheet_of
+
+REGRESSION = "#D55E00"
+IMPROVEMENT = "#009E73"
+
+
+def page(found: Sequence[History]) -> str:
+    """One page with a plot and a table for each variant, that needs no network."""
+    return render(
+        "history.html.jinja",
+        [history_plot(each, number) for number, each in enumerate(found)],
+        sheets=[history_sheet(each, number) for number, each in enumerate(found)],
+        changes=[
+            (each.name, _date(point), change(point), point.change.value < 1)
+            for each in found
+            for point in each.points
+            if point.change is not None
+        ],
+        latest=max(_date(each.points[-1]) for each in found),
+    )
+
+
+def _date(point: Point) -> str:
+    return datetime.fromtimestamp(point.time, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def change(point: Point) -> str:
+    """`regression: 0.82 [0.79, 0.85]`; empty where nothing changed."""
+    if point.change is None:
+        return ""
+    kind = "regression" if point.change.value < 1 else "improvement"
+    return f"{kind}: {text.ratio(point.change)}"
+
+
+def history_sheet(history: History, number: int = 0) -> Sheet:
+    """One line per results folder, the oldest first."""
+    columns: list[Column[Point]] = [
+        Column("Date (UTC)", _date, lambda point: point.time, number=False),
+        Column("Version", lambda point: point.version, lambda point: point.version, number=False),
+        Column("Commit", lambda point: point.commit, lambda point: point.commit, number=False),
+        Column("Images/s", lambda e: text.stat(e.throughput), lambda e: e.throughput.mean),
+        Column("Change", change, lambda e: e.change.value if e.change else None, number=False),
+    ]
+    drift = "Fewer than 4 folders: a drift between them also counts as a change."
+    changed = history.by_runs and any(point.change for point in history.points)
+    return sheet_of(
+        f"history-{number}",
+        f"{history.name} ({history.hardware})",
+        columns,
+        history.points,
+        (drift,) if changed else (),
+        lambda point: "bad" if point.change and point.change.value < 1 else "",
+    )
+
+
+def history_plot(history: History, number: int = 0) -> Plot:
+    """Throughput over the folders in the order of time, with the places where it changed."""
+    dates = [_date(point) for point in history.points]
+    stats = [point.throughput for point in history.points]
+    tips = [
+        "\n".join(
+            filter(
+                None,
+                (
+                    f"{date}, raysuite {point.version} {point.commit}",
+                    f"{text.stat(point.throughput)} images/s",
+                    change(point),
+                    point.folder,
+                ),
+            )
+        )
+        for date, point in zip(dates, history.points, strict=True)
+    ]
+    changed = {"regression": REGRESSION, "improvement": IMPROVEMENT}
+    places = {
+        kind: [n for n, point in enumerate(history.points) if change(point).startswith(kind)]
+        for kind in changed
+    }
+    kinds = [kind for kind in changed if places[kind]]
+    traces: list[Trace] = [
+        {
+            "kind": "mean",
+            "series": "throughput",
+            "x": dates,
+            "y": [stat.mean for stat in stats],
+            "low": [stat.low for stat in stats],
+            "high": [stat.high for stat in stats],
+            "tip": tips,
+        },
+        *(
+            {
+                "kind": "change",
+                "series": kind,
+                "x": [dates[n] for n in places[kind]],
+                "y": [stats[n].mean for n in places[kind]],
+                "tip": [tips[n] for n in places[kind]],
+            }
+            for kind in kinds
+        ),
+    ]
+    axis = p.labels(dates, "date of the first run (UTC)", lying=False)
+    axis["axis"] |= {"labelOverlap": True}
+    return Plot(
+        name=f"history-{number}-plot",
+        title=history.name,
+        note=f"On {history.hardware}. Bands are 95 % intervals over repeats; a change is named "
+        "where the interval of the ratio after / before excludes 1, over all places together.",
+        description=f"A line over {len(dates)} results folders; "
+        + (text.listed([change(point) for point in history.points if point.change]) or "no change")
+        + ".",
+        traces=traces,
+        layers=[p.intervals(1), p.line(), p.markers(), p.markers("change", size=140)],
+        x=axis,
+        y=p.quantity("images per second"),
+        styles={"throughput": Style(p.COLORS[0])}
+        | {kind: Style(changed[kind], symbol="diamond") for kind in kinds},
+        wide=True,
+    )
