@@ -1,7 +1,7 @@
 """`raysuite`: one verb a file.
 
-Exit codes: 0 all well; 1 something failed while it ran; 2 bad input; 75 stopped, and can be gone
-on with; 130 interrupted.
+Exit codes: 0 success; 1 something failed while it ran; 2 bad input; 75 stopped, can be resumed; 130
+interrupted.
 """
 
 from __future__ import annotations

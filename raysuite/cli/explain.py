@@ -29,8 +29,8 @@ def explain(
 ) -> None:
     """Name what takes most of each row's time, what would be left without it, and what to try.
 
-    Runs with `measure.profile: torch` tell communication and stragglers apart; others tell waits
-    for the loader, and, with a calibration, the overhead of a step and communication.
+    With `measure.profile: torch`, communication and stragglers are separate terms. Without it there
+    are waits for the loader and, with a calibration, the overhead of a step and communication.
 
     \b
     Examples:

@@ -235,8 +235,8 @@ parts."""
 def horovod_collectives(file: Path) -> Intervals:
     """When the collectives of a timeline were under way, in ns since 1970.
 
-    Each tensor is a process of the timeline, with a stack of phases: `B` begins one, `E` ends the
-    innermost. A timeline that breaks off is read as far as it goes; that of one process is empty.
+    The timeline shows each tensor as a process with nested phases: `B` begins one, `E` ends the
+    innermost. A truncated file is read up to its end; with one rank there is nothing in it.
     """
     events = _events(file.read_text())
     start = next(

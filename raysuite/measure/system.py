@@ -22,9 +22,9 @@ _log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def sampling(file: Path | None, period_s: float = PERIOD_S) -> Iterator[None]:
-    """Append samples of this host to `file` until the end, and a last one there; None: none.
+    """Append samples of this host to `file` within the context, and one at its end; None: do nothing.
 
-    What cannot be sampled or written ends the sampling, and no run.
+    An error in sampling or writing ends the sampling, not the run.
     """
     if file is None:
         yield

@@ -23,10 +23,10 @@ Connection = tuple[str, int, str, int]
 
 
 class Transport:
-    """What this process's ranks-to-be exchange by, from here on.
+    """The transports of connections that this process's ranks open after this object is made.
 
-    Connections that are there already are not theirs. NCCL's choice is read from its own log, which
-    a user who sets NCCL_DEBUG has for herself. Nothing of the log touches a disk.
+    NCCL's choice is read from its log, kept in memory; where the user sets NCCL_DEBUG, the log is
+    the user's, and the choice is not read.
     """
 
     def __init__(self, on_gpu: bool) -> None:

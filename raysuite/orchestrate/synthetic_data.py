@@ -42,10 +42,10 @@ def make_on_nodes(
     force: bool,
     count: Callable[[int], None],
 ) -> list[NodeEnd]:
-    """Make the set on every node of the cluster that this process has joined; nodes in order.
+    """Make the set on every node of the cluster that this process has joined; results by node name.
 
-    `folder` None: each node's own `default_path`. `workers` None: all CPUs of each node; they
-    are not reserved with Ray, since waiting for a node that trains would look like hanging.
+    `folder` defaults to each node's own `default_path`, `workers` to all of its CPUs. They are not
+    reserved with Ray: on a node that trains, the task would wait without a sign.
     `count` gets images of all nodes. Where nodes share a file system the first one writes, and
     the others wait and find the set complete.
     """

@@ -210,9 +210,9 @@ def search_of(plan: RunPlan, tried: Sequence[BatchTried]) -> Search:
 
 
 def opened(plan: RunPlan, at_most: int | None, memory_share: float | None) -> RunPlan:
-    """The plan with its batch to be found by trial, the fastest, also where its spec gives one.
+    """The plan with `auto: fastest` in the place of its batch, also where its spec gives a number.
 
-    A batch that the spec has cut by trial stays as large as it is, and so does a pipeline's.
+    The global batch stays where the spec has `accumulate: auto`, and under a pipeline.
     """
     given = plan.spec.auto or AutoBatch()
     wish = AutoBatch(

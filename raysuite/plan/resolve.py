@@ -112,7 +112,7 @@ def resolve(
 ) -> RunPlan:
     """The numbers of one run, whose spec has its own seed and no matrix.
 
-    Where the spec leaves one to be found by trial, they are those of the smallest batch.
+    Where the batch is still to be found by trial, they hold for the smallest one.
     """
     training, workers = spec.training, spec.resources.workers
     accumulate = accumulation(spec)

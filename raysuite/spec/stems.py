@@ -78,7 +78,7 @@ def family(name: str) -> str:
 def stem_of(name: str, image_size: int, wanted: str | None = None) -> Stem | None:
     """The stem of an adapting model: what is wanted, or what the side in pixels suggests.
 
-    None for a model that has but one.
+    None for a model with a single stem.
     """
     if name not in ADAPTING:
         return None
