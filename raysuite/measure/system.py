@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def sampling(file: Path | None, period_s: float = PERIOD_S) -> Iterator[None]:
-    """Append samples of this host to `file` within the context, and one at its end; None: do nothing.
+    """Append samples of this host to `file` in the context, and one at its end; None: do nothing.
 
     An error in sampling or writing ends the sampling, not the run.
     """

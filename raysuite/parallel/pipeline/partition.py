@@ -72,7 +72,8 @@ def pipedream_plan(
     PipeDream's optimiser (Narayanan et al. 2019, section 3.1) for workers that are linked alike: a
     stage of m workers takes max(its time, 2 (m - 1) |w| / B) / m, a transfer between two stages
     2 a / B; the slowest of all is made as fast as it can be. Exact, by a dynamic programme over
-    (first blocks, workers), in O(blocks^2 * workers^2). Of equally fast plans, the one with the fewest stages.
+    (first blocks, workers), in O(blocks^2 * workers^2). Of equally fast plans, the one with the
+    fewest stages.
     """
     times = [0.0, *accumulate(each.seconds for each in costs)]
     weights = [0.0, *accumulate(float(each.parameter_bytes) for each in costs)]
