@@ -27,13 +27,11 @@ from raysuite.cli.models import models
 from raysuite.cli.plan import plan
 from raysuite.cli.predict import calibrate, predict
 from raysuite.cli.recommend import recommend
-from raysuite.cli.register import register
+from raysuite.cli.register import register, sync
 from raysuite.cli.report import report
-from raysuite.cli.run import run
+from raysuite.cli.run import run, sweep
 from raysuite.cli.schema import schema
 from raysuite.cli.simulate import simulate
-from raysuite.cli.sweep import sweep
-from raysuite.cli.sync import sync
 from raysuite.cli.verify import verify
 from raysuite.cli.watch import watch
 from raysuite.ending import end_process

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 import raysuite
-from raysuite.measure.parts import TRIED, Finding, State, try_parts
+from raysuite.measure.trials import TRIED, Finding, State, try_parts
 
 _COLOURS = {State.WORKS: "green", State.MISSING: "yellow", State.BROKEN: "red"}
 

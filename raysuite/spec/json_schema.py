@@ -32,8 +32,9 @@ def spec_schema() -> Schema:
         del name["type"]
         name["anyOf"] = [{"enum": list(known)}, {"type": "string", "pattern": IMPORT_PATH}]
 
-    for prop in blocks["TrainingOptions"]["properties"].values():
-        _with_auto(prop)
+    for block in ("TrainingOptions", "PipelineOptions"):
+        for prop in blocks[block]["properties"].values():
+            _with_auto(prop)
     for key, prop in keys.items():
         choices = blocks_under(schema, key)
         if choices and all("name" in block["properties"] for block in choices):

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from raysuite.errors import Mistake, SpecError
 from raysuite.spec.base import Options
-from raysuite.spec.checking import suggest, validate_as
-from raysuite.spec.document import Document
-from raysuite.spec.reading import read_document
 from raysuite.spec.site_values import (
     AbsolutePath,
     Bind,
@@ -211,28 +206,3 @@ Site = Annotated[LocalSite | SlurmSite, Field(discriminator="kind")]
 """Where a cluster is started, by its `kind`."""
 
 SITES: dict[str, type[LocalSite] | type[SlurmSite]] = {"local": LocalSite, "slurm": SlurmSite}
-
-
-# A site's YAML file -> Site, with every mistake at once.
-
-
-def read_site(file: Path) -> LocalSite | SlurmSite:
-    """The site that a file describes; its name is the file's where it gives none.
-
-    Raises SpecError, which names file, line and key of every mistake.
-    """
-    return site_of(read_document(file), file.stem)
-
-
-def site_of(document: Document, name: str) -> LocalSite | SlurmSite:
-    """The site of a document, called `name` where it gives none itself.
-
-    Raises SpecError, which names file, line and key of every mistake.
-    """
-    kind = document.data.get("kind")
-    if not isinstance(kind, str) or kind not in SITES:
-        place, line = document.place(("kind",))
-        given = "is missing" if kind is None else f"given was {kind!r}"
-        message = f"{given}; {suggest(str(kind), SITES)}"
-        raise SpecError([Mistake(message, key="kind", file=place, line=line)])
-    return validate_as(SITES[kind], {"name": name, **document.data}, document.place)

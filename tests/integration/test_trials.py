@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raysuite.measure.parts import TRIED, Part, State, try_part
+from raysuite.measure.trials import TRIED, Part, State, try_part
 from tests.require import require
 
 MANY_PROCESSES = ("ray", "gloo", "deepspeed")

@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from raysuite.measure.parts import Finding, State
+from raysuite.measure.trials import Finding, State
 
 module = importlib.import_module("raysuite.cli.doctor")  # the package's name is the verb's
 

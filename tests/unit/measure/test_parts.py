@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from raysuite.measure import parts
-from raysuite.measure.parts import Part, State, try_part
+from raysuite.measure import trials as parts
+from raysuite.measure.trials import Part, State, try_part
 
 PART = Part("pretend", "pretend", required=False, deadline_s=120)
 
