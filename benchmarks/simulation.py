@@ -1,54 +1,128 @@
-"""Simulated steps of pipelines beside measured ones, from a calibration without any pipeline.
-Writes results/simulation.md, and prints it.
+"""Simulated steps of pipelines beside measured ones, from costs of runs without any pipeline, and
+the times of a network's blocks. Writes results/simulation.md, and prints it.
 
-    python benchmarks/simulation.py CALIBRATION RESULTS...
+    python benchmarks/simulation.py                  measures first: about 4 minutes on 2 cores
+    python benchmarks/simulation.py RESULTS          what was measured before
+
+ResNet-20 in 2 and 4 stages. With 4 workers on 2 cores, the simulation shares the cores too.
 """
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
 
 from raysuite.cli.simulate import measured_network, step_of
-from raysuite.perf.calibration import Calibration
+from raysuite.perf.calibration import calibrate
 from raysuite.plan import RunPlan
-from raysuite.records import Results, results_figures
-from raysuite.records.names import variant_name
+from raysuite.records import Results, RunFigures, results_figures
+from raysuite.records.names import Plan
+
+SPEC = """\
+name: simulation
+model: resnet20
+data: {name: digits, image_size: 16}
+training: {epochs: 3, global_batch: 96, checkpoint_every: 0}
+resources: {device: cpu}
+measure: {warmup_steps: 3, power: "off"}
+repeats: 2
+matrix:
+  resources.workers, strategy, training.global_batch, training.accumulate:
+"""
+CALIBRATED = [
+    *((1, "single", batch, cut) for batch, cut in ((12, 1), (24, 1), (48, 1), (96, 4))),
+    *((2, "ddp", batch, cut) for batch, cut in ((24, 1), (48, 1), (96, 1), (96, 2))),
+    (2, "{name: pipeline, schedule: gpipe, stages: 2, micro_batches: 2, balance: time}", 48, 2),
+]
+"""The last one is for the times of blocks alone."""
+SCHEDULES = ("model_parallel", "gpipe", "1f1b", "pipedream", "pipedream_2bw")
+COMPARED = [
+    (2, "{name: pipeline, schedule: interleaved_1f1b, stages: 4, chunks: 2, micro_batches: 4}"),
+    *(
+        (stages, f"{{name: pipeline, schedule: {name}, stages: {stages}, micro_batches: 4}}")
+        for stages in (2, 4)
+        for name in SCHEDULES
+    ),
+]
 
 
-def main() -> None:
-    calibration = Calibration.read(Path(sys.argv[1]))
-    lines, errors = [], []
-    for folder in sys.argv[2:]:
-        for run in results_figures(Results.open(Path(folder))):
-            if run.throughput is None or not run.plan["spec"]["strategy"].get("stages"):
-                continue
-            plan = RunPlan.model_validate(run.plan)
-            step = step_of(plan, calibration, None, measured_network(plan, calibration), 0.0, 1.0)
-            measured = plan.global_batch / run.throughput
-            errors.append(step.seconds / measured - 1)
-            lines.append(
-                f"| {variant_name(run.plan)} | {measured * 1e3:.1f} ms | "
-                f"{step.seconds * 1e3:.1f} ms | {errors[-1]:+.1%} | {step.idle:.0%} |"
-            )
+def measure(folder: Path) -> Results:
+    """Run everything, by torchrun with each number of workers."""
+    rows = [*CALIBRATED, *((workers, strategy, 96, 4) for workers, strategy in COMPARED)]
+    lines = [f"    - [{', '.join(map(str, row))}]" for row in rows]
+    file = folder / "spec.yaml"
+    file.write_text(SPEC + "\n".join(lines) + "\n", "utf-8")
+    for workers in (1, 2, 4):
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(workers)]
+        words = ["-m", "raysuite.train", str(file), "--results", str(folder / "results")]
+        subprocess.run(
+            [sys.executable, *launcher, *words],
+            check=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.DEVNULL,
+        )
+    return Results.open(folder / "results")
+
+
+def compare(runs: list[RunFigures]) -> str:
+    """The page."""
+    found = calibrate(runs, ["simulation"], workers_per_node=4)
+    groups: dict[str, list[RunFigures]] = {}
+    for run in runs:
+        strategy = run.plan["spec"]["strategy"]
+        if run.throughput is not None and strategy.get("stages") and "balance" not in strategy:
+            groups.setdefault(run.variant, []).append(run)
+    lines, errors, apart = [], [], []
+    for group in groups.values():
+        plan = RunPlan.model_validate(group[0].plan)
+        step = step_of(plan, found, None, measured_network(plan, found))
+        took = [plan.global_batch / run.throughput for run in group if run.throughput]
+        measured = float(np.mean(took))
+        apart += [abs(each / measured - 1) for each in took]
+        errors.append(step.seconds / measured - 1)
+        lines.append(
+            f"| {name(group[0].plan)} | {plan.workers} | {len(took)} | {measured * 1e3:.1f} ms | "
+            f"{step.seconds * 1e3:.1f} ms | {errors[-1]:+.1%} | {step.idle:.0%} |"
+        )
     values = np.abs(errors)
-    text = "\n".join(
+    machine = found.machine.get("cpu", {})
+    return "\n".join(
         [
             "# Simulated pipelines",
             "",
-            "Written by `benchmarks/simulation.py`: the layers of a stage share the time of a pass "
-            "by their FLOPs, with costs of runs of other strategies. n = 1 each. Error of "
+            f"Written by `benchmarks/simulation.py`. {machine.get('model', 'CPU')}, "
+            f"{machine.get('logical_cores', '?')} cores; ResNet-20, 16 x 16 digits, batch 96 in 4 "
+            "micro-batches. Costs are of runs of `single` and `ddp`; the blocks of a stage take "
+            "shares of a pass as measured in one process. Error of "
             f"{len(errors)} steps: median {np.median(values):.1%}, 90th percentile "
-            f"{np.quantile(values, 0.9):.1%}, largest {values.max():.1%}.",
+            f"{np.quantile(values, 0.9):.1%}, largest {values.max():.1%}; repeats differ from "
+            f"their mean by {np.median(apart):.1%} in the median, {max(apart):.1%} at most.",
             "",
-            "| Variant | measured | simulated | error | idle, simulated |",
-            "| --- | --- | --- | --- | --- |",
+            "| Schedule | Workers | n | measured | simulated | error | idle, simulated |",
+            "| --- | --- | --- | --- | --- | --- | --- |",
             *lines,
+            "",
         ]
     )
-    (Path(__file__).parent / "results" / "simulation.md").write_text(text + "\n", "utf-8")
+
+
+def name(plan: Plan) -> str:
+    strategy = plan["spec"]["strategy"]
+    return f"{strategy['schedule']}, {strategy['stages']} stages"
+
+
+def main() -> None:
+    if sys.argv[1:]:
+        text = compare(results_figures(Results.open(Path(sys.argv[1]))))
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            text = compare(results_figures(measure(Path(folder))))
+    (Path(__file__).parent / "results" / "simulation.md").write_text(text, "utf-8")
     print(text)
 
 

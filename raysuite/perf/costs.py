@@ -195,11 +195,6 @@ def ddlbench_pipedream(sequential_s: float, stages: int) -> float:
     return sequential_s / stages
 
 
-def amdahl(share_serial: float, workers: int) -> float:
-    """Speed-up where a share of the work is serial (Amdahl 1967, AFIPS 30:483)."""
-    return 1 / (share_serial + (1 - share_serial) / workers)
-
-
 def expected_run_seconds(
     work_s: float, every_s: float, write_s: float, mtbf_s: float, restart_s: float
 ) -> float:

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from raysuite.cli import app
-from raysuite.perf.calibration import Calibration
+from raysuite.perf.calibration import Calibration, Errors, Simulated
 from raysuite.plan import make_plans
 from raysuite.records import Results
 from raysuite.report.build import collect, contents
@@ -86,6 +86,25 @@ def test_recommend_writes_a_spec_of_the_fastest(folder: Path) -> None:
     assert ranked[0]["epoch_s"][0] == pytest.approx(known, rel=1e-3)
     tied = sum(each["tied"] for each in ranked)
     assert len(make_plans(read_document(probe), gpus=0)) == 5 * tied
+
+
+def test_recommend_ranks_pipelines_where_the_calibration_has_them(folder: Path) -> None:
+    asked = (
+        *("recommend", str(folder / "spec.yaml"), "--batches", "64", "--accumulate", "1,4"),
+        *("--out", str(folder / "best.yaml"), "--json"),
+    )
+    without = json.loads(run(*asked, "--calibration", str(folder / "c.yaml")))
+    errors = Errors(median=0.1, p90=0.1, largest=0.1)
+    some = Simulated(runs=4, factor=1.1, sigma=0.05, errors=errors)
+    found = Calibration.read(folder / "c.yaml").model_copy(update={"pipelines": some})
+    found.write(folder / "piped.yaml")
+    ranked = json.loads(run(*asked, "--calibration", str(folder / "piped.yaml")))
+    added = [each for each in ranked if each["label"].startswith("pipeline")]
+    assert len(ranked) == len(without) + 2
+    assert sum("gpipe" in each["label"] for each in added) == 1  # the other is 1f1b, by default
+    assert all("2 workers" in each["label"] for each in added)
+    assert all(low < value < high for value, low, high in (each["epoch_s"] for each in added))
+    assert all(each["memory_bytes"] is None for each in added)
 
 
 def test_explain_splits_the_time_by_the_calibration(folder: Path) -> None:

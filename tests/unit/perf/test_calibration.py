@@ -10,7 +10,6 @@ import pytest
 from raysuite.errors import UserError
 from raysuite.perf.calibration import Calibration, calibrate, fit_link
 from raysuite.perf.costs import (
-    amdahl,
     best_checkpoint_interval,
     ddlbench_data_parallel,
     ddlbench_gpipe,
@@ -103,7 +102,6 @@ def test_published_formulas() -> None:
     assert ddlbench_data_parallel(1.0, 4, 8e6, 64e6, 1e-3, 1e9) == pytest.approx(0.25 + 0.018)
     assert ddlbench_data_parallel(1.0, 1, 8e6, 64e6, 1e-3, 1e9) == 1.0
     assert ddlbench_gpipe(1.0, 4, [1e6], [1e6], 0.0, 1e9) == pytest.approx(5 / 8 + 0.002)
-    assert amdahl(0.1, 10) == pytest.approx(1 / 0.19)
 
 
 def test_failures_cost_most_where_checkpoints_are_rare() -> None:
