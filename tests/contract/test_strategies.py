@@ -5,12 +5,16 @@ One launch a framework and world size.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from raysuite.records import Results, RunFinished
 from tests.contract.launches import found_by
 from tests.contract.strategy_worker import EXACT, FP32, LOSSY, RECIPES
+from tests.ranks import DEEPSPEED, ranks
+from tests.require import require
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -176,3 +180,22 @@ def test_lossy_options_leave_ranks_equal(variant: str, size: int) -> None:
 
 def test_adasum_says_what_it_needs() -> None:
     assert "Adasum needs a Horovod that is built with MPI" in launched("horovod", 1)["adasum"]
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(600)
+def test_runs_of_zero_3_in_the_same_processes_leave_no_memory(tmp_path: Path) -> None:
+    require("deepspeed")
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(
+        "name: again\nmodel: resnet20\ndata: digits\n"
+        "strategy: {name: deepspeed, zero_stage: 3}\nrepeats: 6\n"
+        "training: {epochs: 1, global_batch: 240}\nresources: {workers: 2, device: cpu}\n"
+    )
+    ranks(2, "raysuite.train", spec, "--results", tmp_path / "results", loaded=DEEPSPEED)
+    results = Results(tmp_path / "results")
+    ends = [results.end_of(plan["run_id"]) for plan in results.plans()]
+    held = [end.start_process_bytes for end in ends if isinstance(end, RunFinished)]
+    assert len(held) == 6
+    for first, fifth in zip(held[1], held[5], strict=True):  # what is held after each
+        assert fifth <= 1.05 * first, held

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
+import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from raysuite.errors import UserError
-from raysuite.parallel import comm, horovod
+from raysuite.parallel import comm, horovod, make_strategy
+from raysuite.parallel.base import World
 from raysuite.parallel.horovod import join_from_torchrun, rank_variables
 from raysuite.spec.strategies import HorovodOptions
 from tests.require import require
@@ -104,3 +107,38 @@ def test_starts_that_crash_horovod_are_refused(monkeypatch: pytest.MonkeyPatch) 
     for refused in ((plain, both), (both, plain)):
         with pytest.raises(UserError, match="cannot be started again"):
             starts(*refused)
+
+
+@pytest.mark.parametrize("profiled", [False, True])
+def test_the_timeline_runs_where_a_profile_is_asked_for(
+    profiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str | None] = []
+    hvd = SimpleNamespace(
+        is_initialized=lambda: False,
+        init=lambda: seen.append(os.environ.get("HOROVOD_TIMELINE")),
+        shutdown=lambda: None,
+    )
+    monkeypatch.setattr(horovod, "_horovod", lambda: hvd)
+    monkeypatch.setattr(horovod, "join_from_torchrun", lambda rank, size: None)
+    monkeypatch.delenv("HOROVOD_TIMELINE", raising=False)
+    strategy = make_strategy(HorovodOptions(), profiled)
+    strategy.start(World(0, 1, 0, torch.device("cpu")))
+    strategy.stop()
+    assert seen == ["DYNAMIC" if profiled else None]
+    assert "HOROVOD_TIMELINE" not in os.environ
+
+
+def test_a_reduction_gathers_from_no_rank() -> None:
+    """A gathering takes the memory of all ranks' values on each."""
+    sizes: list[int] = []
+
+    def allreduce(part: torch.Tensor, op: str) -> torch.Tensor:
+        sizes.append(part.numel())
+        return part
+
+    hvd = SimpleNamespace(size=lambda: 4, allreduce=allreduce, Sum="s", Max="x", Min="n")
+    value = torch.arange(10.0)
+    with patch.object(horovod, "_CHUNK", 4):
+        assert torch.equal(horovod.HorovodComm(hvd).all_reduce(value, "max"), value)
+    assert sizes == [4, 4, 2]

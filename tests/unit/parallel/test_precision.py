@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from raysuite.parallel.comm import NoComm, Reduction
 from raysuite.parallel.precision import Autocast, LossScale
@@ -165,3 +168,30 @@ def test_16_bits_round_inside_and_come_out_in_fp32(precision: str) -> None:
     assert logits.dtype == torch.float32
     assert not torch.equal(logits, model(images))
     torch.testing.assert_close(logits, model(images), atol=0.02, rtol=0.02)
+
+
+class Counted(TorchDispatchMode):
+    """Counts the operations of torch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.operations += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_whole_gradients_are_unscaled_in_one_pass() -> None:
+    counts = []
+    for layers in (2, 20):
+        model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(layers)))
+        scale = LossScale(model, NoComm(), True, True)
+        scale.carry(1)
+        for each in model.parameters():
+            assert not each._backward_hooks
+            each.grad = torch.ones_like(each)
+        with Counted() as counted:
+            scale.decide()
+        counts.append(counted.operations)
+    assert counts[0] == counts[1]

@@ -15,6 +15,7 @@ from raysuite.records.statistics import (
     Stat,
     accuracy,
     are_blocks,
+    caveat_level,
     compared,
     difference_of_shares,
     fieller,
@@ -232,3 +233,12 @@ def test_a_slow_first_epoch_is_reported():
     # runs that differ in their number of epochs
     both = np.array([[50.0, 100.0, 104.0, 98.0], [52.0, 99.0, 101.0, np.nan]])
     assert slow_start(both, 0.95)[0]
+
+
+def test_caveats_of_noise_are_as_rare_as_stated():
+    """Of twelve variants alike; the whole table: benchmarks/simulated_statistics.py."""
+    chance, level = np.random.default_rng(4), caveat_level(12)
+    values = np.exp(0.02 * chance.normal(size=(2000, 12, 5)))
+    speeds = np.exp(0.02 * chance.normal(size=(2000, 12, 5, 6)))
+    for found in (outlying(values, level).any((-1, -2)), slow_start(speeds, level)[0].any(-1)):
+        assert 0.01 < found.mean() < 0.04  # 2.5 % each

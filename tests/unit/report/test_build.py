@@ -14,7 +14,7 @@ from rich.console import Console
 from raysuite.records import Results, RunFailed
 from raysuite.report import build, collect
 from raysuite.report.page import script_json
-from raysuite.report.tables import terminal_table
+from raysuite.report.tables import columns, terminal_table
 from tests.fake_results import TWELVE_ROWS, write_results
 
 EVIL = "</script><img src=x onerror=alert(1)> | \"quoted\" & 'more'"
@@ -157,3 +157,13 @@ def test_a_single_run_keeps_its_n_on_a_narrow_terminal(tmp_path):
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(terminal_table(rows, 80))
     assert "(n = 1)" in console.export_text()
+
+
+def test_every_figure_of_repeats_has_its_interval(tmp_path):
+    rows = collect(write_results(tmp_path, repeats=3)).rows
+    figures = [column for column in columns(rows) if column.number]
+    assert len(figures) == 8
+    for column in figures:
+        of_baselines = "baseline" if column.title == "Speed-up" else "1"
+        bare = {cell for row in rows if "[" not in (cell := column.write(row))}
+        assert bare <= {of_baselines}, column.title

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import vl_convert
@@ -16,7 +17,7 @@ from raysuite.report import build, collect
 from raysuite.report.sweep.importance import LEAST, importances
 from raysuite.report.sweep.plots import BEST, importance_plot
 from raysuite.report.sweep.study import study
-from raysuite.report.sweep.summary import accuracy_interval, side_by_side
+from raysuite.report.sweep.summary import _alike, accuracy_interval, side_by_side
 from raysuite.spec import parse_document
 from tests.fake_results import write_results
 from tests.fake_sweeps import SPACE, write_sweep
@@ -77,6 +78,24 @@ def test_an_interval_of_an_accuracy_is_wilsons(asha):
     hits = round(best.goals["accuracy"] * images)
     wilson = binomtest(hits, images).proportion_ci(method="wilson")
     assert accuracy_interval(best) == pytest.approx((wilson.low, wilson.high), abs=2e-3)
+
+
+@pytest.mark.parametrize(("accuracy", "named"), [(0.915, True), (0.85, False)])
+def test_what_is_not_shown_to_be_worse_is_a_comparison_of_two(accuracy, named):
+    """0.915 lies below Wilson's interval of 0.95 of 360 images, from 0.922, and yet may be as good:
+    it has an interval as well."""
+    best, other = (
+        SimpleNamespace(number=n, goals={"accuracy": a}, figures=SimpleNamespace(val_samples=360))
+        for n, a in enumerate((0.95, accuracy))
+    )
+    assert accuracy_interval(best)[0] > accuracy
+    told = list(_alike(SimpleNamespace(goal="accuracy", ranked=[best, other]), best))
+    assert ["trial 1" in each for each in told] == [True] * named
+
+
+def test_throughputs_of_a_front_are_of_one_run_each(asha, front):
+    assert "n = 1" in said(front, "caveat")
+    assert "n = 1" not in said(asha, "caveat")
 
 
 def test_tables_and_raw_values(asha):

@@ -118,6 +118,13 @@ class TestAverage:
         assert torch.equal(average.model.get_buffer("index"), index)
         assert average.model.get_buffer("num_batches_tracked").item() == 5
 
+    def test_nothing_of_it_is_read_on_the_host(self) -> None:
+        """Meta tensors have no values to read."""
+        model = torch.nn.BatchNorm1d(2, device="meta")
+        average = WeightAverage(model, DECAY)
+        for _ in range(2):
+            average.update(model)
+
     def test_a_checkpoint_of_torchs_averaged_model_is_read(self, tmp_path: Path) -> None:
         theirs = AveragedModel(
             torch.nn.BatchNorm1d(2), multi_avg_fn=get_ema_multi_avg_fn(DECAY), use_buffers=True

@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import math
 import weakref
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,11 +16,15 @@ import pytest
 import torch
 
 from raysuite import models
-from raysuite.data import make_loader, permutation, prepare, rank_slices
+from raysuite.data import Slice, make_loader, permutation, prepare, rank_slices
+from raysuite.data.base import Batch
 from raysuite.data.formats import open_source
 from raysuite.data.order import balanced
+from raysuite.measure import environment
 from raysuite.optim.schedule import factor
 from raysuite.parallel import precision
+from raysuite.parallel.base import World
+from raysuite.parallel.comm import NoComm
 from raysuite.plan import RunPlan
 from raysuite.records import (
     EpochFinished,
@@ -31,8 +37,12 @@ from raysuite.records import (
     RunStopped,
 )
 from raysuite.train import gate
+from raysuite.train import loop as loop_module
 from raysuite.train import run as run_module
 from raysuite.train.loop import TrainingLoop, checkpoint_run_id
+from raysuite.train.run import execute
+from raysuite.train.stopping import Watch
+from raysuite.train.validation import validate
 from tests.unit.train.conftest import keep, plan_of, run
 
 
@@ -398,3 +408,63 @@ def test_steps_that_fp16_skips_are_on_record(monkeypatch: pytest.MonkeyPatch) ->
     first, second = epochs_of(run(plan_of(training_precision="fp16")))
     assert 0 < first.skipped_steps < 6
     assert second.skipped_steps < 6
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_rank_0_alone_asks_git(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    class Enough(Exception):  # noqa: N818
+        pass
+
+    def check(*_: object) -> GateVerdict:
+        raise Enough
+
+    monkeypatch.setattr(environment, "_commit", lambda folder: asked.append("user's"))
+    monkeypatch.setattr(environment, "_own_commit", lambda: asked.append("raysuite's"))
+    monkeypatch.setattr(gate, "check", check)
+    with pytest.raises(Enough):
+        list(execute(plan_of(), World(rank, 2, rank, torch.device("cpu"))))
+    assert asked == ([] if rank else ["user's", "raysuite's"])
+
+
+def test_the_order_of_an_epoch_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    epochs: list[int] = []
+
+    def counted(samples: int, seed: int, epoch: int) -> Any:
+        epochs.append(epoch)
+        return permutation(samples, seed, epoch)
+
+    monkeypatch.setattr(loop_module, "permutation", counted)
+    run(plan_of())
+    assert epochs == [0, 1]
+
+
+def test_validation_reads_the_device_at_its_end_alone() -> None:
+    """Meta tensors have no values to read."""
+    plan = plan_of()
+    meta = torch.device("meta")
+    images = torch.empty(plan.micro_batch, 1, 8, 8, device=meta)
+    labels = torch.empty(plan.micro_batch, dtype=torch.long, device=meta)
+    seen: list[int] = []
+
+    def batches(slices: list[Slice]) -> Iterator[Batch]:
+        for each in slices:
+            yield Batch(images[: len(each.ids)], labels[: len(each.ids)], each.real, each.of_global)
+            seen.append(each.real)
+
+    world, comm = World(0, 1, 0, meta), NoComm()
+    engine = SimpleNamespace(
+        average_buffers=lambda: None,
+        model=torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10, device=meta)),
+        replicas=1,
+        replica=0,
+        counts=True,
+        comm=comm,
+    )
+    engine.forward = engine.model
+    loader = SimpleNamespace(batches=batches)
+    watch = Watch(lambda: None, world, comm)
+    with pytest.raises(NotImplementedError):
+        validate(plan, world, engine, loader, None, None, watch)  # type: ignore[arg-type]
+    assert sum(seen) == plan.dataset.val_samples
