@@ -8,7 +8,7 @@ PYTHON ?= $(shell $(FIND_PYTHON))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup lock demo sweep study docs check test test-thorough test-fast bench ui image report clean have-python
-.PHONY: test-units test-contracts test-integration test-lab
+.PHONY: test-units test-contracts test-integration test-lab test-extras
 .PHONY: lab-up lab-down lab-status lab-shell cluster-up cluster-status cluster-down submit
 
 help: ## List the targets
@@ -75,6 +75,13 @@ test-integration: setup
 
 test-lab: setup
 	$(ONE_BY_ONE) tests/lab -m 'not thorough'
+
+ASKED = fabric,accelerate,tensorflow,jax
+ON_REQUEST = rebuilt or fabric-2 or accelerate-2 or tensorflow-2 or keras-2 or jax-2
+test-extras: ## The frameworks of `make setup EXTRAS=...`, which it installs: 2 workers each
+	@$(MAKE) --no-print-directory setup EXTRAS=$(ASKED)
+	RAYSUITE_REQUIRE="$$RAYSUITE_REQUIRE,$(ASKED)" $(IN_STREAMS) -m 'not thorough' \
+	  tests/contract/test_rebuilt.py tests/contract/test_strategies.py -k '$(ON_REQUEST)'
 
 test-thorough: setup ## The tests that CI has no time for
 	$(ONE_BY_ONE) tests -m thorough
