@@ -53,6 +53,17 @@ matrix:
   loader: [native, dali]
 """
 
+FOUR_KINDS = (
+    TWELVE_ROWS.replace("strategy:", "strategy, training.compile:")
+    .replace(
+        "[ddp, horovod, deepspeed]",
+        "[[ddp, 'off'], [ddp, default], [fabric, 'off'], [horovod, 'off']]",
+    )
+    .replace("[native, dali]", "[native]")
+    .replace("[1, 2]", "[2]")
+)
+"""DDP bare, compiled and wrapped, and Horovod."""
+
 ENVIRONMENT = {
     "hostname": "made-up-host",
     "platform": "Linux",

@@ -13,7 +13,7 @@ from raysuite.records import Journal, RunFailed, SamplesSkipped, make_rows, resu
 from raysuite.records.names import series_key
 from raysuite.records.statistics import accuracy
 from raysuite.spec import parse_document
-from tests.fake_results import PACE, TWELVE_ROWS, write_results
+from tests.fake_results import FOUR_KINDS, PACE, TWELVE_ROWS, write_results
 
 WITH_SINGLE = (
     TWELVE_ROWS.replace("matrix:", "strategy: ddp\nmatrix:")
@@ -37,11 +37,7 @@ def test_repeats_of_a_variant_are_one_row(tmp_path):
 
 
 def test_wrappers_and_compilers_are_held_against_what_they_add_to(tmp_path):
-    kinds = "[[ddp, 'off'], [ddp, default], [fabric, 'off'], [horovod, 'off']]"
-    spec = TWELVE_ROWS.replace("[ddp, horovod, deepspeed]", "REPLACED")
-    spec = spec.replace("strategy: REPLACED", f"strategy, training.compile: {kinds}")
-    spec = spec.replace("[native, dali]", "[native]").replace("[1, 2]", "[2]")
-    bare, compiled, wrapped, other = rows_of(tmp_path, spec=spec, repeats=3)
+    bare, compiled, wrapped, other = rows_of(tmp_path, spec=FOUR_KINDS, repeats=3)
     assert (bare.beside, other.beside) == (None, None)
     assert (compiled.beside, wrapped.beside) == (bare.name, bare.name)
     assert wrapped.relative.value == pytest.approx(wrapped.throughput.mean / bare.throughput.mean)

@@ -21,7 +21,7 @@ from raysuite.records.power import PowerUse
 from raysuite.report.build import collect, contents
 from raysuite.report.data import csv_text, row_data, run_data
 from raysuite.report.tables import costs_sheet
-from tests.fake_results import TWELVE_ROWS, write_results
+from tests.fake_results import FOUR_KINDS, TWELVE_ROWS, write_results
 
 DDP = TWELVE_ROWS.replace("[ddp, horovod, deepspeed]", "[ddp]").replace(
     "[native, dali]", "[native]"
@@ -134,3 +134,20 @@ def test_in_every_form_of_the_report(tmp_path: Path) -> None:
     assert r"\caption{Costs}" in written["tables/costs.tex"]
     assert '<section id="costs"' in written["report.html"]
     assert written["tables/costs.csv"].startswith("Variant,90 epochs,Top-5,FLOP/s,MFU,")
+
+
+def test_wrappers_and_compilers_stand_beside_what_they_add_to(tmp_path: Path) -> None:
+    report = collect(write_results(tmp_path, FOUR_KINDS, repeats=3))
+    (sheet,) = [each for each in report.sheets if each.name == "overheads"]
+    bare, compiled, wrapped, _ = report.rows
+    assert [values[:2] for values in sheet.values] == [
+        (compiled.name, bare.name),
+        (wrapped.name, bare.name),
+    ]
+    assert sheet.values[0][2:] == (compiled.relative.value, 20.0, compiled.break_even.value)
+    assert sheet.values[1][2:] == (wrapped.relative.value, None, None)
+    data = row_data(compiled)
+    assert data["beside"] == bare.name
+    assert data["break_even_steps"]["low"] == compiled.break_even.low
+    alone = collect(write_results(tmp_path / "alone", DDP))
+    assert "overheads" not in [each.name for each in alone.sheets]
