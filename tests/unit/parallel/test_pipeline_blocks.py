@@ -12,6 +12,7 @@ from torch import nn
 
 from raysuite import models
 from raysuite.errors import UserError
+from raysuite.models.costs import layer_costs
 from raysuite.parallel.pipeline.blocks import blocks_of, prune
 from raysuite.parallel.pipeline.partition import (
     BlockCosts,
@@ -151,3 +152,28 @@ def test_memory_is_balanced_by_what_each_stage_holds() -> None:
         for name in ("gpipe", "1f1b")
     }
     assert sizes == {"gpipe": [4, 4, 4], "1f1b": [2, 3, 7]}
+
+
+@pytest.mark.parametrize(("name", "replicas"), [("vgg16", [15, 1]), ("resnet50", [16])])
+def test_pipedreams_plan_for_16_workers_is_the_published_one(
+    name: str, replicas: list[int]
+) -> None:
+    """15-1 for VGG-16 and data parallelism for ResNet-50 (Narayanan et al. 2019, table 1), here by
+    counted multiply-adds, with 3e12 of them a second, batches of 64 and 12 GB/s."""
+    facts = DatasetFacts(train_samples=1, val_samples=1, classes=1000, channels=3, image_size=224)
+    with torch.device("meta"):
+        model = models.build(ModelOptions(name=name), facts)
+    counted = {each.name: each for each in layer_costs(model, facts)}
+    names = {id(module): name for name, module in model.named_modules()}
+    costs = []
+    for block in blocks_of(model):
+        inside = dict.fromkeys(names[id(each)] for each in block.modules)
+        own = [counted[each] for each in inside if each in counted]
+        seconds = 64 * sum(each.forward_flops for each in own) / 3e12
+        weights = sum(4 * each.numel() for each in block.parameters)
+        output = 64 * own[-1].output_bytes
+        costs.append(BlockCosts(weights, seconds, 2 * seconds, 0, output))
+    _, sizes, found = pipedream_plan(costs, 16, 12e9)
+    assert found == replicas
+    if name == "vgg16":  # the fully connected layers are with the one worker
+        assert sum(each.parameter_bytes for each in costs[-sizes[-1] :]) > 4 * 120e6
