@@ -140,7 +140,7 @@ QUESTIONS = {
         "partition": "partition",
         "account": "account that pays",
         "time": "time limit (HH:MM:SS or D-HH:MM:SS)",
-        "nodes": "nodes, unless --nodes says otherwise",
+        "nodes": "nodes, unless --nodes gives others",
         "cpus_per_node": "CPUs of a node",
         "gpus_per_node": "GPUs of a node",
         "memory_per_node": "memory of a node (480G; 0 for all)",
@@ -412,7 +412,7 @@ def up(
         str, typer.Option(help="A site's name, or the path of its YAML file.")
     ] = "local",
     nodes: Annotated[
-        str | None, typer.Option(help="Nodes, as 4 or 2-4; default: what the site says.")
+        str | None, typer.Option(help="Nodes, as 4 or 2-4; default: the site's.")
     ] = None,
     name: Annotated[
         str | None, typer.Option(help="The cluster's name; default: the site's.")
@@ -591,7 +591,7 @@ def _how_to_go_on(cluster: Cluster, is_up: bool) -> str:
     if not (Path(cluster.working_folder) / spec).exists():
         spec = "SPEC.yaml"
     if not is_up:
-        return f"{name} is starting; `raysuite cluster status {name}` tells how far it is"
+        return f"{name} is starting; `raysuite cluster status {name}` shows its progress"
     return "\n".join(
         (
             f"{name} is up. Continue with:",

@@ -276,7 +276,7 @@ def print_what_changed(results: Results, document: Document) -> None:
         listed = ", ".join(f"{key} from {then.get(key)!r} to {now.get(key)!r}" for key in changed)
         print_text(
             f"{document.file} was changed since {results.folder} began, and its runs are resumed "
-            f"as they were planned: {listed}; leave --resume out to run what it says now",
+            f"as they were planned: {listed}; leave --resume out to run it as it is now",
             error=True,
         )
 

@@ -23,7 +23,7 @@ def explain(
     ],
     calibration: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="What `raysuite calibrate` wrote; it tells terms apart."),
+        typer.Option(metavar="FILE", help="A calibration; it separates more terms."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
 ) -> None:

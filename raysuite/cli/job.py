@@ -50,7 +50,7 @@ def job_server(cluster: str | None, via: str | None) -> Iterator[JobServer]:
         if head is None:
             raise UserError(
                 f"cluster {folder.name!r} is not up: its head has not answered yet; "
-                f"`raysuite cluster status {folder.name}` tells more"
+                f"`raysuite cluster status {folder.name}` shows more"
             )
         yield JobServer(head.dashboard, folder.token_file)
 

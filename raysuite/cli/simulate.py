@@ -153,7 +153,7 @@ def _print(lines: Sequence[dict[str, Any]]) -> None:
         cells.append(tuple(cell))
     sheet = Sheet("simulated", "Simulated, not measured", tuple(header), tuple(cells))
     stdout().print(terminal_sheet(sheet))
-    print_text("simulated, not measured: docs/how-to/predictions.md tells how far to trust it")
+    print_text("simulated, not measured: docs/how-to/predictions.md gives its errors")
 
 
 def _plans(

@@ -202,7 +202,7 @@ def _table(names: Sequence[str], verdicts: Sequence[GateVerdict]) -> Table:
 def _summary(names: Sequence[str], verdicts: Sequence[GateVerdict]) -> str:
     wrong = [name for name, each in zip(names, verdicts, strict=True) if not each.passed]
     if wrong:
-        return f"No speed would be told of: {', '.join(wrong)}."
+        return f"Throughput would not be reported of: {', '.join(wrong)}."
     return "Errors are relative, against one process on the same global batch."
 
 

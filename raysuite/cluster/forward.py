@@ -129,7 +129,7 @@ def connected(login: str) -> Iterator[Connection]:
 def last_line(said: bytes) -> str:
     """The last line that a program printed."""
     lines = said.decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "it printed nothing"
 
 
 def _before_it_runs() -> None:

@@ -163,7 +163,7 @@ class JobServer:
         except (OSError, RuntimeError) as error:
             raise UserError(
                 f"the job server at {self._url} does not answer as it should: {error}; "
-                "`raysuite cluster status` tells whether the cluster is up"
+                "`raysuite cluster status` shows whether the cluster is up"
             ) from error
 
 

@@ -143,7 +143,7 @@ def lacking(plan: RunPlan) -> list[Mistake]:
     for key, name in (("strategy", spec.strategy.part), ("loader", spec.loader.part)):
         if not installed(name):
             how = part(name).install
-            found[key] = f"{name} is not installed; `{how}` installs it, or says what it lacks"
+            found[key] = f"{name} is not installed; `{how}` installs it, or shows what is missing"
     if plan.device == "gpu" and driver_version():  # else the GPUs are on other hosts
         found["resources.device"] = cuda_mistake_here()
     return [Mistake(message, key=key) for key, message in found.items() if message]

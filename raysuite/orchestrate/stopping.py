@@ -20,8 +20,7 @@ from typing import Any, Self, get_args
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.errors import UserError
 from raysuite.records import Results, StopReason
-from raysuite.train.signals import Signals
-from raysuite.train.stopping import Prune, Stop
+from raysuite.train.stopping import Prune, Signals, Stop
 
 FILE = "stop.json"
 PRUNE_FILE = "prune.json"

@@ -148,7 +148,7 @@ def _last_words(log: Path) -> str:
     """The last line of a crashed process, before torchrun's own report of it."""
     lines = log.read_text("utf-8", errors="replace").splitlines()
     telling = [line.strip() for line in lines if "Error" in line or "Signal" in line]
-    return (telling or lines or ["nothing was said"])[-1][:300]
+    return (telling or lines or ["no output"])[-1][:300]
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -189,5 +189,5 @@ def time_collectives(
             ) from error
         if done.returncode:
             lines = [line for line in done.stderr.splitlines() if "Error" in line]
-            raise RunError(f"the processes failed: {(lines or ['nothing was said'])[-1][:300]}")
+            raise RunError(f"the processes failed: {(lines or ['no output'])[-1][:300]}")
         return [json.loads(line) for line in file.read_text("utf-8").splitlines()]

@@ -140,7 +140,7 @@ def _of_a_sweep(document: Document) -> list[Mistake]:
     file, line = document.place(("search",))
     message = (
         "this spec is of a sweep, whose trials are decided on the way: use `raysuite sweep SPEC`; "
-        "its --dry-run tells what would be tried"
+        "its --dry-run shows what would be tried"
     )
     return [Mistake(message, key="search", file=file, line=line)]
 

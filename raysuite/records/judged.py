@@ -39,7 +39,7 @@ class RunJudged(RecordBase):
     def words(self) -> str:
         """What became of it, in one line."""
         took = f"takes the weights of trial {self.source_trial}"
-        what = "goes on" if self.source is None else took
+        what = "continues" if self.source is None else took
         return f"{self.place} of {self.population} after epoch {self.epoch + 1}: {what}"
 
 

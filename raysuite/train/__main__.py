@@ -41,8 +41,7 @@ from raysuite.train.batches import search_batch
 from raysuite.train.checkpoint import keep_checkpoint, latest_checkpoint, remove_checkpoint
 from raysuite.train.loop import TrainingLoop
 from raysuite.train.run import TRACE, execute
-from raysuite.train.signals import Signals
-from raysuite.train.stopping import AskedToStop
+from raysuite.train.stopping import AskedToStop, Signals
 from raysuite.train.world import is_peer_loss, world_from_environment
 
 # A run's batch without Ray: what was tried lies in the results folder.
@@ -89,7 +88,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--results", type=Path, help="folder for the journals (default: results/NAME)"
     )
     parser.add_argument(
-        "--resume", action="store_true", help="leave out what has ended, and go on with the rest"
+        "--resume", action="store_true", help="leave out what has ended, and resume the rest"
     )
     given = parser.parse_intermixed_args(arguments)
     try:

@@ -358,10 +358,10 @@ def examine(
         remarks.append(f"in {settings.precision} the updates differ by {worst:.1e}")
     if strategy.lossy and (judged or settings.precision != "fp32"):
         lossy.append(compare(strategy, world, settings))
-        rule += "; with lossy options: ranks bit-equal, distance reported and not judged"
+        rule += "; with lossy options: ranks bit-equal, distance reported, without a bound"
         remarks.append(f"with lossy options the weights differ by {lossy[0].weights:.1e}")
     if not judged:
-        rule = "ranks bit-equal; lossy throughout, so the distance is reported and not judged"
+        rule = "ranks bit-equal; lossy throughout, so the distance is reported, without a bound"
         lossy += [*plain, batch_norm]
     rebuilt = []
     if options.own_network:

@@ -216,5 +216,5 @@ def test_a_tunnel_that_ends_is_told(site: OwnSshd, servers: list[str], here: Pat
         site.hang_up()
         said = terminal.until("`ssh site` has ended: ")
         assert terminal.wait() == 1
-        assert "it said nothing" not in said
+        assert "it printed nothing" not in said
         assert not list(here.glob("forwarded/*"))

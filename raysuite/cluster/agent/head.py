@@ -278,7 +278,7 @@ class HeadNode:
         else:
             raise NodeFailedError(
                 f"Ray's head did not start, in {_TRIES} attempts; "
-                f"{node.folder.log_of(node.place.host)} says why"
+                f"{node.folder.log_of(node.place.host)} has the reason"
             )
         self._count()
         if not node.signals.ended:

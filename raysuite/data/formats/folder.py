@@ -220,7 +220,7 @@ def _labels_file(root: Path, top: str) -> Path:
         if path.is_file():
             return path
     raise DataError(
-        f"{root / top / 'val'}: the images lie in one folder, and nothing tells their classes; put "
+        f"{root / top / 'val'}: the images lie in one folder, and no file has their classes; put "
         f"{LABEL_FILES[2]} (with meta.mat beside it, both from ILSVRC2012_devkit_t12.tar.gz), "
         f"{LABEL_FILES[1]} or {LABEL_FILES[0]} into {root}, or move the images into val/CLASS"
     )

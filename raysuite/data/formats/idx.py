@@ -142,7 +142,7 @@ def unpack(path: Path, dimensions: int, target: Path) -> None:
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be unpacked ({error}); copy it again") from error
     if left:
-        raise DataError(f"{path}: it does not unpack to what its header tells; copy it again")
+        raise DataError(f"{path}: its unpacked size is not that of its header; copy it again")
 
 
 def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:

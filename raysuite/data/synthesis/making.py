@@ -420,7 +420,7 @@ def make(
     except OSError as error:
         raise DataError(
             f"{folder} cannot be written: {error}; make room or give another --out; what is done "
-            "is kept, and the same command goes on with it"
+            "is kept, and the same command resumes it"
         ) from error
 
 

@@ -138,7 +138,7 @@ class JournaledScheduler(FIFOScheduler):
     def _prune(self, run_id: str, epoch: EpochFinished, value: float) -> None:
         if self._results.end_of(run_id) is None:
             goal = "images/s" if self._search.wanted[0] == "throughput" else "validation accuracy"
-            message = f"judged by its {goal} after epoch {epoch.epoch + 1}"
+            message = f"compared by its {goal} after epoch {epoch.epoch + 1}"
             finite = value if math.isfinite(value) else None
             prune = Prune(self._search.scheduler.name, finite, message)
             stopping.prune(self._results, run_id, prune)

@@ -88,7 +88,7 @@ def test_a_failure(asked: list[Request]) -> None:
     assert result.exit_code == 1
     assert "FAILED" in result.stdout
     assert "it hangs" in result.stdout
-    assert "No speed would be told of: horovod." in result.stdout
+    assert "Throughput would not be reported of: horovod." in result.stdout
 
 
 def test_json_has_no_infinities(asked: list[Request]) -> None:
@@ -150,4 +150,4 @@ def test_the_last_words_of_a_crash(tmp_path: Any) -> None:
     log.write_text("noise\nKeyError: 'x'\nmore noise\n")
     assert launcher._last_words(log) == "KeyError: 'x'"
     log.write_text("")
-    assert launcher._last_words(log) == "nothing was said"
+    assert launcher._last_words(log) == "no output"

@@ -12,8 +12,7 @@ import pytest
 from raysuite.records import EpochFinished, Results, RunFinished, RunStarted, RunStopped
 from raysuite.train import stopping
 from raysuite.train.__main__ import main
-from raysuite.train.signals import Signals
-from raysuite.train.stopping import Stop
+from raysuite.train.stopping import Signals, Stop
 from tests.torchrun import ROOT, torchrun
 
 SPEC = """
