@@ -143,7 +143,7 @@ def joules_terms(plan: Plan, seconds: float, workers_per_node: int) -> dict[str,
 
 def replicas(plan: Plan) -> int:
     """Copies of the network among a plan's workers."""
-    return int(plan["workers"]) // int(plan["spec"]["strategy"].get("stages", 1))
+    return int(plan["global_batch"]) // (int(plan["micro_batch"]) * int(plan["accumulate"]))
 
 
 def by_kind(seconds: Mapping[str, float]) -> dict[str, float]:
