@@ -24,11 +24,15 @@ _log = logging.getLogger(__name__)
 def sampling(file: Path | None, period_s: float = PERIOD_S) -> Iterator[None]:
     """Append samples of this host to `file` in the context, and one at its end; None: do nothing.
 
+    The file exists from the beginning: the number of hosts decides how MLflow names their samples.
     An error in sampling or writing ends the sampling, not the run.
     """
     if file is None:
         yield
         return
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
     ending = threading.Event()
     thread = threading.Thread(
         target=_sample, args=(file, period_s, ending), name="system", daemon=True
@@ -47,7 +51,6 @@ def _sample(file: Path, period_s: float, ending: threading.Event) -> None:
             last = False
             while not last:
                 last = ending.wait(period_s)
-                file.parent.mkdir(parents=True, exist_ok=True)
                 with file.open("a", encoding="utf-8") as stream:
                     stream.write(host.sample().model_dump_json() + "\n")
     except Exception as error:  # whatever a driver or a disk throws: the run continues without it

@@ -22,6 +22,7 @@ import random
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -231,6 +232,7 @@ def main() -> int:
                   "than the last copy of a database that was lost")  # fmt: skip
         except AssertionError as error:
             print(f"FAILED: {error}", flush=True)
+            traceback.print_exc(file=sys.stdout)
             return 1
         finally:
             cluster.down()

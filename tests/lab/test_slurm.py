@@ -201,6 +201,7 @@ def test_what_is_cancelled_leaves_a_checkpoint_and_nothing_else(lab: LabPlace) -
     assert code("whole") == "0", lab.out("bash", "-c", "cat *.out")
     whole = weights("whole")
     for name, words in (("step", ("--signal=TERM", "{job}.0")), ("job", ("{job}",))):
+        lab.run("touch", "dawdle")  # a second a step behind the first epoch, to be found there
         job = begin(name, "stopped.yaml", "--results", name)
         lab.wait(lambda n=name: any(home.glob(f"{n}/stopped/*/checkpoints/*/loop.json")), 400)  # type: ignore[misc]
         host = lab.out("squeue", "-h", "-j", job, "-o", "%B")
@@ -215,6 +216,7 @@ def test_what_is_cancelled_leaves_a_checkpoint_and_nothing_else(lab: LabPlace) -
         )  # fmt: skip
         assert left.stdout == ""
         (folder,) = home.glob(f"{name}/stopped/*")
+        lab.run("rm", "dawdle")
         begin(f"{name}-resumed", "--resume-from", str(folder))
         assert code(f"{name}-resumed") == "0", lab.out("bash", "-c", "cat *.out")
         resumed = weights(name)
