@@ -17,6 +17,7 @@ from raysuite.orchestrate.stopping import requested_stop
 from raysuite.records import EpochFinished, Record, Results, RunFailed, RunFinished, RunStarted
 from raysuite.track import sync
 from tests.integration.workplace import Command, Workplace, alive, has_checkpoint, name_of, until
+from tests.json_lines import assert_json
 from tests.require import require
 
 pytestmark = [
@@ -277,6 +278,7 @@ def test_the_others_go_on(killed):
 @pytest.mark.thorough
 def test_json_is_a_record_a_line(killed):
     command, results = killed
+    assert_json(command.stdout.splitlines())
     first, *printed, last = [json.loads(line) for line in command.stdout.splitlines()]
     assert (first["kind"], last["kind"]) == ("results", "summary")
     written = [

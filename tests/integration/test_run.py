@@ -10,6 +10,7 @@ import torch
 from raysuite.records import EpochFinished, Results, RunFinished
 from tests.integration.own import Net
 from tests.integration.workplace import Command, Workplace
+from tests.json_lines import assert_records
 from tests.require import require
 
 pytestmark = [
@@ -95,6 +96,7 @@ def test_the_files_that_are_left(results):
             "run_costs",
             "run_finished",
         ]
+        assert_records(results.journal_file(plan["run_id"]).read_text("utf-8").splitlines())
         file = results.journal_file(plan["run_id"]).with_name("model.pt")
         model = Net(num_classes=10, in_channels=1, image_size=8)
         model.load_state_dict(torch.load(file, weights_only=True))

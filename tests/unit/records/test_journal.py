@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 from raysuite.records import EpochFinished, Journal, RunFailed, read_journal
-from raysuite.records.schema import json_line, record_schema
+from raysuite.records.schema import json_line
+from tests.fake_population import write_population
+from tests.fake_results import TWELVE_ROWS, write_results
+from tests.fake_sweeps import write_sweep
+from tests.json_lines import assert_json, assert_records, schema, strict
 
 FIRST, SECOND = (RunFailed(run_id="a", reason="error", message=each) for each in ("1", "2"))
 
@@ -35,16 +38,30 @@ def test_a_whole_journal_gets_no_empty_line(tmp_path: Path) -> None:
 GOLDEN = sorted((Path(__file__).parents[2] / "golden" / "results").rglob("journal.jsonl"))
 
 
-def test_the_json_schema_holds_for_every_journal() -> None:
-    valid = jsonschema.Draft202012Validator(record_schema())
-    for file in GOLDEN:
+def test_the_json_schema_holds_for_every_journal(tmp_path: Path) -> None:
+    """Of earlier versions, of made-up suites, sweeps and populations; for real ones see
+    tests/integration/test_run.py."""
+    one = TWELVE_ROWS.replace("[ddp, horovod, deepspeed]", "[ddp]")
+    write_results(tmp_path / "suite", one, fails={0: FIRST})
+    write_sweep(tmp_path / "sweep")
+    write_population(tmp_path / "population")
+    files = [*GOLDEN, *tmp_path.rglob("journal.jsonl")]
+    kinds: dict[str, list[str]] = {}
+    for file in files:
         for line in file.read_text("utf-8").splitlines():
-            assert not list(valid.iter_errors(json.loads(line)))
-    assert list(valid.iter_errors({"kind": "run_started", "run_id": "a"}))
+            kinds.setdefault(json.loads(line)["kind"], []).append(line)
+    assert {"run_judged", "run_pruned", "run_failed", "time_shares", "run_costs"} <= kinds.keys()
+    for lines in kinds.values():
+        assert_records(lines[:20])
+    assert list(schema().iter_errors({"kind": "run_started", "run_id": "a"}))
 
 
 def test_a_line_of_json_knows_no_nan() -> None:
-    found = next(r for r in read_journal(GOLDEN[0]) if isinstance(r, EpochFinished))
-    line = json_line(found.model_copy(update={"losses": [float("nan"), 1.0]}))
-    strict = json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
-    assert strict["losses"] == [None, 1.0]
+    records = list(read_journal(GOLDEN[0]))
+    found = next(r for r in records if isinstance(r, EpochFinished))
+    lines = [json_line(each) for each in records]
+    lines.append(json_line(found.model_copy(update={"losses": [float("nan"), 1.0]})))
+    assert_json(lines)
+    assert strict(lines[-1])["losses"] == [None, 1.0]
+    with pytest.raises(ValueError, match="NaN"):
+        assert_json(["[NaN]"])
