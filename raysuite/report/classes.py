@@ -122,29 +122,23 @@ def class_sheet(rows: Sequence[Row]) -> Sheet | None:
     found = classified(rows)
     if not found:
         return None
-    lines = [
-        (
-            each.row.name,
-            name,
-            f"{samples:,}",
-            *(text.NONE if value is None else text.percent(value) for value in values),
-        )
-        for each in found
-        for name, samples, *values in zip(
-            each.figures.names,
-            each.figures.samples,
-            each.figures.precision,
-            each.figures.recall,
-            each.figures.f1,
-            strict=True,
-        )
-    ]
     numbers = ("Samples", "Precision", "Recall", "F1")
     return Sheet(
         name="classes",
         title="Validation by class",
         header=("Variant", "Class", *numbers),
-        cells=tuple(lines),
+        cells=tuple(
+            (
+                row.name,
+                name,
+                f"{n:,}",
+                *(text.NONE if v is None else text.percent(v) for v in values),
+            )
+            for row, found in ((each.row, each.figures) for each in found)
+            for name, n, *values in zip(
+                found.names, found.samples, found.precision, found.recall, found.f1, strict=True
+            )
+        ),
         numbers=frozenset(numbers),
         notes=("After the last epoch, over all repeats.",),
     )

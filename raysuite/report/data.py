@@ -115,24 +115,14 @@ def run_data(run: RunFigures) -> dict[str, Any]:
 
 
 def _stat(figure: Stat | None) -> dict[str, Any]:
-    if figure is None:
-        return {
-            "mean": None,
-            "ci95": None,
-            "low": None,
-            "high": None,
-            "n": 0,
-            "values": [],
-            "outliers": [],
-        }
     return {
-        "mean": figure.mean,
-        "ci95": figure.half_width,
-        "low": figure.low,
-        "high": figure.high,
-        "n": figure.n,
-        "values": list(figure.values),
-        "outliers": _outliers(figure),
+        "mean": figure and figure.mean,
+        "ci95": figure and figure.half_width,
+        "low": figure and figure.low,
+        "high": figure and figure.high,
+        "n": figure.n if figure else 0,
+        "values": list(figure.values) if figure else [],
+        "outliers": _outliers(figure) if figure else [],
     }
 
 
@@ -144,9 +134,7 @@ def _outliers(figure: Stat) -> list[int]:
 
 
 def _ratio(figure: Ratio | None) -> dict[str, Any]:
-    if figure is None:
-        return {"value": None, "low": None, "high": None}
-    return {"value": figure.value, "low": figure.low, "high": figure.high}
+    return {name: figure and getattr(figure, name) for name in ("value", "low", "high")}
 
 
 def write_whole(file: Path, content: bytes) -> None:

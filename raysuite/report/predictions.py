@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from raysuite.records import RunFigures
+from raysuite.records.metrics import Unit
 from raysuite.records.predicted import Interval, RunPredicted
 from raysuite.report import text
 from raysuite.report.plot import (
@@ -26,69 +27,61 @@ Predictions = Mapping[str, RunPredicted]
 PREDICTED = "predicted, not measured"
 
 
+NUMBERS = (
+    *("Images/s predicted", "Images/s measured", "Error", "Epoch", "Run time"),
+    *("Speed-up", "Efficiency", "Memory predicted", "Memory measured"),
+)
+
+
 def predictions_sheet(runs: Sequence[RunFigures], predicted: Predictions) -> Sheet | None:
     """One line per run; None where nothing was predicted."""
-    cells = [_cells(run, predicted[run.run_id]) for run in runs if run.run_id in predicted]
-    if not cells:
+    pairs = [(run, predicted[run.run_id]) for run in runs if run.run_id in predicted]
+    if not pairs:
         return None
-    level = next(iter(predicted.values())).level
+    epoch, whole, memory = (
+        text.writer(unit, [getattr(each, name).value for _, each in pairs if getattr(each, name)])
+        for unit, name in _UNITS
+    )
+
+    def cells(run: RunFigures, each: RunPredicted) -> tuple[str, ...]:
+        most = max(each.shares.items(), key=lambda item: item[1], default=None)
+        remarks = [each.message, *(f"out of range: {name}" for name in each.outside)]
+        measured = run.peak_device_bytes or run.peak_process_bytes
+        return (
+            run.name,
+            interval(each.throughput),
+            text.NONE if run.throughput is None else text.number(run.throughput),
+            _error(each.throughput, run.throughput),
+            interval(each.epoch_seconds, epoch),
+            interval(each.run_seconds, whole),
+            interval(each.speed_up),
+            interval(each.efficiency),
+            interval(each.memory_bytes, memory),
+            text.NONE if measured is None else memory(measured),
+            f"{most[0]}, {most[1]:.0%}" if most else text.NONE,
+            "; ".join(filter(None, remarks)),
+        )
+
+    calibrations = sorted({each.calibration for _, each in pairs})
     return Sheet(
         name="predictions",
         title="Predicted by a calibrated model, beside what was measured",
-        header=(
-            "Run",
-            "Images/s predicted",
-            "Images/s measured",
-            "Error",
-            "Epoch",
-            "Run time",
-            "Speed-up",
-            "Efficiency",
-            "Memory predicted",
-            "Memory measured",
-            "Most time in",
-            "Remarks",
-        ),
-        cells=tuple(cells),
-        numbers=frozenset(
-            (
-                "Images/s predicted",
-                "Images/s measured",
-                "Error",
-                "Epoch",
-                "Run time",
-                "Speed-up",
-                "Efficiency",
-                "Memory predicted",
-                "Memory measured",
-            )
-        ),
+        header=("Run", *NUMBERS, "Most time in", "Remarks"),
+        cells=tuple(cells(run, each) for run, each in pairs),
+        numbers=frozenset(NUMBERS),
         notes=(
-            f"Predictions with their {level:.0%} prediction intervals; they are no measurements, "
-            "and stand in no other table.",
-            "Calibration: " + ", ".join(sorted({each.calibration for each in predicted.values()})),
+            f"Predictions with their {pairs[0][1].level:.0%} prediction intervals; they are no "
+            "measurements, and stand in no other table.",
+            f"Calibration: {', '.join(calibrations)}",
         ),
     )
 
 
-def _cells(run: RunFigures, predicted: RunPredicted) -> tuple[str, ...]:
-    most = max(predicted.shares.items(), key=lambda item: item[1], default=None)
-    remarks = [predicted.message, *(f"out of range: {each}" for each in predicted.outside)]
-    measured = run.peak_device_bytes or run.peak_process_bytes
-    return (
-        run.name,
-        interval(predicted.throughput),
-        text.NONE if run.throughput is None else text.number(run.throughput),
-        _error(predicted.throughput, run.throughput),
-        interval(predicted.epoch_seconds, text.seconds),
-        interval(predicted.run_seconds, text.seconds),
-        interval(predicted.speed_up),
-        interval(predicted.efficiency),
-        interval(predicted.memory_bytes, text.size),
-        text.NONE if measured is None else text.size(measured),
-        f"{most[0]}, {most[1]:.0%}" if most else text.NONE,
-        "; ".join(filter(None, remarks)),
-    )
+_UNITS: tuple[tuple[Unit, str], ...] = (
+    ("s", "epoch_seconds"),
+    ("s", "run_seconds"),
+    ("bytes", "memory_bytes"),
+)
 
 
 def interval(figure: Interval | None, write: text.Writer = text.number) -> str:

@@ -21,7 +21,7 @@ from raysuite.report.plot import Plot
 from raysuite.report.summary import Sentence
 from raysuite.report.sweep.importance import Importances, importances
 from raysuite.report.sweep.lineage import lines, way_words
-from raysuite.report.sweep.plots import anytime_plot, sweep_plots, trial_key
+from raysuite.report.sweep.plots import sweep_plots, trial_key
 from raysuite.report.sweep.study import STATES, TOLD, Study, goal_text, study, value_text
 from raysuite.report.sweep.summary import summarize_sweep
 from raysuite.report.sweep.tables import best_sheet, best_trials, sheets, trials_sheet
@@ -51,8 +51,7 @@ class SweepReport:
     @cached_property
     def plots(self) -> list[Plot]:
         """In the order of the page."""
-        beside = anytime_plot(self.study, self.other) if self.other else None
-        return [*sweep_plots(self.study, self.importances), *([beside] if beside else [])]
+        return sweep_plots(self.study, self.importances, self.other)
 
     @cached_property
     def sheets(self) -> list[Sheet]:

@@ -34,13 +34,16 @@ from raysuite.report.sweep.study import (
 )
 
 
-def sweep_plots(study: Study, found: Importances) -> list[Plot]:
-    """The plots for which there is anything to draw, in the order of the page."""
+def sweep_plots(study: Study, found: Importances, other: Study | None = None) -> list[Plot]:
+    """The plots for which there is anything to draw, in the order of the page; `other` is the sweep
+    to compare with."""
     made = [
         *fronts(study),
-        *(draw(study) for draw in (parallel, curves)),
+        parallel(study),
+        curves(study),
         importance_plot(found),
-        *(draw(study) for draw in (anytime, costs)),
+        anytime(study, other),
+        costs(study),
     ]
     return [plot for plot in made if plot is not None]
 
@@ -588,54 +591,33 @@ def costs(study: Study) -> Plot | None:
     )
 
 
-def anytime(study: Study) -> Plot | None:
-    """The best so far over the worker time that all trials had taken by then."""
-    trace = anytime_trace(study, "best so far", study.worker_seconds)
-    if trace is None:
+def anytime(study: Study, other: Study | None = None) -> Plot | None:
+    """The best so far over the worker time that all trials had taken by then; also of another
+    sweep, where it has the same goal."""
+    sweeps = {"best so far": study}
+    if other is not None and other.goal == study.goal:
+        pairs = (("ours", study), ("theirs", other))
+        sweeps = {f"{side}: {each.name} ({each.scheduler})": each for side, each in pairs}
+    longest = max(each.worker_seconds for each in sweeps.values())
+    made = [anytime_trace(each, name, longest) for name, each in sweeps.items()]
+    traces = [trace for trace in made if trace is not None]
+    if not traces:
         return None
+    goal = study.goal
+    ends = (f"{trace['series']} at {goal_text(goal, trace['y'][-1])}" for trace in traces)
+    looks = (Style("#0072B2"), Style("#D55E00", p.DASHES[1], "square"))
     return Plot(
         name="anytime",
         title="Best so far over its cost",
-        note=f"The best {TOLD[study.goal].words} that any trial had reached, over the worker time "
-        "that all trials together had taken by then.",
-        description=f"It ends at {goal_text(study.goal, trace['y'][-1])}.",
-        traces=[trace],
-        styles={"best so far": Style("#0072B2")},
-        **_anytime(study.goal, study.worker_seconds),
-    )
-
-
-def anytime_plot(ours: Study, theirs: Study) -> Plot | None:
-    """The best so far of two sweeps, over what each had cost by then."""
-    longest = max(each.worker_seconds for each in (ours, theirs))
-    names = {
-        f"{side}: {each.name} ({each.scheduler})": each
-        for side, each in (("ours", ours), ("theirs", theirs))
-    }
-    made = [anytime_trace(each, name, longest) for name, each in names.items()]
-    traces = [trace for trace in made if trace is not None]
-    if len(traces) < 2 or ours.goal != theirs.goal:
-        return None
-    looks = (Style("#0072B2"), Style("#D55E00", p.DASHES[1], "square"))
-    return Plot(
-        name="against-anytime",
-        title="Best so far over its cost, beside the other sweep",
-        note=f"The best {TOLD[ours.goal].words} that any trial of a sweep had reached, over the "
-        "worker time that its trials together had taken by then. A line ends where its sweep did.",
-        description="One line a sweep.",
+        note=f"The best {TOLD[goal].words} that any trial of a sweep had reached, over the worker "
+        "time that all its trials together had taken by then.",
+        description=f"It ends at {', '.join(ends)}.",
         traces=traces,
-        styles=dict(zip(names, looks, strict=True)),
-        **_anytime(ours.goal, longest),
+        layers=[p.line(width=2.5, interpolate="step-after"), p.markers()],
+        x=p.quantity(f"{unit_of(longest)} spent"),
+        y=_goal_channel(goal),
+        styles=dict(zip(sweeps, looks, strict=False)),
     )
-
-
-def _anytime(goal: Goal, longest: float) -> dict[str, Any]:
-    """What such plots share."""
-    return {
-        "layers": [p.line(width=2.5, interpolate="step-after"), p.markers()],
-        "x": p.quantity(f"{unit_of(longest)} spent"),
-        "y": _goal_channel(goal),
-    }
 
 
 def anytime_trace(study: Study, name: str, longest: float) -> Trace | None:

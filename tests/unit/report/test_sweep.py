@@ -131,7 +131,6 @@ def test_vega_takes_every_plot(asha, front):
         "importance",
         "anytime",
         "cost",
-        "against-anytime",
     }
     assert "pareto-accuracy-throughput" in {plot.name for plot in front.plots}
     for plot in (*asha.plots, *front.plots):
