@@ -10,8 +10,8 @@ import yaml
 from raysuite.plan.population import Standing, judge, with_values
 from raysuite.plan.run_plan import RunPlan
 from raysuite.plan.space import drawn
-from raysuite.plan.sweep import write_sweep as record_sweep
 from raysuite.plan.trials import trial_plan
+from raysuite.plan.trials import write_sweep as record_sweep
 from raysuite.records import Journal, Results, RunFinished, RunJudged, RunStopped
 from raysuite.spec import parse_document
 from raysuite.spec.search_check import read_search

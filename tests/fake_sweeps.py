@@ -11,8 +11,8 @@ import yaml
 
 from raysuite.plan.run_plan import RunPlan
 from raysuite.plan.space import drawn
-from raysuite.plan.sweep import write_sweep as record_sweep
 from raysuite.plan.trials import trial_plan
+from raysuite.plan.trials import write_sweep as record_sweep
 from raysuite.records import Journal, Record, Results, RunFailed, RunPruned
 from raysuite.records.journal import Decided
 from raysuite.spec import parse_document

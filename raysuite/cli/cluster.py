@@ -503,7 +503,7 @@ def _command(cluster: Cluster, folder: ClusterFolder) -> tuple[str, ...]:
     site = cluster.site
     if site.image is None:
         return (site.python or sys.executable, *_AGENT, str(folder.path))
-    from raysuite.images.exec_line import exec_line
+    from raysuite.images.engine import exec_line
 
     # the home folder is there in every image
     folders = (str(folder.path), cluster.working_folder)

@@ -41,8 +41,14 @@ from raysuite.cluster.suites import (
 )
 from raysuite.errors import RaysuiteError, UserError
 from raysuite.plan.space import count
-from raysuite.plan.sweep import check_retry, create_sweep, latest_sweep, sweep_document
-from raysuite.plan.trials import check_space, plans_of_space
+from raysuite.plan.trials import (
+    check_retry,
+    check_space,
+    create_sweep,
+    latest_sweep,
+    plans_of_space,
+    sweep_document,
+)
 from raysuite.records import (
     STOPPED,
     BatchFound,

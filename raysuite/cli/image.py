@@ -272,8 +272,7 @@ def _enter(
     arguments: Sequence[str],
     dry_run: bool,
 ) -> None:
-    from raysuite.images.engine import engine
-    from raysuite.images.exec_line import exec_line
+    from raysuite.images.engine import engine, exec_line
     from raysuite.images.inspect import image_path
 
     wanted = Path("/dev/nvidiactl").exists() if gpus is None else gpus

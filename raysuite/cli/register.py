@@ -76,8 +76,7 @@ def register_run(
     Raises UserError where there is no such run, where it kept no weights, or where its network
     cannot be exported.
     """
-    from raysuite.track.exported import Network
-    from raysuite.track.register import register
+    from raysuite.track.register import Network, register
     from raysuite.train.served import example, logits, served
 
     plan, weights = trained(results, run_id)

@@ -20,8 +20,7 @@ from pathlib import Path
 
 import raysuite
 from raysuite.errors import UserError
-from raysuite.images.engine import client, streamed
-from raysuite.images.exec_line import checked_bind
+from raysuite.images.engine import checked_bind, client, streamed
 from raysuite.images.layers import Bootstrap, Choice, this_architecture
 from raysuite.images.recipe import BASE, TOP, definitions, digest, ingredients
 

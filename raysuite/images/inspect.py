@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from raysuite.errors import UserError
-from raysuite.images.engine import EngineError, asked
-from raysuite.images.exec_line import checked_image
+from raysuite.images.engine import EngineError, asked, checked_image
 from raysuite.images.layers import Choice, Variant
 from raysuite.images.recipe import FACTS, digest
 

@@ -12,7 +12,7 @@ from typing import Any
 from raysuite.errors import RunError
 from raysuite.orchestrate.cluster import Capacity
 from raysuite.plan import RunPlan
-from raysuite.plan.elastic import smaller
+from raysuite.plan.resolve import smaller
 
 _WATCH_S = 2.0
 

@@ -13,8 +13,7 @@ import pytest
 
 from raysuite.images import inspect as verify
 from raysuite.images.build import Built, Order, build
-from raysuite.images.engine import EngineError
-from raysuite.images.exec_line import exec_line
+from raysuite.images.engine import EngineError, exec_line
 from raysuite.images.inspect import describe
 from raysuite.images.layers import Choice
 from raysuite.images.recipe import BASE, TOP, digest

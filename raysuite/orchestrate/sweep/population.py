@@ -18,7 +18,7 @@ from raysuite.orchestrate.groups import Segment, checkpoint_folder
 from raysuite.plan import RunPlan
 from raysuite.plan.population import Standing, Turn, judge, with_values
 from raysuite.plan.space import Values
-from raysuite.plan.sweep import sweep_document
+from raysuite.plan.trials import sweep_document
 from raysuite.records import EpochFinished, Journal, Record, Results, RunJudged
 from raysuite.records.attempts import current
 from raysuite.records.judged import held_after, turns_of

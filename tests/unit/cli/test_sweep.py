@@ -18,8 +18,7 @@ from raysuite.cli.data import synthetic_sets_of
 from raysuite.cli.sweep_progress import SweepProgress, table, titles
 from raysuite.plan import RunPlan
 from raysuite.plan.space import count, drawn
-from raysuite.plan.sweep import create_sweep, latest_sweep
-from raysuite.plan.trials import trial_plan
+from raysuite.plan.trials import create_sweep, latest_sweep, trial_plan
 from raysuite.records import Journal, Record, RunFailed, RunPruned, RunStopped
 from raysuite.spec import parse_document
 from raysuite.spec.search_check import read_search

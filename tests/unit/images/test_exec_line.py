@@ -3,7 +3,7 @@
 import pytest
 
 from raysuite.errors import UserError
-from raysuite.images.exec_line import exec_line
+from raysuite.images.engine import exec_line
 
 
 def test_the_whole_line() -> None:

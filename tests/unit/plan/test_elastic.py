@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raysuite.plan import RunPlan, groups, make_plans
-from raysuite.plan.elastic import smaller
+from raysuite.plan.resolve import smaller
 from raysuite.records.names import series_key, variant_key, variant_name
 from raysuite.spec import parse_document
 

@@ -10,8 +10,7 @@ import pytest
 from raysuite.errors import Mistake, SpecError, UserError
 from raysuite.plan import RunPlan, make_plans
 from raysuite.plan.space import drawn
-from raysuite.plan.sweep import sweep_document, write_sweep
-from raysuite.plan.trials import check_space, most_epochs, trial_plan
+from raysuite.plan.trials import check_space, most_epochs, sweep_document, trial_plan, write_sweep
 from raysuite.records import Results
 from raysuite.spec import Document, parse_document, read_document
 from raysuite.spec.document import set_key

@@ -19,7 +19,7 @@ from raysuite.orchestrate.sweep.population import next_segment
 from raysuite.orchestrate.sweep.schedulers import JournaledScheduler
 from raysuite.orchestrate.sweep.trial_source import TrialSource
 from raysuite.plan import RunPlan
-from raysuite.plan.sweep import write_sweep
+from raysuite.plan.trials import write_sweep
 from raysuite.records import (
     EpochFinished,
     Journal,
