@@ -72,9 +72,6 @@ def profile(loop: TrainingLoop, trace: Path | None = None) -> TimeShares | None:
                 with record_function(WINDOW):
                     steps.take(measure.profile_steps)
                     now(loop.world.device)
-                # torch 2.15 crashes where a send by Gloo began under its profiler and is waited for
-                # after it
-                loop.engine.drain()
         found = horovod_collectives(timeline) if timeline.exists() else []
         if trace is not None and loop.world.rank == 0:
             try:

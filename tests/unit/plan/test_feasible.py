@@ -74,10 +74,23 @@ def mistakes(
             "1f1b",
         ),
         (
+            "strategy: {name: pipeline, schedule: pipedream}\nresources: {workers: 2}",
+            "{epochs: 1, global_batch: 8, ema_decay: 0.9}",
+            "training.ema_decay",
+            "1f1b",
+        ),
+        (
+            "strategy: {name: pipeline, schedule: pipedream}\nresources: {workers: 2}\n"
+            "measure: {profile: torch}",
+            "",
+            "measure.profile",
+            "set off",
+        ),
+        (
             "strategy: pipeline\nresources: {workers: 2}",
             "{epochs: 1, batch_per_worker: auto}",
             "training.batch_per_worker",
-            "give numbers",
+            "strategy.micro_batches: auto",
         ),
         (
             "strategy: {name: pipeline, micro_batches: 4}\nresources: {workers: 2}",
