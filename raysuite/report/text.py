@@ -29,7 +29,7 @@ def number(value: float) -> str:
 
 def _decimals(value: float) -> int:
     size = abs(value)
-    return 0 if size >= 100 else 1 if size >= 10 else 2 if size >= 1 else 3
+    return 0 if size >= 100 or size == 0 else 1 if size >= 10 else 2 if size >= 1 else 3
 
 
 @dataclass(frozen=True)

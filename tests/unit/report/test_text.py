@@ -11,7 +11,7 @@ from raysuite.report import text
 
 @pytest.mark.parametrize(
     ("value", "written"),
-    [(0.1234, "0.123"), (4.567, "4.57"), (78.91, "78.9"), (1234.6, "1,235"), (0, "0.000")],
+    [(0.1234, "0.123"), (4.567, "4.57"), (78.91, "78.9"), (1234.6, "1,235"), (0, "0")],
 )
 def test_number(value, written):
     assert text.number(value) == written
