@@ -225,6 +225,10 @@ class JaxEngine(RebuiltEngine):
         self._state |= statistics
         return float(loss)
 
+    def drain(self) -> None:
+        """Wait for the last update, which JAX makes while the loop continues."""
+        self._jax.block_until_ready(self._state)
+
     def _of(self, keys: Iterable[str]) -> State:
         return {key: self._state[key] for key in keys}
 
