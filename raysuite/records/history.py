@@ -6,6 +6,7 @@ import contextlib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations, pairwise
 from typing import Any
 
 from pydantic import ValidationError
@@ -43,6 +44,10 @@ class History:
     by_runs: bool
     """Whether changes were found between single runs: folders are too few to know how much
     throughput varies from one to the next, so any drift between two counts as a change."""
+
+
+PLACES = 0.8
+"""Share of the error probability for changes at one place; the rest is for stretches."""
 
 
 def histories(folders: Iterable[Results], level: float = LEVEL) -> list[History]:
@@ -99,10 +104,11 @@ def _changes(points: Sequence[Point], level: float, by_runs: bool) -> list[Point
 
     A series is divided where the ratio of its two parts is most significant, if its interval at
     a level that holds over all places (Bonferroni) excludes 1; both parts are then divided in the
-    same way. Each part has two values at least: the folders' means, or their runs. A change is
-    the ratio of two neighbouring parts, at the same level.
+    same way. Where no place is significant, a stretch between two places is compared with the rest.
+    Each part has two values at least: the folders' means, or their runs. A change is the ratio of
+    two neighbouring parts, at the same level.
     """
-    strict = 1 - (1 - level) / max(1, len(points) - 1)
+    strict = 1 - (1 - level) * PLACES / max(1, len(points) - 1)
     ends = [0, *_places(points, strict, by_runs), len(points)]
     changed = list(points)
     for begin, place, end in zip(ends, ends[1:], ends[2:], strict=False):
@@ -119,11 +125,31 @@ def _places(points: Sequence[Point], level: float, by_runs: bool) -> list[int]:
             continue
         certainty = abs(math.log(ratio.value)) / math.log(ratio.value / ratio.low)
         best = max(best or (0.0, 0), (certainty, place))
-    if best is None:
+    ends = [best[1]] if best else _stretch(points, level, by_runs)
+    if not ends:
         return []
-    place = best[1]
-    before = _places(points[:place], level, by_runs)
-    return [*before, place, *(place + n for n in _places(points[place:], level, by_runs))]
+    found: list[int] = []
+    for begin, end in pairwise([0, *ends, len(points)]):
+        found += [begin + n for n in _places(points[begin:end], level, by_runs)]
+    return sorted([*found, *ends])
+
+
+def _stretch(points: Sequence[Point], level: float, by_runs: bool) -> list[int]:
+    """Begin and end of the stretch that differs most from what is before and after it together, as
+    a regression that was repaired does; empty if none is significant over all stretches (circular
+    binary segmentation: Olshen et al. 2004, Biostatistics 5:557)."""
+    least = 1 if by_runs else 2
+    pairs = list(combinations(range(least, len(points) - least + 1), 2))
+    # what PLACES leaves, over all pairs of places; `level` is that of each place
+    strict = 1 - (1 - level) * (1 / PLACES - 1) * (len(points) - 1) / max(1, len(pairs))
+    best: tuple[float, list[int]] | None = None
+    for begin, end in pairs:
+        outside = [*points[:begin], *points[end:]]
+        ratio = _ratio(outside, points[begin:end], strict, by_runs)
+        if ratio is not None and ratio.low is not None and ratio.differs_from_one:
+            certainty = abs(math.log(ratio.value)) / math.log(ratio.value / ratio.low)
+            best = max(best or (0.0, []), (certainty, [begin, end]))
+    return best[1] if best else []
 
 
 def _ratio(

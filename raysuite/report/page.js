@@ -55,6 +55,7 @@
     if (spec.spec) {
       spec.columns = Math.max(1, Math.min(plot.columns, panels.size, Math.floor(width / 240)));
       unit.width = width / spec.columns - 74;
+      spec.facet.header.labelLimit = width / spec.columns - 30;
     } else {
       spec.width = width;
       if (plot.label_px) spec.height = plot.label_px * new Set(values.map((point) => point.y)).size;

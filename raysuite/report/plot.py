@@ -99,13 +99,16 @@ class Plot:
             "config": CONFIG,
             "params": [
                 {"name": "legendColumns", "value": self.legend_columns(width)},
-                {"name": "labelWidth", "value": 200},
+                {"name": "labelWidth", "value": 240},
             ],
             "data": {"values": [point for trace in self.traces for point in points(trace)]},
         }
         if len(self.panels) == 1:
             return whole | unit
-        panel = {"field": "panel", "type": "nominal", "title": None, "sort": list(self.panels)}
+        panel = {
+            **{"field": "panel", "type": "nominal", "title": None, "sort": list(self.panels)},
+            "header": {"labelLimit": width / columns - 30},
+        }
         whole |= {"facet": panel, "columns": columns, "spec": unit, "spacing": 26}
         axes = {"x": "independent", "y": "independent"}
         scales = {} if self.same_y else {"y": "independent"}

@@ -626,7 +626,7 @@ def stages(drawing: Drawing) -> Plot | None:
     for row, found in shown:
         idle = sum(found.bubble) / len(found.bubble)
         panels.append(
-            f"{row.name} · bubble {idle:.0%}, with equal stages {found.ideal_bubble:.0%}, slowest "
+            f"{row.name} · bubble {idle:.0%} (equal stages {found.ideal_bubble:.0%}), slowest "
             f"{found.imbalance:.2f} x mean"
         )
         first = min((slot.begin for own in found.slots for slot in own), default=0.0)

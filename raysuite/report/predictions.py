@@ -19,6 +19,7 @@ from raysuite.report.plot import (
     markers,
     quantity,
 )
+from raysuite.report.summary import short_names
 from raysuite.report.tables import Sheet
 
 Predictions = Mapping[str, RunPredicted]
@@ -108,12 +109,13 @@ def predictions_plot(runs: Sequence[RunFigures], predicted: Predictions) -> Plot
     ]
     if not shown:
         return None
+    short = short_names([run.name for run, _ in shown])
     traces: list[Trace] = [
         {
             "kind": "mean",
             "series": PREDICTED,
             "x": [figure.value for _, figure in shown],
-            "y": [run.name for run, _ in shown],
+            "y": [short[run.name] for run, _ in shown],
             "low": [figure.low for _, figure in shown],
             "high": [figure.high for _, figure in shown],
             "tip": [f"{run.name}\npredicted: {interval(figure)} images/s" for run, figure in shown],
@@ -127,7 +129,7 @@ def predictions_plot(runs: Sequence[RunFigures], predicted: Predictions) -> Plot
                 "kind": "mean",
                 "series": "measured",
                 "x": [rate for _, rate in measured],
-                "y": [name for name, _ in measured],
+                "y": [short[name] for name, _ in measured],
                 "tip": told,
             }
         )
@@ -140,7 +142,7 @@ def predictions_plot(runs: Sequence[RunFigures], predicted: Predictions) -> Plot
         traces=traces,
         layers=[{**intervals(len(shown)), "mark": {"type": "rule"}, "encoding": ends}, markers()],
         x=quantity("images per second"),
-        y=labels([run.name for run, _ in shown]),
+        y=labels([short[run.name] for run, _ in shown]),
         styles={PREDICTED: Style(NEUTRAL, symbol="square"), "measured": Style(COLORS[0])},
         height=22,
         bars_per_label=1,

@@ -371,7 +371,7 @@ def _repeated(group: Sequence[Row]) -> list[Row]:
 
 
 def _best_of(group: Sequence[Row], level: float) -> str:
-    short = _short_names(group)
+    short = short_names([row.name for row in group])
     best = max(group, key=_throughput)
     others = [row for row in group if row is not best]
     said = f"{short[best.name]} at {text.stat(best.throughput, single='')} images/s"
@@ -407,9 +407,9 @@ def slower_than(best: Row, rows: Sequence[Row], level: float) -> set[str]:
     return {key for key, low in zip(keys, (ratios - reaches)[place], strict=True) if low > 0}
 
 
-def _short_names(group: Sequence[Row]) -> dict[str, str]:
-    """Names without the parts that are the same in all of them, where several are told apart."""
-    parts = {row.name: row.name.split(SEPARATOR) for row in group}
+def short_names(names: Sequence[str]) -> dict[str, str]:
+    """Names without the parts that are the same in all of them, where there are several."""
+    parts = {name: name.split(SEPARATOR) for name in names}
     shared = set.intersection(*map(set, parts.values())) if len(parts) > 1 else set()
     return {
         name: SEPARATOR.join(part for part in own if part not in shared) or name

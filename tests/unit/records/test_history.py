@@ -51,6 +51,11 @@ def test_a_regression_and_its_repair_are_found_with_their_ratios() -> None:
         assert ratio.low < true < ratio.high
 
 
+def test_a_repaired_regression_is_found_where_halves_hardly_differ() -> None:
+    found = _changes(points([100] * 5 + [80] * 4 + [105] * 3, 0.01, 0), 0.95, by_runs=False)
+    assert [place for place, each in enumerate(found) if each.change] == [5, 9]
+
+
 def test_equal_versions_hardly_ever_show_a_change() -> None:
     wrong = sum(
         any(p.change for p in _changes(points([100] * 10, 0.02, seed), 0.95, by_runs=False))
