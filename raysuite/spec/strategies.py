@@ -680,13 +680,6 @@ class PipelineOptions(_StrategyOptions):
                     f"{self.schedule} updates them at different times; leave it out, or take "
                     "strategy.schedule 1f1b",
                 )
-        if spec.measure.profile == "torch" and self.schedule in ASYNCHRONOUS:
-            yield (
-                "measure.profile",
-                "given was torch, whose profiler in PyTorch 2.15 crashes where a send over Gloo is "
-                f"waited for after its window, as {self.schedule} does; set off: the record "
-                "stages_measured has the shares",
-            )
 
     @property
     def model_workers(self) -> int:

@@ -72,6 +72,9 @@ def profile(loop: TrainingLoop, trace: Path | None = None) -> TimeShares | None:
                 with record_function(WINDOW):
                     steps.take(measure.profile_steps)
                     now(loop.world.device)
+                # torch 2.15's memory is corrupted where a send over Gloo that began under its
+                # profiler is waited for after it
+                loop.engine.drain()
         found = horovod_collectives(timeline) if timeline.exists() else []
         if trace is not None and loop.world.rank == 0:
             try:

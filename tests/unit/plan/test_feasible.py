@@ -80,13 +80,6 @@ def mistakes(
             "1f1b",
         ),
         (
-            "strategy: {name: pipeline, schedule: pipedream}\nresources: {workers: 2}\n"
-            "measure: {profile: torch}",
-            "",
-            "measure.profile",
-            "set off",
-        ),
-        (
             "strategy: pipeline\nresources: {workers: 2}",
             "{epochs: 1, batch_per_worker: auto}",
             "training.batch_per_worker",
