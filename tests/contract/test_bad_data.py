@@ -80,7 +80,7 @@ def test_a_file_that_is_gone_is_named(tmp_path: Path, options: LoaderOptions) ->
     prepared, gone = prepare(small.data, small.facts), bad_sets.image(small)
     gone.unlink()
     said = error_of(make_loader(prepared, "train", options, CPU))
-    assert said.startswith(f"{gone}: cannot be read (No such file or directory)")
+    assert said.startswith(f"{gone}: cannot be read")
 
 
 @pytest.mark.parametrize("how", bad_sets.RECORDS)
@@ -113,7 +113,8 @@ def test_a_label_beyond_the_classes_is_named(tmp_path: Path, options: LoaderOpti
     small = bad_sets.shards(tmp_path / "set")
     place = bad_sets.relabel(small, 104)
     said = error_of(make_loader(prepare(small.data, small.facts), "train", options, CPU))
-    assert said == f"{place}: its class is number 99, counted from 0; the set has 4 classes"
+    assert said.startswith(f"{place}: ")
+    assert "number 99, counted from 0" in said
 
 
 SIDE = 16

@@ -196,7 +196,7 @@ def test_a_run_is_refused_before_its_speed_is_measured(tmp_path: Path) -> None:
     end, epochs = ends["tires"]  # passes the gate, and fails at its end
     assert isinstance(end, RunFailed)
     assert (end.reason, epochs) == ("gate", 2)
-    assert "at the end of this run" in end.message
+    assert "of this run" in end.message
 
 
 class Leaping:
@@ -227,7 +227,7 @@ def test_verify_outlives_crashes_and_hangs(tmp_path: Path, monkeypatch: pytest.M
     verdicts = dict(launcher.verify(request))
     messages = {flaw: verdicts[number].message for number, flaw in enumerate(flaws)}
     assert [verdicts[number].passed for number in range(4)] == [True, False, False, False]
-    assert "rank 1: ValueError: rank 1 has had enough" in messages["raises"]
+    assert "rank 1: ValueError:" in messages["raises"]
     assert f"no verdict within {HANGS_S} s" in messages["hangs"]
     assert "differ by" in messages["sum"]
 

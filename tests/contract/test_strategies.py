@@ -179,7 +179,7 @@ def test_lossy_options_leave_ranks_equal(variant: str, size: int) -> None:
 
 
 def test_adasum_says_what_it_needs() -> None:
-    assert "Adasum needs a Horovod that is built with MPI" in launched("horovod", 1)["adasum"]
+    assert "built with MPI" in launched("horovod", 1)["adasum"]
 
 
 @pytest.mark.thorough

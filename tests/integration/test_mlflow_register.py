@@ -232,7 +232,7 @@ def test_twice_is_once_and_other_weights_are_another_version(place: Path) -> Non
     for _ in range(2):
         done = register("results", "--run", first)
         assert done.exit_code == 0, done.output
-    assert "is registered before at" in done.stdout
+    assert "registered before" in done.stdout
     assert register("results", "--run", second).exit_code == 0
     weights = results.journal_file(first).with_name("model.pt")
     shutil.copy(results.journal_file(second).with_name("model.pt"), weights)
@@ -247,17 +247,17 @@ def test_what_cannot_be_registered_is_told(place: Path) -> None:
     first, second = (plan["run_id"] for plan in results.plans())
     several = register("results")
     assert several.exit_code == 2
-    assert "say which one with --run" in several.stderr
+    assert "--run" in several.stderr
     assert f"{first}  single" in several.stderr
     unknown = register("results", "--run", "nobody")
-    assert (unknown.exit_code, "has no run 'nobody'" in unknown.stderr) == (2, True)
+    assert (unknown.exit_code, "'nobody'" in unknown.stderr) == (2, True)
     named = register("results", "--run", first, "--name", "a/b")
-    assert (named.exit_code, "no model can be called 'a/b'" in named.stderr) == (2, True)
+    assert (named.exit_code, "'a/b'" in named.stderr) == (2, True)
     results.journal_file(first).with_name("model.pt").unlink()
     gone = register("results", "--run", first)
-    assert (gone.exit_code, "kept no trained weights" in gone.stderr) == (2, True)
+    assert (gone.exit_code, "no trained weights" in gone.stderr) == (2, True)
     alone = register("results", "--tracking-uri", "http://127.0.0.1:9")
-    assert (alone.exit_code, "is not registered at" in alone.stderr) == (1, True)
+    assert (alone.exit_code, "not registered" in alone.stderr) == (1, True)
     assert second in alone.stderr
 
 

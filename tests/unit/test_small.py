@@ -70,7 +70,7 @@ def test_load() -> None:
         (":x", "write it as 'module:attribute'"),
         ("pathlib:", "write it as 'module:attribute'"),
         ("no_such_module:x", "no module named 'no_such_module'"),
-        ("pathlib:Nothing", "'pathlib' has no 'Nothing'"),
+        ("pathlib:Nothing", "no 'Nothing'"),
         ("pathlib:Path.nothing", "has no 'Path.nothing'"),
     ],
 )

@@ -166,7 +166,7 @@ def test_a_leading_zero_is_no_octal_number(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["plan", str(tmp_path / "none.yaml")])
     assert result.exit_code == 2
-    assert "none.yaml: cannot be read: No such file" in result.stderr
+    assert "none.yaml: cannot be" in result.stderr
 
 
 @pytest.mark.integration

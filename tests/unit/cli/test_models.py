@@ -67,13 +67,13 @@ def test_your_own() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["resnt18"], "no model is called 'resnt18'; did you mean resnet18"),
-        (["a:b:c"], "'a:b:c' is not an import path"),
+        (["resnt18"], "did you mean resnet18"),
+        (["a:b:c"], "'a:b:c'"),
         (["no_such_module:Net"], "no module named 'no_such_module'"),
-        (["alexnet", "--size", "32"], "alexnet takes images of 63 pixels or more; given was 32"),
-        (["vgg11", "--size", "8", "--stem", "large"], "leave nothing of 8 pixels"),
-        (["resnet18", "--stem", "tall"], "--stem: given was 'tall'; it should be small or large"),
-        (["tests.tiny_model:Tiny", "--size", "16"], "cannot process images of 3 x 16 x 16"),
+        (["alexnet", "--size", "32"], "63 pixels or more"),
+        (["vgg11", "--size", "8", "--stem", "large"], "nothing of 8"),
+        (["resnet18", "--stem", "tall"], "--stem: given was 'tall'"),
+        (["tests.tiny_model:Tiny", "--size", "16"], "images of 3 x 16 x 16"),
         (["resnet18", "--size", "0"], "--size"),
     ],
 )

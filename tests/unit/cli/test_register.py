@@ -16,7 +16,7 @@ TOO_SLOW = {"optimizer.lr": {"grid": [0.0001, 0.0002]}}
 
 def test_a_sweep_without_weights(tmp_path: Path) -> None:
     results = write_sweep(tmp_path, trials=2, scheduler="none")
-    with pytest.raises(UserError, match=r"no trial of .* kept its weights"):
+    with pytest.raises(UserError, match=r"kept its weights"):
         register_best(results)
 
 

@@ -88,7 +88,7 @@ def test_a_failure(asked: list[Request]) -> None:
     assert result.exit_code == 1
     assert "FAILED" in result.stdout
     assert "it hangs" in result.stdout
-    assert "Throughput would not be reported of: horovod." in result.stdout
+    assert "of: horovod." in result.stdout
 
 
 def test_json_has_no_infinities(asked: list[Request]) -> None:
@@ -120,10 +120,10 @@ def test_ones_own_network(asked: list[Request], monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--strategy", "dpd"], "did you mean 'ddp'?"),
+        (["--strategy", "dpd"], "'ddp'"),
         (["--strategy", "{name: ddp, buckets: 1}"], "unknown key"),
         (["--strategy", "{name: ddp"], "not valid YAML"),
-        (["--strategy", "single"], "strategy 'single' is one process"),
+        (["--strategy", "single"], "one process"),
         (["--data", "digits"], "--model"),
         (["--model", "reznet50"], "did you mean"),
         (["--precision", "fp8"], "fp32, bf16, fp16"),

@@ -58,7 +58,7 @@ def test_the_port_and_connections_are_as_asked(settings: dict[str, str]) -> None
 
 def test_an_address_that_is_none_binds_nowhere(settings: dict[str, str]) -> None:
     wrong = {**settings, "RAYSUITE_BIND": "everywhere"}
-    assert "Cannot assign requested address" in _says("a = s(); a.bind(('', 0))", wrong)
+    assert "assign requested address" in _says("a = s(); a.bind(('', 0))", wrong)
 
 
 def test_another_preloaded_library_stays(

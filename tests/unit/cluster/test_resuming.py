@@ -97,7 +97,7 @@ def test_it_is_given_up_in_the_end(
     late = Resuming(folder)
     late.begin()
     late.look(url)
-    assert "could not be resumed" in caplog.text
+    assert "not be resumed" in caplog.text
     Jobs.deaf = 0
     late.look(url)
     assert Jobs.known == []

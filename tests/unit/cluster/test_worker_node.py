@@ -51,7 +51,7 @@ def test_another_starts_head_says_nothing(folder: ClusterFolder) -> None:
 def test_a_head_that_was_killed_is_seen_by_its_file(folder: ClusterFolder) -> None:
     tell(folder, "joined")
     folder.over.touch()
-    with pytest.raises(NodeFailedError, match="the head's agent has ended"):
+    with pytest.raises(NodeFailedError, match="agent has ended"):
         head_ended(folder)
 
 

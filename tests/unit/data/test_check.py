@@ -50,14 +50,14 @@ def test_the_form_is_told_by_the_files(kind: str, tmp_path: Path) -> None:
 
 
 def test_folders_that_hold_no_set_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="holds no data set that can be told"):
+    with pytest.raises(DataError, match="no data set"):
         detect(tmp_path)
     with pytest.raises(DataError, match="is not there"):
         detect(tmp_path / "x")
     (tmp_path / "x").touch()
     with pytest.raises(DataError, match="is a file"):
         detect(tmp_path / "x")
-    with pytest.raises(DataError, match="digits has no files of its own"):
+    with pytest.raises(DataError, match="digits has"):
         target_of(small_sets.DataOptions(name="digits"))
 
 
@@ -170,7 +170,7 @@ def test_flat_validation_images_without_their_classes(folder: Path) -> None:
         if path.is_dir():
             path.rmdir()
     report = check(detect(folder))
-    assert "nothing tells their classes" in only(report).message
+    assert "their classes" in only(report).message
     assert report.splits["val"].images == 9
 
 

@@ -95,8 +95,8 @@ def test_a_changed_folder_is_listed_anew(root):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda root: (root / "val" / "dog").mkdir(), "on one side only: val/dog"),
-        (lambda root: (root / "train" / "cat" / "a.jpg").unlink(), "the plan counts 3 training"),
+        (lambda root: (root / "val" / "dog").mkdir(), "only: val/dog"),
+        (lambda root: (root / "train" / "cat" / "a.jpg").unlink(), "counts 3 training"),
         (lambda root: (root / "train" / "Ähre" / "ö x.jpeg").unlink(), "no image of Ähre"),
         (lambda root: (root / "val" / "cat" / "1.png").unlink(), "no images"),
         (lambda root: (root / "val").rename(root / "test"), "no folder"),
@@ -179,5 +179,5 @@ def test_what_has_not_changed_is_not_listed_again(
     age()  # another file at the same time is what no time tells
     (root / "val" / "cat" / "2.png").symlink_to("1.png")
     os.utime(root / "val" / "cat", (10**9 + 1, 10**9 + 1))
-    with pytest.raises(DataError, match="here are 4 training and 2 validation"):
+    with pytest.raises(DataError, match="4 training and 2 validation"):
         prepared(root, train=4)

@@ -48,7 +48,7 @@ def test_a_process_that_dies_is_an_error_and_no_hang(loader):
     next(batches)
     (worker,) = set(multiprocessing.active_children()) - before
     os.kill(worker.pid, signal.SIGKILL)
-    with pytest.raises(RunError, match="a loading process of the native loader died"):
+    with pytest.raises(RunError, match="native loader died"):
         list(batches)
 
 
@@ -129,5 +129,5 @@ def test_kept_batches_are_not_written_to_again():
 
 
 def test_threads_and_processes_are_not_for_the_same_loader():
-    with pytest.raises(ValidationError, match="threads is 2 and processes is 1; valid is one"):
+    with pytest.raises(ValidationError, match="threads is 2"):
         NativeOptions(threads=2, processes=1)

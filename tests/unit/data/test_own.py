@@ -137,14 +137,14 @@ def test_images_and_labels_of_many_kinds(image, pixels, label, monkeypatch):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ((GREY.astype(np.float32), 0), r"the image is float32 of shape \[5, 4\]; valid are a PIL"),
-        ((COLOUR.transpose(2, 0, 1), 0), r"the image is uint8 of shape \[3, 5, 4\]"),
-        ((GREY[:0], 0), "the image has no pixels"),
+        ((GREY.astype(np.float32), 0), r"float32 of shape \[5, 4\]"),
+        ((COLOUR.transpose(2, 0, 1), 0), r"uint8 of shape \[3, 5, 4\]"),
+        ((GREY[:0], 0), "no pixels"),
         ((b"no image", 0), "not a readable image"),
         ((COLOUR, "cat"), "raised ValueError: .*'cat'"),
-        ((COLOUR, 1.5), "its label is 1.5; expected is a whole number"),
-        (COLOUR, "raised ValueError: too many values"),
-        (KeyError("x"), "raised KeyError: 'x'; expected are an image and its label"),
+        ((COLOUR, 1.5), "label is 1.5"),
+        (COLOUR, "ValueError: too many"),
+        (KeyError("x"), "raised KeyError: 'x'"),
     ],
 )
 def test_what_does_not_fit_names_the_sample(given, said, monkeypatch):

@@ -103,7 +103,7 @@ def test_tensorflows_list_of_synsets(folder):
     synsets = {n: s for n, s in zip(small_sets.DEVKIT_IDS, small_sets.SYNSETS, strict=True)}
     lines = [synsets[int(line)] for line in truth.read_text().split()]
     truth.unlink()
-    with pytest.raises(DataError, match="nothing tells their classes"):
+    with pytest.raises(DataError, match="their classes"):
         prepared(small, folder)
     listed = folder / "imagenet_2012_validation_synset_labels.txt"
     listed.write_text("\n".join(lines))
@@ -161,13 +161,13 @@ def test_torchvision_reads_the_same_pixels(folder):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "not an IDX file of 3 dimensions: it begins with nothing"),
-        (b"\0\0\x08\x01\0\0\0\x01\0", "not an IDX file of 3 dimensions"),
-        (b"\0\0\x08\x03\0\0\0\x01\0", "not an IDX file of 3 dimensions"),
+        (b"", "begins with nothing"),
+        (b"\0\0\x08\x01\0\0\0\x01\0", "IDX file of 3"),
+        (b"\0\0\x08\x03\0\0\0\x01\0", "IDX file of 3"),
         (b"\0\0\x0d\x03" + b"\0\0\0\x01" * 3 + b"\0\0\0\0", "not an IDX file"),
         (b"\0\0\x08\x03" + b"\xff" * 12 + b"\0", "asks for 79228162458924105385300197391"),
-        (b"\0\0\x08\x03" + b"\0\0\0\x01" * 3 + b"ab", "18 bytes, and its header, 1 x 1 x 1"),
-        (b"\0\0\x08\x03" + b"\0\0\0\x01" * 3 + b"a", "1 images, and .* holds 23 labels"),
+        (b"\0\0\x08\x03" + b"\0\0\0\x01" * 3 + b"ab", "18 bytes, and"),
+        (b"\0\0\x08\x03" + b"\0\0\0\x01" * 3 + b"a", "holds 23 labels"),
     ],
 )
 def test_a_damaged_idx_file_is_named(content, said, packed, folder):
@@ -275,5 +275,5 @@ def test_a_changed_shard_is_read_anew(folder):
     index.write_text("".join(f"{line}\n" for line in lines[:-1]))
     second = prepared(small, folder)
     assert second.facts.train_samples == first.facts.train_samples - 1
-    with pytest.raises(DataError, match="the plan counts 23 training"):
+    with pytest.raises(DataError, match="counts 23 training"):
         prepare(small.data, small.facts, folder.parent / "cache")

@@ -95,14 +95,14 @@ def test_a_flipped_bit_is_found(path, at, said):
 
 def test_a_record_cut_short_is_found(path):
     os.truncate(path, path.stat().st_size - 1)
-    with pytest.raises(DataError, match=r"at byte 33: record cut short, 8015 of 8016 bytes"):
+    with pytest.raises(DataError, match=r"8015 of 8016 bytes"):
         read(path, 2)
 
 
 def test_an_index_that_disagrees_is_found(path):
     index = path.with_suffix(".idx")
     index.write_text(index.read_text().replace("16 17", "16 18"))
-    with pytest.raises(DataError, match="record and index disagree"):
+    with pytest.raises(DataError, match="index disagree"):
         read(path, 1)
 
 
@@ -122,7 +122,7 @@ def test_examples_come_back(image, label):
 def test_examples_of_another_kind_are_refused():
     with pytest.raises(DataError, match=r"here: not a tf\.train\.Example"):
         decode_example(b"\xff\xff", "here")
-    with pytest.raises(DataError, match=r"lacks image/encoded \(one image\) or image/class/label"):
+    with pytest.raises(DataError, match=r"\(one image\) or image/class/label"):
         decode_example(b"", "here")
 
 

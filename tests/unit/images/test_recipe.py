@@ -162,7 +162,7 @@ def test_every_extra_has_its_locked_requirements() -> None:
     ("arguments", "message"),
     [
         ({"variant": Variant.CPU, "bootstrap": Bootstrap.DOCKER}, "cpu from debootstrap"),
-        ({"extras": ("horovod", "mpi")}, "the extra 'mpi'; valid are horovod, deepspeed"),
+        ({"extras": ("horovod", "mpi")}, "extra 'mpi'; valid"),
         ({"arch": "riscv"}, "valid are amd64 and arm64"),
     ],
 )

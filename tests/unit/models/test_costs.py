@@ -125,7 +125,7 @@ def test_counting_draws_nothing() -> None:
 
 def test_images_that_do_not_fit() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(10, 2))
-    with pytest.raises(UserError, match=r"cannot process images of 3 x 8 x 8: RuntimeError"):
+    with pytest.raises(UserError, match=r"images of 3 x 8 x 8"):
         cost(model, small(3, 8))
 
 

@@ -243,10 +243,10 @@ def test_your_options_come_first() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("breaks", {}, r"called with num_classes=5, it raised RuntimeError: no luck"),
-        ("takes_nothing", {"depth": 3}, r"called with depth=3, it raised TypeError"),
-        ("gives_none", {}, r"gave NoneType; it should be a class of torch.nn.Module"),
-        ("number", {}, r"is int; it should be something to call"),
+        ("breaks", {}, r"RuntimeError: no luck"),
+        ("takes_nothing", {"depth": 3}, r"raised TypeError"),
+        ("gives_none", {}, r"gave NoneType"),
+        ("number", {}, r"something to call"),
         ("Nothing", {}, r"has no 'Nothing'"),
     ],
 )

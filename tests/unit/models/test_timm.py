@@ -55,8 +55,8 @@ def test_the_same_network_costs_the_same() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("timm:resnt18", r"timm has no model 'resnt18'; did you mean resnet18"),
-        ("timm:xyzzy", r"timm has no model 'xyzzy'; `python"),
+        ("timm:resnt18", r"did you mean resnet18"),
+        ("timm:xyzzy", r"'xyzzy'"),
         ("timm:resnet18.nope", r"[Tt]ag.*nope.*timm:resnet18$"),
     ],
 )
@@ -83,5 +83,5 @@ def test_without_timm_the_message_says_what_to_do() -> None:
         "except MissingPartError as error: print(error)\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "timm is not installed" in run.stdout
+    assert "not installed" in run.stdout
     assert "make setup" in run.stdout

@@ -109,7 +109,7 @@ def test_workers_without_memory_to_start_are_no_lost_workers(results):
     failed = end(results, 0)
     assert isinstance(failed, RunFailed)
     assert failed.reason == "out_of_memory"
-    assert "running low on memory" in failed.detail
+    assert "low on memory" in failed.detail
     other = RunPlan.model_validate(results.plans()[1])
     record_lost(other, results, ControllerError(RuntimeError("something else")))
     lost = end(results, 1)

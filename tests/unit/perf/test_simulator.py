@@ -195,5 +195,5 @@ def test_a_ring_sends_what_its_formula_tells() -> None:
 
 
 def test_a_network_that_is_none_is_named() -> None:
-    with pytest.raises(UserError, match="valid are ethernet-40g, hdr-fat-tree, juwels-booster"):
+    with pytest.raises(UserError, match="ethernet-40g, hdr-fat-tree, juwels-booster"):
         Network.read("token-ring")

@@ -69,13 +69,13 @@ def test_sets_below_a_root(tmp_path: Path) -> None:
     assert plan.dataset == small.facts
     (wrong,) = mistakes(name="mnist", root=str(tmp_path))
     assert f"raysuite data make mnist --format idx --out {tmp_path}/mnist-idx" in wrong.message
-    with pytest.raises(ValueError, match="`root` is for mnist"):
+    with pytest.raises(ValueError, match="is for mnist"):
         DataOptions(name="digits", root="x")
 
 
 def test_a_stand_in_that_is_asked_for_is_named(tmp_path: Path) -> None:
     data = DataOptions(name="mnist", root=str(tmp_path))
-    with pytest.raises(SpecError, match="asks for: `raysuite data make SPEC --scale laptop`"):
+    with pytest.raises(SpecError, match="data make SPEC --scale laptop"):
         plans_of(data, synthetic_data={"mnist": {"images": 9}}, scale="laptop")
 
 
@@ -103,7 +103,7 @@ def test_a_set_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ("cifar10", "pickle", ["no folder ROOT", "cifar-10-python.tar.gz", "cs.toronto.edu"]),
         ("imagenet", "folder", ["no folder ROOT", "ILSVRC2012_img_train.tar", "image-net.org"]),
         ("imagenet", "tfrecord", ["no folder ROOT", "raysuite data convert"]),
-        ("highres", "folder", ["no folder ROOT", "there are no official files; or make"]),
+        ("highres", "folder", ["no folder ROOT", "no official files"]),
     ],
 )
 def test_a_missing_set_says_whence_whereto_and_how(
@@ -172,16 +172,16 @@ def image_folder(root: Path, images: dict[str, int]) -> Path:
 @pytest.mark.parametrize(
     ("images", "words"),
     [
-        ({}, "no folder ROOT; expected is PATH/train/CLASS"),
-        ({"train/a": 1}, "no folder ROOT/val; expected"),
-        ({"other/a": 1}, "no folder ROOT/train and no folder ROOT/val; expected"),
-        ({"train": 1, "val": 0}, "no class folders in ROOT/train; expected"),
-        ({"train/a": 0, "val/a": 0}, "no images in train and val of ROOT"),
-        ({"train/a": 1, "val/a": 0}, "no images in val of ROOT"),
-        ({"train/a": 1, "val/a": 1, "val/b": 1}, "on one side only: val/b;"),
-        ({"train/a": 1, "train/b": 1, "val/a": 1}, "on one side only: train/b;"),
+        ({}, "ROOT; expected"),
+        ({"train/a": 1}, "ROOT/val; expected"),
+        ({"other/a": 1}, "ROOT/train and no folder ROOT/val"),
+        ({"train": 1, "val": 0}, "class folders in ROOT/train"),
+        ({"train/a": 0, "val/a": 0}, "and val of ROOT"),
+        ({"train/a": 1, "val/a": 0}, "in val of ROOT"),
+        ({"train/a": 1, "val/a": 1, "val/b": 1}, "only: val/b;"),
+        ({"train/a": 1, "train/b": 1, "val/a": 1}, "only: train/b;"),
         ({"train/a": 1, "train/b": 0, "val/a": 1, "val/b": 1}, "ROOT/train: no image of b;"),
-        ({"train/a": 1, "val": 1}, "ROOT/val: the images lie in one folder"),
+        ({"train/a": 1, "val": 1}, "in one folder"),
     ],
 )
 def test_folders_that_are_no_data_set(tmp_path: Path, images: dict[str, int], words: str) -> None:
@@ -208,11 +208,11 @@ OWN = {"name": "tests.small_sets:OwnSet", "image_size": 8}
     [
         ({"name": "tests.small_sets:NoSuchSet"}, "has no 'NoSuchSet'"),
         ({"options": {"sizes": 3}}, "raised TypeError"),
-        ({"options": {"counts": {"train": 0, "val": 3}}}, "no samples in train"),
-        ({"name": "builtins:dict", "options": {"a": 1}}, "classes is not known"),
+        ({"options": {"counts": {"train": 0, "val": 3}}}, "samples in train"),
+        ({"name": "builtins:dict", "options": {"a": 1}}, "classes is"),
         ({"name": "tests.small_sets:labels_of"}, "raised TypeError"),
-        ({"name": "types:SimpleNamespace"}, "returned a SimpleNamespace; expected is a map-style"),
-        ({"classes": 7}, "has 4 classes, and data.classes is 7"),
+        ({"name": "types:SimpleNamespace"}, "SimpleNamespace; expected"),
+        ({"classes": 7}, "data.classes is 7"),
     ],
 )
 def test_what_is_told_of_ones_own_set(change: dict[str, Any], words: str) -> None:
@@ -225,4 +225,4 @@ def test_classes_beside_shards(tmp_path: Path) -> None:
     small = small_sets.write("tfrecord-tfrecord", tmp_path)
     (tmp_path / "classes.txt").write_text("a\nb\n")
     (found,) = mistakes(**small.data.model_dump())
-    assert "classes.txt names 2 classes, and data.classes is 4" in found.message
+    assert "data.classes is 4" in found.message

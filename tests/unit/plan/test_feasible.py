@@ -34,7 +34,7 @@ def mistakes(
 @pytest.mark.parametrize(
     ("text", "training", "key", "words"),
     [
-        ("resources: {workers: 2}", "", "resources.workers", "'single' is one process"),
+        ("resources: {workers: 2}", "", "resources.workers", "one process"),
         (
             "resources: {workers: 2, device: gpu}\nstrategy: ddp",
             "",
@@ -95,7 +95,7 @@ def mistakes(
             "strategy: {name: horovod, backward_passes_per_step: 4}",
             "{epochs: 1, global_batch: 8, accumulate: 2}",
             "strategy.backward_passes_per_step",
-            "they are one thing",
+            "one thing",
         ),
         (
             "strategy: {name: deepspeed, zero_stage: 0, offload: optimizer}",
@@ -113,19 +113,19 @@ def mistakes(
             "optimizer: lars\nstrategy: {name: deepspeed, zero_stage: 1}",
             "",
             "optimizer.name",
-            "lars needs the norm of each whole weight tensor",
+            "whole weight tensor",
         ),
         (
             "optimizer: lamb\nstrategy: {name: deepspeed, zero_stage: 3}",
             "",
             "optimizer.name",
-            "set strategy.zero_stage to 0, another strategy, or optimizer to sgd or adamw",
+            "strategy.zero_stage to 0",
         ),
         (
             "strategy: {name: deepspeed, zero_stage: 3}",
             "{epochs: 1, global_batch: 8, ema_decay: 0.99}",
             "training.ema_decay",
-            "set strategy.zero_stage to 2 or less",
+            "strategy.zero_stage to 2",
         ),
         (
             "loader: {name: dali, device: gpu}\nresources: {device: cpu}",
@@ -137,13 +137,13 @@ def mistakes(
             "loader: {name: dali, device: gpu}\nresources: {workers: 2}\nstrategy: ddp",
             "",
             "loader.device",
-            "there are 1 GPUs for 2 workers",
+            "1 GPUs for 2",
         ),
         (
             "measure: {profile: nsight}\nresources: {device: cpu}",
             "",
             "measure.profile",
-            "valid there are off and torch",
+            "off and torch",
         ),
     ],
 )

