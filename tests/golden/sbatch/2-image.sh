@@ -85,7 +85,7 @@ queue_again() {
 # On each node, around its agent. Where the head's agent was killed, this says in its place that the
 # cluster is over. The site's variables come from a file: all users of a node see argument lists.
 # Where the first host is lost, this script is lost with it, and SLURM leaves the other nodes to a
-# job that nobody is at work on.
+# job without work.
 # shellcheck disable=SC2016
 on_node='
 requeue=$1 over=$2 environment=$3 scratch=$4
