@@ -103,8 +103,16 @@ def _no_actor() -> Iterator[None]:
 
 class _Workers(WorkerGroup):
     def _start(self) -> None:
+        """As Ray's, which forgets a group whose backend could not start, as where a node is lost
+        then: its workers would keep their processors, and no other group could start."""
         with _no_actor():
-            super()._start()
+            try:
+                super()._start()
+            except Exception:
+                if self._worker_group_state is not None:
+                    self._worker_group_state.shutdown()
+                    self._clear_state()
+                raise
 
     def shutdown(self) -> None:
         with _no_actor():
