@@ -22,7 +22,7 @@ STUDIES = {
     "aach2023-schedules": 3 * 9 * 3,
     "aach2023-profile": 3 * 9 * 2,
     "mahon2020": 13 * 3 * 3,
-    "frameworks-2026": 3 * 9 * 7,
+    "frameworks-2026": 3 * 10 * 7,
     "ddlbench": (5 * 2 + 2 + 2 + 3) * 4 * 6,
 }
 """Name -> runs of the full form."""

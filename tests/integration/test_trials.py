@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from raysuite.measure.trials import TRIED, Part, State, try_part
-from tests.require import require
+from tests.require import PRESENT, require
 
 MANY_PROCESSES = ("ray", "gloo", "deepspeed")
 """Their trials take longest; horovod's starts ranks in the same way."""
-OPTIONAL = ("horovod", "deepspeed", "dali", "timm", "gpu")
 
 
 @pytest.mark.integration
@@ -25,7 +24,7 @@ OPTIONAL = ("horovod", "deepspeed", "dali", "timm", "gpu")
     ],
 )
 def test_part_works(part: Part) -> None:
-    if part.name in OPTIONAL:
+    if part.name in PRESENT:
         require(part.name)
     finding = try_part(part)
     assert finding.state is State.WORKS, finding.note
