@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from raysuite.errors import UserError
+from raysuite.files import write_whole
 from raysuite.records.ends import RunEnd
 from raysuite.records.predicted import RunPredicted
 from raysuite.records.schema import Record
@@ -163,10 +164,7 @@ class Results:
         self._write(DECIDED, decided._asdict())
 
     def _write(self, name: str, content: Any) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        partial = self.folder / f"{name}.partial"
-        partial.write_text(json.dumps(content, indent=1), "utf-8")
-        partial.replace(self.folder / name)
+        write_whole(self.folder / name, json.dumps(content, indent=1).encode())
 
     def add_plan(self, plan: dict[str, Any]) -> None:
         """Add one RunPlan behind the others, unless it is there."""

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from raysuite.files import write_whole
 from raysuite.records.statistics import Ratio, Stat, ratio_of_means, summarize
 
 FILE = "loaders.json"
@@ -111,9 +112,8 @@ class LoadingBench(_Fact):
 
     def save(self, folder: Path) -> Path:
         """Write FILE into `folder`; a reader never sees half of it."""
-        part = folder / f".{FILE}.part"
-        part.write_text(self.model_dump_json(indent=1) + "\n", "utf-8")
-        return part.replace(folder / FILE)
+        write_whole(folder / FILE, f"{self.model_dump_json(indent=1)}\n".encode())
+        return folder / FILE
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from raysuite.files import write_whole
 from raysuite.records import Results, Row, RunFigures, make_rows, results_figures
 from raysuite.report.against import Comparison, compare, comparison_sheets
 from raysuite.report.classes import class_sheet
-from raysuite.report.data import csv_text, finite, row_data, run_data, write_whole
+from raysuite.report.data import csv_text, finite, row_data, run_data
 from raysuite.report.plot import Plot
 from raysuite.report.plots import make_plots
 from raysuite.report.predictions import Predictions, predictions_plot, predictions_sheet

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from raysuite.records import Ratio, Row, RunFigures, Stat
@@ -135,11 +133,3 @@ def _outliers(figure: Stat) -> list[int]:
 
 def _ratio(figure: Ratio | None) -> dict[str, Any]:
     return {name: figure and getattr(figure, name) for name in ("value", "low", "high")}
-
-
-def write_whole(file: Path, content: bytes) -> None:
-    """Whole or not at all: a file may be read, and written by others, while it is written."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_name(f".{file.name}.{os.getpid()}.part")
-    part.write_bytes(content)
-    part.replace(file)

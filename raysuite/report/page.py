@@ -15,11 +15,12 @@ import yaml
 from markupsafe import Markup
 
 from raysuite import __version__
+from raysuite.files import write_whole
 from raysuite.records import STATUS_WORDS, Row, RunFigures
 from raysuite.records.names import workers_name
 from raysuite.report import text
 from raysuite.report.against import comparison_sheets
-from raysuite.report.data import finite, write_whole
+from raysuite.report.data import finite
 from raysuite.report.plot import CONFIG, Plot
 from raysuite.report.plot import key as row_key
 from raysuite.report.provenance import provenance_sheets

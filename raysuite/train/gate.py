@@ -40,6 +40,7 @@ import torch
 
 from raysuite import models, optim, parallel
 from raysuite.data import cache_dir, order
+from raysuite.files import write_whole
 from raysuite.measure.environment import fingerprint
 from raysuite.parallel import make_strategy
 from raysuite.parallel.base import StepSettings, Strategy, World
@@ -179,7 +180,7 @@ def check(plan: RunPlan, world: World, strategy: Strategy, facts: dict[str, Any]
     if verdict is None:
         verdict = examine(options, world, strategy, settings, plan.run_id, own)
         if verdict.passed and cached and world.rank == 0:
-            _keep(file, verdict)
+            write_whole(file, verdict.model_dump_json().encode())
     if not verdict.passed or not options.gated:
         return verdict
     if options.own_network:  # its networks are other objects than torch's
@@ -194,7 +195,7 @@ def check(plan: RunPlan, world: World, strategy: Strategy, facts: dict[str, Any]
         return verdict.model_copy(update={name: getattr(known, name) for name in _OF_NETWORK})
     whole = examine_network(verdict, plan, world, strategy, comm)
     if whole.passed and whole.error_network is not None and world.rank == 0:
-        _keep(file, whole)
+        write_whole(file, whole.model_dump_json().encode())
     return whole.model_copy(update={"cached": False})
 
 
@@ -216,13 +217,6 @@ def _known(file: Path, world: World, comm: Comm) -> GateVerdict | None:
     if not comm.all_reduce(torch.tensor([float(known is not None)]), "max").item():
         return None
     return known or known_pass(file) or _unread(world)
-
-
-def _keep(file: Path, verdict: GateVerdict) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(f".{os.getpid()}.partial")
-    partial.write_text(verdict.model_dump_json())
-    partial.replace(file)
 
 
 def _rebuilt(plan: RunPlan, world: World, strategy: Strategy, verdict: GateVerdict) -> GateVerdict:
