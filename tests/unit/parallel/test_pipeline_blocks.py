@@ -154,15 +154,55 @@ def test_memory_is_balanced_by_what_each_stage_holds() -> None:
     assert sizes == {"gpipe": [4, 4, 4], "1f1b": [2, 3, 7]}
 
 
-@pytest.mark.parametrize(("name", "replicas"), [("vgg16", [15, 1]), ("resnet50", [16])])
-def test_pipedreams_plan_for_16_workers_is_the_published_one(
-    name: str, replicas: list[int]
+PIPEDREAMS_VGG16 = [
+    (56.919, 7168, 1644167168),
+    (178.671, 147712, 411041792),
+    (59.900, 295424, 822083584),
+    (85.573, 590336, 205520896),
+    (31.906, 1180672, 411041792),
+    (47.584, 2360320, 411041792),
+    (53.685, 2360320, 102760448),
+    (25.545, 4720640, 205520896),
+    (38.786, 9439232, 205520896),
+    (43.551, 9439232, 51380224),
+    (14.039, 9439232, 51380224),
+    (12.119, 9439232, 51380224),
+    (14.107, 9439232, 12845056),
+    (7.457, 411058176, 2097152),
+    (1.752, 67125248, 2097152),
+    (0.941, 16388000, 512000),
+]
+"""The profile that PipeDream's authors publish (github.com/msr-fiddle/pipedream,
+profiler/image_classification/profiles/vgg16/graph.txt): of each convolution or linear layer with
+the ReLU and pooling after it, milliseconds of both passes with 128 images, bytes of weights, bytes
+of its output."""
+
+
+@pytest.mark.parametrize("bytes_per_s", [1.25e9, 4e9])
+@pytest.mark.parametrize("workers", [4, 8, 16])
+def test_the_plan_from_pipedreams_profile_has_its_published_replicas(
+    workers: int, bytes_per_s: float
 ) -> None:
-    """15-1 for VGG-16 and data parallelism for ResNet-50 (Narayanan et al. 2019, table 1), here by
-    counted multiply-adds, with 3e12 of them a second, batches of 64 and 12 GB/s."""
+    """runtime/image_classification/models/vgg16/gpus=4, 8 and 16/hybrid_conf.json: 3-1, 7-1 and
+    15-1. The cuts on 4 and 8, after the seventh and the tenth convolution, are theirs too
+    (stage1.py); on 16 theirs leaves the linear layers alone to the last worker, which is slower
+    by this cost model."""
+    costs = [
+        BlockCosts(weights, milliseconds / 1e3, output_bytes=output)
+        for milliseconds, weights, output in PIPEDREAMS_VGG16
+    ]
+    _, sizes, replicas = pipedream_plan(costs, workers, bytes_per_s)
+    assert replicas == [workers - 1, 1]
+    if workers < 16:
+        assert sizes == {4: [7, 9], 8: [10, 6]}[workers]
+
+
+def test_a_network_with_few_weights_for_its_work_is_data_parallel() -> None:
+    """ResNet-50 on 16 workers (Narayanan et al. 2019: data parallelism), by counted multiply-adds,
+    3e12 of them a second, batches of 64 and 12 GB/s."""
     facts = DatasetFacts(train_samples=1, val_samples=1, classes=1000, channels=3, image_size=224)
     with torch.device("meta"):
-        model = models.build(ModelOptions(name=name), facts)
+        model = models.build(ModelOptions(name="resnet50"), facts)
     counted = {each.name: each for each in layer_costs(model, facts)}
     names = {id(module): name for name, module in model.named_modules()}
     costs = []
@@ -173,7 +213,4 @@ def test_pipedreams_plan_for_16_workers_is_the_published_one(
         weights = sum(4 * each.numel() for each in block.parameters)
         output = 64 * own[-1].output_bytes
         costs.append(BlockCosts(weights, seconds, 2 * seconds, 0, output))
-    _, sizes, found = pipedream_plan(costs, 16, 12e9)
-    assert found == replicas
-    if name == "vgg16":  # the fully connected layers are with the one worker
-        assert sum(each.parameter_bytes for each in costs[-sizes[-1] :]) > 4 * 120e6
+    assert pipedream_plan(costs, 16, 12e9)[1:] == ([len(costs)], [16])
