@@ -22,10 +22,17 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import kendalltau
 
-from raysuite.perf.calibration import Observed, calibrate, memory_of, observed
+from raysuite.perf.calibration import (
+    Observed,
+    calibrate,
+    memory_of,
+    observed,
+    resident_before,
+)
 from raysuite.perf.costs import (
     ddlbench_data_parallel,
     fused_bytes,
+    memory_terms,
     strategy_kind,
     work_name,
 )
@@ -225,9 +232,14 @@ def main() -> None:
     within = [each / statistics.mean(own) - 1 for own in paces for each in own if len(own) > 1]
     if within:
         lines.append(line("(epochs of a run about their mean)", within))
-    memory = [
-        each.memory_bytes.value / memory_of(one.run) - 1 for each, one in every if each.memory_bytes
-    ]
+    memory, grown = [], []
+    for _, one in every:
+        assert found.bytes is not None
+        before = resident_before(one.run)
+        value = found.bytes.value(memory_terms(one.run.plan, one.work, before))
+        memory.append(value / memory_of(one.run) - 1)
+        if before:
+            grown.append((value - before) / (memory_of(one.run) - before) - 1)
     widths = [
         each.throughput.high / each.throughput.value - 1 for each in predicted if each.throughput
     ]
@@ -244,7 +256,11 @@ def main() -> None:
         f"interval, which reaches {statistics.median(widths):.0%} above the prediction in the "
         "median.",
         "## Peak memory of a worker",
-        markdown(["Model", "median error", "90th percentile", "largest"], [line("ours", memory)]),
+        markdown(
+            ["Model", "median error", "90th percentile", "largest"],
+            [line("ours", memory), *([line("(its growth in the run)", grown)] if grown else [])],
+        ),
+        *(["What a shared worker held before its run is known, and added."] if grown else []),
         "## Recommendations",
         "The candidates of one network, batch and cut into micro-batches are ranked by their "
         "predicted epoch.",

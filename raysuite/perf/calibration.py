@@ -168,6 +168,9 @@ class Calibration(_Part):
     """Of an epoch."""
     bytes: Model | None
     """Peak of the worker's memory that has most; None where no run finished."""
+    resident: float = 0.0
+    """Bytes that a worker's process holds before a run: the median, as workers are shared by runs;
+    0 where devices were measured, and in a calibration of an older version."""
     joules: Model | None = None
     """Of an epoch, of devices and hosts; None where the energy of some runs was not measured."""
     start: Interval
@@ -351,13 +354,17 @@ def calibrate(
         ranges=ranges,
         seconds=model.model_copy(update={"costs": {**model.costs, **free}}),
         bytes=fit(
-            [memory_terms(each.run.plan, each.work) for each in finished],
+            [
+                memory_terms(each.run.plan, each.work, resident_before(each.run))
+                for each in finished
+            ],
             [memory_of(each.run) for each in finished],
             [sizes[seen.index(each)] for each in finished],
             [names[seen.index(each)] for each in finished],
         )
         if len(finished) >= _LEAST_RUNS
         else None,
+        resident=statistics.median([resident_before(each.run) for each in finished] or [0.0]),
         joules=_fit_joules(seen, beside, sizes, names),
         start=_middle(rests),
         repeats=_repeats(seen),
@@ -409,6 +416,13 @@ def _without_single_loader(
 def memory_of(run: RunFigures) -> float:
     """Peak bytes of the worker that has most: of its device, or of its process on a CPU."""
     return float(run.peak_device_bytes or run.peak_process_bytes or 0)
+
+
+def resident_before(run: RunFigures) -> float:
+    """Bytes that its worker's process held before the run; 0 of a device."""
+    if run.peak_device_bytes or run.peak_process_bytes is None or run.grown_process_bytes is None:
+        return 0.0
+    return float(run.peak_process_bytes - run.grown_process_bytes)
 
 
 def _repeats(seen: Sequence[Observed]) -> Errors | None:

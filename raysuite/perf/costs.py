@@ -121,12 +121,14 @@ def epoch_terms(plan: Plan, work: Work, workers_per_node: int | None = None) -> 
     return terms
 
 
-def memory_terms(plan: Plan, work: Work) -> dict[str, float]:
-    """Quantities of a worker's peak memory, by term: its process, what it keeps for each image of a
-    micro-batch, and weights with gradients, optimiser state and buffers."""
+def memory_terms(plan: Plan, work: Work, resident: float) -> dict[str, float]:
+    """Quantities of a worker's peak memory, by term: the bytes that its process holds before the
+    run (0 of a device), what the strategy adds, what it keeps for each image of a micro-batch, and
+    weights with gradients, optimiser state and buffers."""
     name, kind = work_name(plan), strategy_kind(plan)
     workers = "one" if int(plan["workers"]) == 1 else "several"
     return {
+        **({"resident/before": resident} if resident else {}),
         f"process/{kind}, {workers}": 1.0,
         f"activations/{name}": float(plan["micro_batch"]),
         f"weights/{kind}, {workers}": work.parameters * 4.0,

@@ -70,7 +70,7 @@ def _run(
         terms = epoch_terms(plan, work, calibration.workers_per_node)
         epoch = interval(model, terms)
         shares = {k: each / epoch.value for k, each in by_kind(model.parts(terms)).items()}
-        held = memory_terms(plan, work)
+        held = memory_terms(plan, work, calibration.resident)
         if calibration.bytes is not None and held.keys() <= calibration.bytes.costs.keys():
             memory = interval(calibration.bytes, held)
     images, epochs = int(plan["dataset"]["train_samples"]), int(plan["spec"]["training"]["epochs"])
