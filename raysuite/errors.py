@@ -47,7 +47,7 @@ def is_full(error: BaseException) -> bool:
 
 
 class UserError(RaysuiteError):
-    """Bad input: the message says what was given, what is valid and what to do."""
+    """Bad input: the message names what was given, what is valid and what to do."""
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ class _Verbs(TyperGroup):
         except OSError as error:
             if not (is_full(error) or isinstance(error, PermissionError)):
                 raise
-            advice = StorageError(f"{error}; make room, or name a place that you may use")
+            advice = StorageError(f"{error}; free disk space, or give a writable folder")
             raise typer.Exit(_complain(advice, FAILED)) from error
         except KeyboardInterrupt as error:
             print("interrupted", file=sys.stderr)

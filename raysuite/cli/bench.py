@@ -194,8 +194,8 @@ def loaders(
 ) -> None:
     """Time every loader on a data set, beside bare decoding and bare reading.
 
-    Loaders are timed in rounds, each time in fresh processes. What cannot be timed is a row that
-    says why. The last line says what bounds the best loader, and what to try. From a spec come
+    Loaders are timed in rounds, each time in fresh processes. What cannot be timed is a row with
+    the reason. The last line names what bounds the best loader, and what to try. From a spec come
     its data set and, unless --loader names others, its loaders beside the usual ones.
 
     \b
@@ -339,7 +339,7 @@ def batch(
 
     Random images of the data set's shape are used. A spec with `accumulate: auto` has its batch
     cut; any other has the samples of each worker doubled. `raysuite run` finds a batch by itself
-    where the spec says auto.
+    where the spec has `auto`.
 
     \b
     Examples:

@@ -218,7 +218,7 @@ def _hints() -> dict[str, str]:
         }
         hints["partition"] = "; ".join(rows)
     except SlurmError as error:
-        hints["partition"] = f"sinfo cannot say which there are: {error}"
+        hints["partition"] = f"sinfo does not list them: {error}"
     try:
         mine, _ = accounts()
         hints["account"] = ", ".join(sorted(mine))
@@ -300,7 +300,7 @@ def new(
 def list_sites(
     as_json: Annotated[bool, typer.Option("--json", help="Print the sites as JSON.")] = False,
 ) -> None:
-    """Every site that `--site` takes by its name: your own, and those that come along.
+    """Every site that `--site` takes by its name: your own, and those that raysuite includes.
 
     \b
     Examples:
@@ -553,8 +553,8 @@ def _wait(folder: ClusterFolder, keep: bool) -> None:
         raise
     except KeyboardInterrupt:
         print_text(
-            f"not waiting any longer; it continues: `raysuite cluster status {folder.name}` tells "
-            f"how far it is, `raysuite cluster down {folder.name}` ends it",
+            f"not waiting any longer; it continues: `raysuite cluster status {folder.name}` shows "
+            f"its state, `raysuite cluster down {folder.name}` ends it",
             error=True,
         )
         raise

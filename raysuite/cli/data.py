@@ -319,7 +319,7 @@ def _on_nodes(
     failed = [end for end in ends if end.made is None]
     if failed:
         raise RunError(
-            f"{len(failed)} of {len(ends)} nodes hold no complete set; mend what they say, and "
+            f"{len(failed)} of {len(ends)} nodes hold no complete set; fix the causes above, and "
             "run the same command again"
         )
     digests = {end.made.digest for end in ends if end.made is not None}
@@ -436,7 +436,7 @@ def _targets(what: str, name: str | None, form: Format | None) -> list[Target]:
     if re.fullmatch(IMPORT_PATH, what) and not path.exists():
         if name or form:
             raise UserError(f"--name and --format are for folders; {what} is your own data set")
-        return [target_of(DataOptions(name=what, image_size=1))]  # its size is not looked at
+        return [target_of(DataOptions(name=what, image_size=1))]  # its size is not used
     if path.suffix in _SPEC_SUFFIXES:
         if name or form:
             raise UserError(f"--name and --format are for folders; {what} names its data set")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 CONVENTIONS = """\
 GFLOP: 10^9 multiply-adds of one image's forward pass, each counted once, as the papers count.
-activations: what one image's forward pass keeps for the backward pass. Both of training in fp32."""
+activations: what one image's forward pass keeps for the backward pass. Both in fp32."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def models(
     ] = None,
     size: Annotated[int, typer.Option(min=1, help="Side of the square images, in pixels.")] = 224,
     channels: Annotated[int, typer.Option(min=1, help="1 grey, 3 RGB.")] = 3,
-    classes: Annotated[int, typer.Option(min=1, help="Classes to tell apart.")] = 1000,
+    classes: Annotated[int, typer.Option(min=1, help="Number of classes.")] = 1000,
     stem: Annotated[
         str | None,
         typer.Option(help="small or large, where models have both; default: by the size."),

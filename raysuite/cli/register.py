@@ -95,8 +95,8 @@ def register_best(
 
     A trial that was ended early keeps no weights. Where that is the best one, the best of those
     that did is registered, with a note on it as second value; it is empty otherwise.
-    Raises UserError where no trial kept its weights, where none of those that did reached the goal,
-    and as `register_run`.
+    Raises UserError where no trial kept its weights, where none of those that did has a value of
+    the goal, and as `register_run`.
     """
     from raysuite.records.sweep import best, trials, wanted_goals
     from raysuite.track.register import weights_of
@@ -113,7 +113,7 @@ def register_best(
     top, chosen = best(found, goal), best(kept, goal)
     if chosen is None or top is None:
         raise UserError(
-            f"no trial of {results.folder} that kept its weights reached the goal {goal}; "
+            f"no trial of {results.folder} that kept its weights has a value of {goal}; "
             f"choose one with --run, such as --run {kept[0].run_id}"
         )
     note = ""
@@ -166,7 +166,7 @@ def only_run(results: Results) -> str:
         + ("" if run.final_accuracy is None else f"  accuracy {run.final_accuracy:.4f}")
         for run in kept
     )
-    raise UserError(f"{len(kept)} runs kept their weights; say which one with --run:\n{told}")
+    raise UserError(f"{len(kept)} runs kept their weights; choose one with --run:\n{told}")
 
 
 def sync(

@@ -1,4 +1,4 @@
-"""`raysuite report`: what a results folder says."""
+"""`raysuite report`: the figures of a results folder."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def report(
 
 
 def show(made: Report, folder: Path) -> None:
-    """Print the table and what it says in words."""
+    """Print the table and its summary."""
     from raysuite.report.tables import terminal_table
 
     console = stdout()
@@ -115,7 +115,8 @@ def _show_best(sweep: SweepReport) -> None:
 
 
 def _show_comparison(comparison: Comparison) -> None:
-    """Print both sides, what a paper says twice, and how much has no counterpart, and why."""
+    """Print both sides, values that a paper gives twice, and the number of rows without a
+    counterpart, with the reasons."""
     from raysuite.report.against import comparison_sheets
     from raysuite.report.tables import terminal_sheet
 

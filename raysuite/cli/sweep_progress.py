@@ -65,7 +65,7 @@ class TrialState:
 
     @property
     def figures(self) -> TrialFigures:
-        """What it reached so far."""
+        """Its results so far."""
         if self._figures is None:
             self._figures = trial_figures(self._data, self._records)
         return self._figures
@@ -170,7 +170,7 @@ def values_words(trial: TrialFigures, keys: Mapping[str, str]) -> str:
 
 
 def goal_words(trial: TrialFigures, goals: Sequence[Goal]) -> str:
-    """`validation accuracy 95.3 %, throughput 812 images/s`: what it reached of the goals."""
+    """`validation accuracy 95.3 %, throughput 812 images/s`: its values of the goals."""
     told = {goal: trial.goals[goal] for goal in goals}
     return ", ".join(
         f"{TOLD[goal].words} {goal_text(goal, value)}"
@@ -234,7 +234,7 @@ _FIXED = sum(len(word) + _GAP for word in ("Trial", "Epoch", "stopped early"))
 
 
 def _cell(trial: TrialFigures, key: str) -> str:
-    """A value as a table has room for it."""
+    """A value, short enough for a table."""
     if key not in trial.values_now:
         return "–"
     value = trial.values_now[key]
@@ -410,7 +410,7 @@ class SweepProgress(LiveView):
 # `raysuite sweep --dry-run`: what would be tried, before anything is.
 
 _FORESEEN = ("random", "grid")
-"""Searchers whose trials do not depend on what the others reach."""
+"""Search algorithms whose trials do not depend on the results of others."""
 
 
 @dataclass(frozen=True)
@@ -423,10 +423,10 @@ class Foreseen:
 
 
 def foresee(document: Document, search: SearchOptions, gpus: int | None = None) -> list[Foreseen]:
-    """The trials of a searcher that learns nothing, in their order; of others none. `gpus` is the
-    number of GPUs of the cluster; None looks at this machine.
+    """The trials of `random` or `grid`, in their order; of other search algorithms none. `gpus` is
+    the number of GPUs of the cluster; None counts those of this machine.
 
-    Raises SpecError where no single one of them can be.
+    Raises SpecError where all of them are invalid.
     """
     found: list[Foreseen] = []
     first: SpecError | None = None

@@ -51,7 +51,7 @@ def verify(
     ] = None,
     precision: Annotated[str, typer.Option(help="fp32, bf16 or fp16.")] = "fp32",
     timeout: Annotated[float, typer.Option(min=1, help="Seconds for one strategy.")] = 180,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the verdicts as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
     """Check strategies by the gate: equal weights on all ranks, and equal to one process.
 

@@ -58,7 +58,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What was looked at, what was found, and how to mend it where it is wrong."""
+    """One check of a site: its subject, its result, and how to fix it where it is wrong."""
 
     what: str
     state: State

@@ -1,8 +1,9 @@
 """Processes of a cluster listen on the node's chosen address alone.
 
-Ray's GCS, raylet, workers and metrics agent listen on every interface, whatever `ray start` is
-told, and so do torch's TCPStore and Horovod's rendezvous, which ask for no token. `bind.c` sends
-such a bind(2) to the chosen address; docs/explanation/security.md lists what listens where.
+Ray's GCS, raylet, workers and metrics agent listen on every interface, whatever the options of
+`ray start`, and so do torch's TCPStore and Horovod's rendezvous, which need no token. `bind.c`
+turns such a bind(2) into one to the chosen address; docs/explanation/security.md lists what
+listens where.
 """
 
 from __future__ import annotations

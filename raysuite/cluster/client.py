@@ -367,8 +367,8 @@ def _judge(
     if first is not None and first.state == "ended":
         return "ended", ""
     if job.state:
-        return "failed", f"SLURM says {job.state} ({job.reason})"
-    return "stale", f"gone without a word; {_what_it_left(folder, cluster)}"
+        return "failed", f"SLURM reports {job.state} ({job.reason})"
+    return "stale", f"gone without a record; {_what_it_left(folder, cluster)}"
 
 
 def _has_said_its_end(folder: ClusterFolder, cluster: Cluster, first: Node | None) -> bool:

@@ -133,8 +133,8 @@ def last_line(said: bytes) -> str:
 
 
 def _before_it_runs() -> None:
-    # Ctrl-C is for us: a job's log continues until we end it. A process group of ssh's own would
-    # not hear it either, but a terminal stops who reads from it in the background, as to ask does
+    # Ctrl-C is for us: a job's log continues until we end it. In a process group of its own, ssh
+    # would not get it either, but the terminal stops a background process that reads a password
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
 

@@ -78,7 +78,7 @@ _ARCHITECTURES = {
 
 
 def check_site(site: LocalSite | SlurmSite, python: str) -> Iterator[Finding]:
-    """All that can be looked at; `python` is the interpreter where the site names none."""
+    """All checks of a site; `python` is the interpreter where the site names none."""
     if isinstance(site, SlurmSite):
         yield from check_slurm(site, home() / "clusters")
         yield _shared(home())

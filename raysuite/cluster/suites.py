@@ -196,7 +196,7 @@ def sole_driver(results: Path) -> Iterator[None]:
                 stream.truncate(0)
             elif isinstance(error, StorageError) or is_full(error):
                 raise StorageError(
-                    f"{results} cannot be written: {error}; make room, then continue with "
+                    f"{results} cannot be written: {error}; free disk space, then continue with "
                     f"`raysuite run --resume-from {shlex.quote(str(results))}`"
                 ) from error
             raise

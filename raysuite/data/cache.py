@@ -40,7 +40,7 @@ def publish(folder: Path, write: Callable[[Path], None]) -> None:
     except OSError as error:
         raise DataError(
             f"the data set cannot be written to {folder}: {error}; "
-            "set RAYSUITE_CACHE to a folder with room that you may write to"
+            "set RAYSUITE_CACHE to a writable folder with free space"
         ) from error
     if not (folder / _MANIFEST).is_file():
         raise DataError(f"{folder} is in the way and is not a complete data set; delete it")

@@ -182,7 +182,7 @@ def _begun(target: Path) -> dict[str, Any] | None:
         found: dict[str, Any] = json.loads((target / PLAN).read_text("utf-8"))
         if found["version"] != VERSION:
             raise DataError(
-                f"{target / PLAN} is of version {found['version']} and cannot be gone on with; "
+                f"{target / PLAN} is of version {found['version']} and cannot be resumed; "
                 "add --force to begin anew, or give another folder"
             )
         return found
@@ -346,8 +346,8 @@ def write_shard(task: Task, count: Count) -> Written:
             temporary.rename(target)
     except OSError as error:
         raise DataError(
-            f"{target} cannot be written ({error.strerror}); make room or give another folder, "
-            "and let no two conversions write into one folder at a time"
+            f"{target} cannot be written ({error.strerror}); free disk space or give another "
+            "folder, and let no two conversions write into one folder at a time"
         ) from error
     finally:
         temporary.unlink(missing_ok=True)
@@ -564,7 +564,7 @@ def _check_room(conversion: Conversion, todo: Sequence[Shard]) -> None:
     if needed > free:
         raise DataError(
             f"{conversion.target}: {needed / 1e9:.1f} GB are needed and {free / 1e9:.1f} GB are "
-            "free; make room, give a folder on another disk, or shrink with --shorter-side"
+            "free; free disk space, give a folder on another disk, or shrink with --shorter-side"
         )
 
 

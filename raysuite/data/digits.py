@@ -21,12 +21,12 @@ from raysuite.spec.data import DataOptions
 from raysuite.spec.datasets import SPLITS, DatasetFacts
 
 VERSION = 1
-"""Raised whenever the files would come out differently, so that old ones are not taken."""
+"""Increased whenever the written files would change, so that old ones are not reused."""
 
 CLASSES = tuple(str(digit) for digit in range(10))
 
 _SHARDS = 4
-"""TFRecord files per split: enough that a reader of ours meets more than one."""
+"""TFRecord files per split: more than one, so that readers are tested with several."""
 
 
 def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
@@ -85,7 +85,7 @@ def write_digits(folder: Path, size: int) -> None:
 
 
 def _split(target: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
-    """Every fifth scan of the scans sorted by class: stratified, and no generator to agree on."""
+    """Every fifth of the scans, sorted by class, is held out: stratified, and not random."""
     by_class = np.argsort(target, kind="stable")
     held_out = np.arange(len(by_class)) % 5 == 0
     return {"train": by_class[~held_out], "val": by_class[held_out]}

@@ -14,7 +14,7 @@ from typing import Literal
 from PIL import Image
 
 OTHERS = ("WEBP", "BMP", "GIF", "TIFF")
-"""Formats that all loaders have Pillow decode; of several images in one file the first."""
+"""Formats that all loaders decode by Pillow; of a file with several images, the first is used."""
 _PNG = b"\x89PNG\r\n\x1a\n"
 _PNG_END = b"IEND\xae\x42\x60\x82"
 _JPEG_END = b"\xff\xd9"
@@ -39,8 +39,8 @@ class Header:
 
     @property
     def plain(self) -> bool:
-        """8 bits, grey or RGB: what every decoder reads alike. Others are CMYK, 16 bits, with
-        transparency."""
+        """Whether all decoders read it alike: 8 bits, grey or RGB. CMYK, 16 bits and transparency
+        are not plain."""
         return self.kind != "other" and self.bits == 8 and self.channels in (1, 3)
 
 
@@ -48,8 +48,8 @@ def read_header(data: bytes) -> Header:
     """The header of a whole JPEG or PNG, or of one of OTHERS. Raises ValueError, with the reason,
     for anything else.
 
-    The end is looked for here, as decoders disagree about an image without one: Pillow refuses
-    such a JPEG and reads such a PNG, and one that decodes a part of a JPEG need not reach its end.
+    An image without its end marker is refused here, as decoders differ: Pillow refuses such a JPEG
+    and reads such a PNG, and a decoder that reads a part of a JPEG may not notice.
     """
     if data.startswith(b"\xff\xd8"):
         return _jpeg(data)
@@ -63,7 +63,7 @@ def _other(data: bytes) -> Header:
         with Image.open(io.BytesIO(data), formats=OTHERS) as image:
             channels = 1 if image.mode in ("1", "L") or image.mode.startswith("I") else 3
             return Header("other", image.width, image.height, channels, 8)
-    except Exception as error:  # Pillow's readers raise whatever they meet
+    except Exception as error:  # Pillow's readers raise exceptions of many types
         known = ", ".join(("JPEG", "PNG", *OTHERS))
         raise ValueError(f"none of {known}: it begins with {data[:8]!r}") from error
 
@@ -98,7 +98,7 @@ def _jpeg(data: bytes) -> Header:
             bits, height, width, channels = struct.unpack_from(">BHHB", data, at + 4)
             if not width or not height or channels not in (1, 3, 4):
                 raise ValueError("a JPEG with a damaged frame header")
-            # behind the frame header, as a thumbnail before it has an end of its own
+            # searched after the frame header: a thumbnail before it has an end marker too
             if data.rfind(_JPEG_END, at) < 0:
                 raise ValueError("a JPEG cut short: it has no end")
             return Header("jpeg", width, height, channels, bits, frame=at)

@@ -39,7 +39,8 @@ class NodeShare:
     `write(folder)` writes `size()` bytes. It is called by one process of the node at a time, and
     only where no other process has the folder in use; the others wait for it.
 
-    Raises DataError where neither memory nor disk has room, and whatever `write` raises.
+    Raises DataError where neither memory nor disk has enough free space, and whatever `write`
+    raises.
     """
 
     def __init__(self, key: str, size: Callable[[], int], write: Callable[[Path], None]) -> None:
@@ -142,7 +143,7 @@ def _make(locks: Path, key: str, users: int, size: int, write: Callable[[Path], 
 
 
 def _place(locks: Path, key: str, size: int) -> Path:
-    """Where a folder of `size` bytes is put. Raises DataError where there is no room."""
+    """Where a folder of `size` bytes is put. Raises DataError where nothing has that much free."""
     memory = min(shutil.disk_usage(locks).free, int(LARGEST_SHARE * free_memory()))
     if size <= memory:
         return locks / key
@@ -154,7 +155,7 @@ def _place(locks: Path, key: str, size: int) -> Path:
     raise DataError(
         f"the decoded images need {human_bytes(size)}; there are {human_bytes(memory)} of memory "
         f"({locks.parent}; {LARGEST_SHARE:.0%} of what is free) and {human_bytes(disk)} of disk "
-        f"({path.parent}); choose another loader, or set RAYSUITE_CACHE to a disk with room"
+        f"({path.parent}); choose another loader, or set RAYSUITE_CACHE to a disk with free space"
     )
 
 

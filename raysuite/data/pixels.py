@@ -1,4 +1,4 @@
-"""Encoded image -> pixels, with Pillow: the reference that other decoders are held against."""
+"""Encoded image -> pixels, with Pillow: the reference for other decoders."""
 
 from __future__ import annotations
 

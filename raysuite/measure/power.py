@@ -1,6 +1,6 @@
 """Energy of a worker's device and host, and how busy the device is, sampled in a thread.
 
-NVML counts the energy of a GPU (`nvmlDeviceGetTotalEnergyConsumption`, from Volta on) and says
+NVML counts the energy of a GPU (`nvmlDeviceGetTotalEnergyConsumption`, from Volta on) and reports
 in which part of its last sample period a kernel ran (`nvmlDeviceGetUtilizationRates`; the period
 is a sixth of a second to a second). RAPL counts the energy of processors and of their memory
 (Linux, Documentation/power/powercap/powercap.rst); most systems let root alone read it. Where

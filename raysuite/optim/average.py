@@ -14,18 +14,19 @@ _STEPS, _MODEL = "n_averaged", "module."
 
 
 class WeightAverage:
-    """A copy of a model that follows it slowly.
+    """A copy of a model whose weights are the average of the model's.
 
     After step 1 the average is the weights themselves; after step t > 1 it is
     decay * average + (1 - decay) * weights. Buffers of floating point, such as BatchNorm's running
     statistics, are averaged alike; others, such as indices and counts, are copied. It is
     elementwise: ranks with equal weights have equal averages.
 
-    torch's AveragedModel averages integers too, and truncates them; it also waits for the device.
+    torch's AveragedModel averages integers too, and truncates them; it also synchronises with the
+    device.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        """`model` is bare: whole on this rank, and not yet in a framework's hands."""
+        """`model` has all weights on this rank, and is not wrapped by a framework yet."""
         self._decay = decay
         self._steps = 0
         self.model = copy.deepcopy(model).requires_grad_(False).eval()
@@ -33,7 +34,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        """Follow `model`, or what this rank holds of it, by one step."""
+        """Average the weights of `model`, or those that this rank holds, after one step."""
         averaged = _tensors(self.model)
         pairs = [(averaged[name], value) for name, value in _tensors(model).items()]
         copied = [pair for pair in pairs if self._steps == 0 or not pair[0].is_floating_point()]
@@ -53,12 +54,12 @@ class WeightAverage:
         }
 
     def save(self, file: Path) -> None:
-        """Write the average, and how many steps it has seen."""
+        """Write the average, and the number of its steps."""
         state = {_MODEL + name: value for name, value in self.model.state_dict().items()}
         torch.save({_STEPS: torch.tensor(self._steps), **state}, file)
 
     def load(self, file: Path) -> None:
-        """Take up what `save` wrote."""
+        """Read what `save` wrote."""
         state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
         self._steps = int(state.pop(_STEPS))
         self.model.load_state_dict(

@@ -104,8 +104,8 @@ def make_trainer(
 ) -> Any:
     """The Ray Train trainer that runs `plans` on workers alike, or does other `work` of theirs.
 
-    `wait_for_nodes_s`: how long it waits for a cluster that holds them, where not so long as the
-    plans say. `deadline`: when its workers are ended, in seconds since 1970. `began`: called in
+    `wait_for_nodes_s`: how long it waits for a cluster that holds them, where it differs from the
+    plans' own. `deadline`: when its workers are ended, in seconds since 1970. `began`: called in
     this process with the address of the store in which new workers meet. `secret`: what signs the
     jobs there.
 

@@ -89,9 +89,9 @@ def _launch(request: Request, pending: Sequence[int]) -> Iterator[tuple[int, Gat
                 read = len(lines)
                 if left and (ended or time.monotonic() > deadline):
                     why = (
-                        f"its processes ended without a verdict: {_last_words(log)}"
+                        f"its processes ended without a result: {_last_words(log)}"
                         if ended
-                        else f"no verdict within {request.timeout_s:g} s: a rank hangs, or waits "
+                        else f"no result within {request.timeout_s:g} s: a rank hangs, or waits "
                         "for one that died"
                     )
                     yield left[0], _failure(request, left[0], why)

@@ -124,7 +124,7 @@ def _forget_groups() -> None:
 
 
 def _choose_accelerator(device: torch.device) -> None:
-    """DeepSpeed chooses by what it finds on the machine; a CPU run on a GPU machine must say so.
+    """Set DeepSpeed's accelerator: by default it uses a machine's GPUs, also in a run on CPUs.
 
     On a CPU it would also compile an all-reduce through shared memory, which needs a compiler at
     run time and works within one node alone: Gloo serves it, as it serves the others.

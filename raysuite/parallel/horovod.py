@@ -126,7 +126,7 @@ def _horovod() -> Any:
     except ImportError as error:
         raise MissingPartError(
             f"Horovod cannot be loaded ({error}); `make setup` builds it, `raysuite doctor` "
-            "says what it lacks"
+            "names what it lacks"
         ) from error
     return horovod.torch
 

@@ -51,7 +51,7 @@ def _jax() -> Any:
 
 @cache
 def _mesh(rank: int, size: int) -> Any:
-    """All workers, of which a process can be told once: JAX's runtime begins with it."""
+    """All workers. JAX's runtime starts with them, once in a process."""
     jax = _jax()
     if size > 1:
         store = shared_store("jax", rank, size)

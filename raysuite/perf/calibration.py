@@ -404,8 +404,8 @@ def _middle(values: Sequence[float]) -> Interval:
 def _without_single_loader(
     rows: Sequence[dict[str, float]],
 ) -> tuple[list[dict[str, float]], dict[str, float]]:
-    """The rows, and a cost of nothing for the loader, where all have the same one: what it takes
-    cannot be told apart from the computation of an image, and counts there."""
+    """The rows, and a cost of zero for the loader where all have the same one: its cost cannot be
+    separated from the computation of an image, and is included there."""
     loaders = {term for row in rows for term in row if term.startswith("load/")}
     if len(loaders) > 1:
         return list(rows), {}

@@ -431,7 +431,7 @@ def pipeline_step(
     return replace(more, seconds=more.seconds - made.seconds)
 
 
-# What a simulation says
+# A simulation's results
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,9 @@ class LoadingPlan(BaseModel):
     batch: int
     """Images of a batch."""
     seconds: float
-    """Wall clock of one timing."""
+    """Wall clock of one timing, where `images` is None."""
     images: int | None
-    """Or: images of one timing."""
+    """Images of one timing; None: as many as `seconds` allow."""
     repeats: int
     device: Literal["cpu", "gpu"]
     """Where batches are delivered."""
@@ -52,12 +52,13 @@ def loader_options(candidate: Candidate) -> LoaderOptions:
 
 
 def checked_data(block: dict[str, Any], place: str = "command line") -> DataOptions:
-    """The `data` block that plain data describes. Raises SpecError with every mistake."""
+    """`block` (plain dicts, as YAML gives them) as DataOptions. Raises SpecError with every
+    mistake."""
     return _spec({"data": block}, place).data
 
 
 def facts_of(data: DataOptions) -> DatasetFacts:
-    """Counts of what lies on disk. Raises SpecError where it cannot be read."""
+    """The data set's counts, from its files. Raises SpecError where they cannot be read."""
     spec = _spec({"data": data.model_dump()}, "command line")
     seen = Datasets()
     mistakes = dataset_mistakes(spec, seen)
@@ -97,10 +98,11 @@ def default_blocks(gpus: int) -> list[dict[str, Any]]:
 def candidates(
     blocks: Iterable[dict[str, Any]], threads: Sequence[int], processes: Sequence[int]
 ) -> list[Candidate]:
-    """Each block with each number of threads, and behind them the limits for these numbers.
+    """Each block with each number of threads or processes, then the limits for these numbers:
+    bare decoding, and reading alone.
 
-    A block that gives its own number is taken as it is. Raises UserError for options that a
-    loader does not have.
+    A block with a number of its own is used once. Raises UserError for options that a loader
+    does not have.
     """
     found: dict[str, Candidate] = {}
     for block in blocks:
@@ -148,7 +150,7 @@ def _candidate(options: dict[str, Any]) -> Candidate:
     wide = next((each for each in reversed(keys) if dumped[each]), None)
     if wide:
         told, width = f"{kind} · {_count(dumped[wide], wide)}", dumped[wide]
-    else:  # no threads beside it, or nothing to load
+    else:  # the worker loads without further threads, or there is nothing to load
         told, width = (f"{kind} · the worker itself", 1) if keys else (kind, 0)
     series = f"{kind} · processes" if wide == "processes" else kind
     return Candidate(name=told, kind="loader", series=series, width=width, options=dumped)

@@ -44,16 +44,17 @@ class RunPlan(BaseModel):
     peak_lr: float
     """Learning rate after warm-up and scaling."""
     memory_format: Literal["channels_last", "contiguous"] = "contiguous"
-    """Of images and convolutions; what `auto` became. Plans of before had no other."""
+    """Of images and convolutions, with `auto` resolved. Plans of earlier versions lack it, and
+    were all contiguous."""
 
     @property
     def undecided(self) -> bool:
-        """Whether the batch is still to be found by trial: its numbers here are the smallest."""
+        """Whether the batch size is to be found by trial: until then this plan has the smallest."""
         return self.spec.auto is not None
 
     @property
     def batch_is_given(self) -> bool:
-        """Whether at most its cut into micro-batches is found by trial: the work is known."""
+        """Whether the global batch is fixed; the size of micro-batches may be found by trial."""
         return not isinstance(self.spec.training.batch_per_worker, AutoBatch)
 
     @property

@@ -116,8 +116,8 @@ class RunStopped(RecordBase):
 
 
 class RunPruned(RecordBase):
-    """A sweep's scheduler ended the run early, as others do better. It is an end, and no failure:
-    what the run reached counts.
+    """A sweep's scheduler ended the run early, as others do better. It is no failure: the run's
+    results count.
     """
 
     kind: Literal["run_pruned"] = "run_pruned"

@@ -103,7 +103,7 @@ class Results:
             except OSError as error:
                 raise UserError(
                     f"no results folder can be made: {folder}: {error.strerror}; give --results "
-                    "FOLDER that you can write, with room on its disk"
+                    "FOLDER that you can write to, on a disk with free space"
                 ) from error
 
     @classmethod

@@ -248,7 +248,7 @@ def _against(row: Row, base: Row | None) -> Row:
 
 
 def _beside(row: Row, rows: Mapping[str, Row]) -> Row:
-    """`row`, held against the one that is equal in all but what a compiler or wrapper adds."""
+    """`row`, relative to the one that is equal in all but what a compiler or wrapper adds."""
     plan = row.runs[0].plan
     spec, strategy = dict(plan["spec"]), plan["spec"]["strategy"]
     compiled = spec["training"].get("compile", "off") != "off"

@@ -77,7 +77,7 @@ class GateVerdict(RecordBase):
     network: str = ""
     """What was found of the run's own network, or why nothing was, in words."""
     network_seconds: float | None = None
-    """How long that took; of a cached verdict, when it was reached."""
+    """How long that took; of a cached result, when it was computed."""
     tolerance: float | None
     """Largest error that passes, uncompiled; None where the options are lossy by intent and no
     bound holds."""
@@ -85,7 +85,7 @@ class GateVerdict(RecordBase):
     """What was checked, in words."""
     steps: int
     cached: bool = False
-    """The verdict was found earlier on this machine, with the same versions and options."""
+    """The result is of an earlier check on this machine, with the same versions and options."""
     message: str = ""
 
 
@@ -101,10 +101,10 @@ class SamplesSkipped(RecordBase):
     places: list[str]
     """Where the first of them lie, and why they cannot be read."""
     lacking: tuple[str, ...] = ()
-    """What is not even counted: classes without an image, records behind a damage where no index
-    tells how many."""
+    """What is not even counted: classes without an image, records after damaged bytes where no
+    index has their number."""
     known: int
-    """Samples that had been looked at by an earlier run, and had not changed since."""
+    """Samples that had been checked by an earlier run, and had not changed since."""
     seconds: float
     """Time this took; it is in no epoch's."""
 
@@ -175,7 +175,7 @@ class EpochFinished(RecordBase):
 
 
 class RunCosts(RecordBase):
-    """What one image of this run costs, and the device's peak, which figures are held against."""
+    """What one image of this run costs, and the device's peak, to which rates are relative."""
 
     kind: Literal["run_costs"] = "run_costs"
     parameters: int | None
@@ -265,7 +265,7 @@ class Slot(NamedTuple):
 class StagesMeasured(RecordBase):
     """What the stages of a pipeline did in some steps, after the training that is timed.
 
-    Lists hold a value per worker of all copies, unless they say otherwise. Devices are waited for
+    Lists hold a value per worker of all copies, unless noted otherwise. Devices are synchronised
     in every operation, which they are not in training.
     """
 

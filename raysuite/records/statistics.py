@@ -28,7 +28,7 @@ costs more than a drift between rounds does."""
 FEWEST_REPEATS = 4
 """Of fewer repeats none can be an outlier."""
 FEWEST_EPOCHS = 4
-"""Of fewer epochs the first cannot be held against the spread of the others."""
+"""Of fewer epochs the first cannot be compared with the spread of the others."""
 
 Scale = Literal["positive", "share"]
 """positive: seconds, bytes, images per second. share: a part of a whole, in [0, 1]."""

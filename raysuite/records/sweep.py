@@ -1,5 +1,5 @@
-"""A sweep's trials, from its results folder alone: what each tried, reached and cost, and which is
-best.
+"""A sweep's trials, from its results folder alone: the values, results and cost of each, and which
+is best.
 
 Goals are `accuracy`, the best validation accuracy in [0, 1], higher is better; `time_to_accuracy`
 in seconds, lower is better; `throughput` in images per second, higher is better.
@@ -39,9 +39,9 @@ class TrialFigures:
     reason: str
     """Why there is no whole result; empty for a trial that finished."""
     goals: dict[Goal, float | None]
-    """What it reached; None where there is none, or where it may not be reported."""
+    """Its result for each goal; None where there is none, or where it may not be reported."""
     epochs: int
-    """Epochs behind it."""
+    """Completed epochs."""
     worker_seconds: float
     """Workers, times the wall clock of the search for its batch, and from each start to the
     attempt's last Record."""
@@ -105,7 +105,7 @@ def wanted_goals(search: dict[str, Any]) -> tuple[Goal, ...]:
 
 
 def best(trials: Iterable[TrialFigures], goal: Goal) -> TrialFigures | None:
-    """The trial that reached most; of equals the earliest. Failed trials never win."""
+    """The trial with the best result; of equals the earliest. Failed trials never win."""
     reached = [trial for trial in trials if trial.counts and trial.goals[goal] is not None]
     return min(reached, key=lambda trial: (_cost(trial, goal), trial.number), default=None)
 

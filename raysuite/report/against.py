@@ -349,7 +349,7 @@ class Published:
     data: str
     framework: str
     loader: str
-    """`native`, `dali-cpu`, `dali-gpu`, or `dali` where the paper does not say which."""
+    """`native`, `dali-cpu`, `dali-gpu`, or `dali` where the paper does not state which."""
     workers: int | None
     base_workers: int | None
     """Workers of the baseline of a speed-up or an efficiency."""
@@ -456,7 +456,7 @@ def _shares(file: Path) -> Iterator[Published]:
 
 
 SAME_DATA = ("training_s", "accuracy")
-"""Quantities that say nothing beside those of another data set."""
+"""Quantities that cannot be compared with those of another data set."""
 
 
 def against_published(rows: Sequence[Row], paper: Paper) -> Comparison:
@@ -635,7 +635,7 @@ def _held(line: Line) -> str:
         if any(held):
             return f"whether ours is {stated} lies within our interval"
     elif ends[0] <= theirs.high and ends[1] >= theirs.value:
-        return f"whether ours is {stated} cannot be told: our interval reaches beyond that"
+        return f"whether ours is {stated} cannot be decided: our interval extends beyond that"
     return f"ours is not {stated}{spread}"
 
 

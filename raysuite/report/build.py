@@ -40,7 +40,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Report:
-    """What a results folder says. It holds nothing but what follows from the Records."""
+    """The figures of a results folder. All of them follow from the Records."""
 
     folder: Path
     rows: list[Row]
@@ -54,7 +54,7 @@ class Report:
     comparison: Comparison | None = None
     """This study beside another one, or beside a paper."""
     sweep: SweepReport | None = None
-    """What a sweep's results say beside the rows."""
+    """A sweep's figures that are not in the rows."""
     predictions: Predictions = field(default_factory=dict)
     """What `raysuite predict` wrote beside the runs."""
     further: Sequence[Sheet] = ()

@@ -1,4 +1,4 @@
-"""How well networks tell the classes apart: a confusion matrix, and a table by class.
+"""How well networks distinguish the classes: a confusion matrix, and a table by class.
 
 Both are of the last validation, summed over the repeats of a row.
 """

@@ -1,4 +1,4 @@
-"""What tells rows apart, and the colour, dash and symbol that it has in every plot of a report."""
+"""What distinguishes rows, and its colour, dash and symbol in every plot of a report."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def telling(
     given: Callable[[Row], Hashable] = lambda row: None,
     always: Sequence[str] = (),
 ) -> list[str]:
-    """The facets that tell rows apart which `given` does not, and no more of them than it takes.
+    """The fewest facets that distinguish the rows which `given` does not.
 
     A facet that follows from the ones before it, such as a precision that goes with the strategy,
     is left out; one of `always` is in wherever rows differ in it, even if `given` implies it.
@@ -110,7 +110,7 @@ class Styles:
                     known.append(value)
 
     def of(self, row: Row, names: Sequence[str]) -> Style:
-        """Of a row's series, told apart by the facets `names`; by strategy where there are none."""
+        """Of a row's series, by the facets `names`; by strategy where there are none."""
         places = [self._place(row, name) for name in names or ("strategy",)]
         return Style(
             COLORS[places[0] % len(COLORS)],

@@ -1,4 +1,4 @@
-"""report.html: one page that holds all it needs, Vega included, and asks no other host."""
+"""report.html: one page that contains all its scripts, Vega too, and loads nothing by network."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def page(report: Report) -> str:
 
 
 def render(template: str, plots: Sequence[Plot], **context: Any) -> str:
-    """A page by its template, with what its plots need."""
+    """Render a template with the script and data of its plots."""
     drawn = {"config": CONFIG, "plots": {plot.name: plot.data() for plot in plots}}
     written: str = (
         templates()
@@ -78,17 +78,17 @@ def render(template: str, plots: Sequence[Plot], **context: Any) -> str:
 
 @cache
 def _vega() -> str:
-    """Vega, Vega-Lite and vega-embed as one script: a second of work, so it is kept."""
+    """Vega, Vega-Lite and vega-embed as one script, cached: bundling takes a second."""
     import vl_convert
 
     kept = cache_dir() / f"vega-of-vl-convert-{version('vl-convert-python')}.js"
     with suppress(OSError):
         return kept.read_text("utf-8")
-    # no text in it ends the script element that it stands in
+    # a literal </script in it would end the page's script element
     script = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")).replace(
         "</script", "<\\/script"
     )
-    with suppress(OSError):  # a cache that cannot be written costs the second each time
+    with suppress(OSError):  # where the cache cannot be written, each page bundles anew
         write_whole(kept, script.encode())
     return script
 
@@ -112,7 +112,7 @@ def _rounded(data: Any) -> Any:
 
 @cache
 def templates() -> jinja2.Environment:
-    """The pages' templates, by their path below this folder; what they are given is escaped."""
+    """The pages' templates, by their path below this folder; all values are escaped."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("raysuite.report", "."),
         autoescape=True,
@@ -161,7 +161,7 @@ def _environments(runs: Iterable[RunFigures]) -> list[tuple[dict[str, str], int]
 
 
 def readable(environment: dict[str, Any]) -> dict[str, str]:
-    """What a run's environment says, by label."""
+    """A run's environment as text, by label."""
     lines: dict[str, str] = {}
     for key, value in environment.items():
         if key == "time" or value in (None, {}, ""):

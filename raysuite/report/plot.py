@@ -168,7 +168,7 @@ class Plot:
         }
 
     def data(self) -> dict[str, Any]:
-        """What the page draws it from: its traces stay columns, which takes a tenth of the room."""
+        """What the page draws it from: its traces stay columns, a tenth of the bytes."""
         spec = self.spec(600)
         spec.pop("config")
         return {
@@ -214,7 +214,7 @@ def line(kind: str = "mean", width: float = 2, **mark: Any) -> Layer:
 
 
 def markers(kind: str = "mean", size: float = 45, **mark: Any) -> Layer:
-    """Points that tell their values."""
+    """Points that show their values in a tooltip."""
     return {
         "kind": kind,
         "mark": {"type": "point", "filled": True, "size": size, "opacity": 1, **mark},

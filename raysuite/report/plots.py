@@ -469,7 +469,7 @@ def bars(
 
 
 def _within_works(rows: Sequence[Row]) -> list[str]:
-    """The facets that tell apart the bars of one group."""
+    """The facets that distinguish the bars of one group."""
     return telling(rows, lambda row: tuple(facets(row)[each] for each in WORK))
 
 
@@ -705,7 +705,7 @@ Curve = tuple[list[float], list[float]]
 
 
 def _runs(rows: Sequence[Row]) -> list[RunFigures]:
-    """The runs with something to draw: those that the gate caught have no say."""
+    """The runs with something to draw; those that the gate failed are left out."""
     return [run for row in rows for run in row.runs if run.epochs and run.gate != "failed"]
 
 
@@ -795,7 +795,7 @@ def _curves(
 
 
 def _series_name(members: Sequence[Row], names: Sequence[str], drawn: Sequence[Row]) -> str:
-    """What the members share of that which tells rows apart, else their names."""
+    """The values that the members share of the facets `names`, else their names."""
     if len(members) == 1:
         row = members[0]
         said = written(row, names) or shared([row], ("strategy", "loader"))

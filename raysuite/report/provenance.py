@@ -1,4 +1,4 @@
-"""Where a report's figures come from: spec, plan, command, versions, seeds, verdicts, journals."""
+"""Where a report's figures come from: spec, plan, command, versions, seeds, gate, journals."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def provenance(
 
 
 def _environments(runs: Sequence[RunFigures]) -> list[dict[str, Any]]:
-    """Each distinct one, without the time at which it was looked at."""
+    """Each distinct one, without the time at which it was recorded."""
     found: list[dict[str, Any]] = []
     for run in runs:
         environment = _environment(run)
@@ -144,7 +144,7 @@ def files_sheet(data: dict[str, Any]) -> Sheet:
 
 
 def runs_sheet(data: dict[str, Any]) -> Sheet:
-    """Seeds, verdicts and times of all runs."""
+    """Seeds, gate results and times of all runs."""
     return Sheet(
         name="runs",
         title="Runs in the order of execution",

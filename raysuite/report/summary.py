@@ -1,4 +1,4 @@
-"""What the figures say, in sentences that claim no more than the intervals show."""
+"""The summary: sentences that claim no more than the intervals show."""
 
 from __future__ import annotations
 
@@ -281,7 +281,7 @@ def _problems(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]
     unchecked = {r.variant for r in runs if r.gate == "not checked" and r.status == "finished"}
     if unchecked:
         said.append(
-            f"No verdict of the gate is on record for {text.listed(sorted(unchecked))}, so no "
+            f"No result of the gate is recorded for {text.listed(sorted(unchecked))}, so no "
             "speed is reported."
         )
     failed = [run for run in runs if run.status == "failed" and run.gate != "failed"]
@@ -334,7 +334,7 @@ def fastest(rows: Sequence[Row]) -> list[Sentence]:
         if row.throughput is not None:
             groups.setdefault((work_key(row.runs[0].plan), row.workers), []).append(row)
     names = work_names(row.runs[0].plan for group in groups.values() for row in group)
-    # what is said of all groups is to hold together (Bonferroni)
+    # one family-wise level for the statements on all groups (Bonferroni)
     level = 1 - 0.05 / max(1, sum(len(_repeated(group)) > 1 for group in groups.values()))
     several_works = len({work for work, _ in groups}) > 1
     said, alone = [], 0
@@ -362,7 +362,7 @@ def _without_others(alone: int, groups: int) -> str:
     which = "each of the" if alone == groups else f"{alone} of the"
     return (
         f"In {which} {groups} groups of the same network, data and number of workers there is one "
-        "variant with a speed, and nothing to compare it with: the table and the plots tell it."
+        "variant with a speed, and nothing to compare it with: see the table and the plots."
     )
 
 
@@ -430,7 +430,7 @@ OF_THE_PLAN = {"CUDA_VISIBLE_DEVICES", "HOROVOD_GLOO_IFACE", "OMP_NUM_THREADS"}
 
 
 def differing(environments: Sequence[dict[str, Any]]) -> list[str]:
-    """What differs between them, in words; what one of them does not tell is no difference.
+    """What differs between them, in words; what one of them does not record is no difference.
 
     Host names, jobs, folders and times are left out: they differ within one run.
     """

@@ -395,7 +395,7 @@ def _baselines(rows: Sequence[Row]) -> list[str]:
         return []
     against = f"against {text.listed(names)}"
     if len(names) > MOST_BASELINES:
-        against = "against the line of each series that says baseline"
+        against = "against the line of each series that is marked baseline"
     efficiency = "efficiency = speed-up * workers of the baseline / workers"
     scaling = " and ".join(sorted({f"{row.scaling} scaling" for row in rows}))
     return [f"Speed-up is {against}; {efficiency}; {scaling}."]
@@ -484,7 +484,7 @@ def overheads_sheet(rows: Sequence[Row]) -> Sheet | None:
 
 
 def gate_sheet(runs: Sequence[RunFigures], names: Mapping[str, str]) -> Sheet:
-    """The gate's verdicts, one line per run; `names` is what each run is called, by its id."""
+    """The gate's results, one line per run; `names`: run id -> name."""
     errors = ("Error", "With BatchNorm", "16 bits", "Tolerance")
     return Sheet(
         name="gate",

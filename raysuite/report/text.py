@@ -50,8 +50,8 @@ def percent(share: float) -> str:
 
 
 def stat(value: Stat | None, write: Writer = number, single: str = " (n = 1)") -> str:
-    """`12.3 [11.8, 12.9] s`: the mean and its 95 % interval; `single` says that there is none, and
-    stands behind the interval of a single accuracy."""
+    """`12.3 [11.8, 12.9] s`: the mean and its 95 % interval; `single` stands in its place where
+    there is none, and after the interval of a single accuracy."""
     if value is None:
         return NONE
     if value.low is None or value.high is None:

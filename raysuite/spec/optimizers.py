@@ -35,7 +35,7 @@ class _Optimizer(Options):
     @model_validator(mode="after")
     def _sqrt_needs_a_reference(self) -> Self:
         if self.lr_scaling == "sqrt" and self.lr_reference_batch is None:
-            raise ValueError("lr_scaling sqrt needs lr_reference_batch: from where it scales")
+            raise ValueError("lr_scaling sqrt needs lr_reference_batch, the global batch of lr")
         return self
 
     def peak_lr(self, global_batch: int) -> float:
@@ -94,7 +94,7 @@ class LambOptions(_Optimizer):
     lr: float = Field(default=1e-3, gt=0)
     """Learning rate after the warm-up, before scaling."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
-    """Decay of the gradient's running mean, and of that of its square."""
+    """Decay of the running means of the gradient and of its square."""
     eps: float = Field(default=1e-6, gt=0)
     """Added to the root of the mean square."""
     weight_decay: float = Field(default=0.01, ge=0)
@@ -110,7 +110,7 @@ class AdamWOptions(_Optimizer):
     lr: float = Field(default=1e-3, gt=0)
     """Learning rate after the warm-up, before scaling."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
-    """Decay of the gradient's running mean, and of that of its square."""
+    """Decay of the running means of the gradient and of its square."""
     eps: float = Field(default=1e-8, gt=0)
     """Added to the root of the mean square."""
     weight_decay: float = Field(default=0.01, ge=0)
@@ -120,7 +120,7 @@ class AdamWOptions(_Optimizer):
 
 
 UNNAMED_OPTIMIZER = "sgd"
-"""What a block of optimiser options without a name is for: `optimizer: {lr: 0.2}`."""
+"""The optimiser of a block that gives options and no name: `optimizer: {lr: 0.2}`."""
 
 
 def _with_name(value: Any) -> Any:
@@ -173,7 +173,7 @@ class ExponentialOptions(_Schedule):
 
 
 class PolynomialOptions(_Schedule):
-    """The rate falls to `min_factor` of it as a power of the steps that are left."""
+    """The rate falls to `min_factor` of the full rate, as a power of the remaining steps."""
 
     name: Literal["polynomial"] = "polynomial"
     power: float = Field(default=2.0, gt=0)

@@ -27,7 +27,7 @@ def read_search(document: Document) -> SearchOptions:
     if not isinstance(given, dict):
         said = "is missing: a sweep needs it" if given is None else f"given was {given!r}"
         file, line = document.place(("search",))
-        message = f"{said}; it should say what is varied: search: {{trials: 10, space: {{...}}}}"
+        message = f"{said}; it should name what is varied: search: {{trials: 10, space: {{...}}}}"
         raise SpecError([Mistake(message, key="search", file=file, line=line)])
     space = given.get("space")
     mistakes = _shape(document, given, space if isinstance(space, dict) else {})

@@ -24,7 +24,7 @@ class GridSearch(Options):
 
 
 class OptunaSearch(Options):
-    """Optuna: the next trial is decided by what the earlier ones reached."""
+    """Optuna: the next trial is decided by the results of the earlier ones."""
 
     name: Literal["optuna"] = "optuna"
     sampler: Literal["tpe", "nsga2", "random"] = "tpe"

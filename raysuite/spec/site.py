@@ -170,7 +170,7 @@ class SlurmSite(_Site):
                     if getattr(self, key) and any(name.startswith(option) for name in names)
                 ]
         if self.gpu_type is not None and not self.gpus_per_node:
-            wrong.append("gpu_type is given without gpus_per_node; say how many, or leave it out")
+            wrong.append("gpu_type is given without gpus_per_node; give both, or leave it out")
         if self.time is not None and slurm_seconds(self.time) <= self.warn_seconds:
             wrong.append(
                 f"time is {self.time} and warn_seconds is {self.warn_seconds}; the warning must "
@@ -200,7 +200,7 @@ _KEYS = {
     "gpus_per_node": ("--gres", "--gpus", "--gpus-per-node", "--gpus-per-task", "-G"),
     "exclusive": ("--exclusive",),
 }
-"""Key of a site -> options of sbatch that say the same; sbatch would take the last of two."""
+"""Key of a site -> options of sbatch with the same meaning; sbatch would take the last of two."""
 
 Site = Annotated[LocalSite | SlurmSite, Field(discriminator="kind")]
 """Where a cluster is started, by its `kind`."""

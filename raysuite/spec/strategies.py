@@ -565,7 +565,7 @@ class PipelineOptions(_StrategyOptions):
     `training.accumulate`. `pipedream` has 1 where it is left out. `auto`: the fastest, found by
     trial before the run; `{auto: largest}`: the fewest that fit into memory."""
     partition: Literal["auto"] | tuple[int, ...] = "auto"
-    """Blocks of the network per stage, such as `[5, 6]`. `auto`: as `balance` says."""
+    """Blocks of the network per stage, such as `[5, 6]`. `auto`: by `balance`."""
     # left out where they are not set, so that runs keep their ids
     balance: Literal["time", "memory", "parameters"] = Field(
         default="parameters", exclude_if=lambda value: value == "parameters"

@@ -1,4 +1,4 @@
-"""Who we are to the MLflow server of a cluster: read from a file, for that server alone.
+"""The user and password for a cluster's MLflow server, read from a file and sent to it only.
 
 MLflow finds `ClusterCredentials` by the entry point group `mlflow.request_auth_provider` where
 MLFLOW_TRACKING_AUTH is raysuite: in every process of a cluster, and wherever
@@ -31,7 +31,7 @@ def read_told(folder: str, name: str) -> dict[str, Any]:
 
 
 class ClusterCredentials:
-    """MLflow's protocol for those who can sign its requests."""
+    """MLflow's protocol of a request_auth_provider: a name, and what authenticates requests."""
 
     def get_name(self) -> str:
         return NAME
@@ -41,7 +41,7 @@ class ClusterCredentials:
 
 
 class BasicAuth:
-    """Signs requests to the MLflow server that `folder`/head.json names, and no others.
+    """Adds user and password to requests to the server in `folder`/head.json, and to no others.
 
     The files are read for each request: a head that was started again has another address.
     """

@@ -174,7 +174,7 @@ def trial_params(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def trial_points(search: Search, trial: TrialFigures) -> Iterator[Point]:
-    """What a trial that has ended reached and cost, as `goal/...` and `trial/...`."""
+    """The results and cost of a trial that has ended, as `goal/...` and `trial/...`."""
     end = trial.figures.end
     if end is None:
         return

@@ -1,7 +1,7 @@
 """What a checkpoint holds beside the engine's own files: where training stands.
 
 FOLDER/loop.json     epoch, step, times, and what is behind of an epoch that is under way
-FOLDER/rank-R.pt     in mid-epoch alone: the rank's random draws and its running statistics
+FOLDER/rank-R.pt     in mid-epoch alone: the rank's random state and its running statistics
 FOLDER/average.pt    the average of the weights, where there is one
 
 All ranks write into one folder, on a file system that they share. FOLDER.partial is being written,
@@ -137,7 +137,7 @@ def _partial(folder: Path) -> Path:
 
 
 def draws(device: torch.device) -> dict[str, Tensor]:
-    """The state of torch's random draws in this process: dropout continues where it stopped."""
+    """The state of torch's random generators in this process: dropout continues from it."""
     found = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
         found["cuda"] = torch.cuda.get_rng_state(device)
@@ -145,7 +145,7 @@ def draws(device: torch.device) -> dict[str, Tensor]:
 
 
 def restore_draws(device: torch.device, state: dict[str, Tensor]) -> None:
-    """Take up what `draws` gave."""
+    """Restore what `draws` returned."""
     torch.set_rng_state(state["cpu"])
     if device.type == "cuda":
         torch.cuda.set_rng_state(state["cuda"], device)
@@ -159,7 +159,7 @@ def save_rank(folder: Path, world: World, models: Sequence[nn.Module]) -> None:
 
 
 def load_rank(folder: Path, world: World, models: Sequence[nn.Module]) -> dict[str, Tensor]:
-    """Take up the buffers that `save_rank` wrote, and return the draws' state."""
+    """Restore the buffers that `save_rank` wrote, and return the random state."""
     state = torch.load(_rank_file(folder, world), map_location="cpu", weights_only=True)
     with torch.no_grad():
         for name, buffer in _buffers(models):

@@ -70,7 +70,7 @@ def peak(device: str, precision: str, tf32: bool) -> Peak | None:
     """The peak of a device for training in `precision` (fp32, bf16 or fp16); None if unknown.
 
     With `tf32`, convolutions in fp32 may use that format where the device has it, and they are
-    held against its rate, which is the higher one.
+    compared with its rate, which is the higher one.
     """
     rates, source = _TERAFLOPS.get(device, ({}, ""))
     number_format = "tf32" if precision == "fp32" and tf32 and "tf32" in rates else precision

@@ -117,7 +117,7 @@ _JUDGES = ("gate", "gate_check")
 
 
 def known_pass(file: Path) -> GateVerdict | None:
-    """The verdict in a file of `cache_file`; None where there is no pass to be read."""
+    """The result in a file of `cache_file`; None where it holds no pass."""
     try:
         verdict = GateVerdict.model_validate_json(file.read_text("utf-8"))
     except (OSError, ValueError):

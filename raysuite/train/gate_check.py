@@ -1,17 +1,17 @@
-"""What the gate looks at: a small network, trained by a strategy and by one process.
+"""The gate's check: a small network, trained by a strategy and by one process, and compared.
 
 BatchNorm makes "equal to one process on the global batch" false for every data-parallel strategy:
 each rank normalises its own slice of the batch. So there are two networks. The one without
-BatchNorm is held against one process that sees the whole global batch at once; the one with it,
-against one process that passes the ranks' slices one by one and steps on their sum.
+BatchNorm is compared with one process that computes the whole global batch in one pass; the one
+with it, with one process that computes a pass for each rank's slice and adds the gradients.
 
-What else a wrong strategy could hide behind is varied on purpose: the last batch holds a single
-sample, so that all ranks but one have padding alone; the learning rate changes at every step; and
-no gradient is clipped unless clipping itself is looked at, as it would undo a wrong scale.
+Some settings are chosen to expose errors: the last batch holds a single sample, so that all ranks
+but one have padding only; the learning rate changes at every step; and gradients are clipped only
+where clipping is what is checked, as it would hide a wrong scale.
 
-One process trains in fp32, whatever the strategy under test does: the same rounding or the same
-wrong loss scale on both sides would not be seen. In fp16 there is one more step, whose gradients
-overflow on the last rank alone, so that all ranks must skip it; one process has no such step.
+The one process always trains in fp32: the same rounding or the same wrong loss scale on both sides
+would not be noticed. In fp16 the strategy makes one more step, whose gradients overflow on the
+last rank only, so that all ranks must skip it.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class SmallNet(nn.Module):
         return x
 
     def layers(self) -> list[list[Callable[[Tensor], Tensor]]]:
-        """What is called one after the other; pipelines are cut between two of them."""
+        """The parts of each layer, called in this order; pipelines are cut between layers."""
         more: list[list[Callable[[Tensor], Tensor]]] = [[each, torch.relu] for each in self.more]
         return [
             [self.first, self.norm, torch.relu],
@@ -118,7 +118,7 @@ _MICRO_BATCH = 4
 _LOOKED_AT = 10
 """Samples whose logits are compared after the training."""
 _OVERFLOW_BEFORE = 2
-"""The step before which one is made that overflows in fp16."""
+"""Index of the step before which an additional one is made in fp16, which overflows."""
 _TOO_LARGE = 1e30
 """A pixel that fp16 cannot hold."""
 
@@ -138,9 +138,9 @@ class Comparison:
     updates: float = math.inf
     """|w - r| / |r - w0| over the whole network, with w0 before the training."""
     worst_update: float = math.inf
-    """The same of the tensor that is worst by it."""
+    """|w - r| / |r - w0| of the tensor where it is largest."""
     moved: float = 0.0
-    """Of the tensor that moved least beside one process's: |w - w0| / |r - w0|."""
+    """|w - w0| / |r - w0| of the tensor where it is smallest."""
     fault: str = ""
     """Why nothing could be compared."""
 
@@ -151,7 +151,7 @@ class Comparison:
 
     @property
     def loose_error(self) -> float:
-        """The largest over the whole network, of its updates instead of its weights."""
+        """The largest of the errors, with `updates` in the place of `weights`."""
         return max(self.updates, self.logits, self.losses)
 
     @property
@@ -173,9 +173,9 @@ def compare(
     """Train by `strategy` on all ranks and in fp32 by one process on each, and compare.
 
     `settings.micro_batch` and the optimiser's rates are replaced by the small network's own. All
-    ranks must call it. `layers`: of the small network, one for each stage of a pipeline at
-    least. The strategy's backward passes pause for `pause_s` between two of them. `delays`: of
-    an asynchronous pipeline; one process then applies gradients as late as it does.
+    ranks must call it. `layers`: of the small network, at least one for each stage of a pipeline.
+    The strategy's backward passes pause for `pause_s` between two layers. `delays`: the options of
+    an asynchronous pipeline; the one process then applies gradients as late as the pipeline does.
     """
     alone = World(0, 1, 0, world.device)
     single = Single() if delays is None else Delayed(delays)
@@ -380,7 +380,7 @@ def _overflowing(batch: Batch, engine: Engine) -> Batch:
 def _judge(
     comm: Comm, found: _Outcome, expected: _Outcome, before: dict[str, Tensor]
 ) -> Comparison:
-    """The same on all ranks."""
+    """Compare the strategy's outcome with the expected one. All ranks return the same."""
     losses = comm.all_reduce(found.losses, "sum")
     errors = [
         _worst_tensor(found.weights, expected.weights),
@@ -446,7 +446,7 @@ def without_tf32() -> Iterator[None]:
 
 
 class Delayed(Single):
-    """For pipelines with `options`, in however many copies."""
+    """The reference for pipelines with `options`, for any number of copies of the network."""
 
     def __init__(self, options: PipelineOptions) -> None:
         super().__init__()

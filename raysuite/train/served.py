@@ -61,7 +61,7 @@ def network_of(plan: RunPlan, weights: Path) -> nn.Module:
 
 
 def example(plan: RunPlan) -> NDArray[np.uint8]:
-    """Two made-up images of the size and channels that the network takes, the same each time."""
+    """Two synthetic images of the size and channels that the network takes, the same each time."""
     facts = plan.dataset
     shape = (EXAMPLES, facts.channels, facts.image_size, facts.image_size)
     return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)

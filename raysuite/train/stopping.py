@@ -3,7 +3,7 @@
 Only rank 0 reads requests, and all ranks have to stop after the same step: a rank that continued
 would wait for the others in its next collective. So about once a second all ranks take part in one
 small reduction, which starts after one step and is read after the next, while that one computes.
-With it rank 0 also sends the number of steps until the next such reduction.
+In it rank 0 also sends the number of steps until the next such reduction.
 """
 
 from __future__ import annotations

@@ -228,7 +228,7 @@ def test_verify_outlives_crashes_and_hangs(tmp_path: Path, monkeypatch: pytest.M
     messages = {flaw: verdicts[number].message for number, flaw in enumerate(flaws)}
     assert [verdicts[number].passed for number in range(4)] == [True, False, False, False]
     assert "rank 1: ValueError:" in messages["raises"]
-    assert f"no verdict within {HANGS_S} s" in messages["hangs"]
+    assert f"no result within {HANGS_S} s" in messages["hangs"]
     assert "differ by" in messages["sum"]
 
 

@@ -198,7 +198,7 @@ class ThisNode:
 
 _REJOIN_AFTER_S = 5.0
 _HEAD_SILENT_S = 90.0
-"""How long a head may be out of reach, after Ray has given it up, before its nodes do."""
+"""After Ray counts the head as dead: how long it may be unreachable before its nodes end."""
 _KNOCK_EACH_S = 5.0
 _REFUSALS = 3
 """After so many in a row its host is there, and Ray's head is not."""

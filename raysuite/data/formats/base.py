@@ -180,7 +180,7 @@ Files = tuple[Path, ...]
 
 @dataclass(frozen=True)
 class _Task:
-    """Files of a split that are looked at together."""
+    """Files of a split that are read in one task."""
 
     split: str
     paths: Files

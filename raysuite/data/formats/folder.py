@@ -290,7 +290,7 @@ def synsets_of(images: Sequence[str], file: Path) -> list[str]:
         ) from error
     if len(lines) != len(images):
         raise DataError(
-            f"{file} tells the classes of {len(lines)} images, and {len(images)} are there; make "
+            f"{file} has the classes of {len(lines)} images, and {len(images)} are there; make "
             "them equal, or move the images into val/CLASS"
         )
     return lines

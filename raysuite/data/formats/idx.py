@@ -77,8 +77,8 @@ def shape_of(images: Path, labels: Path) -> tuple[int, int, int]:
 def shape(path: Path, dimensions: int) -> tuple[int, ...]:
     """The sizes in the header of an IDX file of unsigned bytes.
 
-    Raises DataError where there is no such header, or where the file has another length than it
-    says (of a .gz: in its last four bytes, RFC 1952; nothing is unpacked).
+    Raises DataError where there is no such header, or where the file's length differs from
+    it (of a .gz, the length in its last four bytes, RFC 1952; nothing is unpacked).
     """
     head = _head(path, head_size(dimensions))
     if head[:4] != bytes([0, 0, _BYTES, dimensions]) or len(head) < head_size(dimensions):

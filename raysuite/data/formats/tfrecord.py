@@ -538,7 +538,7 @@ def check_shard(task: _Task, count: Count) -> Part:
                 if digest != task.sha256:
                     message = (
                         f"not what was converted: its SHA-256 is {digest[:12]}..., and "
-                        f"manifest.json says {task.sha256[:12]}..."
+                        f"that in manifest.json {task.sha256[:12]}..."
                     )
                     part.wrong("file", str(task.path), message)
     except OSError as error:
@@ -594,7 +594,7 @@ def _indexed(task: _Task, part: Part, found: list[Place], end: int | None) -> li
             wrong = f"it has {len(before)} records, and the file has {len(found)}"
         else:
             wrong = (
-                f"line {row + 1} says offset and size {_told(before[row])}; in the file they are "
+                f"line {row + 1} has offset and size {_told(before[row])}; in the file they are "
                 f"{_told(found[row])}"
             )
         _write_index(task, part, path, found, end, wrong)

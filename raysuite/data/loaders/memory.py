@@ -61,7 +61,7 @@ class Decoding:
     """Decodes a split into a folder, with a thread per core, its pixels as the reference has them.
 
     Images that cannot be read are marked and left out. The sizes of all images are read first,
-    so that the room that is needed is known, and taken, before anything is decoded.
+    so that the memory is reserved before anything is decoded.
     """
 
     def __init__(self, source: Source, prepared: Prepared, samples: int) -> None:

@@ -1,7 +1,7 @@
-"""From a SyntheticSet to its folder: complete under its name, or not there.
+"""Write a SyntheticSet to its folder, which exists only once the set is complete.
 
-Everything is written into a hidden sibling of the folder, chunk by chunk; a line of its journal
-records that a chunk is whole. The folder gets its name when all are
+Everything is written into a hidden folder beside it, chunk by chunk; a line of its journal
+records that a chunk is complete. When all are, the hidden folder is renamed
 (docs/decisions/files-appear-by-rename.md).
 """
 
@@ -36,7 +36,7 @@ from raysuite.errors import DataError, UserError
 from raysuite.spec.datasets import CIFAR_FILES, CLASSES_FILE, IDX_FILES, NAMED
 from raysuite.units import human_bytes
 
-# One chunk of a synthetic data set on disk, in each of the forms.
+# One chunk of a synthetic data set on disk, in each format.
 
 Samples = Iterator[tuple[int, Pixels, int]]
 """Number, pixels [height, width, channels] and label."""
@@ -65,7 +65,7 @@ class Written:
 
 
 def write_chunk(task: Task, count: Count) -> Written:
-    """Write the files of one chunk, over what may lie there; `count` gets each image.
+    """Write the files of one chunk, over those that exist; `count(1)` is called for each image.
 
     Raises OSError where they cannot be written.
     """
@@ -188,7 +188,7 @@ def _cifar_binary(task: Task, samples: Samples) -> None:
 
 
 def _cifar_pickle(task: Task, samples: Samples) -> None:
-    """https://www.cs.toronto.edu/~kriz/cifar.html, "python version", with its keys of bytes."""
+    """https://www.cs.toronto.edu/~kriz/cifar.html, "python version", whose keys are bytes."""
     (name,) = paths(task.synthetic, task.chunk)
     numbers, labels, rows = [], [], []
     for sample, pixels, label in samples:
@@ -207,7 +207,7 @@ def _cifar_pickle(task: Task, samples: Samples) -> None:
 
 MANIFEST = "manifest.json"
 PLAN, JOURNAL = "plan.json", "chunks.jsonl"
-"""In the hidden folder alone: what is being made, and a line for each chunk that is whole."""
+"""In the hidden folder only: the set's parameters, and a line for each complete chunk."""
 
 _WAIT_S = 0.5
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
@@ -215,7 +215,7 @@ _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 def check_place(folder: Path) -> None:
-    """Raise UserError where no set of ours can come to lie, before anything is written."""
+    """Raise UserError if `folder` cannot become a synthetic set; writes nothing."""
     if os.path.ismount(folder):
         raise UserError(f"{folder} is where a disk begins; give a folder below it as --out")
     if folder.exists() and not folder.is_dir():
@@ -241,7 +241,10 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
 
 
 def find(folder: Path, synthetic: SyntheticSet, force: bool) -> list[Written] | None:
-    """The chunks of the complete set in `folder`; None where none lies there, or no longer."""
+    """The chunks of the complete set in `folder`; None where there is none.
+
+    With `force`, a set that is there is deleted. Raises UserError where another one is there.
+    """
     manifest = read_manifest(folder)
     if manifest is None:
         return None
@@ -267,14 +270,14 @@ def identity(synthetic: SyntheticSet) -> dict[str, Any]:
 
 
 def begin(work: Path, synthetic: SyntheticSet, force: bool) -> dict[tuple[str, int], Written]:
-    """Make the folder in which chunks are written, or read what was done there."""
+    """Make the folder in which chunks are written, or read which chunks it has."""
     plan = work / PLAN
     if force:
         shutil.rmtree(work, ignore_errors=True)
     if plan.is_file():
         try:
             begun = json.loads(plan.read_text("utf-8"))
-        except ValueError:  # the machine went down as it was written
+        except ValueError:  # the machine went down while it was written
             begun = {}
         if begun != identity(synthetic):
             raise UserError(
@@ -300,7 +303,7 @@ def begin(work: Path, synthetic: SyntheticSet, force: bool) -> dict[tuple[str, i
 def whole(
     chunk: Chunk, done: dict[tuple[str, int], Written], synthetic: SyntheticSet, work: Path
 ) -> bool:
-    """Whether the journal has the chunk, and its files have the bytes given there."""
+    """Whether the journal has the chunk, and its files have the size given there."""
     written = done.get((chunk.split, chunk.number))
     if written is None:
         return False
@@ -320,7 +323,7 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def locked(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
-    """Hold the right to write `folder`; it ends with this process, however that ends.
+    """Hold an exclusive lock on writing `folder`; the kernel releases it when this process ends.
 
     `waiting` is called once if another process holds it.
     """
@@ -340,7 +343,7 @@ def locked(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
                 if error.errno not in _NO_LOCKS:
                     raise
             if not _is(file.fileno(), path):
-                continue  # the one before us removed it
+                continue  # the previous holder removed the file
             try:
                 yield
             finally:
@@ -356,12 +359,12 @@ def _is(descriptor: int, path: Path) -> bool:
 
 
 _SAMPLED = 8
-"""Images that are drawn to know about how large the set becomes."""
+"""Images that are generated to estimate the size of the set."""
 
 
 @dataclass(frozen=True)
 class Made:
-    """What lies in the folder now."""
+    """The folder's content."""
 
     path: str
     images: int
@@ -384,12 +387,12 @@ def make(
     count: Count = lambda images: None,
     waiting: Callable[[], None] = lambda: None,
 ) -> Made:
-    """Make sure that `folder` holds the synthetic data set. May be killed, and called again.
+    """Write the synthetic data set to `folder`, unless it is there. If killed, call it again.
 
-    `count` gets images as they are done, or found done. `waiting` is called once where
-    another process is writing the same folder; its end is waited for.
+    `count` is called with numbers of images as they are written, or found complete. `waiting` is
+    called once where another process is writing the same folder; this call waits for it.
 
-    Raises UserError where something else lies in the folder, unless it is another synthetic set and
+    Raises UserError where the folder holds something else, unless it is another synthetic set and
     `force` is given; DataError where the disk is too small or cannot be written.
     """
     began = time.monotonic()
@@ -419,13 +422,13 @@ def make(
             return _made(folder, synthetic, complete, todo, began)
     except OSError as error:
         raise DataError(
-            f"{folder} cannot be written: {error}; make room or give another --out; what is done "
-            "is kept, and the same command resumes it"
+            f"{folder} cannot be written: {error}; free disk space or give another --out; what is "
+            "written is kept, and the same command resumes it"
         ) from error
 
 
 def expected_bytes(synthetic: SyntheticSet, images: int) -> int:
-    """About what that many images take on disk, from a few that are drawn for it."""
+    """An estimate of the bytes of `images` images on disk, from a few that are generated."""
     sampled = [_drawn_bytes(synthetic, sample) for sample in range(min(_SAMPLED, images))]
     return round(sum(sampled) / len(sampled) * images) if sampled else 0
 
@@ -442,12 +445,12 @@ def _check_room(synthetic: SyntheticSet, folder: Path, images: int) -> None:
     if needed > free:
         raise DataError(
             f"{folder.parent}: about {human_bytes(needed)} are needed and {human_bytes(free)} are "
-            "free; make room, give --out on another disk, or a --fraction"
+            "free; free disk space, give --out on another disk, or a --fraction"
         )
 
 
 def _finish(work: Path, folder: Path, synthetic: SyntheticSet, chunks: list[Written]) -> None:
-    """Write what readers need beside the images, and give the folder its name."""
+    """Write what readers need beside the images, and rename the folder."""
     names = "".join(f"{name}\n" for name in synthetic.class_names)
     if synthetic.form == "tfrecord":
         write_text(work / CLASSES_FILE, names)

@@ -1,6 +1,6 @@
 """Optuna, by its own ask and tell.
 
-The study is made anew for each question, from what the trials reached, and its draws depend on
+The study is rebuilt for each suggestion from the trials' results, and its random state depends on
 the sweep's seed and the trial's number alone: a sweep that is resumed continues as it would
 have.
 """

@@ -138,7 +138,7 @@ class Population:
 
 
 def _behind(records: Sequence[Record]) -> int:
-    """Epochs up to the last interval that a run has reached."""
+    """Epochs up to the last interval that a run has completed."""
     turns = turns_of(records)
     return held_after(records) or (turns[-1].epoch + 1 if turns else 0)
 

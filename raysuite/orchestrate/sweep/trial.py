@@ -74,7 +74,7 @@ def _why(error: RunError) -> tuple[FailReason, str]:
 # Workers that one trial after the other has, in the process of Ray Tune that drives them.
 #
 # Ray Tune reuses that process for the next trial. Its worker group stays for as long as trials
-# alike come within a few seconds; it ends with a trial that fails, and makes room where none comes.
+# alike come within a few seconds; it ends with a trial that fails, and when none comes.
 
 _SERVE = "raysuite.orchestrate.worker:serve"
 _IDLE_S = 5.0

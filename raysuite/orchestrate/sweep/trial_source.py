@@ -1,4 +1,4 @@
-"""Ray Tune's search algorithm: the next trial's plan, as soon as the cluster has room for it."""
+"""Ray Tune's search algorithm: the next trial's plan, as soon as the cluster can hold it."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ from raysuite.spec.search import SearchOptions
 def fits(nodes: Sequence[Node], running: Iterable[Need], wanted: Need) -> bool:
     """Whether the nodes hold the workers of all running trials and those that are wanted.
 
-    Workers are laid onto nodes the largest first, each onto the first that has room. Ray may lay
-    them otherwise, and a trial's workers then wait until there is room: it never gives more than
-    there is.
+    Workers are placed the largest first, each on the first node with enough free resources. Ray
+    may place them otherwise, and a trial's workers then wait: it never gives out more than there
+    is.
     """
     left = [[node.cpus, node.gpus] for node in nodes]
     each = [(need.cpus, int(need.gpu)) for need in (*running, wanted) for _ in range(need.workers)]
@@ -134,7 +134,7 @@ class TrialSource(Searcher):
         return self._all_decided and not (self._pending or self._running or self._held)
 
     def suggest(self, trial_id: str) -> Any:
-        """The next run, None while there is no room for it, or that there is none."""
+        """The next run; None while the cluster cannot hold it; FINISHED where there is none."""
         if self.stopped or stopping.requested_stop(self._results.folder) or self._is_full():
             return None if self._running else Searcher.FINISHED
         self._release()

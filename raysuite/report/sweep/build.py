@@ -35,7 +35,7 @@ MOST_SPECS = 6
 
 @dataclass(frozen=True)
 class SweepReport:
-    """What a sweep's report says beside its rows."""
+    """What a sweep's report has beside its rows."""
 
     study: Study
     importances: Importances
@@ -187,9 +187,9 @@ def outdated(folder: Path, files: dict[str, str]) -> Iterator[Path]:
 def best_spec(study: Study, trial: TrialFigures) -> str:
     """The spec that the sweep began from, with this trial's values, seed and no search.
 
-    Of a trial that changed its values on the way, the last of them hold throughout, and the head
-    says so. Where that would not give the trial's own spec, as the command line set other keys, it
-    is the trial's spec with every default written out.
+    Of a trial that changed its values on the way, the last of them hold throughout, which a
+    comment at the head states. Where that would not give the trial's own spec, as the command line
+    set other keys, it is the trial's spec with every default written out.
     """
     plan = _last_plan(trial)
     spec = _from_base(study, trial)
@@ -236,7 +236,7 @@ def _head(study: Study, trial: TrialFigures) -> Iterator[str]:
     which = "on the Pareto front" if study.front else "the best"
     yield f"trial {trial.number} of the sweep {study.name}, {which} of {len(study.trials)}."
     ended = "stopped early" if trial.status == "pruned" else "finished"
-    yield f"It reached {reached}; it {ended} after {trial.epochs} epochs. n = 1."
+    yield f"Its result: {reached}; it {ended} after {trial.epochs} epochs. n = 1."
     if trial.taken:
         yield "It is another run than the trial: pbt changed values on the way, and here the last"
         yield "ones hold throughout. The trial's weights came to be by"

@@ -1,4 +1,4 @@
-"""Which searched keys the goal hung on: fANOVA, with its spread over resampled trials."""
+"""Importance of the searched keys for the goal: fANOVA, with its spread over resampled trials."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 LEAST = 8
-"""Trials below which nothing is told: a forest of so few says what chance says."""
+"""Trials below which nothing is reported: a forest of so few shows chance only."""
 FEW = 30
 """Trials below which the estimate is called rough."""
 RESAMPLES = 20
@@ -29,13 +29,13 @@ MIDDLE = 0.8
 """Part of the resamples that the whiskers hold."""
 
 Sample = list[tuple[TrialFigures, float]]
-"""Trials, each with the value that it is judged by."""
+"""Trials, each with the value by which they are compared."""
 
 
 @dataclass(frozen=True)
 class Importance:
-    """Share of the goal's variance that a key alone explains, of all that the forest tells:
-    median, and the middle 80 %. Keys together explain the rest, as does noise."""
+    """Share of the goal's variance that a key alone explains: median, and the middle 80 % of the
+    resamples. The rest is due to interactions of keys, and to noise."""
 
     key: str
     middle: float
@@ -49,9 +49,9 @@ class Importances:
 
     goal: Goal
     trials: int
-    """How many trials it rests on."""
+    """Number of trials that it is computed from."""
     judged: str
-    """By what they were judged, in words."""
+    """The quantity by which they were compared, in words."""
     resamples: int = 0
     """Bootstrap samples with anything to explain."""
     keys: tuple[Importance, ...] = ()
@@ -64,9 +64,9 @@ def importances(study: Study) -> Importances:
     """fANOVA (Hutter et al. 2014, ICML, "An Efficient Approach for Assessing Hyperparameter
     Importance") by optuna, of the first goal.
 
-    Where trials were stopped early, all are judged by their accuracy after the last epoch that
-    each of them finished: those that went on are no fair sample. Where trials took the weights of
-    others, it is the last epoch before any did.
+    Where trials were stopped early, all are compared by their accuracy up to the last epoch that
+    each of them finished: those that continued are no fair sample. Where trials took the weights
+    of others, it is the last epoch before any did.
     """
     sample, judged = _sample(study)
     keys = [key for key in study.keys if all(key in trial.values for trial, _ in sample)]
@@ -79,17 +79,19 @@ def importances(study: Study) -> Importances:
     if len(sample) < LEAST:
         few = text.count(len(sample), "trial")
         return nothing(
-            f"Importance of parameters: not told, as only {few} can be compared, and fewer than "
-            f"{LEAST} say nothing about it."
+            f"Importance of parameters: not reported, as only {few} can be compared, and at least "
+            f"{LEAST} are needed."
         )
     if len(varied) < 2:
-        return nothing("Importance of parameters: not told, as fewer than two keys varied.")
+        return nothing("Importance of parameters: not reported, as fewer than two keys varied.")
     if len({value for _, value in sample}) == 1:
-        return nothing("Importance of parameters: not told, as all trials reached the same.")
+        return nothing("Importance of parameters: not reported, as all trials have equal results.")
     logs = [key for key in varied if "log" in study.kind(key)]
     drawn = _resampled(sample, varied, logs)
     if len(drawn) < RESAMPLES / 2:
-        return nothing("Importance of parameters: not told, as nearly all trials reached the same.")
+        return nothing(
+            "Importance of parameters: not reported, as nearly all trials have equal results."
+        )
     found = [Importance(key, *_middle([each[key] for each in drawn])) for key in varied]
     found.sort(key=lambda each: (-each.middle, each.key))
     return Importances(study.goal, len(sample), judged, len(drawn), tuple(found), left_out)
@@ -150,7 +152,7 @@ def _optuna_trials(sample: Sample, keys: Sequence[str], logs: Sequence[str]) -> 
 
 
 def _fanova(trials: Sequence[FrozenTrial], seed: int) -> dict[str, float] | None:
-    """None where no tree finds anything to split: the trials reached the same."""
+    """None where no tree finds anything to split: the trials have equal results."""
     import optuna
     from optuna.importance import FanovaImportanceEvaluator
 

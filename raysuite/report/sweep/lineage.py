@@ -54,7 +54,7 @@ def taken_sheet(study: Study) -> Sheet:
             "Place",
             "Takes those of",
             "Accuracy there",
-            "Goes on with",
+            "Continues with",
         ),
         cells=tuple(
             (
@@ -71,7 +71,7 @@ def taken_sheet(study: Study) -> Sheet:
         numbers=frozenset(("After epoch", "Accuracy", "Accuracy there")),
         notes=(
             "At each interval the worst trials take the weights and the optimiser's state of the "
-            "best (Jaderberg et al. 2017). What a trial reached before is of its own weights.",
+            "best (Jaderberg et al. 2017). A trial's results before that are of its own weights.",
         ),
     )
 
@@ -81,14 +81,14 @@ def _percent(value: float | None) -> str:
 
 
 def accuracy_there(study: Study, turn: RunJudged) -> float | None:
-    """What the source had reached at that epoch."""
+    """The source's accuracy after that epoch."""
     curves = {trial.run_id: trial.curve for trial in study.trials}
     curve = curves.get(turn.source or "", ())
     return next((accuracy for epoch, _, accuracy in curve if epoch == turn.epoch), None)
 
 
 def sentences(study: Study) -> Iterator[str]:
-    """What the best trial's weights went through."""
+    """The history of the best trial's weights."""
     best, taken = study.best, sum(len(trial.taken) for trial in study.trials)
     if not taken:
         return
@@ -99,11 +99,11 @@ def sentences(study: Study) -> Iterator[str]:
 
 
 def caveat(study: Study) -> Iterator[str]:
-    """What tables of such trials do not say."""
+    """A note on tables of such trials."""
     if any(trial.taken for trial in study.trials):
         yield (
             "Values in tables and parallel coordinates are those that a trial began with; pbt "
-            "changed some on the way, so that what a trial reached is not due to them alone."
+            "changed some on the way, so that a trial's result is not due to them alone."
         )
 
 

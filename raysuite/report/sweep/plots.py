@@ -85,7 +85,7 @@ def _parts(color: str) -> list[int]:
 
 
 def told(study: Study, trial: TrialFigures) -> str:
-    """What a pointer shows of a trial: its state, what it reached, its values."""
+    """The tooltip of a trial: its state, results and values."""
     reached = [f"{TOLD[goal].words} {goal_text(goal, trial.goals[goal])}" for goal in study.goals]
     values = [
         f"{key} = {value_text(trial.values[key])}" for key in study.keys if key in trial.values
@@ -288,7 +288,7 @@ def parallel(study: Study) -> Plot | None:
     return Plot(
         name="parallel",
         title="Parallel coordinates",
-        note=f"A line is a trial; the last axis is the {told_goal} that it reached, its best on "
+        note=f"A line is a trial; the last axis is its {told_goal}, the best on "
         f"top. {BY_RANK} Trials that were stopped early are faint, failed ones dotted.{left_out}",
         description=f"{text.count(len(begun), 'trial')} over {len(axes) - 1} searched keys.",
         traces=traces,
@@ -320,7 +320,7 @@ def parallel(study: Study) -> Plot | None:
     )
 
 
-# Learning curves: where each trial was stopped, and what it had reached.
+# Learning curves: where each trial was stopped, and its result by then.
 
 MOST_MARKERS = 40
 """Epochs up to which each has a mark."""
@@ -452,7 +452,7 @@ def _front(study: Study, x: Goal, y: Goal, wide: bool) -> Plot | None:
         for state in states
     ]
     front = _goals(best, study, x, y, "Pareto front", "front")
-    # as stairs: between two trials no more is reached than by the worse of them
+    # as stairs: between two trials the front is no better than the worse of them
     stairs = "step-after" if x in LOWER_IS_BETTER else "step-before"
     among = " of these two" if len(study.goals) > 2 else ""
     return Plot(
@@ -460,7 +460,7 @@ def _front(study: Study, x: Goal, y: Goal, wide: bool) -> Plot | None:
         title=f"Pareto front: {TOLD[y].words} over {TOLD[x].words}",
         note=f"A point is a trial. On the line, the front{among}: no other trial is better in one "
         f"goal and as good in the other. Better lies {_better(x, 'left', 'right')} and "
-        f"{_better(y, 'down', 'up')}. Trials that were stopped early count with what they reached.",
+        f"{_better(y, 'down', 'up')}. Trials that were stopped early count with their last result.",
         description=f"{text.count(len(both), 'trial')}, {len(best)} of them on the front: "
         f"{text.listed([trial_name(trial) for trial in best])}.",
         traces=[*traces, {name: value for name, value in front.items() if name != "key"}],
@@ -506,7 +506,7 @@ def _goals(
 
 
 def importance_plot(found: Importances) -> Plot | None:
-    """A bar for each key; None where nothing is told."""
+    """A bar for each key; None where nothing is reported."""
     if not found.keys:
         return None
     names = [key_name(each.key) for each in found.keys]
@@ -609,8 +609,8 @@ def anytime(study: Study, other: Study | None = None) -> Plot | None:
     return Plot(
         name="anytime",
         title="Best so far over its cost",
-        note=f"The best {TOLD[goal].words} that any trial of a sweep had reached, over the worker "
-        "time that all its trials together had taken by then.",
+        note=f"The best {TOLD[goal].words} of all trials of a sweep so far, over the worker time "
+        "of all its trials together by then.",
         description=f"It ends at {', '.join(ends)}.",
         traces=traces,
         layers=[p.line(width=2.5, interpolate="step-after"), p.markers()],
@@ -621,7 +621,7 @@ def anytime(study: Study, other: Study | None = None) -> Plot | None:
 
 
 def anytime_trace(study: Study, name: str, longest: float) -> Trace | None:
-    """The line, in the unit that suits `longest` worker-seconds; None where nothing was reached."""
+    """The line, in the unit that suits `longest` worker-seconds; None where there is no result."""
     total, scale = study.worker_seconds, _scale(longest)
     points: list[tuple[float, float, str]] = []
     for time, value, trial in sorted(_reached(study), key=lambda each: each[0]):
@@ -645,7 +645,7 @@ def anytime_trace(study: Study, name: str, longest: float) -> Trace | None:
 
 
 def _reached(study: Study) -> list[tuple[float, float, TrialFigures]]:
-    """When a trial reached a value of the goal; those that do not count are left out."""
+    """Time, value and trial of each result for the goal; trials that do not count are left out."""
     found: list[tuple[float, float, TrialFigures]] = []
     for trial in study.ranked:
         value = trial.goals[study.goal]
@@ -662,7 +662,7 @@ def _reached(study: Study) -> list[tuple[float, float, TrialFigures]]:
 
 
 def unit_of(seconds: float) -> str:
-    """The unit of a plot that reaches so far."""
+    """The unit of a plot of that length."""
     return "worker-hours" if seconds >= HOURS_FROM else "worker-seconds"
 
 

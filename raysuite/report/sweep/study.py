@@ -23,7 +23,7 @@ from raysuite.records.sweep import (
 from raysuite.report import text
 
 STATES = ("finished", "pruned", "failed", "stopped", "missing")
-"""States of trials, in the order in which they are told."""
+"""States of trials, in the order of tables and legends."""
 
 
 @dataclass(frozen=True)
@@ -96,11 +96,11 @@ class Study:
 
     @cached_property
     def best(self) -> TrialFigures | None:
-        """The trial that reached most of the first goal."""
+        """The best trial by the first goal."""
         return best(self.trials, self.goal)
 
     def best_of(self, goal: Goal) -> TrialFigures | None:
-        """The trial that reached most of a goal."""
+        """The best trial by a goal."""
         return best(self.trials, goal)
 
     @cached_property
@@ -158,13 +158,13 @@ def study(results: Results) -> Study | None:
 
 
 def ranked(trials: Sequence[TrialFigures], goal: Goal) -> list[TrialFigures]:
-    """The trials that count and reached a goal, the best first; of equals the earliest."""
+    """The trials that count and have a result, the best first; of equals the earliest."""
     reached = [trial for trial in trials if trial.counts and trial.goals[goal] is not None]
     return sorted(reached, key=lambda trial: (cost(goal, trial.goals[goal]), trial.number))
 
 
 def cost(goal: Goal, value: float | None) -> float:
-    """Lower is better; infinite where nothing was reached."""
+    """Lower is better; infinite where there is no result."""
     if value is None:
         return math.inf
     return value if goal in LOWER_IS_BETTER else -value

@@ -1,4 +1,4 @@
-"""What a sweep's figures say, in sentences that claim no more than they show."""
+"""A sweep's summary: sentences that claim no more than its figures show."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def summarize_sweep(study: Study, found: Importances) -> list[Sentence]:
 def _results(study: Study) -> Iterator[str]:
     best, total = study.best, len(study.trials)
     if best is None:
-        yield f"None of {text.count(total, 'trial')} has reached anything so far."
+        yield f"None of {text.count(total, 'trial')} has a result so far."
         return
     if study.front:
         names = text.listed([trial_name(trial) for trial in study.front])
@@ -86,7 +86,7 @@ def _images(trial: TrialFigures) -> int:
 
 
 def _alike(study: Study, best: TrialFigures) -> Iterator[str]:
-    """Trials that the validation set is too small to tell from the best."""
+    """Trials that the validation set is too small to distinguish from the best."""
     if study.goal != "accuracy":
         return
     others = [trial for trial in study.ranked if trial is not best]
@@ -134,7 +134,7 @@ def _caveats(study: Study, found: Importances) -> Iterator[str]:
         seen = " [ ] is the 95 % interval for the validation set's size alone (Wilson)."
         yield (
             f"The best was chosen among {len(study.ranked)} trials of one seed each, on the set "
-            f"that it is told of, which flatters it; run its spec with repeats to know its spread."
+            f"that its result is of, so it is optimistic; run its spec with repeats for a spread."
             f"{seen if 'accuracy' in study.goals else ''}"
         )
     if study.front and "throughput" in study.goals:

@@ -46,7 +46,7 @@ def best_sheet(study: Study) -> Sheet:
     cut = f": the first {MOST_BEST} of {len(shown)}" if len(shown) > MOST_BEST else ""
     note = (
         f"By {TOLD[study.goal].words}, the best first. Failed trials never win; one that was "
-        "stopped early counts with what it reached. n = 1 for every trial."
+        "stopped early counts with its last results. n = 1 for every trial."
     )
     return sheet_of(
         "best-trials",

@@ -85,7 +85,7 @@ queue_again() {
   fi
 }
 
-# On each node, around its agent. Where the head's agent was killed, this says in its place that the
+# On each node, around its agent. Where the head's agent was killed, this records instead that the
 # cluster is over. The site's variables come from a file: all users of a node see argument lists.
 # Where the first host is lost, this script is lost with it, and SLURM leaves the other nodes to a
 # job without work.

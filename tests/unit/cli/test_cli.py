@@ -21,7 +21,7 @@ from raysuite.spec import read_document
 from raysuite.spec.search import KINDS
 
 ROOT = Path(__file__).parents[3]
-ROOM = "make room, or name a place that you may use"
+ROOM = "free disk space, or give a writable folder"
 QUICKSTART = str(ROOT / "experiments" / "quickstart.yaml")
 
 

@@ -26,6 +26,6 @@ def test_a_goal_that_no_trial_reached(tmp_path: Path) -> None:
     for plan in results.plans():
         weights_of(results, plan["run_id"]).touch()
     first = results.plans()[0]["run_id"]
-    told = f"that kept its weights reached the goal time_to_accuracy; .* --run {first}"
+    told = f"that kept its weights has a value of time_to_accuracy; .* --run {first}"
     with pytest.raises(UserError, match=told):
         register_best(results)

@@ -184,7 +184,7 @@ def test_importance_is_of_a_key_alone(tmp_path):
 def test_importance_is_not_told_of_few_trials(tmp_path):
     few = study(write_sweep(tmp_path, trials=LEAST - 1, scheduler="none"))
     assert not importances(few).keys
-    assert "not told" in importances(few).message
+    assert "not reported" in importances(few).message
 
 
 def test_cost_over_time_ends_at_the_sum_of_all_trials(asha):
