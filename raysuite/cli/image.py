@@ -68,8 +68,8 @@ def chosen(variant: Variant, bootstrap: Bootstrap | None, extras: str | None) ->
 VARIANT = typer.Option(
     help="cuda and cuda12 compile Horovod with NCCL; cuda12 is for NVIDIA drivers before 580."
 )
-BOOTSTRAP = typer.Option(help="Where the base comes from; default: cpu debootstrap, cuda docker.")
-EXTRAS_OPTION = typer.Option(help=f"Of {','.join(EXTRAS)}; `none` for none; default: all.")
+BOOTSTRAP = typer.Option(help="Origin of the base layer; default: cpu debootstrap, cuda docker.")
+EXTRAS_OPTION = typer.Option(help=f"Any of {','.join(EXTRAS)}, or `none`; default: all.")
 
 
 def build(
@@ -81,7 +81,7 @@ def build(
         str | None, typer.Option(metavar="URL", help="Debian's mirror; default: this machine's.")
     ] = None,
     scratch: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Room for 20 GB; default: /tmp.")
+        Path | None, typer.Option(metavar="DIR", help="Needs 20 GB free; default: /tmp.")
     ] = None,
     compression: Annotated[str, typer.Option(help="zstd, or gzip for old systems.")] = "zstd",
     sign: Annotated[
@@ -94,7 +94,7 @@ def build(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:
-    """Build an image from this checkout: what is locked, Horovod compiled inside, and raysuite.
+    """Build an image from this checkout: the locked packages, Horovod compiled inside, raysuite.
 
     \b
     Examples:
@@ -161,7 +161,7 @@ def inspect(
     image: Annotated[Path, _IMAGE],
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
-    """Print what an image holds: versions, digest of its recipe, commit, labels.
+    """Print an image's description: versions, digest of its recipe, commit, labels.
 
     \b
     Examples:
@@ -195,7 +195,7 @@ def verify(
     test: Annotated[bool, typer.Option(help="Run the image's own test too.")] = True,
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
-    """Check that an image is of this checkout's recipe, that it works, and who signed it.
+    """Check that an image was built from this checkout's recipe, that it works, and its signature.
 
     Exits with 1 where one of them fails.
 

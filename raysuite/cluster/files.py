@@ -16,20 +16,20 @@ StopReason = Literal["time_limit", "preempted", "down"]
 
 
 class File(BaseModel):
-    """A file of the folder: written once or replaced whole."""
+    """A file of the folder, which is never changed in place."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
 
 
 class Cluster(File):
-    """cluster.json: what was asked for."""
+    """cluster.json: the arguments of `cluster up`."""
 
     name: str
     site: Annotated[LocalSite | SlurmSite, Field(discriminator="kind")]
     nodes: int
-    """The least that the cluster is up with."""
+    """The smallest number of nodes with which the cluster is up."""
     most_nodes: int = 0
-    """The most, where SLURM may give more; else 0."""
+    """The largest number that SLURM may allocate; 0: the same as `nodes`."""
     created: float
     """Seconds since 1970."""
     working_folder: str
@@ -49,7 +49,7 @@ class Cluster(File):
 
 
 class Head(File):
-    """head.json: where the cluster answers; written at each attempt, once all of it answers."""
+    """head.json: the cluster's addresses; written at each start, once its servers answer."""
 
     host: str
     gcs: str
@@ -63,7 +63,7 @@ class Head(File):
     mlflow_answers: bool = False
     """Whether it answers: the cluster is up before it does."""
     mlflow_error: str = ""
-    """Why it was given up."""
+    """Why MLflow's server does not run."""
     attempt: int = 0
     """How often the allocation was queued again before this."""
     incarnation: str = ""
@@ -72,7 +72,7 @@ class Head(File):
 
 
 class Node(File):
-    """nodes/HOST.json: how far a node came."""
+    """nodes/HOST.json: the state of a node."""
 
     host: str
     state: NodeState
@@ -86,13 +86,13 @@ class Node(File):
     temp: str = ""
     """The node's temporary folder."""
     nonce: str = ""
-    """What the file NONCE in there holds; a folder that another has put there has another."""
+    """The content of the file NONCE in that folder; another user's folder of that name lacks it."""
     began: float = 0.0
     """When the agent's process began."""
     birth: str = ""
     """Distinguishes that process from a later one of its id, even if the clock is set."""
     seconds: dict[str, float] = Field(default_factory=dict)
-    """Where the time of its start went."""
+    """Durations of the phases of its start."""
     when: float = Field(default_factory=time.time)
 
 
@@ -122,6 +122,6 @@ class Mlflow(File):
 
 
 class Timings(File):
-    """timings.json: where the seconds of `cluster up` went."""
+    """timings.json: durations of the phases of `cluster up`."""
 
     seconds: dict[str, float] = Field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Many tasks by several processes, none of which outlives the one that asked for the work."""
+"""Run many tasks in several processes, none of which outlives the calling process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raysuite.errors import RunError
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 Count = Callable[[int], None]
-"""Told how much more was done, in whatever unit the work has."""
+"""Called with the amount of work done since the last call, in the task's unit."""
 
 _TELL_EVERY_S = 0.1
 
@@ -34,7 +34,7 @@ def each(
         for task in tasks:
             yield work(task, count)
         return
-    # Threads of ours may hold locks that a forked child would find locked for ever.
+    # Threads of this process may hold locks, which a forked child could never acquire.
     context = multiprocessing.get_context("forkserver")
     pipes: dict[Connection, Any] = {}
     try:
@@ -102,6 +102,6 @@ def _serve(work: Callable[[Any, Count], Any], pipe: Connection) -> None:
             done = 0
             pipe.send(("done", result))
     except (EOFError, ConnectionError):
-        return  # the one that asked is gone
+        return  # the calling process has ended
     except Exception as error:
         pipe.send(("failed", error))

@@ -1,7 +1,7 @@
-"""The user's own transform of each image, `data.transform`: behind the view, before mean and std.
+"""The user's own transform of each image, `data.transform`: after augmentation, before normalising.
 
-What it draws comes from a generator that is a function of seed, epoch and sample alone, as the
-views are: every loader that calls Python shows the same image, whatever the number of ranks.
+Its random generator is a function of seed, epoch and sample alone, like the augmentation: every
+loader that calls Python delivers the same image, whatever the number of ranks.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ def transformed(
     draw: tuple[int, int] | None,
     place: str,
 ) -> NDArray[np.uint8]:
-    """What the transform makes of an image [size, size, C]; the image itself where there is none.
+    """Apply the transform to an image [size, size, C]; without one, the image is returned.
 
     `draw` is seed and epoch, None in validation: the transform is then given no generator.
-    Raises DataError, with the image's place, for whatever it raises or returns beside an image of
-    the same shape.
+    Raises DataError, with the image's place, if it raises, or returns anything but an image of the
+    same shape.
     """
     if prepared.data.transform is None:
         return image

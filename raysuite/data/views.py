@@ -1,6 +1,6 @@
-"""What the network sees of each image: a part of it, perhaps mirrored.
+"""Augmentation: the part of each image that the network gets (its view), perhaps mirrored.
 
-A view is a function of seed, epoch and sample alone, so that every loader shows the same one,
+A view is a function of seed, epoch and sample alone, so that every loader delivers the same one,
 whatever the number of ranks, and in the middle of an epoch as well as from its start.
 """
 
@@ -19,7 +19,7 @@ convolutions", section 6 (arXiv:1409.4842)."""
 RATIO = (3 / 4, 4 / 3)
 """Width over height of a random part, from the same place."""
 TRIES = 10
-"""Parts that are drawn before the middle is taken, as torchvision's RandomResizedCrop does."""
+"""Random parts that are tried before the centre is used, as in torchvision's RandomResizedCrop."""
 SHORT_SIDE = 256 / 224
 """The shorter side of a validation image, over the side of its centre crop: He et al. 2015."""
 SHIFT = 1 / 8
@@ -28,9 +28,9 @@ SHIFT = 1 / 8
 
 @dataclass(frozen=True)
 class Views:
-    """boxes: [b, 4] left, top, width and height in source pixels, float64. They are whole numbers
-    where anything is drawn. Only those of pad_crop_flip reach beyond the image: there it is
-    continued with zeros. flips: [b] bool, mirrored left to right, after the cut."""
+    """boxes: [b, 4] left, top, width and height in source pixels, float64; random ones are whole
+    numbers. Only those of pad_crop_flip extend beyond the image, where pixels are zero.
+    flips: [b] bool, mirrored left to right, after the crop."""
 
     boxes: NDArray[np.float64]
     flips: NDArray[np.bool_]
@@ -84,14 +84,14 @@ def _whole(sizes: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _centre(sizes: NDArray[np.int64], size: int) -> NDArray[np.float64]:
-    """The middle square that has `size` pixels a side where the shorter side is resized to
-    256 / 224 of it."""
+    """The centre square, in source pixels, that has a side of `size` once the image's shorter side
+    is resized to 256 / 224 * `size`."""
     side = sizes.min(axis=1, keepdims=True) * (size / round(size * SHORT_SIDE))
     return np.concatenate([(sizes - side) / 2, side, side], axis=1)
 
 
 def _random_parts(sizes: NDArray[np.int64], u: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The first of the drawn parts that fits, else the largest middle part of a fair ratio."""
+    """The first random part that fits, else the largest centred part with a ratio within RATIO."""
     width, height = (sizes[:, i, None].astype(np.float64) for i in (0, 1))
     area = width * height * (SCALE[0] + u[..., 0] * (SCALE[1] - SCALE[0]))
     low, high = np.log(RATIO)

@@ -26,11 +26,12 @@ def first_convolution(
     kernel_size: int | None = None,
     stride: int | None = None,
 ) -> nn.Conv2d:
-    """A first convolution like theirs but for what is given; padding keeps the side for stride 1.
+    """A first convolution like `theirs` with other input channels, and the kernel and stride that
+    are given; its padding keeps the image's side if the stride is 1.
 
-    Weights are drawn as torchvision draws those of ResNets, VGGs and MobileNetV2: normal, with
-    variance 2 / fan-out (He et al. 2015, arXiv:1502.01852, eq. 14), which does not depend on the
-    number of channels that come in.
+    Weights are initialised as in torchvision's ResNets, VGGs and MobileNetV2: normal, with variance
+    2 / fan-out (He et al. 2015, arXiv:1502.01852, eq. 14), which is independent of the number of
+    input channels.
     """
     size = kernel_size or theirs.kernel_size[0]
     ours = nn.Conv2d(

@@ -30,10 +30,10 @@ _FP32_BYTES = 4
 
 @contextmanager
 def dry_batch(plans: Sequence[RunPlan], document: Document | None) -> Iterator[Callable[[], None]]:
-    """Pass one batch through the network of each plan, in a process of its own that begins at once.
+    """Start a process that passes one batch through the network of each plan.
 
-    It imports torch and the user's modules, which takes seconds. Yields what waits for it and
-    raises SpecError with everything that it found, with file and line where a document has them.
+    It imports torch and the user's modules, which takes seconds. Yields a function that waits for
+    it and raises SpecError with all mistakes, with file and line where a document has them.
     """
     plans = _distinct(plans)
     if not plans:
@@ -80,7 +80,7 @@ def _raise_what_was_found(
 
 
 def _distinct(plans: Sequence[RunPlan]) -> list[RunPlan]:
-    """One plan of all that are alike for a dry batch."""
+    """The plans without those that differ in nothing that a dry batch depends on."""
     return list(
         {
             json.dumps(
@@ -96,8 +96,8 @@ def _distinct(plans: Sequence[RunPlan]) -> list[RunPlan]:
 
 
 def unproven(plans: Sequence[RunPlan]) -> list[RunPlan]:
-    """Those whose network, data set or transform is the user's own, or has options or weights of
-    theirs: the others are known to be trained under every strategy."""
+    """Plans whose network, data set or transform is the user's own, or has the user's options or
+    weights. The others need no dry batch: raysuite's tests train them."""
     return [
         plan
         for plan in plans
@@ -111,13 +111,13 @@ def unproven(plans: Sequence[RunPlan]) -> list[RunPlan]:
 
 
 def unknown_model(plan: RunPlan) -> list[Mistake]:
-    """Why the plan's model cannot be imported: less than a dry batch finds, and in this process."""
+    """Why the plan's model cannot be imported; in this process, without a dry batch."""
     message = _error(models.check, plan.spec.model.name)
     return [Mistake(message, key="model.name")] if message else []
 
 
 def lacking(plan: RunPlan) -> list[Mistake]:
-    """What the plan names and cannot be imported: strategies, optional parts."""
+    """What the plan needs and is missing on this machine: imports, optional parts, files, tools."""
     spec = plan.spec
     found: dict[str, str] = {}
     if spec.model.weights is not None and not Path(spec.model.weights).is_file():
@@ -187,8 +187,8 @@ def too_large(plan: RunPlan, capacity: Capacity) -> list[Mistake]:
     if not mistakes and most < plan.workers:
         what = f"{each} CPU(s){' and a GPU' if plan.device == 'gpu' else ''}"
         message = (
-            f"{plan.workers} workers with {what} each: the cluster has {have}, and a worker lies "
-            f"on one of them; at most {most} fit"
+            f"{plan.workers} workers with {what} each: the cluster has {have}, and each worker "
+            f"needs all of it on one node; at most {most} fit"
         )
         mistakes.append(Mistake(message, key="resources.workers"))
     return mistakes

@@ -1,7 +1,7 @@
-"""What needs the processes of one machine and no Ray: the gate, and times of collectives.
+"""The gate and the timing of collectives under torchrun, on one machine and without Ray.
 
-One launch of torchrun checks several strategies in turn. Where one crashes or hangs, the launch is
-ended, that strategy has failed, and the next launch continues behind it.
+One launch of torchrun checks several strategies, one after the other. Where one crashes or hangs,
+that strategy has failed, and another launch continues with the strategies after it.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ class Request:
     strategies: Sequence[StrategyOptions]
     workers: int
     settings: dict[str, Any]
-    """Keys of `StepSettings` but the size of the micro-batch."""
+    """Arguments of `StepSettings`, without the size of the micro-batch."""
     device: str = "cpu"
     timeout_s: float = 180.0
-    """For one strategy, the start of its processes included."""
+    """Time limit for one strategy, with the start of its processes."""
     plans: Sequence[RunPlan] = ()
-    """Of the user's own network, one for each strategy, or none."""
+    """With the user's own network, one plan for each strategy; empty: the small network only."""
 
 
 def verify(request: Request) -> Iterator[tuple[int, GateVerdict]]:
-    """(place in the request, verdict) as each is reached, in order."""
+    """Yield (place in the request, verdict) for each strategy, in order, as soon as it is known."""
     pending = list(range(len(request.strategies)))
     while pending:
         for number, verdict in _launch(request, _together(request, pending)):
@@ -54,13 +54,13 @@ def verify(request: Request) -> Iterator[tuple[int, GateVerdict]]:
 
 
 def _together(request: Request, pending: Sequence[int]) -> list[int]:
-    """Those that one launch can hold: some frameworks read options once per process."""
+    """The strategies that one launch can check: some frameworks read options once per process."""
     settled = [n for n in pending if request.strategies[n].process_settings is not None]
     return list(pending[: pending.index(settled[1])] if len(settled) > 1 else pending)
 
 
 def _launch(request: Request, pending: Sequence[int]) -> Iterator[tuple[int, GateVerdict]]:
-    """Verdicts of one launch, the last one a failure where it ended before its time."""
+    """Verdicts of one launch, the last one a failure where the launch crashed or hung."""
     with tempfile.TemporaryDirectory(prefix="raysuite-verify-") as folder, held_port() as port:
         file, log = Path(folder) / "verdicts.jsonl", Path(folder) / "log"
         with log.open("wb") as stream:
@@ -97,7 +97,7 @@ def _launch(request: Request, pending: Sequence[int]) -> Iterator[tuple[int, Gat
                     yield left[0], _failure(request, left[0], why)
                     return
                 time.sleep(_POLL_SECONDS)
-            with contextlib.suppress(subprocess.TimeoutExpired):  # all that was asked is known
+            with contextlib.suppress(subprocess.TimeoutExpired):  # all verdicts are known
                 process.wait(request.timeout_s)
         finally:
             _end(process)
@@ -124,7 +124,7 @@ def _launcher(workers: int, port: int) -> list[str]:
 def _lines(file: Path) -> list[dict[str, Any]]:
     if not file.exists():
         return []
-    whole = file.read_text("utf-8").split("\n")[:-1]  # behind the last newline a line may grow
+    whole = file.read_text("utf-8").split("\n")[:-1]  # the last line may be incomplete
     return [json.loads(line) for line in whole]
 
 

@@ -87,7 +87,7 @@ class TriedFile:
         found: list[BatchTried] = []
         trying: BatchTried | None = None
         text = self._file.read_text("utf-8") if self._file.exists() else ""
-        for line in text.split("\n")[:-1]:  # behind the last newline a line may grow
+        for line in text.split("\n")[:-1]:  # the last line may be incomplete
             content = json.loads(line)
             if "begin" not in content:
                 found.append(BatchTried.model_validate(content))

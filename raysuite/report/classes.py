@@ -16,7 +16,7 @@ from raysuite.report.plot import Layer, Plot, key
 from raysuite.report.tables import Sheet
 
 MOST_CLASSES = 30
-"""Of a matrix that can be read."""
+"""Of a matrix: larger ones are not readable."""
 MOST_ROWS = 4
 """Rows of the report whose matrices are drawn."""
 _CELL_PX, _LEAST_PX = 18, 160

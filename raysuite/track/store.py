@@ -1,4 +1,4 @@
-"""MLflow's store: opened without its chatter, and the few things that are asked of it."""
+"""MLflow's tracking store, with its log messages silenced: the operations that raysuite needs."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ MOST_METRICS, MOST_PARAMS = 1000, 100
 
 _SQLITE = "sqlite:///"
 _DEFAULTS = {
-    # MLflow would report its use to its makers; a benchmark on a closed machine must not.
+    # MLflow sends usage telemetry by default; a benchmark on a closed machine must not.
     "MLFLOW_DISABLE_TELEMETRY": "true",
-    # It would print addresses on stdout, amid our records.
+    # It would print addresses on stdout, between our records.
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     # By its own defaults it tries a dead server for minutes.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
@@ -57,7 +57,7 @@ def without_password(uri: str) -> str:
 
 
 class Store:
-    """One experiment in a tracking store. Methods raise what MLflow and its parts raise."""
+    """One experiment in a tracking store. Methods raise MLflow's and its libraries' exceptions."""
 
     def __init__(self, uri: str, experiment: str) -> None:
         with quiet():
@@ -126,7 +126,7 @@ class Store:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """MLflow's and its database's messages below a warning are kept out of the terminal."""
+    """Silence messages of MLflow and its database libraries below the level of a warning."""
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
     warnings.filterwarnings("ignore", module=r"mlflow(\.|$)")

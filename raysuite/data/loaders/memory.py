@@ -32,7 +32,7 @@ _PIXELS = "pixels.bin"
 
 
 class Decoded:
-    """The images of a folder that `Decoding` wrote; `[sample]` is one as [H, W, C]."""
+    """The images of a folder that `Decoding` wrote; `self[sample]`: one image [H, W, C]."""
 
     def __init__(self, folder: Path, channels: int) -> None:
         self.labels: NDArray[np.int64] = np.load(folder / "labels.npy", mmap_mode="r")
@@ -40,7 +40,7 @@ class Decoded:
         """[n] where an image's pixels begin; -1: it could not be decoded."""
         self.sizes: NDArray[np.int64] = np.load(folder / "sizes.npy", mmap_mode="r")
         """[n, 2] width and height."""
-        # copied where written to, which does not happen: torch takes no array that is read-only
+        # mode "c", copy on write, though nothing writes: torch warns of read-only arrays
         self.pixels: NDArray[np.uint8] = np.memmap(folder / _PIXELS, np.uint8, "c")
         self.channels = channels
 
@@ -58,7 +58,7 @@ class Decoded:
 
 
 class Decoding:
-    """Decodes a split into a folder, with a thread per core, its pixels as the reference has them.
+    """Decodes a split into a folder, with a thread per core, by the reference decoder.
 
     Images that cannot be read are marked and left out. The sizes of all images are read first,
     so that the memory is reserved before anything is decoded.
@@ -71,11 +71,11 @@ class Decoding:
 
     def size(self) -> int:
         """Bytes of the files."""
-        if self._prepared.exact:  # others are errors
+        if self._prepared.exact:  # images of another size are errors
             self._sizes[:] = self._prepared.facts.image_size
         else:
             self._each(self._measure)
-        # two numbers of a size, an offset and a label per image; and the heads of the files
+        # per image two int64 for the size, one offset and one label; and the headers of the files
         return int(self._bytes().sum()) + 32 * self._samples + 4096
 
     def write(self, folder: Path) -> None:
@@ -84,7 +84,7 @@ class Decoding:
         offsets = np.cumsum(sizes) - sizes
         total = max(1, int(sizes.sum()))  # an empty file cannot be mapped
         with (folder / _PIXELS).open("wb") as file:
-            # taken now: a process that maps a hole on a full disk is killed when it writes there
+            # allocated now: writing to a mapped sparse file on a full disk kills the process
             os.posix_fallocate(file.fileno(), 0, total)
         pixels = np.memmap(folder / _PIXELS, np.uint8, "r+")
 
@@ -130,15 +130,15 @@ class Decoding:
 
 
 _Cut = tuple[Tensor, Tensor]
-"""Images [b, size, size, C] and labels [b], where the device takes them from."""
+"""Images [b, size, size, C] and labels [b], in memory that is copied to the device."""
 
 
 class MemoryLoader:
     """Cuts batches out of decoded images, in threads that run ahead.
 
-    The first worker of a node to come decodes the split, on all its cores, while the others wait.
-    Images keep their own size, so that views are cut from them as `native` cuts them. What
-    cannot be decoded is left out, and read again when it is asked for: the error comes then.
+    The first worker of a node decodes the split, on all its cores, while the others wait. Images
+    keep their own size, so that views are cut from them as `native` cuts them. An image that
+    cannot be decoded is left out, and raises its error when a batch needs it.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class MemoryLoader:
         self._asked: Sequence[Slice] = ()
 
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
-        """One Batch per Slice, in order. The next call takes the loader over from this one.
+        """One Batch per Slice, in order. A later call ends this iterator.
 
         Raises DataError that names the file of an unreadable image.
         """
@@ -208,8 +208,8 @@ class MemoryLoader:
 
 
 def shifted(images: NDArray[np.uint8], seen: Views) -> NDArray[np.uint8]:
-    """Views of whole size of images [b, H, W, C], shifted by whole pixels and mirrored; zeros
-    come in from beyond. What `show` does, for all at once."""
+    """Images [b, H, W, C] shifted by whole pixels, with zeros beyond the border, and mirrored: what
+    `show` does, for a whole batch."""
     corners = seen.boxes[:, :2].astype(np.int64)
     reach = int(np.abs(corners).max(initial=0))
     if reach:
@@ -226,7 +226,7 @@ def shifted(images: NDArray[np.uint8], seen: Views) -> NDArray[np.uint8]:
 def _key(source: Source, prepared: Prepared, split: Split) -> str:
     """Identifies one split's pixels: its files, their sizes and their times.
 
-    One process of the node looks at the files, for all that come meanwhile.
+    One process of the node reads the files' sizes and times; others that wait use its result.
     """
     asked = (split, prepared.form, prepared.facts, prepared.data.model_dump(), prepared.listing)
 

@@ -75,7 +75,8 @@ def _reached(trial: TrialFigures, goal: Goal) -> str:
 def accuracy_interval(trial: TrialFigures) -> tuple[float, float]:
     """The 95 % interval of an accuracy for the finite number of validation images.
 
-    Wilson 1927, JASA 22:209. It holds neither the spread over seeds nor that the best was chosen.
+    Wilson 1927, JASA 22:209. It includes neither the spread over seeds nor the bias of choosing the
+    best trial.
     """
     low, high = wilson(trial.goals["accuracy"] or 0.0, _images(trial))
     return float(low), float(high)
@@ -120,7 +121,7 @@ def _cost(study: Study) -> Iterator[str]:
 
 
 def _pace(trial: TrialFigures) -> float:
-    """Worker-seconds of an epoch and its validation, as far as the trial came."""
+    """Worker-seconds of an epoch and its validation, mean over the trial's epochs."""
     seconds = [epoch.seconds + epoch.validation_seconds for epoch in trial.figures.epochs]
     return trial.figures.workers * math.fsum(seconds) / len(seconds)
 
@@ -148,7 +149,7 @@ def _caveats(study: Study, found: Importances) -> Iterator[str]:
     if len(study.hosts) > 1:
         yield (
             f"The trials come from {len(study.hosts)} different environments (hardware or "
-            "versions): their figures may not compare."
+            "versions): their figures may not be comparable."
         )
     running = side_by_side(study)
     speeds = {"throughput", "time_to_accuracy"} & set(study.goals)
