@@ -188,15 +188,15 @@ def loaders(
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be timed; start nothing.")
+        bool, typer.Option("--dry-run", help="Print what would be timed; start nothing.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Time every loader on a data set, beside bare decoding and bare reading.
 
     Loaders are timed in rounds, each time in fresh processes. What cannot be timed is a row with
-    the reason. The last line names what bounds the best loader, and what to try. From a spec come
-    its data set and, unless --loader names others, its loaders beside the usual ones.
+    the reason. The last line names the fastest loader and what bounds it. From a spec come its data
+    set and, unless --loader names others, its loaders beside the usual ones.
 
     \b
     Examples:

@@ -55,7 +55,7 @@ def make_plans(
 
 
 def _in_round(variants: Sequence[Variant], repeat: int) -> list[Variant]:
-    """The order of a round: turned by one from every second round to the next, and backwards in
+    """The order of a round: rotated by one after every second round, and backwards in
     the rounds between, so that none is always behind the same; those that share workers stay
     together."""
 
