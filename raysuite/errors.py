@@ -52,7 +52,7 @@ class UserError(RaysuiteError):
 
 @dataclass(frozen=True)
 class Mistake:
-    """One mistake in a spec: where it stands, what was given, and what would be valid."""
+    """One mistake in a spec: its place, what was given, and what would be valid."""
 
     message: str
     key: str = ""

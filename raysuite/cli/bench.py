@@ -169,7 +169,7 @@ def loaders(
     image_size: Annotated[
         int | None, typer.Option("--image-size", min=1, help="Pixels that the network sees.")
     ] = None,
-    path: Annotated[str | None, typer.Option(help="Where the set lies.")] = None,
+    path: Annotated[str | None, typer.Option(help="The data set's path.")] = None,
     form: Annotated[
         str | None, typer.Option("--format", help="folder, tfrecord, idx, binary or pickle.")
     ] = None,
@@ -603,7 +603,7 @@ def stages(
         typer.Option(
             "--network",
             metavar="NAME|FILE",
-            help="What lies between workers: juwels-booster, hdr-fat-tree, ethernet-40g, or a file "
+            help="Network of the workers: juwels-booster, hdr-fat-tree, ethernet-40g, or a file "
             "that `raysuite bench network --out FILE` wrote.",
         ),
     ] = "ethernet-40g",

@@ -390,13 +390,13 @@ def doctor(
         from rich.text import Text
 
         table = Table(title=f"site {found.name}")
-        for heading in ("what", "state", "note", "mend"):
+        for heading in ("what", "state", "note", "fix"):
             table.add_column(heading, overflow="fold")
         for finding in findings:
             state = Text(finding.state, style=_COLOURS[finding.state])
             table.add_row(finding.what, state, Text(finding.note), Text(finding.mend))
         stdout().print(table)
-        print_text(f"To mend: {', '.join(bad)}." if bad else "Nothing speaks against a start.")
+        print_text(f"To fix: {', '.join(bad)}." if bad else "No problem was found.")
     if bad:
         raise typer.Exit(1)
 
@@ -749,7 +749,7 @@ def logs(
 
 
 def _fresh(file: Path, ends: dict[Path, int], whole: bool) -> list[str]:
-    """The lines behind the file's end so far, which moves on; `whole`: no line that still grows."""
+    """The lines that were added since the last call; `whole`: without an incomplete last line."""
     with file.open("rb") as stream:
         stream.seek(ends[file])
         text = stream.read()

@@ -29,7 +29,7 @@ def _console(stderr: bool) -> Console:
     from rich.console import Console  # here: `raysuite --version` needs none
 
     terminal = (sys.stderr if stderr else sys.stdout).isatty()
-    # a new one each time: it takes the stream that stands there now, which tests exchange
+    # a new one each time: it takes the present stream, which tests exchange
     return Console(
         stderr=stderr,
         width=None if terminal else PLAIN_WIDTH,

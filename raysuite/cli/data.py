@@ -349,7 +349,7 @@ def _tell_nodes(synthetic: SyntheticSet, ends: list[NodeEnd], as_json: bool) -> 
         print_text(_fewer(synthetic).lstrip())
 
 
-# `raysuite data check`: what lies in a data set, and what is wrong with it, and where.
+# `raysuite data check`: the content of a data set, and what is wrong with it, and where.
 
 _SPEC_SUFFIXES = (".yaml", ".yml")
 
@@ -365,7 +365,7 @@ def check(
     name: Annotated[
         str | None,
         typer.Option(
-            help=f"What lies in PATH, where its files do not show it: {', '.join(NAMED)}, "
+            help=f"The data set in PATH, where its files do not show it: {', '.join(NAMED)}, "
             "image_folder or tfrecord."
         ),
     ] = None,

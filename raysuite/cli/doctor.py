@@ -56,7 +56,7 @@ def as_data(findings: Iterable[Finding], healthy: bool) -> dict[str, object]:
 def as_table(findings: Iterable[Finding]) -> Table:
     """One row a part."""
     table = Table(title=f"raysuite {raysuite.__version__}")
-    for heading in ("part", "version", "state", "note", "mend"):
+    for heading in ("part", "version", "state", "note", "fix"):
         table.add_column(heading, overflow="fold")
     for finding in findings:
         state = Text(finding.state, style=_COLOURS[finding.state])
@@ -70,7 +70,7 @@ def summary(findings: Iterable[Finding]) -> str:
     bad = [finding.name for finding in findings if finding.bad]
     off = [f.name for f in findings if f.state is State.MISSING and not f.bad]
     if bad:
-        return f"To mend: {', '.join(bad)}."
+        return f"To fix: {', '.join(bad)}."
     if off:
         return f"Everything required works; optional and missing: {', '.join(off)}."
     return "Everything works."

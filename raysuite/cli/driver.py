@@ -109,7 +109,7 @@ class Tracking:
     def sync(self, results: Results, status: ParentStatus | None = None) -> None:
         """Send what the journals gained, while no run is at work.
 
-        `status`: how the whole stands, where its runs do not show it.
+        `status`: the state of the suite, where its runs do not show it.
         """
         from raysuite.track import sync
 
@@ -392,7 +392,7 @@ PHASES = {
     "dry batch": "what is left of one batch through each network of your own, when Ray has started",
     "batches": "search for batches that the spec leaves open",
     "workers": "start of the worker processes, until the first run begins in them",
-    "runs": "from the first run's beginning to the last one's end, with what lies between",
+    "runs": "from the first run's beginning to the last one's end, with the time between runs",
     "report": "the report, while Ray ends",
     "mlflow": "MLflow, after the report",
 }
@@ -680,7 +680,7 @@ class SweepWork(Work):
 
 
 def first_line(results: Results) -> str:
-    """The first line of `--json`: where everything lies, and which version writes it."""
+    """The first line of `--json`: the results folder, and the version that writes it."""
     known = {"version": __version__, "record_schema": SCHEMA}
     return json.dumps({"kind": "results", "folder": str(results.folder), **known})
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from raysuite.cluster.folder import ClusterFolder
     from raysuite.orchestrate.jobs import Job, JobServer
 
-# The cluster that a verb of `raysuite job` speaks with: ours, or one behind a login node.
+# The cluster that a verb of `raysuite job` talks to: here, or reached through a login node.
 
 ClusterOption = Annotated[
     str | None,
@@ -200,7 +200,7 @@ def logs(
     raise typer.Exit(ended.code)
 
 
-# `raysuite job status`: how a job stands.
+# `raysuite job status`: the state of a job.
 
 
 def status(
@@ -211,7 +211,7 @@ def status(
     via: ViaOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Say how a job stands.
+    """Print the state of a job.
 
     \b
     Examples:

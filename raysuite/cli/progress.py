@@ -97,11 +97,11 @@ class LiveView(ABC):
 
     @abstractmethod
     def add(self, plan: RunPlan) -> None:
-        """One run or trial more, behind the others."""
+        """Add a run or trial after the others."""
 
     @abstractmethod
     def totals(self) -> str:
-        """One line on where the whole stands."""
+        """One line on the state of the suite or sweep."""
 
     @abstractmethod
     def poll(self, results: Results) -> None:
@@ -137,7 +137,7 @@ class LiveView(ABC):
         (stderr() if self._quiet else self._console).print(line, soft_wrap=True)
 
 
-# Where an experiment stands, from its Records: what the progress display shows.
+# The state of an experiment, from its Records: what the progress display shows.
 
 Status = Literal["waiting", "running", "paused", "stopped", "finished", "failed", "pruned"]
 """paused: waits at an interval of its sweep for the others. stopped: to be resumed. pruned:
@@ -206,14 +206,14 @@ class RunState:
 
     @property
     def epoch_text(self) -> str:
-        """Epochs behind it, with a decimal inside of one: `2`, `2.4`."""
+        """Completed epochs, with a decimal inside of one: `2`, `2.4`."""
         if self.live is None or self.status != "running":
             return str(self.epochs_done)
         return f"{self.epochs_done + self.live.step / self.live.steps:.1f}"
 
     @property
     def images_done(self) -> int:
-        """Training images behind it."""
+        """Training images so far."""
         inside = 0 if self.live is None or self.status != "running" else self.live.images
         return self.epochs_done * self.plan.dataset.train_samples + inside
 
@@ -312,7 +312,7 @@ class Progress(LiveView):
         self._spinner = Spinner("dots", style="cyan")
 
     def add(self, plan: RunPlan) -> None:
-        """One run more, behind the others."""
+        """Add a run after the others."""
         self._runs.append(RunState(plan))
         self._tails.append(Tail())
 
@@ -379,7 +379,7 @@ class Progress(LiveView):
         self._write(line)
 
     def view(self) -> RenderableType:
-        """The live part: the run at work, and where the whole stands."""
+        """The live part: the current run, and the state of the suite."""
         rows: list[RenderableType] = []
         run = self._current
         if run is not None and run.status == "running":

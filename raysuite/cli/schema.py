@@ -63,7 +63,7 @@ def _default(prop: Schema) -> str:
 
 
 def _values(prop: Schema) -> str:
-    """What may stand there, in a few words."""
+    """The valid values, in a few words."""
     if "$ref" in prop:
         return "block"
     if "enum" in prop:

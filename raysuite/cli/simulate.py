@@ -37,7 +37,7 @@ def simulate(
         str | None,
         typer.Option(
             metavar="NAME|FILE",
-            help="What lies between workers: ethernet-40g, hdr-fat-tree, juwels-booster, or a file "
+            help="Network of the workers: ethernet-40g, hdr-fat-tree, juwels-booster, or a file "
             "like those in deploy/networks. Default: what the calibration measured on one node.",
         ),
     ] = None,
@@ -78,7 +78,7 @@ def simulate(
 
     A step's tasks are the passes of a network's layers or stages, the reduction of gradients in the
     strategy's buckets, and transfers between stages. How fast a worker computes is from a
-    calibration or given; what lies between workers is from a calibration or a file. Simulations are
+    calibration or given; the workers' network is from a calibration or a file. Simulations are
     no measurements, and have no interval.
 
     \b
@@ -195,7 +195,7 @@ def measured_network(plan: RunPlan, calibration: Calibration | None) -> Network:
             name="measured", source="calibration", workers_per_node=nodes, inside=link, between=link
         )
     raise UserError(
-        f"what lies between {plan.workers} workers is not known: "
+        f"the network between {plan.workers} workers is not known: "
         + (f"the calibration measured up to {nodes} on one node; " if calibration else "")
         + "give --network NAME, such as hdr-fat-tree, or a file like those in deploy/networks"
     )

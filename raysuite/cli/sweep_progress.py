@@ -41,7 +41,7 @@ from raysuite.spec.search_check import read_search
 from raysuite.spec.searchers import PbtScheduler
 from raysuite.units import human_seconds
 
-# Where a sweep stands, from its trials' Records: what the live table and the log show.
+# The state of a sweep, from its trials' Records: what the live table and the log show.
 
 ENDED: tuple[Status, ...] = ("finished", "pruned", "failed")
 
@@ -307,7 +307,7 @@ def one_line(text: str) -> str:
 
 
 _AROUND = 8
-"""Lines of the screen that the table leaves to its head and to what stands below it."""
+"""Lines of the screen that the table leaves free, for its head and for the lines below it."""
 
 
 class SweepProgress(LiveView):
@@ -391,7 +391,7 @@ class SweepProgress(LiveView):
         self._write(line)
 
     def view(self) -> RenderableType:
-        """The live part: the trials, the best so far, and where the whole stands."""
+        """The live part: the trials, the best so far, and the state of the sweep."""
         rows = self._console.size.height - _AROUND
         parts: list[RenderableType] = []
         if self.state.trials:

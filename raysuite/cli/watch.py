@@ -29,7 +29,7 @@ def watch(
             help="The folder that `raysuite run` printed, or one above it: the newest is taken.",
         ),
     ] = Path("results"),
-    once: Annotated[bool, typer.Option("--once", help="Print where it stands, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print the present state, and end.")] = False,
 ) -> None:
     """Show the progress of runs or trials that are made elsewhere, until they have ended.
 

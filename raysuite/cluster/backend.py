@@ -48,7 +48,7 @@ class Backend(Protocol):
 
 
 class State(StrEnum):
-    """How it stands with it."""
+    """The result of a check."""
 
     WORKS = "works"
     UNSURE = "unsure"

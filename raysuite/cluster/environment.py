@@ -81,6 +81,6 @@ def past_proxies(urls: tuple[str, ...], environment: Mapping[str, str]) -> dict[
     """The two variables with what they hold in `environment`, and the hosts of `urls` besides."""
     there = ",".join(environment.get(each, "") for each in _NAMES)
     hosts = [host for part in there.split(",") if (host := part.strip())]
-    if "*" not in hosts:  # which is for all hosts, where it stands alone
+    if "*" not in hosts:  # which means all hosts, where it is the only entry
         hosts += [name for url in urls if (name := urlsplit(url).hostname)]
     return dict.fromkeys(_NAMES, ",".join(dict.fromkeys(hosts)))

@@ -1,6 +1,6 @@
 """The folder of one cluster: what the client asked for and what the nodes' agents answered.
 
-It lies on a file system that the login node and the compute nodes share.
+It is on a file system that the login node and the compute nodes share.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A cluster behind a login node, as if it were here: SSH carries its ports to loopback.
 
 The token and the MLflow password come over SSH too, into files of the owner alone. What has come
-lies in a folder like a cluster's own, whose addresses are those of the tunnel; it goes with it.
+is in a folder like a cluster's own, with the tunnel's addresses, and is removed with the tunnel.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _before_it_runs() -> None:
 
 FETCHED = ("head.json", "token", "mlflow.json")
 _MARK = b"raysuite-cluster "
-# The folder's name stands in the first line; what a login shell prints comes before the mark.
+# The folder's name is in the first line; what a login shell prints comes before the mark.
 _SCRIPT = """\
 cd "${RAYSUITE_HOME:-$HOME/.raysuite}/clusters" 2>/dev/null ||
   { echo "no cluster there" >&2; exit 9; }

@@ -62,7 +62,7 @@ def find_site(name_or_path: str | os.PathLike[str]) -> LocalSite | SlurmSite:
 
 
 LONGEST_SCRATCH = 40
-"""Characters: Ray's sockets lie some 65 deeper, and a socket's path has 107 at most."""
+"""Characters: the paths of Ray's sockets are some 65 longer, and are limited to 107."""
 _OWN_DISK = {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "f2fs"}
 _TIMEOUT_S = 60.0
 _SIF_MAGIC, _SIF_ARCH = slice(32, 41), slice(45, 47)
@@ -140,7 +140,7 @@ def _scratch(site: LocalSite | SlurmSite) -> Finding:
     if len(folder) > LONGEST_SCRATCH:
         return wrong(
             "scratch",
-            f"{folder} has {len(folder)} characters; Ray's sockets lie below it, and their paths "
+            f"{folder} has {len(folder)} characters; Ray's sockets are below it, and their paths "
             "have 107 at most",
             f"choose one of at most {LONGEST_SCRATCH}, such as /tmp",
         )

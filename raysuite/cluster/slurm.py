@@ -182,8 +182,8 @@ class Job:
 def render(job: Job) -> str:
     """The script that `sbatch` takes.
 
-    Each value stands in it as data: in the header quoted as sbatch reads it, below quoted as bash
-    does. Raises UserError for a value that cannot stand in either.
+    Each value is quoted: in the header as sbatch reads it, below as bash does. Raises UserError for
+    a value that cannot be quoted.
     """
     _check(job)
     header = [f"#SBATCH {option}" for option in _header(job)]
@@ -222,7 +222,7 @@ def _check(job: Job) -> None:
         try:
             one_line(value)
         except ValueError as error:
-            raise UserError(f"{what} cannot stand in a batch script: {error}") from error
+            raise UserError(f"{what} cannot be written into a batch script: {error}") from error
     for what, folder in (("cluster's", job.folder), ("working", job.working_folder)):
         if not folder.startswith("/") or "\\" in folder:
             raise UserError(

@@ -1,4 +1,4 @@
-"""The one protocol behind which every loader stands."""
+"""The protocol of all loaders."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def target_of(data: DataOptions) -> Target:
 
 
 def detect(path: Path) -> Target:
-    """The data set that lies in a folder, by its files. Raises DataError where there is none."""
+    """The data set in a folder, from its files. Raises DataError where there is none."""
     path = path.expanduser()
     if not path.is_dir():
         what = "is a file" if path.exists() else "is not there"

@@ -118,7 +118,7 @@ def plan_conversion(
     source, target = (path.expanduser().resolve() for path in (source, target))
     begun = _begun(target)
     if source == target:
-        raise DataError(f"{target}: shards cannot lie in the folder that they are made from")
+        raise DataError(f"{target}: shards cannot be written into their source folder")
     images = listed(source)
     classes, listings = listings_of(images)
     if begun is not None and not force:
@@ -172,7 +172,7 @@ def _document(
 
 
 def _begun(target: Path) -> dict[str, Any] | None:
-    """The convert.json of `target`; None where nothing lies there."""
+    """The convert.json of `target`; None where there is none."""
     if target.exists() and not target.is_dir():
         raise DataError(f"{target} is a file; give a new or an empty folder")
     # hidden files: what is left of a conversion that was killed at its very beginning
@@ -438,7 +438,7 @@ _TEMPORARY = (".*-of-*.part", ".*-of-*.idx", ".*.json.*", ".classes.txt.*")
 
 @dataclass(frozen=True)
 class Summary:
-    """What lies in the target now."""
+    """The target's content."""
 
     train: int
     """Training records."""
@@ -544,7 +544,7 @@ def _images(shard: Shard) -> int:
 
 
 def _complete(shard: Shard, state: dict[str, Written], target: Path, bad: Policy) -> bool:
-    """Whether the shard lies there, made of the images as they are now."""
+    """Whether the shard exists, and was made of the images as they are now."""
     known, path = state.get(shard.name), target / shard.name
     return (
         known is not None

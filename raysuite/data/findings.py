@@ -51,7 +51,7 @@ class Part:
     sizes: Counter[tuple[int, int]] = field(default_factory=Counter)
     """Images of each width and height, in pixels."""
     looks: dict[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
-    """Images of each look (`JPEG RGB`, `JPEG CMYK`, ...), and where the first of them lie."""
+    """Images of each look (`JPEG RGB`, `JPEG CMYK`, ...), and the places of the first of them."""
     findings: list[Finding] = field(default_factory=list)
 
     def wrong(self, kind: Kind, place: str, message: str, offset: int = -1) -> None:

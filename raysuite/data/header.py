@@ -87,7 +87,7 @@ def _jpeg(data: bytes) -> Header:
         if data[at] != 0xFF:
             raise ValueError(f"a JPEG with a damaged segment at byte {at}")
         marker = data[at + 1]
-        if marker == 0xFF:  # fill bytes may stand before a marker
+        if marker == 0xFF:  # fill bytes may precede a marker
             at += 1
             continue
         if marker in _BARE:

@@ -1,4 +1,4 @@
-"""Prepared: a data set that lies on this machine's disk, ready to be loaded."""
+"""Prepared: a data set on this machine's disk, ready to be loaded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Split = Literal["train", "val"]
 
 @dataclass(frozen=True)
 class Prepared:
-    """Where both splits lie and what becomes of their pixels; small, and can be pickled."""
+    """Where both splits are and how their pixels are transformed; small, and can be pickled."""
 
     data: DataOptions
     facts: DatasetFacts
@@ -105,7 +105,7 @@ def treatment(data: DataOptions, channels: int) -> dict[str, Any]:
 
 
 def normalisation(data: DataOptions, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and std per channel, of pixels in 0..1, whether or not the set lies on this machine."""
+    """Mean and std per channel, of pixels in 0..1, whether or not the set is on this machine."""
     rule = treatment(data, channels)
     return rule["mean"], rule["std"]
 

@@ -58,8 +58,8 @@ def look(
 
 
 def lacking(prepared: Prepared, split: Split) -> list[str]:
-    """What a set lacks that no sample stands for: classes without a training image, and records
-    behind a damage in a shard without an index."""
+    """What a set lacks beside single samples: classes without a training image, and records
+    after damaged bytes in a shard without an index."""
     if prepared.form == "folder" and prepared.listing is not None and split == "train":
         filled = set(Listing.read(prepared.listing, split).labels.tolist())
         bare = [name for label, name in enumerate(prepared.classes) if label not in filled]
@@ -83,7 +83,7 @@ def _damage(shard: Path) -> str:
 
 
 def _fault(prepared: Prepared, source: Source, sample: int) -> str:
-    """Where a sample lies and why it cannot be read, without the remedy; empty if it can."""
+    """A sample's place and why it cannot be read, without the advice; empty if it can."""
     place = source.place(sample)
     try:
         (got,) = read(source, prepared, Slice(np.array([sample]), 1, 1)).samples

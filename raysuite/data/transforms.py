@@ -49,7 +49,7 @@ def transformed(
         raise DataError(
             f"{place}: data.transform {prepared.data.transform} returned {found.dtype} of shape "
             f"{list(found.shape)}; expected is uint8 of shape {list(image.shape)}; mean and std "
-            "are applied behind it"
+            "are applied after it"
         )
     return found
 

@@ -317,5 +317,5 @@ def _half(path: Path) -> Path:
 
 
 def _path() -> str:
-    """PATH with the system's folders, where debootstrap lies and ordinary users do not look."""
+    """PATH with the system's folders, which contain debootstrap and may not be in a user's PATH."""
     return f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"

@@ -35,11 +35,11 @@ class OtherPrograms:
     """The processor time that is not the workers', on the machine of each, from `begin` on."""
 
     def begin(self) -> None:
-        """Note where the counters stand."""
+        """Read the counters."""
         self._began = self._read()
 
     def end(self) -> None:
-        """Note where they stand now."""
+        """Read them again."""
         self._taken = [now - then for now, then in zip(self._read(), self._began, strict=True)]
 
     def seconds(self, gather: Callable[[Tensor], Tensor]) -> list[float]:

@@ -57,7 +57,7 @@ class Finding:
 
     @property
     def bad(self) -> bool:
-        """Whether it stands in the way: broken, or required and missing."""
+        """Whether it is a failure: broken, or required and missing."""
         return self.state is State.BROKEN or (self.required and self.state is State.MISSING)
 
 

@@ -48,6 +48,6 @@ def _configuration(name: str) -> Any:
         )
     try:
         return lazy.load("timm.models:get_pretrained_cfg")(name)
-    except RuntimeError as error:  # a tag, behind a dot, that the model does not have
+    except RuntimeError as error:  # a tag, after a dot, that the model does not have
         plain = name.partition(".")[0]
         raise UserError(f"timm: {error} Leave the tag out: timm:{plain}") from error

@@ -30,7 +30,7 @@ class Lars(Optimizer):
         v <- momentum * v + lr * eta * |w| / (|g| + beta * |w|) * (g + beta * w)
         w <- w - v
 
-    The rate stands inside v, as in the paper; torch's SGD multiplies v by it. The ratio is 1 where
+    The rate is inside v, as in the paper; torch's SGD multiplies v by it. The ratio is 1 where
     |w| or |g| is 0, and in groups with `adapt` False.
     """
 

@@ -299,7 +299,7 @@ def _start(address: str | None, own: Path | None) -> None:
         raise UserError(
             f"no Ray cluster answers at {address!r}: {error}; give HOST:PORT of one whose head runs"
         ) from error
-    # its controller runs in this process; how runs ended stands in their journals
+    # its controller runs in this process; how runs ended is in their journals
     logging.getLogger("ray.train").setLevel(logging.CRITICAL)
 
 

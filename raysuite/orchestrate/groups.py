@@ -82,7 +82,7 @@ class Segment:
     name: str
     """Of its checkpoint; one of another name is none of it."""
     until: int | None
-    """The epochs behind it when it stops; None: it continues to its end."""
+    """The number of completed epochs at which it stops; None: it continues to its end."""
     taken: str | None
     """The folder of the checkpoint that it begins from where it has none of its own."""
 
@@ -169,7 +169,7 @@ def work_config(
 
 
 def checkpoint_folder(results: Results, name: str) -> Path:
-    """Where the checkpoint of a run lies, or of a segment of one, by its name."""
+    """The path of a run's checkpoint, or of a segment's, by its name."""
     return results.folder / CHECKPOINTS / name
 
 

@@ -376,7 +376,7 @@ def _serve(work: Work, trial: Trial, pipe: Connection, messages: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it, and ends this one
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    with messages.open("a") as file:  # Ray and DALI print, and a bar may stand on the terminal
+    with messages.open("a") as file:  # Ray and DALI print; a bar may be on the terminal
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
             os.dup2(file.fileno(), stream.fileno())

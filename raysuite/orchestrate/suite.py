@@ -107,7 +107,7 @@ def planned(results: Results) -> list[RunPlan]:
 
 
 def check(plans: Sequence[RunPlan], capacity: Capacity, document: Document | None) -> None:
-    """Raise SpecError with everything that stands in the way of the plans, at once.
+    """Raise SpecError with everything that prevents the plans, at once.
 
     Without a document the mistakes have no place.
     """
@@ -144,7 +144,7 @@ class Listener:
     poll: Callable[[], None]
     """About twice a second while runs are under way."""
     between: Callable[[], None] | None
-    """When no run is being measured: now and then between two runs, and behind a group."""
+    """When no run is being measured: sometimes between two runs, and after a group."""
     say: Callable[[str], None]
     """A line for a person: nodes that are lost, or join."""
     added: Callable[[RunPlan], None]

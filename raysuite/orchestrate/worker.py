@@ -48,7 +48,7 @@ from raysuite.train.world import is_peer_loss, torch_device
 def search_group(config: dict[str, Any]) -> None:
     """Find the batch of every plan of `config["plans"]`, in order, until asked to stop.
 
-    Called anew on fresh workers where some ran out of memory: it continues behind what was tried.
+    Called again on fresh workers where some ran out of memory: it continues after the tried sizes.
     """
     settle(config)
     rank = ray.train.get_context().get_world_rank()
@@ -119,7 +119,7 @@ def serve(config: dict[str, Any]) -> None:
 
 
 def settle(config: dict[str, Any]) -> None:
-    """Work where the driver works, and import what lies there.
+    """Change to the driver's working folder, and import from it.
 
     Raises BrokenRunError where the driver's results are not to be seen: what rank 0 would write
     there, the driver would not see.

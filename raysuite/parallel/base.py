@@ -265,7 +265,7 @@ class TorchEngine(Engine):
 
 def whole_state(model: nn.Module, weights: dict[str, Tensor]) -> dict[str, Any]:
     """`model.state_dict()` on the CPU, with `weights`, by the names of `named_parameters`, in the
-    place of parameters that may be sharded. Tied weights stand under each of their names."""
+    place of parameters that may be sharded. Tied weights are under each of their names."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
 
     def whole(value: Any) -> Any:

@@ -128,7 +128,7 @@ def join_torch_group(rank: int, size: int, device: torch.device) -> bool:
 def leave_torch_group() -> None:
     """Leave torch's default process group.
 
-    torch can keep the group's threads alive behind this. A thread of Gloo that lets go of the
+    torch can keep the group's threads alive after this. A thread of Gloo that lets go of the
     last collective's tensors asks for Python's lock, and where Python is ending already, it
     aborts the process. So a process that ends soon after this gives them the lock first.
     """

@@ -23,7 +23,7 @@ from raysuite.units import MIB
 if TYPE_CHECKING:
     from raysuite.data.base import Batch
 
-# Where each rank stands, in Horovod's own environment variables, and its Gloo rendezvous.
+# Each rank's place, in Horovod's own environment variables, and its Gloo rendezvous.
 #
 # Horovod is made for `horovodrun`; this gives it what it needs under torchrun and under Ray.
 

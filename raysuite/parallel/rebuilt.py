@@ -157,7 +157,7 @@ def _of_function(kind: str, node: fx.Node) -> tuple[str, dict[str, Any]]:
         return (kind if len(node.all_input_nodes) == len(node.args) else ""), {}
     if kind == "cat":
         return (kind if rest == (1,) else ""), {}
-    if kind == "widen":  # zeros behind the last channel
+    if kind == "widen":  # zeros after the last channel
         added = tuple(rest[0])
         fits = len(added) == 6 and not any(added[:5])
         return (kind if fits else ""), {"channels": added[-1]}

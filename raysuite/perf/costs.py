@@ -157,7 +157,7 @@ def by_kind(seconds: Mapping[str, float]) -> dict[str, float]:
     return found
 
 
-# Published formulas, as they stand: what a calibrated model has to be better than.
+# Published formulas, unchanged: what a calibrated model has to be better than.
 
 
 def ddlbench_data_parallel(

@@ -42,7 +42,7 @@ class Link(BaseModel):
 
 
 class Network(BaseModel):
-    """What lies between workers, as stated or measured: a file of deploy/networks."""
+    """A network between workers, as stated or measured: a file of deploy/networks."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -401,7 +401,7 @@ def pipeline(
         count = len(group) * copies
         seconds = 0.0
         if count > 1 and network is not None:
-            # workers of one stage lie apart from each other: each on a node of its own
+            # workers of one stage are on different nodes
             apart = network.model_copy(update={"workers_per_node": 1})
             seconds = apart.all_reduce(count, stages[stage].gradient_bytes)
         lane = f"collectives of stage {stage}"

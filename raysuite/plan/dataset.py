@@ -29,7 +29,7 @@ class Datasets:
         self._seen: dict[str, Counts | str] = {}
 
     def look(self, data: DataOptions) -> Counts | str:
-        """What lies there; or why it cannot be read."""
+        """The data set there; or why it cannot be read."""
         from raysuite.data import formats
 
         key = data.model_dump_json(include=_FILES)

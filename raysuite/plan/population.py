@@ -26,7 +26,7 @@ _TRIES = 20
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a trial stands at an interval."""
+    """The state of a trial at an interval."""
 
     number: int
     run_id: str

@@ -32,7 +32,7 @@ def make_plans(
     `gpus` is the number of GPUs of the cluster; None looks at this machine. `elsewhere`: the runs
     are for another machine, and named data sets that are not here count as official. Repeats vary
     slowest, so that a drift of the machine meets all variants alike; within a repeat, runs of
-    one world size and one kind of worker stand together and can share warm workers.
+    one world size and one kind of worker are adjacent and can share warm workers.
 
     Raises SpecError with everything that makes a run infeasible.
     """
@@ -56,7 +56,7 @@ def make_plans(
 
 def _in_round(variants: Sequence[Variant], repeat: int) -> list[Variant]:
     """The order of a round: rotated by one after every second round, and backwards in
-    the rounds between, so that none is always behind the same; those that share workers stay
+    the rounds between, so that none always follows the same; those that share workers stay
     together."""
 
     def turned(items: list[Any]) -> list[Any]:

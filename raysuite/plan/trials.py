@@ -47,7 +47,7 @@ def trial_plan(
 
 
 def trial_spec(document: Document, values: Mapping[str, Any]) -> ExperimentSpec:
-    """The spec of a trial alone. Raises SpecError where a value cannot stand at its key."""
+    """The spec of a trial alone. Raises SpecError where a value is invalid for its key."""
     content = copy.deepcopy({k: v for k, v in document.data.items() if k not in _NOT_A_TRIALS})
     settings = [*values.items()]
     settings += [
@@ -65,7 +65,7 @@ def trial_spec(document: Document, values: Mapping[str, Any]) -> ExperimentSpec:
 
 def specs_of_space(document: Document, search: SearchOptions) -> list[ExperimentSpec]:
     """A spec for each end of a range and each listed value, with one value of all others: every
-    block that may be drawn stands in one of them. Raises SpecError where one cannot be.
+    block that may be drawn is in one of them. Raises SpecError where one is invalid.
     """
     return [trial_spec(document, values) for values, _ in _probes(search.space)]
 
@@ -85,7 +85,7 @@ def plans_of_space(
 
 def check_space(document: Document, search: SearchOptions) -> None:
     """Raise SpecError with every mistake that can be found before the first trial: values that
-    cannot stand at their keys, and a data set that cannot be read.
+    are invalid for their keys, and a data set that cannot be read.
 
     Each end of a range and each listed value is tried, with one value of all others. What depends
     on several values at once is reported with the trial that it concerns.

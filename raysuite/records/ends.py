@@ -105,7 +105,7 @@ class RunStopped(RecordBase):
     epoch: int
     """The epoch in which it stopped, counted from 0."""
     step: int
-    """Optimiser steps behind it, over all epochs."""
+    """Completed optimiser steps, over all epochs."""
 
     @property
     def words(self) -> str:

@@ -54,7 +54,7 @@ class Journal:
 
 
 def _end_last_line(file: Path) -> None:
-    """A writer that was killed may have left half a line: close it, so that ours stands alone."""
+    """Close the half line that a killed writer may have left, so that the next line is whole."""
     if file.exists() and file.stat().st_size:
         with file.open("rb+") as stream:
             stream.seek(-1, os.SEEK_END)
@@ -167,7 +167,7 @@ class Results:
         write_whole(self.folder / name, json.dumps(content, indent=1).encode())
 
     def add_plan(self, plan: dict[str, Any]) -> None:
-        """Add one RunPlan behind the others, unless it is there."""
+        """Add one RunPlan after the others, unless it is there."""
         plans = self.plans() if (self.folder / "plan.json").exists() else []
         if plan["run_id"] not in {known["run_id"] for known in plans}:
             self.write_plans([*plans, plan])
@@ -205,7 +205,7 @@ class Results:
         return {each.run_id: each for each in found}
 
     def journal_file(self, run_id: str) -> Path:
-        """Where the journal of a run lies."""
+        """The path of a run's journal."""
         return self.folder / "runs" / run_id / "journal.jsonl"
 
     def records(self, run_id: str) -> list[Record]:

@@ -44,7 +44,7 @@ class RunJudged(RecordBase):
 
 
 def held_after(records: Sequence[object]) -> int | None:
-    """Epochs behind a run that stands at an interval and waits to be compared; None: it does
+    """Completed epochs of a run that waits at an interval to be compared; None: it does
     not."""
     last = records[-1] if records else None
     return last.epoch if isinstance(last, RunStopped) and last.reason == "interval" else None
@@ -63,7 +63,7 @@ class Stretch:
     first: int
     """The first epoch, counted from 0."""
     end: int
-    """The epoch behind the last one."""
+    """The epoch after the last completed one."""
     values: Mapping[str, Any]
 
 

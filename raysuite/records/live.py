@@ -54,7 +54,7 @@ class LiveProgress:
 
     def __init__(self) -> None:
         self._epoch: tuple[int, Sequence[int]] = (0, [0])
-        """Its number, and the images behind it after each step, from 0 on."""
+        """Its number, and the images done after each step, from 0 on."""
         self._at: tuple[int, Sequence[int], int, Callable[[], float | None], float] | None = None
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
@@ -116,7 +116,7 @@ class LiveProgress:
 
 
 def live_file(journal: Path) -> Path:
-    """Where the position of the run with this journal lies."""
+    """The file with the progress of the run that has this journal."""
     return journal.with_name("progress.json")
 
 

@@ -91,7 +91,7 @@ class LoadingBench(_Fact):
 
     format: int = 1
     name: str
-    """The data set, and the form in which it lies on disk where it has several."""
+    """The data set, and its format on disk where it has several."""
     time: float
     """When it began, in s since 1970."""
     plan: dict[str, Any]
@@ -171,7 +171,7 @@ def _others(timing: Timing) -> float:
 def _stat(bench: LoadingBench, name: str, figure: Any) -> Stat | None:
     places = [n for n, each in enumerate(bench.timings) if each.candidate == name]
     timings = [bench.timings[n] for n in places]
-    # a timing has no time of day, but they lie in their order
+    # a timing has no time of day, but they are in order
     rounds = [(each.repeat, float(n)) for n, each in zip(places, timings, strict=True)]
     return summarize((figure(each) for each in timings), rounds=rounds)
 

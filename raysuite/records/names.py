@@ -13,7 +13,7 @@ from typing import Any
 Plan = dict[str, Any]
 
 _BY_PATH = ("image_folder", "tfrecord")
-"""Data sets that are what lies at their path."""
+"""Data sets that are defined by their path."""
 _SHOWN_FIRST = ("strategy", "loader", "resources.workers")
 
 
@@ -88,8 +88,8 @@ def series_key(plan: Plan, found: str | None = None) -> str:
 def work_key(plan: Plan) -> str:
     """Equal for runs whose images per second compare: the same model on the same images.
 
-    Where and in which form the images of a set known by name lie on disk is no part of it: that
-    belongs to what is compared. How many there are is: other images may lie under the same name.
+    The path and format on disk of a set known by name are no part of it: they belong to what is
+    compared. The number of images is: other images may have the same name.
     """
     return json.dumps(_work(plan), sort_keys=True)
 
@@ -121,7 +121,7 @@ def work_names(plans: Iterable[Plan]) -> dict[str, str]:
 
 
 def dotted(block: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of nested blocks, each with its dotted key behind `prefix`."""
+    """The values of nested blocks, each with its dotted key after `prefix`."""
     for key, value in block.items():
         if isinstance(value, dict):
             yield from dotted(value, f"{prefix}{key}.")

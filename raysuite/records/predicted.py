@@ -32,7 +32,7 @@ class RunPredicted(RecordBase):
     calibration: str
     """The file of the calibration."""
     level: float = 0.9
-    """Of each interval: so often a measured run lies in it, if the model holds."""
+    """Of each interval: the share of measured runs in it, if the model holds."""
     throughput: Interval | None = None
     """Images per second over all workers; None where nothing can be predicted."""
     epoch_seconds: Interval | None = None

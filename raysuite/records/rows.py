@@ -26,7 +26,7 @@ from raysuite.spec.strategies import STRATEGY_OPTIONS, Traffic
 
 @dataclass(frozen=True)
 class Row:
-    """One variant: the mean over its repeats, and how it stands against its baseline.
+    """One variant: the mean over its repeats, and its ratios to its baseline.
 
     Figures come from the runs that finished and passed the gate, and there are none where the
     gate caught any of them; a figure is None where no run has it. Of runs that diverged, times and

@@ -34,7 +34,7 @@ class RunStarted(RecordBase):
     first_epoch: int = 0
     """0 for a fresh run, else the epoch at which a checkpoint is resumed."""
     first_step: int = 0
-    """Optimiser steps behind that checkpoint; it may lie within the epoch."""
+    """Optimiser steps before that checkpoint, which may be inside an epoch."""
     transports: list[str] = Field(default_factory=list)
     """What ranks exchange by, as found before the first epoch: see `raysuite.measure.transport`.
     Empty for one rank, where nothing could be read, and in old journals."""
@@ -99,7 +99,7 @@ class SamplesSkipped(RecordBase):
     skipped: int
     """Those that cannot be read, and are left out on all ranks alike."""
     places: list[str]
-    """Where the first of them lie, and why they cannot be read."""
+    """Places of the first of them, and why they cannot be read."""
     lacking: tuple[str, ...] = ()
     """What is not even counted: classes without an image, records after damaged bytes where no
     index has their number."""

@@ -49,7 +49,7 @@ class SystemSample(BaseModel):
 
 
 def system_file(folder: Path, host: str) -> Path:
-    """Where the samples of `host` lie in a run's folder."""
+    """The file with the samples of `host` in a run's folder."""
     safe = "".join(char if char.isalnum() or char in "._-" else "_" for char in host)
     return folder / f"{_PREFIX}{safe}{_SUFFIX}"
 

@@ -131,7 +131,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Unmatched:
-    """What stands on one side alone."""
+    """What only one side has."""
 
     side: Side
     name: str
@@ -462,7 +462,7 @@ SAME_DATA = ("training_s", "accuracy")
 def against_published(rows: Sequence[Row], paper: Paper) -> Comparison:
     """Rows beside the values of a paper that are of the same framework, loader, model and workers.
 
-    Where a paper names no framework or loader, each of ours stands beside its value.
+    Where a paper names no framework or loader, its value is compared with each of ours.
     """
     lines: list[Line] = []
     alone: dict[tuple[str, str], list[str]] = {}
@@ -490,7 +490,7 @@ def against_published(rows: Sequence[Row], paper: Paper) -> Comparison:
 
 
 def _matches(rows: Sequence[Row], value: Published) -> tuple[list[Row], str]:
-    """The rows that a value may stand beside; or none, and why."""
+    """The rows that a value can be compared with; or none, and why."""
     known = list(rows)
     for key in ("framework", "model", "loader", "schedule", "global_batch", "workers", "data"):
         want = getattr(value, key)

@@ -193,7 +193,7 @@ def build(
 
 
 def contents(report: Report) -> dict[str, str]:
-    """Every text file of a report but its plots: its name, and what stands in it."""
+    """Every text file of a report but its plots: its name, and its content."""
     from raysuite.report.page import page  # here: rows alone need no Jinja2
 
     return {

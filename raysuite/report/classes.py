@@ -85,7 +85,7 @@ def confusion(rows: Sequence[Row]) -> Plot | None:
             }
         )
     more = len(all_of) - len(first)
-    left = f" {more} further rows stand in the table of classes." if more else ""
+    left = f" {more} further rows are in the table of classes." if more else ""
     squares: Layer = {
         "kind": "mean",
         "mark": {"type": "rect"},

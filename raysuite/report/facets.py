@@ -30,7 +30,7 @@ _KEYS = {
     "resources.workers": "workers",
     "resources.device": "device",
 }
-"""Keys of a matrix that one of OWN stands for."""
+"""Keys of a matrix that one of OWN represents."""
 
 
 def facets(row: Row) -> dict[str, str]:

@@ -78,7 +78,7 @@ class Plot:
     same_y: bool = True
     """Whether all panels have the same axis."""
     bars_per_label: int = 0
-    """Of bars that lie: how many stand at each label."""
+    """Of horizontal bars: how many there are at each label."""
     can_be_log: bool = False
     """Whether the page offers a logarithmic axis."""
     wide: bool = False
@@ -256,7 +256,7 @@ def published() -> Layer:
 
 
 def bars(lying: bool = True, offset: bool = True, stacked: bool = False) -> list[Layer]:
-    """Bars with their intervals; `x` is a bar's label where it stands, `y` where it lies."""
+    """Bars with their intervals; the label is `x` of vertical bars, `y` of horizontal ones."""
     across, along = ("y", "x") if lying else ("x", "y")
     place: Layer = {f"{across}Offset": {"field": "series", "sort": None}} if offset else {}
     ends = {

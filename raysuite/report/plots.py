@@ -97,7 +97,7 @@ def shown_metric(rows: Sequence[Row], names: Sequence[str], title: str) -> Shown
 
 
 def interval_note(values: Iterable[Value | None]) -> str:
-    """What points stand for; of intervals only where some are drawn."""
+    """What points represent; intervals are mentioned only where some are drawn."""
     drawn = any(value and value.low is not None for value in values)
     return "means over repeats" + (" with 95 % intervals" if drawn else "")
 
@@ -406,7 +406,7 @@ def bars(
     by_work: bool = True,
 ) -> Plot | None:
     """A group of upright bars per data set and network where there are several (Jansen et al. 2020,
-    Mahon et al. 2020), else bars that lie, one per variant; None where nothing was measured."""
+    Mahon et al. 2020), else horizontal bars, one per variant; None where nothing was measured."""
     rows = [row for row in drawing.rows if shown.figure(row)]
     if not rows:
         return None
@@ -589,7 +589,7 @@ def shares(drawing: Drawing) -> Plot | None:
         name="shares",
         title=titled("Time shares", shared(shown, ("strategy", "loader", "model", "data"))),
         note="Of the profiled steps, mean over workers and repeats. Exposed is what no computation "
-        "hides; communication in all stands in the hover.",
+        "hides; all communication is shown on hover.",
         description="Stacked bars of computation, exposed communication, exposed loading and the "
         "rest, which add up to 100 %.",
         traces=traces,

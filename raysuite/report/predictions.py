@@ -72,7 +72,7 @@ def predictions_sheet(runs: Sequence[RunFigures], predicted: Predictions) -> She
         numbers=frozenset(NUMBERS),
         notes=(
             f"Predictions with their {pairs[0][1].level:.0%} prediction intervals; they are no "
-            "measurements, and stand in no other table.",
+            "measurements, and are in no other table.",
             f"Calibration: {', '.join(calibrations)}",
         ),
     )

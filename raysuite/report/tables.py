@@ -101,7 +101,7 @@ def markdown_table(sheet: Sheet) -> str:
 
 
 def markdown_sheet(sheet: Sheet) -> str:
-    """As a Markdown table under its title, with the notes behind it."""
+    """As a Markdown table under its title, followed by the notes."""
     notes = [f"- {markdown_text(note)}" for note in sheet.notes]
     return "\n".join([f"## {markdown_text(sheet.title)}", "", markdown_table(sheet), *notes, ""])
 
@@ -143,7 +143,7 @@ _SAFE = {
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
     '"': r"\textquotedbl{}",
-    # behind \\ these would be read as its options
+    # after \\ these would be read as its options
     **{character: f"{{{character}}}" for character in "[]*"},
     "\0": "{}",
     "\n": " ",

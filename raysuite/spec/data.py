@@ -36,7 +36,7 @@ class FeatureMap(Options):
 
 
 class DataOptions(Options):
-    """The data set, the form in which it lies on disk, and what is done to its images."""
+    """The data set, its format on disk, and what is done to its images."""
 
     name: str
     """`digits` (scikit-learn's 1,797 handwritten digits), `mnist`, `cifar10`, `imagenet`,
@@ -45,11 +45,11 @@ class DataOptions(Options):
     """`folder` of image files, `tfrecord` shards with an index, `idx` (MNIST's), `binary` or
     `pickle` (CIFAR-10's); default: the set's own."""
     path: str | None = None
-    """Where the set lies; default for named sets: below $RAYSUITE_DATA, where `raysuite data
+    """The data set's path; default for named sets: below $RAYSUITE_DATA, where `raysuite data
     make` writes. `image_folder` (train/CLASS/*.png and val/CLASS/*.png, or .jpg) and `tfrecord`
     need it."""
     root: str | None = None
-    """Or: the folder below which a named set lies as NAME-FORMAT, whatever its format."""
+    """Or: the folder that contains a named set as NAME-FORMAT, whatever its format."""
     image_size: int | None = Field(default=None, ge=1)
     """Side of the square images that the network sees, in pixels; default: the set's own."""
     channels: Literal[1, 3] | None = None
@@ -75,7 +75,7 @@ class DataOptions(Options):
     transform: str | None = Field(
         default=None, pattern=IMPORT_PATH, exclude_if=lambda name: name is None
     )
-    """`module:function` of your own, called for each image behind `augment` and before mean and
+    """`module:function` of your own, called for each image after `augment` and before mean and
     std: (uint8 [size, size, C], numpy.random.Generator, None in validation) -> the same shape."""
     bad_samples: Literal["error", "skip"] = "error"
     """Unreadable images: `error` names the first one and ends the run; `skip` looks through the
@@ -138,7 +138,7 @@ class DataOptions(Options):
 
     @property
     def formats(self) -> tuple[Format, ...]:
-        """The forms in which this set may lie on disk; the first is the default."""
+        """The formats that this set may have on disk; the first is the default."""
         if self.name in NAMED:
             return NAMED[self.name].formats
         if self.name == "digits":
@@ -147,7 +147,7 @@ class DataOptions(Options):
 
     @property
     def form(self) -> Format | None:
-        """The form in which it lies on disk; None for the user's own."""
+        """Its format on disk; None for the user's own."""
         return self.format or next(iter(self.formats), None)
 
 

@@ -1,6 +1,6 @@
 """The data sets that raysuite knows by name: their counts, their layouts and their origin.
 
-Both `plan`, which counts what lies on disk, and `data`, which reads it, go by this table; neither
+Both `plan`, which counts what is on disk, and `data`, which reads it, go by this table; neither
 torch nor NumPy is needed for it.
 """
 
@@ -47,7 +47,7 @@ class NamedSet:
     facts: DatasetFacts
     """Its official counts, and the size at which networks see it."""
     formats: tuple[Format, ...]
-    """How it may lie on disk; the first is the default."""
+    """Its formats on disk; the first is the default."""
     mean: tuple[float, ...]
     """Per channel, of training pixels in 0..1."""
     std: tuple[float, ...]
@@ -117,7 +117,7 @@ def cache_dir() -> Path:
 
 
 def datasets_dir() -> Path:
-    """Where named data sets lie unless a spec gives a path: $RAYSUITE_DATA, or the cache's
+    """Where named data sets are unless a spec gives a path: $RAYSUITE_DATA, or the cache's
     `datasets` folder."""
     return Path(os.environ.get("RAYSUITE_DATA") or cache_dir() / "datasets").expanduser()
 
@@ -138,7 +138,7 @@ CIFAR_FILES = {
     "pickle": {"train": [f"data_batch_{i}" for i in range(1, 6)], "val": ["test_batch"]},
 }
 CIFAR_FOLDERS = {"binary": "cifar-10-batches-bin", "pickle": "cifar-10-batches-py"}
-"""The folder that CIFAR-10's archives unpack into; the files may also lie in PATH itself."""
+"""The folder that CIFAR-10's archives unpack into; the files may also be in PATH itself."""
 
 RECORD_PATTERNS = {"train": "train*-of-*", "val": "val*-of-*"}
 """TFRecord shards of each split, as TensorFlow's and DALI's examples name them; *.idx beside."""

@@ -42,7 +42,7 @@ def _whole_number(loader: Loader, node: yaml.ScalarNode) -> int:
 
 Loader.add_constructor("tag:yaml.org,2002:int", _whole_number)
 _MOST_VALUES = 100_000
-"""Keys and values of a spec; an alias counts as what it stands for."""
+"""Keys and values of a spec; an alias counts as what it refers to."""
 
 UNREADABLE = (yaml.YAMLError, ValueError, RecursionError)
 """ValueError: a date such as 2001-99-99. RecursionError: a block that holds itself."""

@@ -252,7 +252,7 @@ class ExperimentSpec(Options):
     model: Annotated[ModelOptions, BeforeValidator(expand_shorthand)]
     """The network."""
     data: Annotated[DataOptions, BeforeValidator(expand_shorthand)]
-    """The data set, and the form in which it lies on disk."""
+    """The data set, and its format on disk."""
     loader: LoaderOptions = NativeOptions()
     """How samples reach a worker."""
     strategy: StrategyOptions = SingleOptions()
@@ -274,7 +274,7 @@ class ExperimentSpec(Options):
     search: SearchOptions | None = Field(default=None, exclude_if=lambda search: search is None)
     """A sweep: what `raysuite sweep SPEC` varies, towards which goal."""
     scales: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """Other forms of the experiment, chosen by `--scale NAME`: dotted key -> what stands there
+    """Other forms of the experiment, chosen by `--scale NAME`: dotted key -> its value there
     instead. `matrix` replaces the whole matrix, `matrix.KEY` one sweep."""
     scale: str = ""
     """The form that was chosen; `--scale` sets it."""

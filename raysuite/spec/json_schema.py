@@ -56,7 +56,7 @@ def spec_schema() -> Schema:
 
 
 def blocks_under(schema: Schema, key: str) -> list[Schema]:
-    """The blocks of options that may stand at a key of the whole spec."""
+    """The blocks of options that a key of the whole spec can have."""
     return blocks_of(schema, schema["properties"][key])
 
 
@@ -130,7 +130,7 @@ def _matrix(schema: Schema) -> Schema:
 
 
 def _given_or_swept(key: str) -> Schema:
-    """A required block may stand in the matrix, or in the space of a sweep, instead."""
+    """A required block may be in the matrix, or in the space of a sweep, instead."""
     swept = {"properties": {"matrix": {"required": [key]}}, "required": ["matrix"]}
     space = {"properties": {"space": {"required": [key]}}, "required": ["space"]}
     searched = {"properties": {"search": space}, "required": ["search"]}

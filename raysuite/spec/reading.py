@@ -28,7 +28,7 @@ def choose_scale(document: Document, scale: str) -> None:
     """Set the keys of `scales.SCALE` in the document, as if each were given on the command line.
 
     `matrix` replaces the whole matrix, and comes last. The experiment is then called NAME-SCALE,
-    so that its results stand apart. Raises SpecError for a scale that is not there.
+    so that its results are separate. Raises SpecError for a scale that is not there.
     """
     scales = document.data.get("scales")
     names = [str(name) for name in scales] if isinstance(scales, dict) else []
@@ -52,7 +52,7 @@ def choose_scale(document: Document, scale: str) -> None:
 
 
 def _path(key: str) -> tuple[str, ...]:
-    """Where a dotted key stands in the document; those of the matrix, and of the space of a sweep,
+    """The place of a dotted key in the document; those of the matrix, and of the space of a sweep,
     are not divided."""
     if key.startswith(SPACE):
         return ("search", "space", key.removeprefix(SPACE))

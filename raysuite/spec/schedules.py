@@ -63,7 +63,7 @@ class Schedule:
 
     @property
     def workers(self) -> int:
-        """Of one copy; those of a stage stand next to each other."""
+        """Of one copy; those of a stage are consecutive."""
         return sum(self.replicas)
 
     def place(self, worker: int) -> tuple[int, int]:

@@ -95,7 +95,7 @@ class Dimension(Options):
 
     @property
     def arguments(self) -> list[Any]:
-        """What stands behind the distribution's name."""
+        """The distribution's arguments."""
         found: list[Any] = getattr(self, self.kind)
         return found
 
@@ -131,7 +131,7 @@ class Dimension(Options):
         return min(steps, key=lambda each: abs(each - value)) if steps else value
 
     def edges(self) -> list[Any]:
-        """Values that stand for all: of a list each, of a range both ends and one between."""
+        """Values that represent all: of a list each, of a range both ends and one between."""
         if self.kind in LISTED:
             return self.arguments
         if self.is_normal:
@@ -147,7 +147,7 @@ def _wrong(kind: Kind, arguments: list[Any]) -> str:
     if kind in LISTED:
         written = [json.dumps(value, sort_keys=True, default=str) for value in arguments]
         twice = next((each for each in written if written.count(each) > 1), None)
-        return f"{twice} stands there twice; keep one" if twice else ""
+        return f"{twice} is listed twice; keep one" if twice else ""
     if kind in ("normal", "qrandn"):
         names = ("standard deviation", "step")
         wrong = [name for name, each in zip(names, arguments[1:], strict=False) if each <= 0]

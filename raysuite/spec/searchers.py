@@ -47,9 +47,9 @@ class AshaScheduler(Options):
     grace_epochs: int = Field(default=1, ge=1)
     """The first rung: no trial ends before so many epochs."""
     reduction_factor: float = Field(default=3, gt=1)
-    """One of so many trials continues from a rung; the next rung lies so many times farther."""
+    """One of so many trials continues from a rung; the next rung is at so many times the epochs."""
     brackets: int = Field(default=1, ge=1)
-    """Trials are dealt to so many brackets, whose first rungs lie one farther each."""
+    """Trials are distributed over so many brackets, each of which starts one rung later."""
 
 
 class MedianScheduler(Options):

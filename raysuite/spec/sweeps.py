@@ -47,7 +47,7 @@ def _columns(rows: Any, kept: list[int]) -> Any:
 
 
 SPACE = "search.space."
-"""Below it stand dotted keys as they are, not divided."""
+"""Its keys are dotted keys, which are not split."""
 
 Search = dict[str, Any]
 

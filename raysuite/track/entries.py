@@ -4,7 +4,7 @@ Everything follows from the Records, timestamps included: a replay gives identic
 MLflow's database keeps identical rows once.
 
 Metrics of the n-th optimiser step have step n, those of the n-th epoch have step n, both counted
-from 1, and those of the whole run have step 0. Metrics in one group stand together in MLflow's
+from 1, and those of the whole run have step 0. Metrics of one group are adjacent in MLflow's
 pages, which group by what comes before the slash.
 """
 

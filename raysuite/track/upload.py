@@ -54,7 +54,7 @@ MEGA = 1e6
 def system_points(folder: Path) -> Iterator[Point]:
     """`system/...` of each sample in a run's folder; step n is a host's n-th sample.
 
-    With several hosts, the host's name stands between: `system/HOST/...`.
+    With several hosts, the host's name is inserted: `system/HOST/...`.
     """
     files = system_files(folder)
     for host, file in files.items():
@@ -95,7 +95,7 @@ TRIAL = "raysuite.trial"
 """Tag of a trial's run: its number."""
 
 VIEW = "mlflow.sharedViewState."
-"""Tag of an experiment, with a key behind it: a view of its runs, as MLflow's pages share it."""
+"""Tag of an experiment, followed by a key: a view of its runs, as MLflow's pages share it."""
 
 Search = Mapping[str, Any]
 """What `Results.search` reads."""
@@ -197,7 +197,7 @@ def trial_tags(trial: TrialFigures) -> dict[str, str]:
 
 
 def trial_title(number: int) -> str:
-    """What MLflow calls a trial: its values stand in columns of their own."""
+    """A trial's name in MLflow, without its values, which have columns of their own."""
     return f"trial {number}"
 
 
@@ -216,7 +216,7 @@ FILES = (
 PLOT_SUFFIXES = (".pdf", ".png", ".svg")
 """Pictures, which MLflow shows by itself."""
 REPORT = "raysuite.report"
-"""Tag of the parent run: where its report lies, below the address of MLflow's pages."""
+"""Tag of the parent run: the path of its report, below the address of MLflow's pages."""
 MARK = "raysuite.synced"
 """Tag set after everything else of a run: digest of what was written. A crash leaves it unset."""
 
@@ -239,7 +239,7 @@ class Upload:
             self.known.setdefault(run.data.tags.get("raysuite.run_id", ""), run)
 
     def figures(self, run_id: str) -> RunFigures:
-        """The figures of a run as its journal stands now."""
+        """The figures of a run from its journal so far."""
         return self._trial(run_id).figures
 
     def _trial(self, run_id: str) -> TrialFigures:
@@ -423,7 +423,7 @@ def _overall(runs: list[RunFigures], whole: bool) -> str:
 
 
 def _links(parent: Run, folder: Path, view: str) -> dict[str, str]:
-    """Where the report lies, and what MLflow shows on the run's page: links to it and to the table
+    """The path of the report, and what MLflow shows on the run's page: links to it and to the table
     of trials, and the table of results if it is short enough."""
     report, table = folder / "report.html", folder / "rows.md"
     tags: dict[str, str] = {}

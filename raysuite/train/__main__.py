@@ -44,7 +44,7 @@ from raysuite.train.run import TRACE, execute
 from raysuite.train.stopping import AskedToStop, Signals
 from raysuite.train.world import is_peer_loss, world_from_environment
 
-# A run's batch without Ray: what was tried lies in the results folder.
+# A run's batch without Ray: what was tried is in the results folder.
 
 
 def decide(wish: RunPlan, results: Results, resume: bool) -> RunPlan:

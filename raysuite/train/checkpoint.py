@@ -1,6 +1,6 @@
-"""What a checkpoint holds beside the engine's own files: where training stands.
+"""What a checkpoint holds beside the engine's own files: the progress of training.
 
-FOLDER/loop.json     epoch, step, times, and what is behind of an epoch that is under way
+FOLDER/loop.json     epoch, step, times, and the finished part of an epoch in progress
 FOLDER/rank-R.pt     in mid-epoch alone: the rank's random state and its running statistics
 FOLDER/average.pt    the average of the weights, where there is one
 
@@ -29,7 +29,7 @@ _STATE = "loop.json"
 
 
 class SoFar(BaseModel):
-    """What is behind of an epoch that is under way, over all attempts; the same on all ranks."""
+    """The finished part of an epoch in progress, over all attempts; the same on all ranks."""
 
     model_config = ConfigDict(
         frozen=True, use_attribute_docstrings=True, ser_json_inf_nan="constants"
@@ -57,7 +57,7 @@ class SoFar(BaseModel):
 
 
 class LoopState(BaseModel):
-    """Where training stands."""
+    """The progress of training."""
 
     model_config = ConfigDict(frozen=True, ser_json_inf_nan="constants")
 
@@ -94,7 +94,7 @@ def latest_checkpoint(folder: Path, run_id: str) -> Path | None:
 
 
 def places(folder: Path) -> tuple[Path, Path]:
-    """Where a checkpoint of `folder` may lie."""
+    """The folders that may contain a checkpoint of `folder`."""
     return folder, _older(folder)
 
 

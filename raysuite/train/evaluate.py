@@ -100,7 +100,7 @@ def evaluate(
 
 
 def places(plan: RunPlan, split: Split) -> list[str]:
-    """Where each sample of a split lies, as errors name it."""
+    """The place of each sample of a split, as errors name it."""
     prepared = prepare(plan.spec.data, plan.dataset)
     source = open_source(prepared, split)
     try:

@@ -64,7 +64,7 @@ class TrainingLoop:
         self.steps_here = 0
         """Steps of this attempt: a fresh process warms up anew."""
         self.so_far = SoFar()
-        """What is behind of the present epoch."""
+        """The finished part of the present epoch."""
         self._order: tuple[int, NDArray[np.int64]] | None = None
         """The epoch whose samples were put in order last, and that order."""
         self.diverged_at: int | None = None
@@ -111,7 +111,7 @@ class TrainingLoop:
     def run_epoch(self, watch: Watch) -> EpochFinished | Asked:
         """Train what is left of an epoch, and validate. The Record is the same on all ranks.
 
-        What was asked for, where it is to stop: `save` then keeps what is behind of the epoch.
+        The request, where it is to stop: `save` then keeps the finished part of the epoch.
         """
         plan = self.plan
         self.so_far, stop = train_rest(self, watch)
@@ -376,7 +376,7 @@ def balancing_weights(labels: NDArray[np.int64], classes: int) -> NDArray[np.flo
 def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, Asked | None]:
     """Take the steps that are left of the loop's epoch, or those until it is asked to stop.
 
-    What is behind of the epoch then is the same on all ranks, which all call it.
+    The finished part of the epoch then is the same on all ranks, which all call it.
     """
     device, before = loop.world.device, loop.so_far
     whole, all_sizes = loop.slices(loop.epoch)

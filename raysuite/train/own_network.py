@@ -53,7 +53,7 @@ _UPDATE = 1e-2
 """Of the weights' norm: how far the first step moves them."""
 _STEPS = 2
 _SAMPLES = 4
-"""Of a micro-batch, at most: with two, BatchNorm behind a global pooling enlarges roundings."""
+"""Of a micro-batch, at most: with two, BatchNorm after a global pooling enlarges roundings."""
 _MICRO_BATCHES = 2
 """Of a step, at most: accumulation is at work with two. Pipelines keep their number."""
 BUDGET_S = 60.0

@@ -81,7 +81,7 @@ def profile(loop: TrainingLoop, trace: Path | None = None) -> TimeShares | None:
                 profiler.write_trace(trace)
                 if found:
                     shutil.copy(timeline, trace.with_name("horovod-timeline.json"))
-            except OSError as error:  # a full disk is no reason to lose the run that is behind
+            except OSError as error:  # a full disk is no reason to lose the finished run
                 trace, lost = None, f"its trace could not be written: {error}"
     parts = parts_of(profiler.events(), COMMUNICATION, _shared(found, loop.engine.comm))
     return _record(loop, parts, trace, began, lost)

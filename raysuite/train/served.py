@@ -19,7 +19,7 @@ EXAMPLES = 2
 
 
 class Served(nn.Module):
-    """A network behind its own normalisation, so that its users need know no mean and no std."""
+    """A network preceded by its normalisation: its users need to know neither mean nor std."""
 
     shift: Tensor
     scale: Tensor

@@ -1,4 +1,4 @@
-"""Where this process stands, from torchrun's variables, or alone."""
+"""This process's rank and world size, from torchrun's variables, or alone."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ class Resuming:
         ]
 
     def _hand_in(self, dashboard: Dashboard, waiting: _Waiting) -> None:
-        # an answer that came too late left a job behind that is known by its name
+        # an answer that came too late left a job, which is found by its name
         if all(each.id != waiting.job for each in dashboard.jobs()):
             place, command = str(waiting.resume.folder), shlex.join(waiting.resume.words)
             dashboard.submit(f"cd {shlex.quote(place)} && exec {command}", waiting.job)

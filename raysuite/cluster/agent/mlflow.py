@@ -1,4 +1,4 @@
-"""The cluster's MLflow server: behind a password, its database on the head's own disk.
+"""The cluster's MLflow server, with a password and its database on the head's own disk.
 
 SQLite on a network file system corrupts with several writers (optuna#815): the database is
 restored from the cluster's folder at the start, copied back now and then, and at the end.
@@ -70,7 +70,7 @@ class MlflowServer:
     def prepare(self, base: Mapping[str, str]) -> dict[str, str]:
         """Bring the database here and write the password's file; the server's environment.
 
-        The database's URL and the key of cookies stand in the environment of this one process:
+        The database's URL and the key of cookies are in the environment of this one process:
         /proc shows it to its owner alone.
         """
         user = self._folder.mlflow_user()

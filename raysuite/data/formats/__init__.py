@@ -1,4 +1,4 @@
-"""The forms in which data sets lie on disk: one module each, loaded on use.
+"""The formats of data sets on disk: one module each, loaded on use.
 
 A module has `count(data)`, `prepare(data, facts, cache)`, `Source(prepared, split)`,
 `to_check(target, decode, write_index)`, and, unless it is `own`, `detect(path, names)`.
@@ -43,16 +43,16 @@ def module_of(form: str | None) -> Any:
 
 
 def count(data: DataOptions) -> Counts:
-    """What lies on disk. Raises UserError with what is missing or damaged, and what to do."""
+    """The data set on disk. Raises UserError with what is missing or damaged, and what to do."""
     counts: Counts = module_of(data.form).count(data)
     return counts
 
 
 def prepare(data: DataOptions, facts: DatasetFacts, cache: Path | None = None) -> Prepared:
-    """Make sure that the data set lies on this machine's disk; where it lies.
+    """Prepare the data set on this machine's disk, and return where it is.
 
     `digits` is written once below `cache` (default: `cache_dir()`) and checked against its
-    checksums; the others are read where they lie, and what listing them takes is kept in the
+    checksums; the others are read in place, and their listing is kept in the
     cache. May be called by any number of processes at once.
 
     Raises DataError where the data set is missing or damaged, or has other counts than `facts`.

@@ -1,4 +1,4 @@
-"""What all formats share: where a data set lies, what is counted, how a sample is read."""
+"""What all formats share: where a data set is, what is counted, how a sample is read."""
 
 from __future__ import annotations
 
@@ -140,10 +140,10 @@ class Source(Protocol):
         """The label alone, from 0; as cheap as the form on disk allows. Raises DataError."""
 
     def place(self, sample: int) -> str:
-        """Where the sample lies, as an error names it."""
+        """The sample's place, as an error names it."""
 
     def file(self, sample: int) -> str | None:
-        """The file that the sample lies in; None where there is none whose time shows a change."""
+        """The sample's file; None where there is none whose time shows a change."""
 
     def close(self) -> None:
         """Close the files."""

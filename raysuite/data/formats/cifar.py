@@ -114,7 +114,7 @@ def read_batch(path: Path) -> Batch:
 
 
 def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
-    """Read binary batches where they lie; pickled ones become binary once, below `cache`."""
+    """Read binary batches in place; pickled ones become binary once, below `cache`."""
     files = find(data)
     if data.form == "pickle":
         folder = _converted(files, cache)
@@ -243,7 +243,7 @@ def detect(path: Path, names: set[str]) -> Format | None:
 
 
 class _Maker:
-    """What stands in a pickle for a function of NumPy or Python: it makes values alone."""
+    """Replaces a function of NumPy or Python in a pickle: it makes values only."""
 
     __slots__ = ("_make",)
 

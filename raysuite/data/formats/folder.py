@@ -1,6 +1,6 @@
 """Folders of image files: PATH/train/CLASS/* and PATH/val/CLASS/*, and ImageNet's own layouts.
 
-ImageNet's archives unpack its validation images into one flat folder. Their classes then stand in
+ImageNet's archives unpack its validation images into one flat folder. Their classes are then in
 a file: the devkit's, Kaggle's, or TensorFlow's (`LABEL_FILES`). Kaggle's archive keeps both splits
 below ILSVRC/Data/CLS-LOC.
 """
@@ -39,7 +39,7 @@ LABEL_FILES = (
     "data/ILSVRC2012_validation_ground_truth.txt",
     "ILSVRC2012_validation_ground_truth.txt",
 )
-"""Files with the classes of validation images that lie in one folder."""
+"""Files with the classes of validation images in one flat folder."""
 _THREADS = 8
 """Folders that are listed at once: a network file system answers slowly, and many at a time."""
 
@@ -55,7 +55,7 @@ class Images:
     splits: dict[str, dict[str, list[str]]]
     """Per split the file names of each class; `flat` has none of val."""
     flat: list[str]
-    """Validation images that lie in one folder, sorted."""
+    """Validation images in one flat folder, sorted."""
     labels: Path | None
     """The file with the classes of `flat`."""
     passed_over: int
@@ -220,7 +220,7 @@ def _labels_file(root: Path, top: str) -> Path:
         if path.is_file():
             return path
     raise DataError(
-        f"{root / top / 'val'}: the images lie in one folder, and no file has their classes; put "
+        f"{root / top / 'val'}: the images are in one folder, and no file has their classes; put "
         f"{LABEL_FILES[2]} (with meta.mat beside it, both from ILSVRC2012_devkit_t12.tar.gz), "
         f"{LABEL_FILES[1]} or {LABEL_FILES[0]} into {root}, or move the images into val/CLASS"
     )
@@ -255,7 +255,7 @@ def listings(images: Images) -> tuple[tuple[str, ...], dict[str, Listing]]:
 
 
 def _flat(images: Images, labels: dict[str, int]) -> list[tuple[int, str]]:
-    """Label and name of the images that lie in one folder, sorted."""
+    """Label and name of the images in one flat folder, sorted."""
     if not images.flat:
         return []
     assert images.labels is not None
@@ -322,7 +322,7 @@ may change again without another time."""
 
 
 def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
-    """List the images where they lie; the listing is kept below `cache`.
+    """List the images, in place; the listing is kept below `cache`.
 
     One process of a node lists, and the others wait for it; none lists again what has not changed.
     """

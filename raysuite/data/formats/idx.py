@@ -22,7 +22,7 @@ from raysuite.spec.data import DataOptions, root_of
 from raysuite.spec.datasets import IDX_FILES, SPLITS, DatasetFacts, Format
 
 _FOLDERS = (".", "raw", "MNIST/raw")
-"""Where the files may lie below the set's folder: torchvision keeps them in MNIST/raw."""
+"""Where the files may be below the set's folder: torchvision keeps them in MNIST/raw."""
 _BYTES = 0x08
 """The type code of unsigned bytes."""
 CLASSES = tuple(str(digit) for digit in range(10))
@@ -146,7 +146,7 @@ def unpack(path: Path, dimensions: int, target: Path) -> None:
 
 
 def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
-    """Read plain files where they lie; .gz are unpacked once below `cache`."""
+    """Read plain files in place; .gz are unpacked once below `cache`."""
     files = find(data)
     shapes = {split: shape_of(*files[split]) for split in SPLITS}
     packed = any(path.suffix == ".gz" for pair in files.values() for path in pair)

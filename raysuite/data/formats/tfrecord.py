@@ -188,7 +188,7 @@ def walk(path: Path) -> Iterator[tuple[int, int]]:
     """Offset and size of each record, in bytes, headers included, found without an index.
 
     Only the records' lengths and their checksums are read. Raises DataError that names the offset
-    where a record is cut short or its length is damaged: nothing behind it can be found.
+    where a record is cut short or its length is damaged: nothing after it can be found.
     """
     with path.open("rb", buffering=0) as file:
         end = os.fstat(file.fileno()).st_size
@@ -373,7 +373,7 @@ def decode_example(
 
 
 def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
-    """Read the shards' indices; the records stay where they lie, their places go to `cache`."""
+    """Read the shards' indices; the records are read in place, their positions go to `cache`."""
     root = root_of(data)
     shards = find(data)
     bare = [str(each.path) for split in SPLITS for each in shards[split] if each.index is None]
@@ -393,7 +393,7 @@ def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
 
 
 def listed(root: Path, shards: Mapping[str, Sequence[Shard]], cache: Path) -> Path:
-    """The folder below `cache` of the listing of `shards`; they lie below `root`.
+    """The folder below `cache` of the listing of `shards`, which are below `root`.
 
     Found again by the names, sizes and times of shards and indices. The records of a shard
     without an index are found by walking it, up to the first damage.
@@ -547,7 +547,7 @@ def check_shard(task: _Task, count: Count) -> Part:
 
 
 def _places(task: _Task, part: Part) -> list[Place]:
-    """Where the records are: by the file itself, and behind a damaged length as the index
+    """Where the records are: by the file itself, and after a damaged length as the index
     does. What is wrong with either is added to `part`."""
     found: list[Place] = []
     damage: DataError | None = None

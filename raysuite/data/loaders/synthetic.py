@@ -1,4 +1,4 @@
-"""Random tensors that lie on the device already: the limit without any loading."""
+"""Random tensors that are on the device already: the limit without any loading."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Written:
-    """A chunk as it lies on disk."""
+    """A chunk on disk."""
 
     split: str
     number: int

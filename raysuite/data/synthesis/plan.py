@@ -65,7 +65,7 @@ class SyntheticSet:
     """Pixels."""
     channels: int
     upright: bool
-    """One image in four stands upright, height x width, so that sizes differ as ImageNet's do."""
+    """One image in four is upright, height x width, so that sizes differ as ImageNet's do."""
     content: Content
     seed: int
     quality: int | None
@@ -182,7 +182,7 @@ def _form(name: str, known: NamedSet, form: str | None) -> Format:
     for valid in known.formats:
         if form in (None, valid):
             return valid
-    raise UserError(f"{name} cannot lie as {form!r}; valid: {' or '.join(known.formats)}")
+    raise UserError(f"{name} has no format {form!r}; valid: {' or '.join(known.formats)}")
 
 
 def _train_images(name: str, known: NamedSet, fraction: float | None, images: int | None) -> int:

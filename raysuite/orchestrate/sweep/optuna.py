@@ -71,7 +71,7 @@ def parameter_of(dimension: Dimension) -> Parameter:
 
 
 def spec_value(dimension: Dimension, found: Any) -> Any:
-    """What stands in the spec for what a searcher found."""
+    """The spec's value for a number that Optuna chose."""
     arguments = dimension.arguments
     match dimension.kind:
         case "uniform" | "loguniform":
@@ -89,7 +89,7 @@ def spec_value(dimension: Dimension, found: Any) -> Any:
 
 
 def internal_value(dimension: Dimension, value: Any) -> Any:
-    """What a searcher had found for what stands in the spec."""
+    """The number that Optuna chose, from the spec's value."""
     match dimension.kind:
         case "normal" | "qrandn":
             return min(max(NormalDist(*dimension.arguments[:2]).cdf(value), _TAIL), 1 - _TAIL)

@@ -58,12 +58,12 @@ class Population:
         self._document, self._search, self._results = document, search, results
 
     def ready(self, plans: Sequence[RunPlan], left: Set[str]) -> set[str]:
-        """Which trials that waited at an interval continue, once none that is to be compared with
-        them is behind; what becomes of each stands in its journal then.
+        """Which of the trials that wait at an interval continue: all, once every trial that is to
+        be compared with them has arrived. The decision on each is then in its journal.
 
-        `plans` are all of the population, `left` the trials that their workers and their driver
-        have left: who looks for its own end would not see it behind what others write there.
-        Raises RunError where a checkpoint cannot be copied.
+        `plans` are all of the population, `left` the trials whose workers and driver have ended: a
+        driver that reads its trial's end would not find it if others wrote after it. Raises
+        RunError where a checkpoint cannot be copied.
         """
         journals = {plan.run_id: self._results.records(plan.run_id) for plan in plans}
         going_on = [plan for plan in plans if self._results.end_of(plan.run_id) is None]
@@ -173,7 +173,7 @@ def _checkpoint_name(run_id: str, took: RunJudged | None) -> str:
 
 
 def _copy(results: Results, run_id: str, took: RunJudged) -> Path:
-    """Where the checkpoint lies that a run took."""
+    """The path of the checkpoint that a run took."""
     return checkpoint_folder(results, f"taken-{run_id}-after-{took.epoch + 1}")
 
 

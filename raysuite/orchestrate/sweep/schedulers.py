@@ -146,8 +146,8 @@ class JournaledScheduler(FIFOScheduler):
     def _value(self, epoch: EpochFinished) -> float | None:
         """What runs are compared by at the same epoch, higher is better.
 
-        Towards an accuracy that is to be met soon, too: who is behind after as many epochs. None:
-        all of the epoch was warm-up, and the next one that is no more stands for it.
+        For `time_to_accuracy` it is the accuracy too: a lower one after as many epochs is worse.
+        None where all of the epoch was warm-up: the first later epoch with a value is used.
         """
         if self._search.wanted[0] == "throughput":
             return epoch.steady_images / epoch.steady_seconds if epoch.steady_seconds else None

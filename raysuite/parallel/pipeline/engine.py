@@ -1,6 +1,6 @@
 """A network cut into stages, through which micro-batches pass; the weights change in between.
 
-The ranks of a copy of the pipeline stand next to each other, in the order of its stages. All of
+The ranks of a copy of the pipeline are consecutive, in the order of its stages. All of
 them load the micro-batches of that copy: the first stage uses the images, the last one the labels,
 and each knows by them how many samples it is sent. So micro-batches may differ in size and are
 those of one process that accumulates; each sample counts once, on the last stage.

@@ -30,7 +30,7 @@ from raysuite.spec import validate
 from raysuite.spec.document import set_dotted
 
 MOST_SPECS = 6
-"""Specs of a Pareto front that the page shows; the others lie beside it."""
+"""Specs of a Pareto front that the page shows; the others are only files beside it."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,11 @@ class SweepReport:
 
     @cached_property
     def best_files(self) -> dict[str, str]:
-        """The best spec, or those of the Pareto front: their names, and what stands in them."""
+        """The best spec, or those of the Pareto front: their names and content."""
         return best_files(self.study)
 
     def files(self) -> dict[str, str]:
-        """Its text files beside those of every report: their paths, and what stands in them."""
+        """Its text files beside those of every report: their paths and content."""
         tables = {path: text for sheet in self.sheets for path, text in sheet_files(sheet).items()}
         return {**tables, "tables/trials-raw.csv": self.csv(), **self.best_files}
 

@@ -130,10 +130,10 @@ def _trial_layers(markers: bool = True) -> list[p.Layer]:
     return [line, dot] if markers else [line]
 
 
-# Parallel coordinates: where a value stands between 0 and 1, and the axis's ticks.
+# Parallel coordinates: a value's place between 0 and 1, and the axis's ticks.
 
 ABSENT = -0.12
-"""Where a trial stands that has no value there: a key whose condition does not hold."""
+"""The place of a trial that has no value there: a key whose condition does not hold."""
 NOT_SET = "unset"
 SHORT = 11
 """Letters of a tick; longer ones are cut."""
@@ -145,12 +145,12 @@ class Axis:
 
     title: str
     places: dict[int, float | None]
-    """Number of a trial -> where it stands, in [0, 1] or ABSENT."""
+    """Number of a trial -> its place, in [0, 1] or ABSENT."""
     ticks: tuple[tuple[float, str], ...]
 
 
 def key_axis(study: Study, key: str) -> Axis:
-    """The axis of a searched key: logarithmic where it was drawn so; names stand side by side."""
+    """The axis of a searched key: logarithmic where it was drawn so; names are spaced evenly."""
     values = {each.number: each.values[key] for each in study.trials if key in each.values}
     absent = [each.number for each in study.trials if key not in each.values]
     kind = study.kind(key)
@@ -327,7 +327,7 @@ MOST_MARKERS = 40
 
 
 def curves(study: Study) -> Plot | None:
-    """Validation accuracy over epochs; a cross stands where a trial was stopped early."""
+    """Validation accuracy over epochs; a cross marks where a trial was stopped early."""
     drawn = [trial for trial in study.trials if trial.curve]
     if not drawn:
         return None

@@ -200,5 +200,5 @@ def worker_time(seconds: float) -> str:
 
 
 def is_number(value: Any) -> bool:
-    """Whether it can stand on a line of numbers."""
+    """Whether it can be placed on a numeric axis."""
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -154,7 +154,7 @@ def costs_sheet(study: Study) -> Sheet:
         notes=(
             "Worker-seconds: workers times the wall clock from each start of a trial to its last "
             "record, over all attempts, and that of the search for its batch. Starting Ray and "
-            "what lies between trials is not in it, nor are searches that found no batch, and "
+            "time between trials is not in it, nor are searches that found no batch, and "
             "attempts that were made again with --retry-failed.",
         ),
     )

@@ -54,7 +54,7 @@ def test_a_missing_option_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_fault_exits_with_one(monkeypatch: pytest.MonkeyPatch, bad: Finding) -> None:
     code, text = run(monkeypatch, bad)
     assert code == 1
-    assert f"To mend: {bad.name}." in text
+    assert f"To fix: {bad.name}." in text
 
 
 def test_json_is_all_that_stdout_holds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -177,4 +177,4 @@ def test_the_command(login: Login) -> None:
     assert {"what", "state", "note", "mend"} == set(said["findings"][0])
     bad = CliRunner().invoke(app, ["cluster", "doctor", "--site", "juwels-booster"])
     assert bad.exit_code == 1
-    assert "To mend: partition." in bad.stdout
+    assert "To fix: partition." in bad.stdout

@@ -78,7 +78,7 @@ def test_steps() -> None:
         ("optimizer.lr: {quniform: [0, 1, 2]}", "high - low"),
         ("optimizer.lr: {normal: [0, 0]}", "standard deviation"),
         ("seed: {randint: [3, 3]}", "below high"),
-        ("seed: {choice: [3, 3]}", "3 stands there twice"),
+        ("seed: {choice: [3, 3]}", "3 is listed twice"),
         ("optimizer.lrr: {uniform: [0, 1]}", "'optimizer.lr'"),
         ("lr: {uniform: [0, 1]}", "'optimizer.lr'"),
         ("repeats: {choice: [1, 2]}", "whole experiment"),
