@@ -1,4 +1,4 @@
-"""The end of a process of our own, past Python's own: that frees what threads may still hold."""
+"""Ending a process without Python's clean-up, which frees objects that threads may still use."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import NoReturn
 def end_process(code: int) -> NoReturn:
     """End by `os._exit`, after threads that are no daemons, exit handlers, and what was printed.
 
-    With Ray and pandas loaded, Python needs seconds to free all objects; a thread of Gloo that lets
-    go of a tensor meanwhile aborts the process (one in some twenty that had joined a group).
+    With Ray and pandas loaded, Python needs seconds to free all objects; a thread of Gloo that
+    frees a tensor meanwhile aborts the process (one in some twenty that had joined a group).
     """
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as Python itself does
     atexit._run_exitfuncs()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def write_whole(file: Path, content: bytes) -> None:
-    """Whole or not at all: a file may be read, and written by others, while it is written.
+    """Write a file and rename it into place: readers and other writers never see a part of it.
 
     Makes the folder where there is none. Raises OSError.
     """

@@ -37,7 +37,7 @@ def in_words(status: Status) -> str:
 
 
 def node_in_words(status: Status, index: int) -> str:
-    """The state of a node: its own word, checked against Ray's count."""
+    """The state of a node as its agent wrote it; `lost` where Ray does not count it as alive."""
     node = status.nodes[index]
     if status.state == "up" and node.state == "joined" and not status.is_alive(node):
         return "lost"
@@ -129,7 +129,7 @@ def env(
 
 
 def exports(variables: Mapping[str, str]) -> str:
-    """Lines for a POSIX shell, in which each value is one word whatever it holds."""
+    """Lines for a POSIX shell, in which each value is quoted."""
     return "\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items())
 
 
@@ -223,7 +223,7 @@ def _hints() -> dict[str, str]:
         mine, _ = accounts()
         hints["account"] = ", ".join(sorted(mine))
     except SlurmError:
-        pass  # many sites keep no books, or keep them elsewhere
+        pass  # many sites have no accounting, or none that sacctmgr knows
     return hints
 
 
@@ -256,7 +256,7 @@ def new(
 ) -> None:
     """Write a site of your own to $RAYSUITE_HOME/sites (~/.raysuite/sites), and show it.
 
-    Asks for the keys that differ most; the others are --set, or an editor on the file.
+    Asks for the keys that differ most; set others by --set, or edit the file.
 
     \b
     Examples:
@@ -489,8 +489,8 @@ def _asked(site_name: str, nodes: str | None, name: str | None) -> Cluster:
 
 
 def _working_folder() -> str:
-    """This folder, in which jobs start; the home folder where runs could not write into this one,
-    as into a checkout of another user's."""
+    """The folder in which jobs start: this one; the home folder where this one is not writable, as
+    in a checkout of another user."""
     here, home = Path.cwd(), Path.home()
     if os.access(here, os.W_OK) or not os.access(home, os.W_OK):
         return str(here)
@@ -611,7 +611,7 @@ def status(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
-    """Show a cluster: its state, nodes, addresses and jobs, and where its start's seconds went."""
+    """Show a cluster: its state, nodes, addresses and jobs, and how long its start took."""
     from raysuite.cluster.client import find_folder, status_of
 
     folder = find_folder(name)
@@ -684,7 +684,7 @@ def list_clusters(
 ) -> None:
     """List your clusters, the newest first.
 
-    A cluster that is gone without a word is called stale; `raysuite cluster down NAME` removes
+    A cluster whose agents died without an end is called stale; `raysuite cluster down NAME` removes
     what it left on this machine. What a SLURM job left on its nodes is removed by hand.
     """
     from raysuite.cluster.client import all_status

@@ -85,6 +85,6 @@ def budget_seconds(text: str) -> float:
 
 
 def gpus_before(address: str | None) -> int | None:
-    """How many GPUs a plan may count on before Ray is asked: those of this machine, which None
-    stands for, or any number where a cluster is joined."""
+    """The number of GPUs to plan with before Ray is asked. None: those of this machine; any number
+    where a cluster is joined."""
     return sys.maxsize if address else None

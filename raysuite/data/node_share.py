@@ -6,7 +6,7 @@ who makes and removes it; the kernel frees them when a process ends:
     KEY.making   exclusive, while the folder is searched, made or removed
     KEY.users    shared by all processes that use it; the file names the folder
 
-NAME.found holds what one process found, with the time, for the processes that waited for it.
+NAME.found holds the result of one process's search, with the time, for those that waited for it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class NodeShare:
 
 
 def found_once(name: str, find: Callable[[], str]) -> str:
-    """What `find` returns, called by one process of the node for all that ask while it looks."""
+    """The result of `find`, called by one process of the node and shared by those that wait."""
     asked = time.monotonic()  # one clock for all processes
     found = _lock(_locks() / f"{name}.found", fcntl.LOCK_EX)
     try:
@@ -188,7 +188,7 @@ def _leave(locks: Path, key: str, users: int) -> None:
         _remove_if_unused(locks, key)
         os.close(making)
         for path in locks.glob("*.found"):
-            with contextlib.suppress(BlockingIOError):  # a process looks, or has just found it
+            with contextlib.suppress(BlockingIOError):  # in use by another process
                 found = _lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink()
                 os.close(found)

@@ -1,4 +1,4 @@
-"""Apptainer, driven through spython's client: it puts the commands together, we run them."""
+"""Apptainer, through spython's client, which makes the commands; they are run here."""
 
 from __future__ import annotations
 
@@ -107,10 +107,10 @@ def asked(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-# The argument list that runs a command inside an image, with no value read as anything else.
+# The argument list that runs a command inside an image; no value is interpreted by a shell.
 
 _FORBIDDEN_IN_BINDS = ',"\\\n\r\0'
-"""Apptainer reads binds as lines of CSV, and a backslash as the mark of a colon that is meant."""
+"""Apptainer reads binds as lines of CSV, and a backslash as an escape of a colon."""
 
 _NEUTRAL = ("--env", "PYTHONPATH=", "--env", "PYTHONHOME=")
 """A site's modules set these for the Python outside; `unset` in an image does not undo that."""
@@ -129,9 +129,9 @@ def exec_line(
 
     `verb` is exec, run or shell. `rocm`: the GPUs are AMD's. `binds` are SRC, SRC:DST or
     SRC:DST:ro. `scratch` is bound at its own path, so that paths below it mean the same inside and
-    outside. The home folder and /tmp are there as Apptainer has them; variables of the calling
-    process pass into the image as they are, and no argument holds one's value, for all users of a
-    host see arguments. Raises UserError for a value that Apptainer would read as something else.
+    outside. Apptainer binds the home folder and /tmp by default. Variables of the calling process
+    are passed on, and no argument holds a value, as all users of a host see arguments. Raises
+    UserError for a value that Apptainer would interpret.
     """
     line = ["apptainer", "--quiet", verb, "--no-eval"]
     if gpus:

@@ -15,7 +15,7 @@ import psutil
 from raysuite.records.system import GpuSample, SystemSample
 
 PERIOD_S = 10.0
-"""Between two samples, as MLflow's own have it. One takes some milliseconds of one processor."""
+"""Between two samples, as in MLflow's own monitor. One takes some ms of one processor."""
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ def _sample(file: Path, period_s: float, ending: threading.Event) -> None:
 
 
 class Host:
-    """This host's counters from now on."""
+    """Reads this host's counters; rates are since the previous sample."""
 
     def __init__(self) -> None:
         self._process = psutil.Process()

@@ -27,7 +27,7 @@ def constructor(name: str, facts: DatasetFacts) -> Constructor:
         "num_classes": facts.classes,
         "in_chans": facts.channels,
     }
-    if configuration is not None and configuration.fixed_input_size:  # all of these know img_size
+    if configuration is not None and configuration.fixed_input_size:  # these take img_size
         arguments["img_size"] = facts.image_size
     return create, arguments
 

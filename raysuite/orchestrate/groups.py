@@ -63,11 +63,11 @@ def record_failure(
 
 
 INTERFACE = "RAYSUITE_INTERFACE"
-"""Names the network interface between nodes; `raysuite cluster up` sets it for all nodes."""
+"""Variable with the network interface between nodes; `raysuite cluster up` sets it on all nodes."""
 
 _MOST_STARTS = 10
 _ANY = -1
-"""Failures of workers that get other runs later."""
+"""No limit on failures, for workers that get further runs later."""
 
 CHECKPOINTS = "checkpoints"
 """In the results folder; below it a folder for each run, and one for each segment of a sweep."""
@@ -80,11 +80,11 @@ class Segment:
     """A part of a run, from one interval of a sweep to the next."""
 
     name: str
-    """Of its checkpoint; one of another name is none of it."""
+    """Of its checkpoint; checkpoints of other names are ignored."""
     until: int | None
     """The number of completed epochs at which it stops; None: it continues to its end."""
     taken: str | None
-    """The folder of the checkpoint that it begins from where it has none of its own."""
+    """The folder of the checkpoint that it begins from if it has none of its own."""
 
 
 Began = Callable[[str, int], None]
@@ -102,7 +102,7 @@ def make_trainer(
     began: Began | None = None,
     secret: str | None = None,
 ) -> Any:
-    """The Ray Train trainer that runs `plans` on workers alike, or does other `work` of theirs.
+    """The Ray Train trainer that runs `plans` on workers of one kind, or other `work` for them.
 
     `wait_for_nodes_s`: how long it waits for a cluster that holds them, where it differs from the
     plans' own. `deadline`: when its workers are ended, in seconds since 1970. `began`: called in
@@ -139,7 +139,7 @@ def make_trainer(
             # Ray Train takes any of its own callbacks here, and types the simplest alone
             callbacks=[FailureRecorder(plans, results, keeper), keeper],  # type: ignore[list-item]
             failure_config=FailureConfig(
-                # the recorder ends each run in time; this bounds what it does not see
+                # the recorder limits the failures of each run; this is a bound for the whole group
                 max_failures=sum(plan.spec.resources.retries + 1 for plan in plans)
                 if began is None
                 else _ANY,
@@ -174,8 +174,8 @@ def checkpoint_folder(results: Results, name: str) -> Path:
 
 
 def runtime_env(plan: RunPlan, results: Path) -> dict[str, Any]:
-    """Ray's runtime environment of the workers: the interface that they talk through, where one is
-    named, and nsys around each, where the plan asks for it.
+    """Ray's runtime environment of the workers: their network interface, where one is named, and
+    nsys around each, where the plan asks for it.
 
     nsys records from the start of the profile's steps to their end, into the run's folder, one
     `nsight-PID.nsys-rep` per worker. (Ray Core, "Profiling", nsight; Nsight Systems User Guide,

@@ -23,7 +23,7 @@ _PATIENCE_S = 60.0
 """How long a job server may be silent while a job is followed: a head may be starting again."""
 _PAUSE_S = 0.5
 _NO_AGENT = "No available agent"
-"""The job server's word for a head whose agent has not reported yet."""
+"""The job server's message for a head whose agent has not reported yet."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,14 @@ class Job:
 
     @property
     def code(self) -> int:
-        """With what a program ends that waited for the job: the command's own code, 1 if none."""
+        """The exit code of a program that waited for the job: the command's own, 1 if none."""
         if self.status == "SUCCEEDED":
             return 0
         return self.exit_code if self.exit_code and self.exit_code > 0 else 1
 
 
 class JobServer:
-    """The job server at `url`, spoken to with the token that `token_file` holds.
+    """The job server at `url`, accessed with the token in `token_file`.
 
     Raises UserError where it does not answer, or refuses the token.
     """

@@ -18,7 +18,7 @@ _WATCH_S = 2.0
 
 
 class NodesGoneError(RunError):
-    """What is left of the cluster does not hold the run's workers, and nothing came back."""
+    """The remaining nodes cannot hold the run's workers, and no node returned."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -58,7 +58,7 @@ def with_fewer(plan: RunPlan, index: int) -> RunPlan | None:
 
 
 class NodeWatch:
-    """Tells which nodes leave and join, as lines for a person.
+    """Reports which nodes leave and join, as text.
 
     Ray is asked in a thread: while its head is away, it does not answer. Where one node is all
     that there is, it is not asked at all.

@@ -93,8 +93,8 @@ class Fsdp(TorchGroupStrategy):
 
 
 def units(model: nn.Module, each: str) -> list[nn.Module]:
-    """The parts of `model` that are gathered and reduced together; what lies in none of them is
-    one more.
+    """The parts of `model` that are gathered and reduced together; all other weights are one more
+    part.
 
     `blocks`: its largest modules of a class that it has several of and that hold other modules,
     such as residual blocks and transformer layers. `layers`: every module with weights.
@@ -130,8 +130,8 @@ class FsdpEngine(TorchEngine):
         options: FsdpOptions,
         mesh: DeviceMesh,
     ) -> None:
-        model.to(memory_format=torch.contiguous_format)  # it shards no others
-        # patterns of names are matched against whole parameters, which shards replace below
+        model.to(memory_format=torch.contiguous_format)  # it can shard contiguous weights only
+        # before sharding: patterns of names are matched against the unsharded parameters
         self.optimizer = make_optimizer(model.parameters())
         names = {id(each): name for name, each in model.named_parameters()}
         offload = OffloadPolicy()
@@ -172,7 +172,7 @@ class FsdpEngine(TorchEngine):
 
     def forward(self, images: Tensor) -> Tensor:
         logits = super().forward(images)
-        for part in self.model.modules():  # a forward pass alone leaves some whole
+        for part in self.model.modules():  # without a backward pass some weights stay gathered
             if isinstance(part, FSDPModule):
                 part.reshard()
         return logits
@@ -215,7 +215,7 @@ _DATA = (
 
 
 class _Index(pickle.Unpickler):
-    """Of a checkpoint's index, which is data: a file that names a function is refused."""
+    """Reads a checkpoint's index as data: a file that names a function is refused."""
 
     def find_class(self, module: str, name: str) -> Any:
         dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
@@ -233,7 +233,7 @@ _PLAIN = {
 
 
 class _Reader(FileSystemReader):
-    """torch's own reads the index by pickle, which runs what a file asks for."""
+    """torch's reader, with the index read by `_Index`: pickle would run code from the file."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         with (Path(self.path) / ".metadata").open("rb") as file:

@@ -37,7 +37,7 @@ class Link(BaseModel):
     """10^9 bytes per second in one direction, for each worker."""
 
     def seconds(self, count: float) -> float:
-        """Of one message of so many bytes."""
+        """Of one message of `count` bytes."""
         return self.latency_us * 1e-6 + count / (self.gb_per_s * 1e9)
 
 
@@ -55,8 +55,8 @@ class Network(BaseModel):
     between: Link
     """Between two workers of two nodes, all workers of a node sending at once."""
     nodes_per_group: int | None = Field(default=None, ge=1)
-    """Nodes that are connected without taper; None: all. Groups are DragonFly+'s cells, or what
-    hangs below one switch of a tapered tree."""
+    """Nodes that are connected without taper; None: all. Groups are DragonFly+'s cells, or the
+    nodes below one switch of a tapered tree."""
     taper: float = Field(default=1.0, gt=0, le=1)
     """Part of `between`'s rate that is left when all workers send out of their group."""
     group_latency_us: float = Field(default=0.0, ge=0)
@@ -145,8 +145,8 @@ class Event:
 
 
 Pace = Callable[[int], float]
-"""Of how many lanes compute at once -> how much of a second's work each of them does in a second:
-1 with a processor for each, 2 / n for n that share two (processor sharing)."""
+"""Number of lanes that compute at once -> each one's speed: 1 with a processor for each, 2 / n for
+n that share two (processor sharing)."""
 
 
 def run(tasks: Sequence[Task], pace: Pace = lambda _: 1.0) -> list[Event]:
@@ -165,9 +165,9 @@ def run(tasks: Sequence[Task], pace: Pace = lambda _: 1.0) -> list[Event]:
     now = done = 0.0
     begins, ends = [0.0] * len(tasks), [math.inf] * len(tasks)
     computing: list[tuple[float, int]] = []
-    """(what `done`, the work of a lane that computes all the time, is at its end, task)."""
+    """(value of `done` at the task's end, task); `done` is the work of a lane that never waits."""
     sending: list[tuple[float, int]] = []
-    """(what `now` is at its end, task)."""
+    """(value of `now` at the task's end, task)."""
 
     def begin(place: int) -> None:
         begins[place] = now

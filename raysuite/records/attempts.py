@@ -25,14 +25,14 @@ _OF_AN_ATTEMPT = (
     TimeShares,
     RunCosts,
 )
-"""What an attempt that takes a run up again writes anew."""
+"""Records that an attempt which resumes a run writes again."""
 
 
 def current(records: Iterable[Record]) -> list[Record]:
     """The Records that count, in order, where a run was resumed.
 
-    A RunStarted from epoch k sets aside the epochs from k on, the end, the profile, and what was
-    left out, of the attempt before it; of an epoch that was recorded twice the latest counts.
+    A RunStarted from epoch k invalidates the previous attempt's epochs from k on, its end, profile
+    and skipped samples; of an epoch that was recorded twice, the later record counts.
     """
     counted: list[Record] = []
     for record in records:

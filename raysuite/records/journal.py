@@ -183,8 +183,8 @@ class Results:
         return file.read_text("utf-8").splitlines() if file.is_file() else []
 
     def write_timings(self, timings: Sequence[dict[str, Any]]) -> None:
-        """Keep where the wall time of each command went: `began` in seconds since 1970, and
-        `seconds` by phase."""
+        """Write the wall time of each command: `began` in seconds since 1970, and `seconds` by
+        phase."""
         self._write(TIMINGS, list(timings))
 
     def timings(self) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ IMPORT_PATH = r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$"
 """`module:attribute`."""
 
 CHOSEN = "chosen:"
-"""Begins the tags of a value that is a number or a block: they are no keys of a spec."""
+"""Prefix of the tags of a value that is a number or a block; tags are no keys of a spec."""
 
 
 class Options(BaseModel):
@@ -24,7 +24,7 @@ class Options(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _no_truth_in_the_place_of_a_number(cls, data: Any) -> Any:
-        """`epochs: true` would count as 1; as text it is refused, with its place."""
+        """Turn a boolean for a number into text, which is refused: `epochs: true` would be 1."""
         if not isinstance(data, dict):
             return data
         return {

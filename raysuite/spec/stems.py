@@ -16,8 +16,8 @@ Stem = Literal["small", "large"]
 STEMS: tuple[Stem, ...] = ("small", "large")
 
 SMALL_UP_TO = 64
-"""Sides up to this many pixels get the small stem: torchvision's would leave a ResNet 2 x 2 of 64
-pixels, and 1 x 1 of MNIST's and CIFAR-10's."""
+"""Images up to this side in pixels get the small stem: with torchvision's, the last stage of a
+ResNet has 2 x 2 pixels of 64, and 1 x 1 of MNIST's and CIFAR-10's."""
 
 RESNETS = tuple(
     name
@@ -63,7 +63,7 @@ PAPERS_MODELS = (
 
 
 def family(name: str) -> str:
-    """What a model is of, for a table."""
+    """The family of a model, for a table."""
     if ":" in name:
         return "timm" if name.startswith("timm:") else "own"
     families = {
@@ -76,7 +76,7 @@ def family(name: str) -> str:
 
 
 def stem_of(name: str, image_size: int, wanted: str | None = None) -> Stem | None:
-    """The stem of an adapting model: what is wanted, or what the side in pixels suggests.
+    """The stem of an adapting model: `wanted`, or else by the side in pixels.
 
     None for a model with a single stem.
     """

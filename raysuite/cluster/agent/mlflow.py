@@ -29,13 +29,13 @@ from raysuite.spec.site import MlflowOptions
 DATABASE = "mlflow.db"
 _GENERATIONS = 3
 _GENERATION_S = 3600.0
-"""Older copies of the database that are kept beside the newest, so many seconds apart at least."""
+"""Number of older copies of the database beside the newest, and the seconds between them."""
 ANSWERED = "answered"
-"""A file beside the database, there once the server has answered: the database is whole then."""
+"""A file beside the database, made once the server has answered: the database is complete then."""
 _NICENESS = 10
-"""Below Ray and its workers: its start must not slow theirs, nor its answers a measured run."""
+"""Lower priority than Ray and its workers: it must not slow their start, nor a measured run."""
 _PASSWORDS_KEPT_S = 300
-"""A password's check costs a tenth of a second of hashing: a right one is remembered so long."""
+"""A password's check takes a tenth of a second of hashing: a right one is cached so long."""
 log = logging.getLogger("raysuite.cluster")
 
 
@@ -97,11 +97,11 @@ class MlflowServer:
         return False
 
     def mark_answered(self) -> None:
-        """Write a file, for the next agent after a kill: the database is of use."""
+        """Write a file that tells the next agent, after a kill, that the database is usable."""
         (self._own / ANSWERED).touch(0o600)
 
     def save(self) -> None:
-        """Copy the database into the cluster's folder, whole, also while the server writes.
+        """Make a consistent copy of the database in the cluster's folder, while the server runs.
 
         Raises sqlite3.DatabaseError for a database that is damaged: the copies stay as they are.
         """
@@ -196,13 +196,13 @@ def _damage(database: Path) -> str:
 
 
 def _copy(source: Path, target: Path, generations: int = 0) -> None:
-    """Copy a database: `target` is what it was until it is the whole copy, mode 0600.
+    """Copy a database, mode 0600; `target` is replaced only by a complete copy.
 
-    What it was is kept as TARGET.1 and so on, where the last of these is old enough. Raises
+    The previous copy is kept as TARGET.1 and so on, if the last of these is old enough. Raises
     sqlite3.DatabaseError where the copy is damaged.
     """
     fresh = target.with_name(f".{target.name}.{os.getpid()}")
-    # made by us, for sqlite would take the umask's mode; it is one file while no process writes
+    # created here, as sqlite would use the umask; without a writer the copy is a single file
     fresh.unlink(missing_ok=True)
     try:
         private.create(fresh, "")
@@ -215,7 +215,7 @@ def _copy(source: Path, target: Path, generations: int = 0) -> None:
             raise sqlite3.DatabaseError(f"{source}: {problem}")
         _keep_generation(target, generations)
         os.replace(fresh, target)
-    finally:  # a disk that is full there must not fill further with each head
+    finally:  # on a full disk, failed copies must not accumulate
         fresh.unlink(missing_ok=True)
 
 

@@ -19,7 +19,7 @@ _MEGABYTE = 2**20
 
 @dataclass(frozen=True)
 class Place:
-    """A node of the cluster. None: Ray finds out by itself."""
+    """A node of the cluster. None: Ray detects the number by itself."""
 
     host: str
     index: int
@@ -166,7 +166,7 @@ def _resolved(name: str) -> list[str]:
 
 
 def _route_to(address: str) -> str:
-    """The address that this host shows to that one. Raises UserError where no route leads there."""
+    """This host's address on the route to that one. Raises UserError where there is no route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as prober:
         try:
             prober.connect((address, 9))  # sends nothing

@@ -1,4 +1,4 @@
-"""NVIDIA DALI, fed with encoded bytes in our order."""
+"""NVIDIA DALI, fed with encoded bytes in raysuite's order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from raysuite.spec.loaders import DaliOptions
 
 
 def encoded(data: bytes, channels: int, place: str) -> NDArray[np.uint8]:
-    """The bytes for DALI; images that decoders read differently are converted by ours first."""
+    """The bytes for DALI; images that decoders read differently are first converted by Pillow."""
     if header_of(data, place).plain:
         return np.frombuffer(data, np.uint8)
     buffer = io.BytesIO()
@@ -44,11 +44,11 @@ KINDS = {
     "high": (types.DALIDataType.FLOAT, 1),
     "flip": (types.DALIDataType.INT32, 0),
 }
-"""Type and dimensions of what `cut` gives for each sample."""
+"""Type and dimensions of each value that `cut` returns for a sample."""
 
 
 def inputs_of(prepared: Prepared) -> list[str]:
-    """What of `cut` this set needs."""
+    """The values of `cut` that this set needs."""
     names = ["low", "high"] if prepared.resizes else []
     if prepared.resizes or prepared.augment == "pad_crop_flip":
         names = ["corner", "extent", *names]
@@ -77,8 +77,8 @@ _Fed = tuple[list[Any], NDArray[np.int64]]
 class DaliLoader:
     """Decodes, resizes and normalises in a DALI pipeline, on the CPU or on the GPU.
 
-    DALI's own readers choose order, shards and padding themselves; an external source leaves
-    them to us. One thread reads ahead, so that slow disks do not hold up the training thread.
+    DALI's own readers choose order, shards and padding themselves; with an external source
+    raysuite does. One thread reads ahead, so that slow disks do not hold up the training thread.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class DaliLoader:
         self._labels: deque[NDArray[np.int64]] = deque()
 
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
-        """One Batch per Slice, in order. The next call takes the loader over from this one.
+        """One Batch per Slice, in order. A later call ends this iterator.
 
         Raises DataError that names the file of an unreadable image.
         """
@@ -234,7 +234,7 @@ class DaliLoader:
         return dict(zip(["image", *kinds], nodes, strict=True))
 
     def _decoded(self, inputs: dict[str, Any], grey: bool) -> Any:
-        """Pixels, cut out. Of an image that is cut, no more is decoded than needed."""
+        """The decoded and cropped pixels; where possible only the crop is decoded."""
         gpu = self._options.device == "gpu"
         image, corner, extent = inputs["image"], inputs.get("corner"), inputs.get("extent")
         if not self._prepared.encoded:
