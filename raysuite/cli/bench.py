@@ -320,7 +320,7 @@ def batch(
     ] = None,
     memory_share: Annotated[
         float | None,
-        typer.Option(min=0.01, max=1.0, help="What of the free memory may be used; 0.9."),
+        typer.Option(min=0.01, max=1.0, help="Share of the free memory that may be used; 0.9."),
     ] = None,
     address: Annotated[
         str | None,
@@ -331,21 +331,21 @@ def batch(
         typer.Option(metavar="FOLDER", help="Default: results/batches-NAME/DATE-TIME."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be tried; start nothing.")
+        bool, typer.Option("--dry-run", help="Print what would be tried; start nothing.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Try batch sizes on the workers of each variant of a spec: what fits, and how fast it is.
 
-    Random images of the data set's shape are used. A spec with `accumulate: auto` has its batch
-    cut; any other has the samples of each worker doubled. `raysuite run` finds a batch by itself
-    where the spec has `auto`.
+    Random images of the data set's shape are used. The batch of a spec with `accumulate: auto` is
+    cut into micro-batches; of any other, the samples per worker are doubled. `raysuite run` finds a
+    batch by itself where the spec has `auto`.
 
     \b
     Examples:
       raysuite bench batch experiments/quickstart.yaml --at-most 256
       raysuite bench batch experiments/quickstart.yaml 'matrix.strategy=[ddp, deepspeed]' --json
-      raysuite bench batch SPEC training.accumulate=auto     # the batch as it is, cut
+      raysuite bench batch SPEC training.accumulate=auto     # the same batch in micro-batches
     """
     from raysuite.cli.driver import search_batches
     from raysuite.orchestrate import suite

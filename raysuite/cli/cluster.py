@@ -108,7 +108,7 @@ def env(
 ) -> None:
     """Print `export` lines that let `ray job submit` and MLflow find a cluster.
 
-    They hold paths of secrets, and no secrets.
+    They hold paths of files with secrets, and no secrets.
 
     \b
     Examples:
@@ -722,8 +722,8 @@ def logs(
     cluster: Annotated[
         str | None, typer.Option("--cluster", help="The cluster; default: the only one.")
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue as they grow.")] = False,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Of each, the last.")] = 100,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new lines too.")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Lines of each log.")] = 100,
 ) -> None:
     """Show the logs of a cluster.
 
@@ -781,7 +781,7 @@ def down(
     name: Annotated[
         str | None, typer.Argument(help="The cluster; default: the only one.", show_default=False)
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All clusters that live.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="All running clusters.")] = False,
     grace: Annotated[
         float, typer.Option(min=0, help="Seconds that runs have to write a checkpoint and stop.")
     ] = 30.0,

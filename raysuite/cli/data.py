@@ -174,7 +174,7 @@ def make(
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be made; write nothing.")
+        bool, typer.Option("--dry-run", help="Print what would be made; write nothing.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
     force: Annotated[
@@ -183,8 +183,8 @@ def make(
 ) -> None:
     """Make a synthetic data set of a named data set, with its counts, sizes and layout.
 
-    Nothing is downloaded. Labels can be learned. A command that was killed is resumed by
-    the same command; a set that is complete is left as it is.
+    Nothing is downloaded. Labels can be learned, except with --content noise. A command that was
+    killed is resumed by the same command; a set that is complete is left as it is.
 
     \b
     Examples:
@@ -388,9 +388,9 @@ def check(
     ] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Look through a data set: counts, classes, unreadable images, checksums, indices, labels.
+    """Check a data set: counts, classes, unreadable images, checksums, indices, labels.
 
-    Says what is wrong and where: file and byte offset. Exits with 1 where anything is. Images of
+    Prints what is wrong and where: file and byte offset. Exits with 1 where anything is. Images of
     an odd kind (CMYK, 16 bits, grey among colour) are notes: every loader converts them. Of your
     own data set every sample is read twice, from two instances: lengths, shapes and types, labels
     in range, missing samples, samples that are not the same each time. A spec gives it options.
@@ -580,7 +580,7 @@ def convert(
         bool, typer.Option("--force", help="Begin anew where a conversion was begun.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be written; write nothing.")
+        bool, typer.Option("--dry-run", help="Print what would be written; write nothing.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:

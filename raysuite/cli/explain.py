@@ -27,7 +27,7 @@ def explain(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
 ) -> None:
-    """Name what takes most of each row's time, what would be left without it, and what to try.
+    """Name what takes most of each row's time, the throughput without it, and what to try.
 
     With `measure.profile: torch`, communication and stragglers are separate terms. Without it there
     are waits for the loader and, with a calibration, the overhead of a step and communication.

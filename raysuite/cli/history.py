@@ -29,8 +29,8 @@ def history(
 ) -> None:
     """Show each variant's throughput by date, version and commit, and where it changed.
 
-    Runs compare only on the same hardware. A change is named where the confidence interval of the
-    ratio of the throughputs after and before excludes 1, over all places of a series together.
+    Only runs on the same hardware are compared. A change is named where the confidence interval of
+    the ratio of the throughputs after and before excludes 1, over all places of a series together.
 
     \b
     Examples:

@@ -224,8 +224,8 @@ def verify(
 
 # `raysuite image shell` and `raysuite image run`: a person's way into an image.
 
-_BIND = typer.Option("--bind", metavar="SRC[:DST[:ro]]", help="A folder to show; repeatable.")
-_GPUS = typer.Option("--gpus/--no-gpus", help="Show NVIDIA's driver; default: where there is one.")
+_BIND = typer.Option("--bind", metavar="SRC[:DST[:ro]]", help="A folder to bind; repeatable.")
+_GPUS = typer.Option("--gpus/--no-gpus", help="Bind NVIDIA's driver; default: where there is one.")
 _DRY_RUN = typer.Option("--dry-run", help="Print the command, run nothing.")
 
 

@@ -149,7 +149,7 @@ def submit(
 ) -> None:
     """Run a command on a cluster: on its head node, in the folder where it was started.
 
-    The words reach the command as they are; no shell takes them apart. The exit code is the
+    The arguments are passed on unchanged; no shell splits them. The exit code is the
     job's: 0, 75 where it was stopped and can continue later, another where it failed. Ctrl-C leaves
     the job alone.
 
@@ -282,10 +282,10 @@ def forward(
     ],
     cluster: ClusterOption = None,
 ) -> None:
-    """Carry a cluster's dashboard and MLflow to this machine's loopback, until Ctrl-C.
+    """Forward a cluster's dashboard and MLflow to this machine's loopback, until Ctrl-C.
 
-    What it prints goes into another terminal there: `ray job submit`, `raysuite sync` and MLflow
-    then speak with the cluster. ssh asks for passwords in this terminal.
+    Paste what it prints into another terminal here: `ray job submit`, `raysuite sync` and MLflow
+    then use the cluster. ssh asks for passwords in this terminal.
 
     \b
     Example:

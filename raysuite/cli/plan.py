@@ -31,8 +31,8 @@ def plan(
         int | None,
         typer.Option(
             min=0,
-            help="GPUs of a cluster elsewhere: named data sets that are not here count as "
-            "official. Default: this machine.",
+            help="GPUs of a cluster elsewhere: named data sets that are not here are assumed to "
+            "have their official size. Default: this machine.",
         ),
     ] = None,
     deep: Annotated[

@@ -33,7 +33,7 @@ def calibrate(
         list[Path],
         typer.Argument(metavar="RESULTS...", help="Folders that `raysuite run` printed."),
     ],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where the costs go.")] = DEFAULT,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The file to write.")] = DEFAULT,
     workers_per_node: Annotated[
         int | None,
         typer.Option(min=1, help="Workers that shared a node. Default: all of them did."),

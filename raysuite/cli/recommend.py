@@ -32,8 +32,8 @@ def recommend(
         str | None,
         typer.Option(
             metavar="N,N",
-            help="Global batches that may be used. Default: the spec's, as another one learns "
-            "otherwise.",
+            help="Global batches that may be used. Default: the spec's, as another one changes "
+            "the training.",
         ),
     ] = None,
     accumulate: Annotated[
@@ -41,20 +41,20 @@ def recommend(
     ] = "1",
     calibration: CalibrationFile = DEFAULT,
     least_efficiency: Annotated[
-        float, typer.Option(min=0, help="Leave out what uses its workers less well than this.")
+        float, typer.Option(min=0, help="Leave out what has a lower parallel efficiency.")
     ] = 0.0,
     memory_gib: Annotated[
-        float | None, typer.Option(min=0, help="Leave out what may need more for a worker.")
+        float | None, typer.Option(min=0, help="Leave out what may need more memory per worker.")
     ] = None,
     goal: Annotated[
         Literal["time", "energy"],
-        typer.Option(help="What is to be least: an epoch's time, or its energy."),
+        typer.Option(help="What to minimise: an epoch's time, or its energy."),
     ] = "time",
     node_hours: Annotated[
         float | None, typer.Option(min=0, help="Leave out runs that may take more of them.")
     ] = None,
     out: Annotated[
-        Path, typer.Option(metavar="FILE", help="Where the spec of the best one goes.")
+        Path, typer.Option(metavar="FILE", help="The file for the best one's spec.")
     ] = Path("recommended.yaml"),
     probe: Annotated[
         Path | None,
@@ -69,8 +69,8 @@ def recommend(
 ) -> None:
     """Rank strategies, batches and numbers of workers by their predicted epoch, and write a spec.
 
-    Those whose difference from the best is within the noise of a run are tied. What the calibration
-    has not seen is not ranked, and named.
+    Those whose difference from the best is within the noise of a run are tied. Networks,
+    strategies and loaders that the calibration lacks are not ranked but named.
 
     \b
     Examples:

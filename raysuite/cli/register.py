@@ -179,8 +179,8 @@ def sync(
 ) -> None:
     """Write the journals of a results folder into MLflow.
 
-    `raysuite run` does so by itself. This is for results that were made while MLflow was out of
-    reach, or that come from another machine. What is there already is not written again.
+    `raysuite run` does so by itself. This is for results that were made while MLflow was
+    unreachable, or that come from another machine. What is there already is not written again.
 
     \b
     Examples:

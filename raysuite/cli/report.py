@@ -39,9 +39,9 @@ def report(
         str | None,
         typer.Option(
             metavar="STUDY",
-            help="Lay another results folder beside this one (a sweep beside a sweep), or a "
-            "paper's published values: published:aach2023, published:mahon2020, "
-            "published:ddlbench2020.",
+            help="Compare with another results folder (a sweep with a sweep), or with a paper's "
+            "published values: published:aach2023, published:mahon2020, published:ddlbench2020, "
+            "published:torchgpipe2020.",
         ),
     ] = None,
     out: Annotated[
@@ -50,7 +50,7 @@ def report(
     ] = None,
     pictures: Annotated[
         bool,
-        typer.Option("--pictures/--no-pictures", help="Draw each plot as SVG and PNG too."),
+        typer.Option("--pictures/--no-pictures", help="Draw each plot as SVG, PDF and PNG too."),
     ] = True,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print rows and runs as JSON instead of a table.")

@@ -30,7 +30,7 @@ ResumeFrom = Annotated[
     typer.Option(metavar="RESULTS", help="Resume the results in this folder."),
 ]
 RetryFailed = Annotated[
-    bool, typer.Option("--retry-failed", help="When resuming: make what failed again.")
+    bool, typer.Option("--retry-failed", help="When resuming: repeat the runs that failed.")
 ]
 DryRun = Annotated[bool, typer.Option(help="Print what would be made, and stop.")]
 Mlflow = Annotated[bool, typer.Option(help="Send the records to MLflow.")]

@@ -47,7 +47,7 @@ def verify(
     workers: Annotated[int, typer.Option(min=1, help="Processes on this machine.")] = 2,
     accumulate: Annotated[int, typer.Option(min=1, help="Micro-batches per step.")] = 2,
     clip_norm: Annotated[
-        float | None, typer.Option(help="Also look at clipping by the gradient's norm.")
+        float | None, typer.Option(help="Also check clipping by the gradient's norm.")
     ] = None,
     precision: Annotated[str, typer.Option(help="fp32, bf16 or fp16.")] = "fp32",
     timeout: Annotated[float, typer.Option(min=1, help="Seconds for one strategy.")] = 180,
@@ -55,10 +55,10 @@ def verify(
 ) -> None:
     """Check strategies by the gate: equal weights on all ranks, and equal to one process.
 
-    Every run is checked by itself before its throughput is reported; this asks without a run, and
-    knows no cache. With --model, your own network is trained too, by all processes and by one, in
-    fp32 and in --precision; which parameter differs first is named. Exits with 1 where a strategy
-    fails.
+    Every run is checked anyway before its throughput is reported; this command checks without a
+    run and without the cache. With --model, your own network is trained too, by all processes and
+    by one, in fp32 and in --precision; the parameter that differs first is named. Exits with 1
+    where a strategy fails.
 
     \b
     Examples:

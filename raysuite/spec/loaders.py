@@ -52,7 +52,7 @@ class NativeOptions(_LoaderOptions):
 
     name: Literal["native"] = "native"
     threads: int = Field(default=0, ge=0)
-    """Threads per worker that load ahead; the decoder leaves Python's lock alone."""
+    """Threads per worker that load ahead; the decoder releases the GIL."""
     processes: int = Field(default=0, ge=0)
     """Loading processes per worker, in place of threads. With neither, the worker itself loads."""
     prefetch: int = Field(default=2, ge=1)

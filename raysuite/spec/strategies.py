@@ -252,7 +252,7 @@ class HorovodOptions(_StrategyOptions):
     fusion_threshold_mb: float = Field(default=128.0, ge=0)
     """Tensors are fused up to this size, in MiB, before they are all-reduced."""
     cycle_time_ms: float = Field(default=1.0, gt=0)
-    """Milliseconds between two looks at the queue of tensors that are ready."""
+    """Milliseconds between two checks of the queue of tensors that are ready."""
     backward_passes_per_step: int | None = Field(default=None, ge=1)
     """Backward passes between two all-reduces: Horovod's name for `training.accumulate`."""
     adasum: bool = False
