@@ -42,7 +42,7 @@ class LocalBackend:
             )
         except OSError as error:
             raise UserError(
-                f"{command[0]} does not start: {error.strerror}; mend the site's python or image "
+                f"{command[0]} does not start: {error.strerror}; fix the site's python or image "
                 f"(`raysuite cluster doctor --site {cluster.site.name}` looks)"
             ) from error
         finally:

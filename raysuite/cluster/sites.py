@@ -165,7 +165,7 @@ def _image(file: Path) -> Finding:
         return wrong(
             "image",
             f"{file}: {error.strerror}",
-            "`raysuite image build` makes one; or mend `image`",
+            "`raysuite image build` makes one; or correct `image`",
         )
     if header[_SIF_MAGIC] != b"SIF_MAGIC":
         return wrong("image", f"{file} is no SIF image", "`raysuite image build` makes one")

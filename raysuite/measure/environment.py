@@ -166,13 +166,13 @@ def cuda_mistake(built: str | None, offered: int | None, driver: str) -> str:
         return f"there is no NVIDIA driver here; {needs}"
     if offered is None:
         return (
-            f"NVIDIA's driver {driver} is here and its libcuda.so.1 is not to be loaded; an image "
+            f"NVIDIA's driver {driver} is here and its libcuda.so.1 cannot be loaded; an image "
             "has it with --nv (a site's gpus_per_node sets that)"
         )
     if offered // 1000 >= int(built.partition(".")[0]):
         return ""
     return (
-        f"NVIDIA's driver {driver} serves CUDA {offered // 1000}.{offered % 1000 // 10} at most, "
+        f"NVIDIA's driver {driver} supports CUDA {offered // 1000}.{offered % 1000 // 10} at most, "
         f"and {needs}: ask for a newer driver, build an image with `--variant cuda12`, or on "
         "data-centre GPUs put the folder of the package cuda-compat first in LD_LIBRARY_PATH"
     )

@@ -117,7 +117,7 @@ def _search(
             _raise_others(left, results)
             if [len(tried_file(folder, plan).read()) for plan in left] == before:
                 why = str(error).strip().splitlines()[-1] if error and str(error).strip() else ""
-                raise RunError(f"{left[0].title}: its batch could not be looked for: {why}")
+                raise RunError(f"{left[0].title}: its batch could not be searched: {why}")
     return None
 
 
@@ -138,7 +138,7 @@ def _raise_others(plans: Sequence[RunPlan], results: Results) -> None:
     for plan in plans:
         end = results.end_of(plan.run_id)
         if isinstance(end, RunFailed) and end.reason in ("error", "node_lost"):
-            raise RunError(f"{plan.title}: its batch could not be looked for: {end.message}")
+            raise RunError(f"{plan.title}: its batch could not be searched: {end.message}")
 
 
 def tried_file(folder: Path, plan: RunPlan) -> TriedFile:

@@ -91,7 +91,7 @@ def own_loopback(folder: Path) -> Iterator[None]:
     try:
         ours |= binding.bound("127.0.0.1", folder)
     except binding.UnboundError as error:
-        log.info("torch's and Horovod's meeting places are on all interfaces: %s", error)
+        log.info("torch's TCPStore and Horovod's rendezvous listen on all interfaces: %s", error)
     with _environment(ours), _single_machine():
         yield
 

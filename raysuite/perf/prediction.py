@@ -55,8 +55,8 @@ def _run(
         return RunPredicted(run_id=plan["run_id"], calibration=name, message=message)
     if int(plan["workers"]) > calibration.workers_per_node:
         message = (
-            f"calibrated with up to {calibration.workers_per_node} workers on one node, and what "
-            "lies between nodes was not measured; `raysuite simulate` takes a network from a file"
+            f"calibrated with up to {calibration.workers_per_node} workers on one node, and the "
+            "network between nodes was not measured; `raysuite simulate` takes one from a file"
         )
         return RunPredicted(run_id=plan["run_id"], calibration=name, message=message)
     work = calibration.works[work_name(plan)]

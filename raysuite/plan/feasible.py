@@ -95,8 +95,8 @@ def _check_strategy(spec: ExperimentSpec, wrong: _Wrong) -> None:
             if getattr(spec.training, key) not in (None, "shuffled"):
                 wrong(
                     "loader.name",
-                    f"{spec.loader.name} draws labels at random, and training.{key} goes by those "
-                    f"of the data set; choose another loader, or leave {key} out",
+                    f"{spec.loader.name} draws labels at random, and training.{key} needs those of "
+                    f"the data set; choose another loader, or leave {key} out",
                 )
 
 

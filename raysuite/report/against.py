@@ -395,7 +395,7 @@ PAPERS: dict[str, tuple[str, ...]] = {
     ),
     "mahon2020": (
         "Mahon et al. 2020, CCGRID 2020, pp. 760-766",
-        "Throughput stands beside accuracy there: see time to accuracy in the table.",
+        "Throughput is listed with accuracy there: see time to accuracy in the table.",
     ),
     "ddlbench2020": (
         "Jansen, Codreanu and Varbanescu 2020, DDLBench",
@@ -718,11 +718,11 @@ def _remarks(ours: Study, theirs: Study) -> Iterator[str]:
     )
     yield "Both tried the same values." if first == second else "They did not try the same values."
     if ours.hosts != theirs.hosts:
-        yield "They ran in different environments: their times may not compare."
+        yield "They ran in different environments: their times may not be comparable."
     if "accuracy" in ours.goals:
         yield (
             "Intervals of accuracies are for the validation set's size alone (Wilson); both "
-            "sweeps look at the same set."
+            "sweeps use the same set."
         )
     yield "One sweep on each side: neither has a spread over seeds."
 

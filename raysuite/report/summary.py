@@ -123,7 +123,7 @@ def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
     if apart:
         said.append(
             f"The runs come from environments that differ in {text.listed(apart)}: their figures "
-            "may not compare."
+            "may not be comparable."
         )
     return [Sentence("caveat", sentence) for sentence in said]
 

@@ -78,7 +78,7 @@ class MlflowKeeper:
         try:
             self.server.save()
         except (OSError, sqlite3.Error) as error:
-            log.error("MLflow's database could not be copied home: %s", error)
+            log.error("MLflow's database could not be copied to the cluster's folder: %s", error)
 
     def _do(self, now: float) -> None:
         ended = self._children.status(self.server.NAME) is not None
@@ -102,7 +102,7 @@ class MlflowKeeper:
         try:
             self.server.mark_answered()
         except OSError as error:
-            log.warning("should the head be killed, MLflow's database stays away: %s", error)
+            log.warning("MLflow's database will not be copied if the head is killed: %s", error)
 
     def _start_again(self) -> None:
         self._end()  # its own child may live on, and hold the port

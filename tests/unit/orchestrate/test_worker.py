@@ -51,7 +51,7 @@ def test_a_gpu_that_torch_cannot_use_is_the_runs_error_and_no_lost_worker(
     )
     monkeypatch.setattr("ray.train.get_context", lambda: context)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    mistake = "NVIDIA's driver 535.129.03 serves CUDA 12.2 at most"
+    mistake = "NVIDIA's driver 535.129.03 supports CUDA 12.2 at most"
     monkeypatch.setattr(world_module, "cuda_mistake_here", lambda: mistake)
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         monkeypatch.setenv(name, "")  # it sets them
