@@ -63,7 +63,7 @@ def _other(data: bytes) -> Header:
         with Image.open(io.BytesIO(data), formats=OTHERS) as image:
             channels = 1 if image.mode in ("1", "L") or image.mode.startswith("I") else 3
             return Header("other", image.width, image.height, channels, 8)
-    except Exception as error:  # Pillow's readers raise exceptions of many types
+    except Exception as error:  # Pillow's readers raise many types
         known = ", ".join(("JPEG", "PNG", *OTHERS))
         raise ValueError(f"none of {known}: it begins with {data[:8]!r}") from error
 

@@ -54,7 +54,7 @@ def decode(sample: Sample, channels: int, place: str) -> NDArray[np.uint8]:
             if image.mode.startswith("I"):  # 16 bits, grey
                 image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
             return _shaped(np.asarray(image.convert(_MODES[channels])))
-        except Exception as error:  # Pillow's decoders raise whatever they meet
+        except Exception as error:  # Pillow's decoders raise many types
             raise unreadable(place, error) from error
     if sample.shape[2] == channels:
         return sample

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # Its token is fresh. Left alone, Ray asks for one too, but for one that all of the user's clusters
 # share, from ~/.ray/auth_token, which it writes readable for everyone whom the umask lets in.
 #
-# Its workers' meeting places, torch's TCPStore, Gloo and Horovod's rendezvous, know no token: they
+# Its workers' TCPStore, Gloo and Horovod's rendezvous have no authentication: they
 # are on loopback.
 
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")

@@ -106,8 +106,8 @@ def make_trainer(
 
     `wait_for_nodes_s`: how long it waits for a cluster that holds them, where it differs from the
     plans' own. `deadline`: when its workers are ended, in seconds since 1970. `began`: called in
-    this process with the address of the store in which new workers meet. `secret`: what signs the
-    jobs there.
+    this process with the address of the store through which new workers find each other. `secret`:
+    what signs the jobs there.
 
     It has as many workers as the largest of the plans.
     """

@@ -1,4 +1,4 @@
-"""The store in which the ranks of a worker group meet, and rank 0's decisions for all of them."""
+"""The store of a worker group's ranks: their rendezvous, and rank 0's decisions for all of them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def open_store() -> tuple[str, int]:
 
 
 def join_store(host: str, port: int) -> None:
-    """Have the process groups of this process's runs meet in the store at that address."""
+    """Make the process groups of this process's runs use the store at that address."""
     global _store
     _store = _opened or TCPStore(host, port, timeout=_WAIT)
     _store.set_timeout(_WAIT)

@@ -44,7 +44,7 @@ _HALTS_S = 3.0
 
 
 class _Backend(Backend):
-    """Gives all workers the store in which their runs meet; it lives in rank 0's process."""
+    """Gives all workers the store of their runs' process groups, in rank 0's process."""
 
     # as in Ray's TorchTrainer: every worker sees all GPUs of its node that the group has
     share_cuda_visible_devices = True

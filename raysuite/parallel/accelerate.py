@@ -55,7 +55,7 @@ class Accelerate(TorchGroupStrategy):
 
 @contextlib.contextmanager
 def _variables(world: World) -> Iterator[None]:
-    """Those of torchrun, by which Accelerate finds its place, and no longer than that."""
+    """Set torchrun's variables, from which Accelerate reads the rank, within the context only."""
     before = dict(os.environ)
     os.environ.update(
         RANK=str(world.rank),

@@ -1,4 +1,4 @@
-"""Strategy -> Engine: the narrow waist between the training loop and every framework.
+"""Strategy -> Engine: the one interface between the training loop and every framework.
 
     Strategy.start(world)            join the process group
     Strategy.prepare(model, ...)     -> Engine
@@ -82,7 +82,7 @@ class Strategy(Protocol):
     def prepare(
         self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
     ) -> Engine:
-        """The engine that trains `model`, which lies on the world's device."""
+        """The engine that trains `model`, which is on the world's device."""
 
     def stop(self) -> None:
         """Leave the process group, if `start` joined it."""
@@ -136,7 +136,7 @@ class Engine(ABC):
         self.own_statistics = self.replicas > 1
         """Whether several ranks hold running statistics of the same layers, each of its samples."""
         self.counts = True
-        """Of the ranks of a replica, exactly one counts what the model answers to its samples."""
+        """Whether this rank counts the model's predictions: one rank of each replica does."""
         self.scale = LossScale(model, comm, settings.precision == "fp16", whole_gradients)
         self.class_weights: Tensor | None = None
         """[classes] of the loss, on the device; `of_global` of a batch is then a sum of them."""
@@ -156,8 +156,8 @@ class Engine(ABC):
         """
 
     def drain(self) -> None:  # noqa: B027 - most are synchronous
-        """Finish what steps have left to later ones: before anything is asked of the weights. All
-        ranks must call it."""
+        """Finish updates that steps have left to later ones, before weights are read. All ranks
+        must call it."""
 
     @abstractmethod
     def forward(self, images: Tensor) -> Tensor:
@@ -165,7 +165,7 @@ class Engine(ABC):
 
     @abstractmethod
     def weights(self) -> dict[str, Tensor]:
-        """The whole trained weights by name, on the CPU in fp32. All ranks must call it."""
+        """All trained weights by name, unsharded, on the CPU in fp32. All ranks must call it."""
 
     def whole_state(self, weights: dict[str, Tensor]) -> dict[str, Any]:
         """The `state_dict` of the whole model on the CPU, with whole `weights`, by the names of
@@ -187,7 +187,7 @@ class Engine(ABC):
 
     @abstractmethod
     def load(self, folder: Path) -> None:
-        """Take up what `save` wrote."""
+        """Restore what `save` wrote."""
 
     def close(self) -> None:
         """Free what the engine holds beside the model."""
@@ -215,7 +215,7 @@ class Engine(ABC):
 
 
 class TorchEngine(Engine):
-    """What all engines share that hold a whole model and a torch optimiser on every rank."""
+    """Base of engines with an unsharded model and a torch optimiser on every rank."""
 
     wrapped: nn.Module
     optimizer: torch.optim.Optimizer
@@ -284,10 +284,10 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
 
 @contextmanager
 def kept_settings(optimizer: Any) -> Iterator[None]:
-    """Momentum, decay and the like stay as the plan has them while a checkpoint is loaded.
+    """Keep the plan's momentum, decay and other settings while a checkpoint is loaded.
 
-    What the optimiser has gathered is the checkpoint's, also where it keeps it beside its settings,
-    as LAMB keeps its count of steps; a run may continue with other settings.
+    The optimiser's state is the checkpoint's, also where it is among the settings, as LAMB's count
+    of steps is; a run may continue with other settings.
     """
     before = [
         {name: group[name] for name in SETTINGS if name in group}

@@ -18,7 +18,7 @@ from torch.distributed.rendezvous import rendezvous
 
 Reduction = Literal["sum", "max", "min"]
 Pending = Callable[[], Tensor]
-"""Waits for a collective that is under way, and gives its result."""
+"""Waits for a collective that is in progress, and returns its result."""
 
 
 class Comm(Protocol):
@@ -128,9 +128,9 @@ def join_torch_group(rank: int, size: int, device: torch.device) -> bool:
 def leave_torch_group() -> None:
     """Leave torch's default process group.
 
-    torch can keep the group's threads alive after this. A thread of Gloo that lets go of the
-    last collective's tensors asks for Python's lock, and where Python is ending already, it
-    aborts the process. So a process that ends soon after this gives them the lock first.
+    torch can keep the group's threads alive after this. A thread of Gloo that frees the last
+    collective's tensors acquires the GIL; where Python is already ending, that aborts the
+    process. So a process that ends soon after this releases the GIL to them first.
     """
     global _left_at
     dist.destroy_process_group()
@@ -151,7 +151,7 @@ _store: Any = None
 
 
 def use_store(store: Any) -> None:
-    """Have the groups that this process joins from now on meet in `store`, not in torchrun's."""
+    """Make the groups that this process joins from now on use `store`, not torchrun's."""
     global _store
     _store = store
 

@@ -18,7 +18,7 @@ from torch import nn
 
 
 class Compiler:
-    """What compiling took; `enabled` where anything is compiled."""
+    """Time and number of compilations; `enabled` where anything is compiled."""
 
     def __init__(self, enabled: bool = False) -> None:
         self.enabled = enabled
@@ -42,10 +42,10 @@ class Compiler:
 
     def cold(self) -> None:
         """Have torch cache compiled code in a new folder until `close`: repeats of a run would find
-        each other's, and their compile seconds would not compare."""
+        each other's, and their compile seconds would not be comparable."""
 
     def close(self) -> None:
-        """Let go of the compiled graphs, which hold the model."""
+        """Release the compiled graphs, which hold the model."""
 
 
 class TorchCompiler(Compiler):

@@ -44,10 +44,10 @@ _ALWAYS, _NEVER = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_
 
 @contextmanager
 def weights_only(classes: Sequence[type]) -> Iterator[None]:
-    """Makes every `torch.load` in its block run no code of the file, whatever its caller asks for.
+    """Within the context every `torch.load` runs no code of the file, whatever its arguments.
 
-    For frameworks that load by themselves. `classes` are plain data beside tensors, which they
-    also write. Anything else raises pickle.UnpicklingError. (torch, "Serialization semantics",
+    For frameworks that load by themselves. `classes` are those of plain data that they write beside
+    tensors. Anything else raises pickle.UnpicklingError. (torch, "Serialization semantics",
     TORCH_FORCE_WEIGHTS_ONLY_LOAD.)
     """
     before = {name: os.environ.pop(name, None) for name in (_ALWAYS, _NEVER)}

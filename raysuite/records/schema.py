@@ -294,7 +294,7 @@ class StagesMeasured(RecordBase):
     versions: list[int]
     """The most that were held at a time."""
     activation_bytes: list[int]
-    """The most at a time that passes forward kept for those backward, weights apart."""
+    """The most at a time that forward passes kept for backward passes, without weights."""
     sent_bytes: list[int]
     """To other stages, in one step."""
     slots: list[list[Slot]]

@@ -664,7 +664,7 @@ def stages(drawing: Drawing) -> Plot | None:
         title="A step of each pipeline",
         note="One step after the timed training, in the first copy of the first run; what is empty "
         "is the bubble. Each operation was timed by itself." + cut,
-        description="For each worker, bars of its passes forward and backward and its updates over "
+        description="For each worker, bars of its forward and backward passes and its updates over "
         "the time of one step.",
         traces=traces,
         layers=[

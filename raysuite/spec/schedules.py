@@ -80,7 +80,7 @@ class Schedule:
         return sum(self.replicas[:part]) + micro_batch % self.replicas[part]
 
     def delay(self, worker: int) -> int:
-        """Passes forward that a worker is ahead of its passes backward.
+        """Number of forward passes by which a worker is ahead of its backward passes.
 
         gpipe: Huang et al. 2019, "GPipe", figure 2c. 1f1b: Narayanan et al. 2021, "Memory-Efficient
         Pipeline-Parallel DNN Training", PipeDream-Flush. interleaved_1f1b: Narayanan et al. 2021,
@@ -140,7 +140,7 @@ class Schedule:
     def version(self, stage: int, micro_batch: int) -> int:
         """Updates that the weights contain with which a micro-batch passes through a stage.
 
-        pipedream: those that the stage has made before the pass forward ("weight stashing"), or
+        pipedream: those that the stage has made before the forward pass ("weight stashing"), or
         with vertical_sync those of stage 0 (PipeDream, section 3.3). pipedream_2bw: those before
         the step before, everywhere (PipeDream-2BW, section 3.1).
         """

@@ -581,8 +581,8 @@ class PipelineOptions(_StrategyOptions):
     """In `pipedream`: a micro-batch passes every stage with the version of weights with which it
     entered the first one."""
     recompute: bool = Field(default=False, exclude_if=lambda value: not value)
-    """Keep what a stage was given instead of its activations, and pass it forward once more before
-    the pass backward: less memory for about a third more computation."""
+    """Keep a stage's input instead of its activations, and repeat the forward pass before the
+    backward pass: less memory for about a third more computation."""
 
     only: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "training.compile": ("off",),

@@ -180,8 +180,8 @@ _LAST_WORDS_SECONDS = 10.0
 
 
 def _end(plan: RunPlan, results: Results, world: World, error: Exception, began: float) -> str:
-    """Write down why the run that `began` then ended, and return it: what a rank erred in, not what
-    the others met thereby.
+    """Record why the run that `began` ended, and return the record: the error of the rank that
+    failed, not the errors that it caused on others.
 
     Each rank writes for itself, as those that wait in a collective are not notified; they see one
     journal where they share a file system. No rank that lost another ends before the reason is
@@ -206,7 +206,7 @@ def _end(plan: RunPlan, results: Results, world: World, error: Exception, began:
         failed = known() or failed
         if world.rank:
             return failed.message
-    # all ranks may meet one error; one that failed before rank 0 wrote anything is not at the end
+    # all ranks may have one error; one that failed before rank 0 wrote anything is not at the end
     end = results.end_of(plan.run_id)
     if end is None or end.time < began:
         Journal(results.journal_file(plan.run_id)).write(failed)

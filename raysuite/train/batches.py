@@ -75,7 +75,7 @@ def search_batch(
 def _asked_of_all(
     plan: RunPlan, world: World, comm: Comm, file: TriedFile, stopped: Callable[[], bool]
 ) -> tuple[Stage, int] | None:
-    """What rank 0 wants to be tried next, on all ranks; None at the end."""
+    """The next trial, as rank 0 decides it, on all ranks; None at the end."""
     word = torch.zeros(2, dtype=torch.float64)
     if world.rank == 0 and not stopped():
         asked = _next(plan, world, file)
@@ -87,7 +87,7 @@ def _asked_of_all(
 
 
 def _next(plan: RunPlan, world: World, file: TriedFile) -> tuple[Stage, int] | None:
-    """The next size that may be tried; those that would not fit a host are put down as such."""
+    """The next size that may be tried; those that would not fit a host are recorded as such."""
     while True:
         tried = file.read()
         asked = search_of(plan, tried).next()
@@ -101,7 +101,7 @@ def _next(plan: RunPlan, world: World, file: TriedFile) -> tuple[Stage, int] | N
 
 
 def too_much(tried: Sequence[BatchTried], size: int) -> BatchTried | None:
-    """That `size` does not fit a worker by itself, as the sizes before it let foresee; else None.
+    """A record that `size` will not fit a worker, if the smaller sizes predict it; else None.
 
     The memory beyond the largest of them grows as it did up to there, from half of it or less.
     """
@@ -131,7 +131,7 @@ def too_much(tried: Sequence[BatchTried], size: int) -> BatchTried | None:
 
 
 class _Ranks:
-    """Tries a size on all ranks; every method gives all of them the same."""
+    """Tries a size on all ranks; every method returns the same on all of them."""
 
     def __init__(self, plan: RunPlan, world: World, strategy: Strategy, comm: Comm) -> None:
         self._plan, self._world, self._strategy, self._comm = plan, world, strategy, comm

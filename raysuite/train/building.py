@@ -1,4 +1,4 @@
-"""The model of a plan under its strategy, as every step of a run knows it."""
+"""The model of a plan under its strategy, for every part of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run's images and devices cost: counted once a run, and metered in each epoch."""
+"""Costs of a run: operations and bytes, counted once a run, and energy, measured in each epoch."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def peak(device: str, precision: str, tf32: bool) -> Peak | None:
 
 
 class EpochPower:
-    """What the devices and hosts of all workers draw in each epoch's training."""
+    """Energy of the devices and hosts of all workers in each epoch's training."""
 
     def __init__(self, plan: RunPlan, world: World) -> None:
         self._meter = PowerMeter(world.device) if plan.spec.measure.power == "auto" else None

@@ -40,7 +40,7 @@ _LARGE = 2 * 10**7
 _IMAGES = 2
 """As in the smallest micro-batch: raysuite.data.order pads smaller ones."""
 _PASSES = 2
-"""A layer that is used in every second step shows in two."""
+"""Two, to find layers that are used in every second step only."""
 
 
 _STRIDES = (
@@ -82,10 +82,10 @@ def _uncut(plan: RunPlan) -> dict[str, str]:
 
 @cache
 def _network(model: str, facts: DatasetFacts, memory_format: str) -> Network | str:
-    """What a pass in training and one in evaluation show; or why there is none.
+    """The findings of a pass in training and one in evaluation; or why there is none.
 
-    A large network is passed through on torch's meta device, if it allows it: that takes neither
-    memory nor time but for some seconds of imports.
+    A large network is run on torch's meta device, if it allows it: that takes neither memory nor
+    time except some seconds of imports.
     """
     options = ModelOptions.model_validate_json(model)
     try:
@@ -228,7 +228,7 @@ def _images(shape: tuple[int, ...], device: torch.device, strides: torch.memory_
 
 
 def main(file: Path) -> None:
-    """Look at the plans on standard input, one after the other."""
+    """Check the plans on standard input, one after the other."""
     sys.path.append(os.getcwd())  # as for `raysuite`: the user's own modules lie there
     plans = [RunPlan.model_validate(plan) for plan in json.load(sys.stdin)]
     with file.open("w", encoding="utf-8") as lines:

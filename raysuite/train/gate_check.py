@@ -441,8 +441,8 @@ def without_tf32() -> Iterator[None]:
 # One process that applies gradients as late as an asynchronous pipeline does: a reference.
 #
 # It holds every version of every stage's weights, and has for each micro-batch the ones that the
-# schedule names: whole passes forward and backward, one micro-batch after the other. It shares the
-# schedule and the cut with the pipeline, and nothing of its execution.
+# schedule names: forward and backward passes of the whole network, one micro-batch after the other.
+# It shares the schedule and the partition with the pipeline, and none of its code for execution.
 
 
 class Delayed(Single):

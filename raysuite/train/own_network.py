@@ -158,8 +158,8 @@ def _devices(world: World) -> list[torch.device]:
 
 
 def _optimizer(plan: RunPlan) -> OptimizerOptions:
-    """SGD, with the run's own weight decay: others divide by a gradient's size, and so turn the
-    rounding of one that is zero into a whole step. The small network is trained by the run's."""
+    """SGD, with the run's own weight decay. Others divide by a gradient's size: of a gradient that
+    is rounding only, they would make a full step. The small network has the run's optimiser."""
     options = plan.spec.optimizer
     if options.name == "sgd":
         return options

@@ -1,4 +1,4 @@
-"""Where the time of a step goes: extra steps, profiled after the training that is timed.
+"""Time shares of a step, from extra steps that are profiled after the timed training.
 
 The weights that these steps make are kept nowhere: the trained model has been written before.
 """
@@ -88,9 +88,9 @@ def profile(loop: TrainingLoop, trace: Path | None = None) -> TimeShares | None:
 
 
 def lacks_kernels(parts: Parts, device: torch.device, comm: Comm) -> bool:
-    """Whether on any rank a GPU was at work and the profiler saw nothing of it.
+    """Whether on any rank a GPU computed and the profiler recorded no kernel of it.
 
-    Its host's operators only launch kernels: their time is no computation.
+    The host's operators only launch kernels: their time is no computation.
     """
     lacks = device.type == "cuda" and not parts.kernels
     return bool(comm.all_reduce(torch.tensor([int(lacks)]), "max"))
@@ -162,7 +162,7 @@ def _seen_by_nsys() -> Iterator[None]:
 
 
 def _shared(intervals: Intervals, comm: Comm) -> Intervals:
-    """Rank 0's intervals, on all ranks: the others have none. Their clocks are taken as one."""
+    """Rank 0's intervals, on all ranks: the others have none. Their clocks are treated as one."""
     rows = torch.tensor(intervals, dtype=torch.int64).reshape(-1, 2)
     most = int(comm.all_reduce(torch.tensor([len(rows)]), "max"))
     if most == 0:

@@ -75,7 +75,7 @@ def execute(
     if plan.undecided:
         raise ValueError(f"{plan.title}: its batch is still to be found by trial")
     began = time.perf_counter()
-    # what modules hold is no garbage: the collection at the end need not look at it
+    # objects of modules are no garbage: the collection at the end need not traverse them
     gc.freeze()
     parts: dict[str, float] = defaultdict(float)
     set_torch(plan)

@@ -15,7 +15,7 @@ from raysuite.errors import UserError
 from raysuite.plan import RunPlan
 
 EXAMPLES = 2
-"""Images of an example: a graph that is traced with one image takes one image for ever."""
+"""Images of an example: a graph that is traced with one image accepts one image only."""
 
 
 class Served(nn.Module):

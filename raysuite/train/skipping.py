@@ -57,7 +57,7 @@ def look_through(
 ) -> Skipped:
     """Look at every sample of a split, each rank at its share of them, on `threads` threads.
 
-    All ranks must call it. They meet after each chunk: none waits long for another, and too many
+    All ranks must call it. They synchronise after each chunk: none waits long, and too many
     bad samples end it early.
 
     Raises DataError, on all ranks alike, where more than MOST_BAD of the samples are bad.

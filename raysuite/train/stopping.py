@@ -89,8 +89,8 @@ def _leave_terminal() -> None:
 
 
 MEET_SECONDS = 1.0
-"""About how long ranks train between two meetings. On one host it takes less than a millisecond
-of the host, beside a step that computes."""
+"""About the seconds between two reductions. On one host one takes less than a millisecond of the
+host's time, beside a step that computes."""
 _MOST_STEPS = 1000
 _REASONS: tuple[StopReason, ...] = get_args(StopReason)
 _PRUNE = 1 + len(_REASONS)
@@ -102,7 +102,7 @@ class Stop:
 
     reason: StopReason
     deadline: float | None = None
-    """By when, in seconds since 1970; None where nothing ends the process."""
+    """When the process will be ended, in seconds since 1970; None: it will not be."""
 
 
 @dataclass(frozen=True)
@@ -110,39 +110,39 @@ class Prune:
     """A request to end a run for good, without a checkpoint: others do better."""
 
     by: str = ""
-    """The scheduler that asks, as rank 0 alone knows it."""
+    """The scheduler's name; on rank 0 only."""
     value: float | None = None
-    """What the run was compared by, as rank 0 alone knows it."""
+    """The value by which the run was compared; on rank 0 only."""
     message: str = ""
 
 
 Asked = Stop | Prune
 
 AskedToStop = Callable[[], Asked | None]
-"""Whether the run is asked to stop. Asked on rank 0, between steps, at most twice a second:
-reading a small file is cheap enough."""
+"""Returns a request to stop, or None. Called on rank 0, between steps, at most twice a second:
+it may read a small file."""
 
 
 def never() -> Stop | None:
-    """Nobody asks."""
+    """For runs that are never asked to stop."""
     return None
 
 
 class Watch:
-    """Tells all ranks after the same step that rank 0 was asked to stop."""
+    """Distributes rank 0's request to stop, so that all ranks return it after the same step."""
 
     def __init__(self, asked: AskedToStop, world: World, comm: Comm) -> None:
         self._asked, self._asks, self._comm = asked, world.rank == 0, comm
         self._pending: Pending | None = None
         self._prune = Prune()
         self._left = 1
-        """Steps until the next meeting; the same on all ranks."""
+        """Steps until the next reduction; the same on all ranks."""
         self._met_at, self._steps, self._anew = time.monotonic(), 0, False
 
     def anew(self) -> None:
-        """Before steps of another length, on every rank: meet after the first of them.
+        """Before steps of another length, on every rank: the next reduction is after the first one.
 
-        At the pace of a validation's steps, the next meeting would be half an epoch away.
+        At the pace of a validation's steps, it would otherwise be half an epoch away.
         """
         self._left, self._anew = 1, True
         self._met_at, self._steps = time.monotonic(), 0
@@ -152,7 +152,7 @@ class Watch:
         self._steps += 1
         if self._pending is not None:
             number, deadline, steps = self._pending().tolist()
-            # of the steps before, it is the pace of those
+            # a number of steps that was computed before `anew` is for steps of another length
             self._pending, self._left = None, 1 if self._anew else int(steps)
             if number == _PRUNE:
                 return self._prune
@@ -164,13 +164,13 @@ class Watch:
         return None
 
     def end(self) -> None:
-        """After the last step, on every rank: wait for what was begun."""
+        """After the last step, on every rank: wait for a reduction that was begun."""
         if self._pending is not None:
             self._pending()
             self._pending = None
 
     def _word(self) -> torch.Tensor:
-        """[3]: number of the request or 0, deadline or 0, steps until the next meeting."""
+        """[3]: number of the request or 0, deadline or 0, steps until the next reduction."""
         import torch
 
         word = torch.zeros(3, dtype=torch.float64)

@@ -31,7 +31,7 @@ _OPTIONS: TypeAdapter[StrategyOptions] = TypeAdapter(StrategyOptions)
 
 
 def main(file: Path, request: dict[str, Any]) -> int:
-    """Examine every strategy of `request`; 1 where one raises."""
+    """Check every strategy of `request`; 1 where one raises."""
     settings = StepSettings(micro_batch=1, **request["settings"])
     sys.path.append(os.getcwd())  # as for `raysuite`: the user's own modules lie there
     world = world_from_environment(request["device"])

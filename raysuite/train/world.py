@@ -39,7 +39,7 @@ def torch_device(device: str, local_rank: int) -> torch.device:
     return chosen
 
 
-# Whether a rank erred itself, or another one ended under its collective.
+# Whether a rank failed itself, or because another one ended during its collective.
 
 _PEER_LOSS = ("DistError", "HorovodInternalError")
 """torch.distributed's base of NCCL, network and store errors, and Horovod's one error."""

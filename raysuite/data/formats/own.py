@@ -196,7 +196,7 @@ def to_check(target: Target, decode: bool, write_index: bool = False) -> Listed:
 
 def _check(task: _Task, done: Count) -> Part:
     """Read each sample, and all of them again from another instance, backwards: two workers have
-    one each, and meet the samples in other orders."""
+    one each, and read the samples in other orders."""
     part = Part(task.split)
     classes, channels = task.prepared.facts.classes, task.prepared.facts.channels
     first: dict[int, tuple[int, int]] = {}

@@ -1,13 +1,13 @@
 """PipeDream and PipeDream-2BW: the pipeline stays full from step to step.
 
-A stage of worker w makes its pass backward of micro-batch k after later passes forward, and with
-the weights of its own pass forward of k, whatever updates came in between: they are stashed
+A stage of worker w makes its backward pass of micro-batch k after later forward passes, and with
+the weights of its own forward pass of k, whatever updates came in between: they are stashed
 (Narayanan et al. 2019, "PipeDream", section 3.3; 2021, "Memory-Efficient Pipeline-Parallel DNN
-Training", section 3.1). The gradient is applied to the newest weights. Which version a pass uses
-is the schedule's. BatchNorm's running statistics have one version: those of the newest pass.
+Training", section 3.1). The gradient is applied to the newest weights. The schedule decides which
+version a pass uses. BatchNorm's running statistics have one version: those of the newest pass.
 
-Autograd keeps a tensor of a weight for the pass backward. What is kept here is its place and its
-version instead, which are looked up in the pass backward, so that an update may change the weights
+Autograd keeps a tensor of a weight for the backward pass. Here its place and version are kept
+instead, which are looked up in the backward pass, so that an update may change the weights
 in place once the older version has been copied. So n versions take n times the weights' memory.
 """
 
@@ -39,7 +39,7 @@ class AsynchronousEngine(PipelineEngine):
         """Since the pipeline was empty."""
         self._rates: list[float] = []
         self._newest = -1
-        """The micro-batch of the last pass forward."""
+        """The micro-batch of the last forward pass."""
 
     def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:
         self._rates.append(lr)
@@ -107,8 +107,8 @@ class Stash:
 
     @contextmanager
     def used(self, version: int, kept: dict[int, int]) -> Iterator[None]:
-        """Passes forward in it use `version`, and so will their passes backward. What else is kept
-        for these is added to `kept`: data pointer -> bytes."""
+        """In this context, forward passes use `version`, and so will their backward passes. Other
+        tensors that are kept for these are added to `kept`: data pointer -> bytes."""
         values, newest = self.of(version), [each.data for each in self._weights]
         places = {
             each.untyped_storage().data_ptr(): index

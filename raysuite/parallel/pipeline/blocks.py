@@ -39,7 +39,7 @@ class Block:
 
     @property
     def parameters(self) -> dict[nn.Parameter, None]:
-        """Those in it, each once."""
+        """All parameters of the block, each once."""
         return {each: None for module in self.modules for each in module.parameters(recurse=False)}
 
 
@@ -50,7 +50,7 @@ def blocks_of(model: nn.Module) -> list[Block]:
     and any module with a method `layers()` that gives its parts in the order in which it calls
     them: each a module, a function without weights, or a sequence of both that is not cut.
 
-    Raises UserError for another model, and where a parameter lies in no part or in two.
+    Raises UserError for another model, and where a parameter is in no part or in two.
     """
     merged: list[list[Part]] = [[]]
     for parts in _layers(model):

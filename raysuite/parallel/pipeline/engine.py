@@ -127,13 +127,13 @@ class Measured:
     clock: Callable[[], float]
     """Seconds, once the device has done its work."""
     memory: bool = False
-    """Whether to count what passes forward keep, which costs them time."""
+    """Whether to count the bytes that forward passes keep, which slows them down."""
     slots: list[tuple[Operation, float, float, float]] = field(default_factory=list)
     """(operation, when it began, when it ended, seconds of that in which it waited for others)."""
     waited_s: float = 0.0
     """In the present operation."""
     activation_bytes: int = 0
-    """The most at a time: what passes forward keep for those backward, weights apart."""
+    """The most at a time that forward passes keep for backward passes, without weights."""
     sent_bytes: int = 0
     """To other stages."""
 
@@ -224,7 +224,7 @@ class PipelineEngine(TorchEngine):
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
-        """Around what waits for another worker."""
+        """Around code that waits for another worker."""
         began = self._now()
         with communication():
             yield
@@ -236,8 +236,8 @@ class PipelineEngine(TorchEngine):
         raise NotImplementedError
 
     def graph(self, operation: Operation) -> AbstractContextManager[object]:
-        """Around a pass forward: decides with which weights, and how they are kept for the pass
-        backward."""
+        """Around a forward pass: decides its weights, and how they are kept for the backward
+        pass."""
         return self._kept(operation) if self.measured and self.measured.memory else nullcontext()
 
     def _pass_forward(self, operation: Operation, batch: Batch, given: Tensor) -> None:
@@ -281,8 +281,8 @@ class PipelineEngine(TorchEngine):
         return self.options.recompute and self.schedule.delay(self.worker) > 0
 
     def _again(self, operation: Operation, made: _Pass) -> Tensor:
-        """The result of a pass forward, this time with what the pass backward needs; the same
-        random numbers are drawn, and running statistics stay as they are."""
+        """Repeat a forward pass, this time with what the backward pass needs: with the same random
+        numbers, and without a change of running statistics."""
         buffers = [(each, each.clone()) for each in self.model.buffers()]
         cuda = [self.world.device] if self.world.device.type == "cuda" else []
         with torch.random.fork_rng(devices=cuda):
@@ -530,7 +530,7 @@ class _Pass:
     given: Tensor
     batch: Batch
     draws: Tensor | None
-    """torch's random state before the pass forward, where it will be made again."""
+    """torch's random state before the forward pass, where it will be repeated."""
     result: Tensor | None = None
 
 

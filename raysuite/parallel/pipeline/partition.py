@@ -28,7 +28,7 @@ class BlockCosts:
     forward_s: float = 0.0
     backward_s: float = 0.0
     kept_bytes: int = 0
-    """What its pass forward keeps for the pass backward, weights apart."""
+    """What its forward pass keeps for the backward pass, without weights."""
     output_bytes: int = 0
 
     @property
