@@ -211,7 +211,7 @@ def _scientific(error: float | None) -> str:
 
 
 def _as_data(options: StrategyOptions, verdict: GateVerdict) -> dict[str, Any]:
-    """JSON knows no infinity: an error that could not be measured is null."""
+    """JSON has no infinity: an error that could not be measured is null."""
     found = verdict.model_dump(exclude={"kind", "run_id", "cached", "time"})
     finite = {
         key: None if isinstance(value, float) and not math.isfinite(value) else value

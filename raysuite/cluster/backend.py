@@ -38,7 +38,7 @@ class Backend(Protocol):
         """Start `command` once on each node; the cluster with its job's id."""
 
     def states(self, clusters: Sequence[Cluster]) -> list[JobState]:
-        """What became of the jobs; a list as long as `clusters`, from one question for all."""
+        """The states of the jobs; a list as long as `clusters`, from one query for all."""
 
     def end(self, cluster: Cluster) -> None:
         """Ask the agents to end."""

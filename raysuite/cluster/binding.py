@@ -95,7 +95,7 @@ def _bound(address: str, library: Path) -> dict[str, str]:
     others = os.environ.get("LD_PRELOAD", "")
     words = [str(library), *(word for word in others.split() if word != str(library))]
     made = {"LD_PRELOAD": " ".join(words), "RAYSUITE_BIND": address}
-    # a library that cannot be loaded, as from a folder mounted noexec, is passed over in silence
+    # a library that cannot be loaded, as from a folder mounted noexec, is ignored without a message
     done = _run([sys.executable, "-S", "-c", _TRIAL], made)
     if done.returncode != 0 or done.stdout.strip() != address:
         said = (done.stderr.strip() or done.stdout.strip()).splitlines()

@@ -201,12 +201,12 @@ def backend_of(cluster: Cluster) -> Backend:
 
 
 def state_of(cluster: Cluster) -> JobState:
-    """What became of a cluster's job: asked now."""
+    """The present state of a cluster's job."""
     return backend_of(cluster).states([cluster])[0]
 
 
 class Watch:
-    """What became of a cluster's job, asked ever more seldom: each `squeue` costs slurmctld time,
+    """The state of a cluster's job, queried ever less often: each `squeue` costs slurmctld time,
     and sites block users who ask for it in a loop."""
 
     def __init__(self, cluster: Cluster, first_s: float | None = None) -> None:

@@ -49,7 +49,7 @@ def publish(folder: Path, write: Callable[[Path], None]) -> None:
 def converted(
     cache: Path, name: str, sources: Iterable[Path], write: Callable[[Path], None]
 ) -> Path:
-    """The folder of what `write(folder)` makes of `sources`, known again by their content.
+    """The folder that `write(folder)` makes from `sources`, identified by their content.
 
     Raises DataError as `publish` and `verify`.
     """

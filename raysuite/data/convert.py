@@ -297,7 +297,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Written:
-    """What became of a shard."""
+    """The result of writing a shard."""
 
     name: str
     sources: str

@@ -53,7 +53,7 @@ def debian_mirror(given: str | None = None, apt: Path = Path("/etc/apt")) -> str
             if match := _DEBIAN.search(line):
                 return match[0]
     raise UserError(
-        "this machine's apt knows no mirror of Debian; name one: --mirror URL, or "
+        "this machine's apt has no mirror of Debian; name one: --mirror URL, or "
         f"{MIRROR_VARIABLE}=URL"
     )
 

@@ -230,7 +230,7 @@ class Capacity:
 def ending(joined: ExitStack) -> Iterator[None]:
     """Leave the cluster that `joined` holds, in a thread beside what is done in this context.
 
-    Whoever lets go of one of Ray's references while Ray shuts down has the process ended: what
+    Releasing one of Ray's references while Ray shuts down ends the process: what
     the runs left is collected before, and nothing while it continues.
     """
     gc.collect()

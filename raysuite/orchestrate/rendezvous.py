@@ -61,7 +61,7 @@ def awaited(key: str) -> Any:
 
 
 def signed(number: int, job: Any, secret: str) -> str:
-    """A job as text for the store, which knows no token: another user who reaches it could
+    """A job as text for the store, which has no authentication: a user who can connect could
     otherwise have the workers import other modules. `secret` goes to them through Ray, which asks
     for one."""
     return json.dumps({"job": job, "signature": _signature(number, job, secret)})

@@ -148,7 +148,7 @@ class Listener:
     say: Callable[[str], None]
     """A line for a person: nodes that are lost, or join."""
     added: Callable[[RunPlan], None]
-    """A run that is made in the place of one whose node stayed away."""
+    """A run that replaces one whose node stayed away."""
     asked_to_stop: Callable[[], Stop | None]
     """About twice a second."""
 

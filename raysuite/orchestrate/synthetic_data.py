@@ -20,7 +20,7 @@ _TELL_EVERY_S = 0.5
 
 @dataclass(frozen=True)
 class NodeEnd:
-    """What became of one node."""
+    """The result of one node."""
 
     node: str
     made: Made | None
@@ -85,7 +85,7 @@ def make_on_nodes(
 def _make_here(
     synthetic: SyntheticSet, folder: Path | None, workers: int | None, force: bool
 ) -> Iterator[int | Made | _Refused]:
-    """On the node: images as they are done, then what became of it."""
+    """On the node: yields images as they are done, then the result."""
     told: SimpleQueue[int | Made | Exception] = SimpleQueue()
 
     def run() -> None:

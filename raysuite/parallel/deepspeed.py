@@ -289,7 +289,7 @@ class DeepSpeedEngine(Engine):
 
 
 def _forget(model: nn.Module) -> None:
-    """Let go of what ZeRO-3 keeps for ever (DeepSpeed 0.19): modules on its stack, whose entry for
+    """Release what ZeRO-3 never releases (DeepSpeed 0.19): modules on its stack, whose entry for
     the whole model nothing takes off, and the keys of a cached method, which are never dropped."""
     from deepspeed.runtime.zero import parameter_offload
     from deepspeed.runtime.zero.partitioned_param_coordinator import (

@@ -158,7 +158,7 @@ class LossScale:
         return {"sample_factor": self.factor, "good_steps": float(self._good_steps)}
 
     def load_state(self, state: dict[str, float]) -> None:
-        """Take up what `state` gave; a scale that was kept per batch begins anew."""
+        """Restore what `state` returned; a scale of older versions, per batch, begins anew."""
         if "sample_factor" in state:
             self.factor, self._good_steps = state["sample_factor"], int(state["good_steps"])
 

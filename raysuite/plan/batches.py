@@ -210,7 +210,7 @@ def search_of(plan: RunPlan, tried: Sequence[BatchTried]) -> Search:
 
 
 def opened(plan: RunPlan, at_most: int | None, memory_share: float | None) -> RunPlan:
-    """The plan with `auto: fastest` in the place of its batch, also where its spec gives a number.
+    """The plan with `auto: fastest` as its batch, even where its spec gives a number.
 
     The global batch stays where the spec has `accumulate: auto`, and under a pipeline.
     """

@@ -1,4 +1,4 @@
-"""A trial of a population: what became of it at an interval, and whose weights it has."""
+"""A trial of a population: the decision on it at an interval, and the source of its weights."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RunJudged(RecordBase):
 
     @property
     def words(self) -> str:
-        """What became of it, in one line."""
+        """The decision, in one line."""
         took = f"takes the weights of trial {self.source_trial}"
         what = "continues" if self.source is None else took
         return f"{self.place} of {self.population} after epoch {self.epoch + 1}: {what}"

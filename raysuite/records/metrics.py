@@ -18,7 +18,7 @@ Unit = Literal["images/s", "s", "share", "bytes", "FLOP/s", "B/s", "J/image", ""
 Reduction = Literal["mean", "share", "accuracy", "all"]
 """mean, share: of the runs whose times count, a share in [0, 1]. accuracy: of runs that learnt,
 with the interval of a finite validation set. all: a mean of runs that learnt, None where one of
-them lacks it: a mean of the others would flatter."""
+them lacks it: a mean of the others would be biased."""
 Table = Literal["variants", "costs", ""]
 
 

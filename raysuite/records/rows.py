@@ -58,7 +58,7 @@ class Row:
     efficiency: Ratio | None = None
     """E = S * workers of the baseline / workers."""
     beside: str | None = None
-    """The row without torch.compile, or with the bare strategy in the place of a wrapper."""
+    """The row without torch.compile, or with the bare strategy instead of a wrapper."""
     relative: Ratio | None = None
     """Throughput / throughput of that row."""
     break_even: Ratio | None = None
@@ -172,7 +172,7 @@ def _timed(runs: Sequence[RunFigures]) -> tuple[RunFigures, ...]:
 def _row(runs: Sequence[RunFigures]) -> Row:
     plan = runs[0].plan
     timed = _timed(runs)
-    # an accuracy of the repeats that did not diverge would flatter
+    # an accuracy of the repeats that did not diverge would be biased
     learnt = () if any(run.diverged_at is not None for run in timed) else timed
 
     rounds = [
@@ -199,7 +199,7 @@ def _own_baselines(rows: Sequence[Row], workers: int = 1) -> list[Row | None]:
     """Per row, the one of its series with a number of workers nearest to `workers`, of two as near
     the smaller, whether or not that has a speed.
 
-    A baseline that failed is not replaced in silence: its rows have none.
+    A baseline that failed is not replaced by another: its rows have no ratios.
     """
     series: dict[str, list[Row]] = {}
     for row in rows:

@@ -36,7 +36,7 @@ class RunStarted(RecordBase):
     first_step: int = 0
     """Optimiser steps before that checkpoint, which may be inside an epoch."""
     transports: list[str] = Field(default_factory=list)
-    """What ranks exchange by, as found before the first epoch: see `raysuite.measure.transport`.
+    """How ranks exchange data, as found before the first epoch: see `raysuite.measure.transport`.
     Empty for one rank, where nothing could be read, and in old journals."""
 
     @property
@@ -62,7 +62,7 @@ class GateVerdict(RecordBase):
     """The same for a network with BatchNorm, against one process that normalises each rank's
     slice of the batch by itself."""
     error_16_bits: float | None = None
-    """In a run's bf16 or fp16, without lossy options: largest relative error of the weights' way,
+    """In a run's bf16 or fp16, without lossy options: largest relative error of the updates,
     the logits and the losses against one process in fp32; None in fp32."""
     error_compiled: float | None = None
     """Of a run with torch.compile: largest relative error of weights, logits and losses of the
@@ -90,7 +90,7 @@ class GateVerdict(RecordBase):
 
 
 class SamplesSkipped(RecordBase):
-    """What was looked for before the first epoch, and is left out of every epoch of this run."""
+    """Samples found unreadable before the first epoch, which are left out of every epoch."""
 
     kind: Literal["samples_skipped"] = "samples_skipped"
     split: Literal["train", "val"]
@@ -346,7 +346,7 @@ def record_schema() -> dict[str, Any]:
 
 
 def json_line(record: RecordBase) -> str:
-    """A Record as valid JSON, which knows no NaN: null stands for it. A journal keeps NaN."""
+    """A Record as valid JSON, which has no NaN: null is written for it. A journal keeps NaN."""
     return json.dumps(finite(record.model_dump(mode="json")), ensure_ascii=False)
 
 

@@ -143,7 +143,7 @@ ACCURACY = "validation_accuracy"
 
 @dataclass(frozen=True)
 class Registration:
-    """What became of a model."""
+    """The result of registering a model."""
 
     address: str
     """The tracking store, without any password."""

@@ -99,7 +99,7 @@ def places(folder: Path) -> tuple[Path, Path]:
 
 
 def keep_checkpoint(loop: TrainingLoop, folder: Path) -> None:
-    """Write a checkpoint to `folder`, in the place of an older one; every rank calls it.
+    """Write a checkpoint to `folder`, replacing an older one; every rank calls it.
 
     A rank that dies meanwhile leaves the older one as it is.
     """

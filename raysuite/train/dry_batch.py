@@ -44,7 +44,7 @@ _PASSES = 2
 
 
 _STRIDES = (
-    "; the images are channels_last: use flatten or reshape in the place of view, or set "
+    "; the images are channels_last: use flatten or reshape instead of view, or set "
     "training.memory_format: contiguous"
 )
 

@@ -303,7 +303,7 @@ class TrainingLoop:
             ).write(folder)
 
     def load(self, folder: Path) -> None:
-        """Take up a checkpoint."""
+        """Restore a checkpoint."""
         state = LoopState.read(folder)
         self.engine.load(folder)
         if self.average is not None:

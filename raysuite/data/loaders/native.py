@@ -86,7 +86,7 @@ class InThreads:
 
 
 class InProcesses:
-    """PyTorch's DataLoader, with our order in the place of its sampler."""
+    """PyTorch's DataLoader, with raysuite's order instead of its sampler."""
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ _DIGITS = 6
 
 @dataclass(frozen=True)
 class Parameter:
-    """What is asked for in the place of a dimension's value."""
+    """What Optuna is asked for instead of a dimension's value."""
 
     kind: Literal["float", "log", "int", "logint", "choice"]
     """choice: the place of a listed value, which may be a whole block."""

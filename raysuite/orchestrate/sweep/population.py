@@ -95,7 +95,7 @@ class Population:
         return True
 
     def _carry_out(self, turn: Turn, journals: Journals, epochs: int) -> None:
-        """Copy the checkpoint that a trial takes, and write down what became of it, in that order;
+        """Copy the checkpoint that a trial takes, and record the decision, in that order;
         what it had of its own is of no use then."""
         trial, source = turn.trial, turn.source
         record = RunJudged(

@@ -224,7 +224,7 @@ def run_trial(config: dict[str, Any], setting: Setting) -> None:
         found = find_batch(plan, results, deadline)
         if found is None:
             return
-        # when this returns, the driver has the new plan in the place of the other; as text, for
+        # when this returns, the driver has replaced the plan by the new one; as text, for
         # Ray Tune passes a nested value to its search algorithm by other names
         ray.tune.report({"run_id": plan.run_id, "plan": found.model_dump_json()})
         plan = found

@@ -239,6 +239,6 @@ def _head(study: Study, trial: TrialFigures) -> Iterator[str]:
     yield f"Its result: {reached}; it {ended} after {trial.epochs} epochs. n = 1."
     if trial.taken:
         yield "It is another run than the trial: pbt changed values on the way, and here the last"
-        yield "ones hold throughout. The trial's weights came to be by"
+        yield "ones hold throughout. The trial's weights were trained in"
         yield from (f"  {words}" for words in way_words(study, trial))
     yield f"Searched keys: {', '.join(sorted(trial.values))}. Run: raysuite run FILE"

@@ -95,7 +95,7 @@ def sentences(study: Study) -> Iterator[str]:
     yield f"Trials took the weights of others {text.count(taken, 'time')}."
     if best is not None and best.taken:
         way = "; ".join(way_words(study, best))
-        yield f"The weights of {trial_name(best)} came to be by {way}."
+        yield f"The weights of {trial_name(best)} were trained in {way}."
 
 
 def caveat(study: Study) -> Iterator[str]:
