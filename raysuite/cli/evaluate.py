@@ -92,7 +92,7 @@ def evaluate(
 
 
 def _with_data(plan: RunPlan, overrides: list[str]) -> RunPlan:
-    """The run's plan, with other data where keys of `data` are given."""
+    """The run's plan, with the keys of `data` that are given."""
     from raysuite.plan import make_plans
     from raysuite.spec import read_document
 

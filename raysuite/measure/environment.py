@@ -68,8 +68,8 @@ VARIABLES = (
 def environment(commits: bool = True) -> dict[str, Any]:
     """This process's surroundings, JSON-serialisable; memory in bytes, `time` in s since 1970.
 
-    Takes some tens of milliseconds, most of them for git, which is asked where `commits`. Whatever
-    cannot be found out is None or left out.
+    Takes some tens of milliseconds, most of them for git, which is only run with `commits`. What
+    cannot be found is None or left out.
     """
     found: dict[str, Any] = {
         "time": time.time(),
@@ -152,11 +152,11 @@ def _gpus() -> list[dict[str, Any]]:
 
 
 def cuda_mistake(built: str | None, offered: int | None, driver: str) -> str:
-    """Why torch cannot use this host's NVIDIA GPUs; empty where nothing is known against it.
+    """Why torch cannot use this host's NVIDIA GPUs; empty where no reason is known.
 
     `built` is the CUDA of torch's build, such as 13.2; `offered` the newest CUDA that libcuda
-    serves, as cuDriverGetVersion counts (12020: 12.2), None where there is no libcuda; `driver` the
-    kernel driver's version, empty where there is none.
+    supports, as cuDriverGetVersion counts (12020: 12.2), None where there is no libcuda; `driver`
+    the kernel driver's version, empty where there is none.
     """
     least = LEAST_DRIVER.get(int((built or "0").partition(".")[0]))
     needs = f"torch is built with CUDA {built}, which needs driver {least} or newer"
@@ -236,7 +236,7 @@ def _commit(folder: Path) -> dict[str, Any] | None:
 
 
 def _own_commit() -> dict[str, Any] | None:
-    """raysuite's commit; None where it is installed, were it into a checkout of something else."""
+    """raysuite's commit; None for an installed package, even inside another project's checkout."""
     source = Path(raysuite.__file__)
     tracked = _git(source.parent, "ls-files", "--error-unmatch", source.name)
     return None if tracked is None else _commit(source.parent)
@@ -250,7 +250,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
             text=True,
             timeout=2,
             check=True,
-            # asking must not take the lock that a person's own git wants
+            # without optional locks: git status must not block the user's own git
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
         )
     except (OSError, subprocess.SubprocessError):

@@ -81,8 +81,8 @@ IN_FLIGHT = re.compile(r"^gloo:")
 OPERATOR = re.compile(r"^(?!_?c10d|autograd::|torch::|raysuite::)\w+::|_cpp_fused_")
 """Operators that compute on a CPU: aten::mm, torchvision::nms, and kernels that Inductor wrote.
 
-Autograd's own events hold whatever a hook does, communication included: not they count, but the
-operators within them. `torch::` are autograd's accumulation and DDP's reducer, whose operators
+Autograd's own events contain whatever a hook does, communication included: only the operators
+within them count. `torch::` are autograd's accumulation and DDP's reducer, whose operators
 count as well.
 """
 
@@ -112,7 +112,7 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True)
 class Parts:
-    """How much of the window went where, in seconds."""
+    """The parts of the window, in seconds."""
 
     window: float
     computation: float
@@ -128,8 +128,9 @@ def parts_of(events: Iterable[Event], mark: str, timeline: Intervals | None = No
     """The parts of the one WINDOW among the events.
 
     `mark` is what an engine calls its own communication. `timeline` is when collectives were
-    under way by a framework's own record, in the clock of the events. A GPU's kernels are
-    believed before their callers on the host, so that nothing counts twice.
+    under way by a framework's own record, in the clock of the events. Where a GPU's
+    kernels are recorded, they count and not their callers on the host, so that nothing counts
+    twice.
     """
     events = list(events)
     frame = next(event for event in events if event.name == WINDOW and not event.on_device)
@@ -153,7 +154,7 @@ def parts_of(events: Iterable[Event], mark: str, timeline: Intervals | None = No
         own = [event for event in host if event.thread == frame.thread]
         calls = _spans(own, lambda event: CALL.match(event.name) is not None)
         operators = _spans(own, lambda event: OPERATOR.search(event.name) is not None)
-        # what runs while the loop waits for its loader is loading; within a collective, its own
+        # operators during a wait for the loader are loading; those within a collective belong to it
         computes, loads = minus(operators, waits, calls), waits
     computes, loads = within(computes, window), within(loads, window)
     communicates = within(union(*sources.values()), window)
@@ -196,7 +197,7 @@ class Profiler:
         activities = [ProfilerActivity.CPU]
         if device.type == "cuda":
             activities.append(ProfilerActivity.CUDA)
-        # neither shapes nor stacks: they take more time than what they are recorded of
+        # neither shapes nor stacks: recording them takes more time than the operators
         self._profile = profile(activities=activities)
 
     @contextmanager

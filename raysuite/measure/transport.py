@@ -42,12 +42,12 @@ class Transport:
         if self._log is None:
             return set()
         size = os.fstat(self._log).st_size
-        start = self._start if size >= self._start else 0  # another NCCL of this process began it
+        start = self._start if size >= self._start else 0  # of an earlier NCCL of this process
         return nccl_names(os.pread(self._log, size - start, start).decode(errors="replace"))
 
 
 def connections() -> set[Connection]:
-    """This process's TCP connections, those to the stores apart; none where they cannot be read."""
+    """This process's TCP connections, except those to stores; none where they cannot be read."""
     stores = {int(os.environ.get(name) or 0) for name in _STORES}
     with contextlib.suppress(psutil.Error, OSError):
         return {

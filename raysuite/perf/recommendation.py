@@ -18,14 +18,14 @@ STRATEGIES: tuple[dict[str, Any], ...] = (
     *({"name": "deepspeed", "zero_stage": stage} for stage in range(4)),
     *({"name": "pipeline", "schedule": schedule} for schedule in ("gpipe", "1f1b")),
 )
-"""Those that compute what one process would; compression and asynchronous pipelines, which change
-it, are for a person to choose. A pipeline has as many stages as workers."""
+"""Strategies whose arithmetic equals one process's; compression and asynchronous pipelines, which
+change it, are left to the user. A pipeline has as many stages as workers."""
 
 
 def choices(
     workers: Sequence[int], batches: Sequence[int], passes: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
-    """Dotted keys of every candidate; whether it can be is for the plan to decide."""
+    """Dotted keys of every candidate; the plan decides which of them are feasible."""
     for count, strategy, batch, accumulate in itertools.product(
         workers, STRATEGIES, batches, passes
     ):
@@ -73,8 +73,8 @@ def rank(
     """The candidates that can be predicted and are within the limits, the shortest epoch or that of
     the least energy first, and last what is out of the calibrated range.
 
-    One is tied with the best where the best one's prediction interval holds its figure. A part of
-    the errors is common to all, so that a tie is rather named than missed.
+    One is tied with the best where its figure is in the best one's prediction interval. A part of
+    the errors is common to all, so there may be more ties than necessary, not fewer.
     """
 
     def aim(each: RunPredicted) -> Interval | None:

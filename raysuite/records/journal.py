@@ -133,9 +133,9 @@ class Results:
         self._write("plan.json", list(plans))
 
     def search(self) -> dict[str, Any] | None:
-        """What a sweep searches, as `search`, its `name`, the `spec` that it began from, and the
-        `settings` of keys that hold for whichever block is drawn there, all plain data; None where
-        these are no results of a sweep.
+        """A sweep's `search` section, its `name`, the `spec` that it began from, and `settings`:
+        keys that are set for every block that is drawn there. All plain data; None where these are
+        no results of a sweep.
         """
         file = self.folder / SEARCH
         if not file.is_file():

@@ -12,7 +12,7 @@ OWN = ("strategy", "loader", "model", "data", "schedule", "batch", "workers", "d
 """The facets that every row has, in the order in which they are written."""
 
 WORK = ("model", "data")
-"""The facets without which no figure of two rows compares."""
+"""Facets in which rows must agree for their figures to be comparable."""
 
 _KEYS = {
     "strategy": "strategy",

@@ -88,7 +88,7 @@ def _below(models: Iterable[type[BaseModel]], key: str) -> list[type[BaseModel]]
 def _walk(
     location: tuple[str | int, ...], root: type[BaseModel]
 ) -> tuple[list[type[BaseModel]], KeyPath]:
-    """The models that hold the last key of pydantic's location, and the key path without tags."""
+    """The models with the last key of pydantic's location, and the path of keys without tags."""
     location = tuple(part for part in location if not str(part).startswith(CHOSEN))
     models: list[type[BaseModel]] = [root]
     path: list[str | int] = []

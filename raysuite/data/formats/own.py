@@ -1,4 +1,4 @@
-"""A person's own data set, `module:attribute`: called once for each split."""
+"""The user's own data set, `module:attribute`: called once for each split."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ EXPECTED = (
 def open_split(data: DataOptions, split: str) -> Any:
     """The data set that attribute(split=..., **options) returns.
 
-    Raises UserError where it cannot be imported, and DataError where calling it fails or what
-    comes back cannot be indexed.
+    Raises UserError where it cannot be imported, and DataError where the call fails or its result
+    cannot be indexed.
     """
     make = lazy.load(data.name)
     try:

@@ -37,7 +37,7 @@ _CIFAR_CLASSES = "airplane automobile bird cat deer dog frog horse ship truck"
 
 @dataclass(frozen=True)
 class Chunk:
-    """The part of a set that one process writes in one go; lost work is at most one of it each."""
+    """The part of a set that a process writes at a time; a killed process loses at most one."""
 
     split: Split
     number: int
@@ -50,7 +50,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class SyntheticSet:
-    """Everything that the files depend on; equal ones have equal bytes, however made."""
+    """Everything that the files depend on: equal SyntheticSets have equal bytes."""
 
     name: str
     form: Format
@@ -94,7 +94,7 @@ class SyntheticSet:
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
-        """Names by label, in sorted order; ImageNet's look like synsets, and are none."""
+        """Names by label, in sorted order; ImageNet's look like synsets, but are not."""
         if self.name == "cifar10":
             return tuple(_CIFAR_CLASSES.split()[: self.classes])
         pattern = {"mnist": "{0}", "imagenet": "n{1:08d}"}.get(self.name, "{0:04d}")
@@ -102,7 +102,7 @@ class SyntheticSet:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """As JSON holds them."""
+        """All parameters, as JSON data."""
         return {**asdict(self), "shards": list(self.shards)}
 
     def told(self) -> str:
@@ -128,9 +128,9 @@ def plan_synthetic_set(
 ) -> SyntheticSet:
     """Decide what a synthetic version of a named set consists of; None: as in the paper.
 
-    `images` are training images; validation images keep the paper's proportion, but for one of
-    each class at least. Where fewer training images than ten a class would come of it, sets with
-    more than ten classes get fewer of them, unless `classes` gives their number.
+    `images` are training images; validation images keep the paper's proportion, with at least one
+    of each class. If a class would have fewer than ten training images, sets with more than ten
+    classes get fewer classes, unless `classes` gives their number.
 
     Raises UserError with what is valid instead.
     """
