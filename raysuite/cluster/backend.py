@@ -1,4 +1,4 @@
-"""What SLURM and this machine have in common for the client: jobs, their states, and findings."""
+"""The client's interface to SLURM and to this machine: jobs, their states, and findings."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class JobState:
 
     phase: JobPhase
     state: str = ""
-    """SLURM's own word, such as PENDING."""
+    """SLURM's state, such as PENDING."""
     reason: str = ""
-    """SLURM's own word for why it waits, such as Priority or Resources."""
+    """SLURM's reason for waiting, such as Priority or Resources."""
     hosts: tuple[str, ...] = ()
     nodes: int = 0
     """Of the allocation, where it is known."""
@@ -44,7 +44,7 @@ class Backend(Protocol):
         """Ask the agents to end."""
 
     def kill(self, cluster: Cluster) -> None:
-        """End what did not end when it was asked to."""
+        """Kill what did not end when requested."""
 
 
 class State(StrEnum):
@@ -67,7 +67,7 @@ class Finding:
 
 
 def works(what: str, note: str = "") -> Finding:
-    """It is as it should be."""
+    """The check passed."""
     return Finding(what, State.WORKS, note)
 
 
@@ -77,5 +77,5 @@ def unsure(what: str, note: str, mend: str = "") -> Finding:
 
 
 def wrong(what: str, note: str, mend: str) -> Finding:
-    """No cluster can start so."""
+    """A cluster cannot start with this."""
     return Finding(what, State.WRONG, note, mend)

@@ -26,7 +26,7 @@ CLOSED = {
     "AUTOSCALER_METRIC_PORT": "-1",
     "DASHBOARD_METRIC_PORT": "-1",
 }
-"""Close what Ray serves without asking for the token, at ports that are the same on every node."""
+"""Close Ray's ports that need no token and are the same on every node."""
 _TRIAL = "import socket; s = socket.socket(); s.bind(('', 0)); print(s.getsockname()[0])"
 _PATIENCE_S = 60.0
 
@@ -40,9 +40,9 @@ class UnboundError(Exception):
 def variables(address: str, folder: Path) -> dict[str, str]:
     """The environment under which a node's processes listen on `address` alone, an IPv4 address.
 
-    The library is compiled into `folder`, which is the user's own, unless it lies there already.
-    Where that fails, as without a C compiler, the reason is logged, and what is returned closes
-    Ray's open ports only: the others ask for the token, on every interface.
+    The library is compiled into `folder`, which is the user's own, unless it is there already.
+    Where that fails, as without a C compiler, the reason is logged, and the variables close only
+    Ray's ports without a token: the others require the token, on every interface.
     """
     try:
         return {**CLOSED, **bound(address, folder)}

@@ -71,8 +71,8 @@ def _in_short(status: Status) -> str:
 
 _POLL_S = 0.5
 _FAILED_FOR_S = 45.0
-"""A node that failed may be started again by the batch script, which gives a step that broke 30 s;
-not when it stays so."""
+"""Time in which the batch script may restart a failed node: it waits 30 s after a step that
+failed."""
 
 
 class NotStartedError(RaysuiteError):
@@ -81,7 +81,7 @@ class NotStartedError(RaysuiteError):
 
 @dataclass(frozen=True)
 class Progress:
-    """How far `wait` has come."""
+    """The progress of `wait`."""
 
     job: JobState
     joined: int
@@ -220,7 +220,7 @@ class Watch:
         self._seen: object = None
 
     def state(self, news: object = None) -> JobState:
-        """The state, which is asked for at once where `news` is another than at the last call."""
+        """The state, queried at once where `news` differs from the last call's."""
         now = time.monotonic()
         if now >= self._next or news != self._seen:
             before, self._seen = self._known, news
@@ -253,7 +253,7 @@ class Status:
 
     @property
     def lives(self) -> bool:
-        """Whether processes of it run, or will."""
+        """Whether its processes run, or will."""
         return self.state in ("waiting", "starting", "up", "stopping", "unknown")
 
     @property
@@ -271,8 +271,8 @@ class Status:
 
 
 def status_of(folder: ClusterFolder, job: JobState | None = None) -> Status:
-    """Look once; `job` is its job's state, where it is known. Raises UserError where there is no
-    cluster."""
+    """The state now; `job` is its job's state, where it is known. Raises UserError where there is
+    no cluster."""
     cluster = folder.cluster()
     job = job or state_of(cluster)
     head, alive = folder.head(), folder.alive()
@@ -391,7 +391,7 @@ def _listed(words: str, names: dict[str, ClusterFolder]) -> str:
 
 
 _SILENT_S = 30.0
-"""For a busy head to answer again; one out of reach, as from a laptop, never will."""
+"""Time for a busy head to answer again; an unreachable one, as from a laptop, never will."""
 _ASKED_S = 60.0
 """For the agents of a job to end by themselves, before SLURM signals every process of theirs."""
 _ENDS_S = 90.0
@@ -401,10 +401,10 @@ _ENDS_S = 90.0
 def down(
     folder: ClusterFolder, grace_s: float, tell: Callable[[str], None] = lambda _: None
 ) -> list[str]:
-    """End a cluster; a line for everything that is left of it, which should be none.
+    """End a cluster; returns a line for everything that is left of it, normally none.
 
-    What a killed one left on this machine is removed, its MLflow database brought home; a SLURM
-    job's nodes are out of reach once the job is gone.
+    What a killed one left on this machine is removed, its MLflow database copied to the cluster's
+    folder; a SLURM job's nodes cannot be reached once the job is gone.
     Runs under way have `grace_s` seconds to write a checkpoint and stop.
     Raises UserError for a local cluster of another host.
     """
@@ -427,7 +427,7 @@ def down(
     finally:
         folder.forget_secrets()
     if status.state == "stale":
-        folder.write(Stop(reason="down", deadline=time.time()))  # no longer without a word
+        folder.write(Stop(reason="down", deadline=time.time()))  # its end is now on record
     return left
 
 

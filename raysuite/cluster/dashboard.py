@@ -1,4 +1,4 @@
-"""Questions to a running Ray over HTTP, with its token: no Ray is imported for them."""
+"""Requests to a running Ray over HTTP, with its token, without importing Ray."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class RayJob:
 
 
 class Dashboard:
-    """The head's dashboard at `url`, asked with the cluster's token."""
+    """The head's dashboard at `url`, accessed with the cluster's token."""
 
     def __init__(self, url: str, token: str, timeout_s: float = 5.0) -> None:
         self._url, self._token, self._timeout_s = url, token, timeout_s
@@ -81,7 +81,7 @@ class Dashboard:
             data=None if body is None else json.dumps(body).encode(),
             headers={"authorization": f"Bearer {self._token}", "content-type": "application/json"},
         )
-        # a proxy of the site's has no business with addresses of its own nodes
+        # not through a site's proxy: these are addresses of its own nodes
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
             with opener.open(request, timeout=self._timeout_s) as answer:

@@ -37,10 +37,10 @@ LOOPBACK_ONLY = {
 }
 
 RAY_CLIENT = "RAYSUITE_RAY_CLIENT"
-"""Names Ray Client's URL to a shell: RAY_ADDRESS is the dashboard's, for `ray job submit`."""
+"""Variable with Ray Client's URL: RAY_ADDRESS is the dashboard's, for `ray job submit`."""
 
 TEMP = "RAY_TMPDIR"
-"""Names a node's temporary folder to every process that is started there."""
+"""Variable with a node's temporary folder, for every process that is started there."""
 
 TRACKING_AUTH = "raysuite"
 """The provider of raysuite/track that reads the MLflow password from the cluster's folder."""
@@ -59,7 +59,7 @@ def client_environment(folder: ClusterFolder, head: Head) -> dict[str, str]:
 
 
 def variables(folder: ClusterFolder, address: str, mlflow: str) -> dict[str, str]:
-    """What a program needs to speak with the cluster, but for Ray's address."""
+    """The variables that a program needs to use the cluster, except Ray's address."""
     found = {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(folder.token_file),

@@ -1,4 +1,4 @@
-"""The folder of one cluster: what the client asked for and what the nodes' agents answered.
+"""The folder of one cluster: the client's request and the states that the nodes' agents write.
 
 It is on a file system that the login node and the compute nodes share.
 """
@@ -86,7 +86,7 @@ class ClusterFolder:
     # content of the files
 
     def cluster(self) -> Cluster:
-        """What was asked for. Raises UserError where no cluster was ever started here."""
+        """The request. Raises UserError where no cluster was ever started here."""
         found = self._read("cluster.json", Cluster)
         if found is None:
             raise UserError(
@@ -123,7 +123,7 @@ class ClusterFolder:
     # writing
 
     def write(self, file: File) -> None:
-        """Put `file` in its place, whole."""
+        """Write `file`, and rename it into place."""
         place = f"nodes/{file.host}" if isinstance(file, Node) else _PLACES[type(file)]
         private.replace(self.path / f"{place}.json", file.model_dump_json(indent=1) + "\n")
 
@@ -132,7 +132,7 @@ class ClusterFolder:
         (self.path / f"{_PLACES[kind]}.json").unlink(missing_ok=True)
 
     def forget_secrets(self) -> None:
-        """Remove what opened the cluster, and where it was, once it has ended."""
+        """Remove the cluster's secrets and addresses, once it has ended."""
         self.token_file.unlink(missing_ok=True)
         for kind in (Mlflow, Head, Alive):
             self.forget(kind)

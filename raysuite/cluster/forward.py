@@ -28,10 +28,10 @@ from raysuite.cluster.ports import free_port
 from raysuite.cluster.process import end_with_parent, in_order
 from raysuite.errors import RunError, UserError
 
-# One SSH connection for all that a command does at a site: what ssh asks, it asks once.
+# One SSH connection for all that a command does at a site: ssh asks for a password once.
 #
-# It is a shared connection (ControlMaster) of our own, so that it ends with us and what it forwards
-# with it. ssh asks for passwords, second factors and host keys in the terminal.
+# It is a separate shared connection (ControlMaster), so that it and its forwarded ports end with
+# this process. ssh asks for passwords, second factors and host keys in the terminal.
 
 _PATIENCE_S = 60.0
 _PAUSE_S = 0.05
@@ -40,7 +40,7 @@ _OPTIONS = ("ControlPersist=no", "ServerAliveInterval=15")
 
 
 class Connection:
-    """What goes through the connection to `login`."""
+    """Commands and forwarded ports over the connection to `login`."""
 
     def __init__(
         self, login: str, socket: Path, child: subprocess.Popen[bytes], said: IO[bytes]
@@ -53,7 +53,7 @@ class Connection:
         return self._ssh("-T", "--", self.login, "sh", "-s", script=script)
 
     def forward(self, ends: Mapping[int, str]) -> None:
-        """Carry ports of our loopback to HOST:PORT. Raises UserError with ssh's words."""
+        """Forward ports of this loopback to HOST:PORT. Raises UserError with ssh's message."""
         words = [word for port, end in ends.items() for word in ("-L", f"127.0.0.1:{port}:{end}")]
         done = self._ssh("-O", "forward", *words, "--", self.login)
         if done.returncode != 0:
@@ -99,7 +99,7 @@ class Connection:
 
 @contextmanager
 def connected(login: str) -> Iterator[Connection]:
-    """A connection that lasts as long as the context. Raises UserError with ssh's words."""
+    """A connection that lasts as long as the context. Raises UserError with ssh's message."""
     with (
         # a socket's path is short: 104 bytes at most, and ssh adds some to ours
         tempfile.TemporaryDirectory(prefix="raysuite-ssh-", dir="/tmp") as place,  # 0700
@@ -174,8 +174,8 @@ class Forwarded(ClusterFolder):
 def forwarded(login: str, name: str | None = None) -> Iterator[Forwarded]:
     """The cluster `name` of `ssh LOGIN`, or the only one there that is up, while in the context.
 
-    A signal that ends us ends the context too. Raises UserError with what ssh or the login node
-    said.
+    A signal that ends this process ends the context too. Raises UserError with the message of ssh
+    or of the login node.
     """
     if name is not None:
         folder_of(name)  # raises for what can be no name
@@ -224,7 +224,7 @@ def _unpacked(archive: bytes) -> dict[str, str]:
 
 
 def _near(connection: Connection, head: Head) -> Head:
-    """`head` with the addresses of the near ends of what the connection now forwards."""
+    """`head` with the local addresses of the ports that the connection now forwards."""
     ends = {"dashboard": head.dashboard, "mlflow": head.mlflow}
     for left in (2, 1, 0):
         near = {name: free_port() for name, url in ends.items() if url}

@@ -99,7 +99,7 @@ def kill_left_behind(temp: str) -> list[int]:
 
 
 def remove_temp(temp: str) -> None:
-    """Remove what an agent that was killed could not, if it is ours."""
+    """Remove the folder of an agent that was killed, if it is this user's."""
     path = Path(temp)
     if temp and path.name.startswith("rs-") and not path.is_symlink():
         with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
 """Ports of one node: a free contiguous block, so that several clusters share a host.
 
-`ray start` collides with another on the same host unless every port is set (ray#10154). All blocks
-lie on one grid. Each step of it has a guard: a port that the agent holds, and Ray is never given.
+`ray start` collides with another on the same host unless every port is set (ray#10154). Blocks are
+aligned to one grid. Each step of it has a guard: a port that the agent binds and Ray never uses.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STEP = 128
 """Of the grid: every block begins on it, and is as long as some of its steps."""
 _STEPS = (HIGHEST + 1 - LOWEST) // (STEP + 1)
 GRID = LOWEST + _STEPS
-"""Where the grid begins; the guards of its steps lie below it, a port each."""
+"""The grid's first port; the guards of its steps are the ports below it."""
 _SERVICES = 16
 """Ports at the head of a block; the workers' follow."""
 _WORKERS_AT_LEAST = 112
@@ -97,7 +97,7 @@ class NoPortsError(RaysuiteError):
 
 
 def free_port() -> int:
-    """A port that is free on loopback just now, of the kernel's choice; nothing holds it."""
+    """A port that is free on loopback now, chosen by the kernel; it is not reserved."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -106,8 +106,8 @@ def free_port() -> int:
 
 @contextmanager
 def held_port() -> Iterator[int]:
-    """A port for a server that binds it later: no other process of ours gets it while in the
-    context.
+    """A port for a server that binds it later: within the context no other process of raysuite
+    gets it.
 
     Raises NoPortsError.
     """
@@ -141,7 +141,7 @@ def candidates(seed: str, size: int, ephemeral: tuple[int, int]) -> Iterator[int
     """First ports of all blocks outside the ephemeral range, from a place given by `seed`."""
     low, high = ephemeral
     grid = range(GRID, HIGHEST - size + 2, STEP)
-    # a host whose ephemeral range leaves no room: bind tests alone must do
+    # if the ephemeral range overlaps all blocks, only the tests by bind(2) remain
     blocks = [first for first in grid if first + size <= low or first > high] or [*grid]
     start = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:8]) % len(blocks)
     yield from blocks[start:] + blocks[:start]

@@ -1,4 +1,4 @@
-"""Files that no other user may read: made so, never opened first and closed to others later."""
+"""Files that no other user may read, created with these modes and not restricted later."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def new_token() -> str:
 
 
 def remove(folder: Path, last: str) -> None:
-    """Remove a folder as far as that can be; its file `last`, by which it is known to be ours, goes
-    when nothing else is left, so that the rest can be removed by another process."""
+    """Remove a folder as far as possible. Its file `last`, which identifies the folder, is removed
+    after everything else, so that another process can continue."""
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
             if path.is_dir() and not path.is_symlink():

@@ -1,4 +1,4 @@
-"""Which process a file means, and how a command and what it has started end together."""
+"""Identifying a process that a file names, and ending a command with what it has started."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _START = 19
 
 
 def birth_of(pid: int) -> str:
-    """What no later process of that id shares: this boot of the host, and the start's tick in it.
+    """Distinguishes a process from later ones with its id: boot of the host, and tick of the start.
 
-    It stays when the system clock is stepped, which moves psutil's `create_time`. Empty where
+    It is unaffected by steps of the system clock, unlike psutil's `create_time`. Empty where
     there is no /proc, and where the process is gone.
     """
     try:

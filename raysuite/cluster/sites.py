@@ -1,4 +1,4 @@
-"""Where sites are described, and what can be known of one before anything is queued there."""
+"""Finding the descriptions of sites, and checking a site before anything is queued there."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def check_site(site: LocalSite | SlurmSite, python: str) -> Iterator[Finding]:
 
 
 def secrets_in(names: list[str]) -> tuple[str, str]:
-    """What is to be known of variables that seem to hold secrets, and what to do."""
+    """A warning about variables that seem to hold secrets, and what to do."""
     return (
         f"{', '.join(names)} seems to hold a secret; no argument list shows it, but every process "
         "of the cluster inherits it",

@@ -277,7 +277,7 @@ def _settings(job: Job) -> str:
         "--mpi=none",
         "--input=none",
         "--label",
-        "--no-kill",  # a node that is lost, or an agent that fails, leaves the others be
+        "--no-kill",  # a lost node, or an agent that fails, does not end the others
         "--wait=0",
         "--kill-on-bad-exit=0",
     ]
@@ -297,7 +297,7 @@ def _settings(job: Job) -> str:
 # SLURM's programs
 
 TIMEOUT_S = 30.0
-"""A controller that is busy takes some seconds to answer; one that is gone, for ever."""
+"""A busy controller takes some seconds to answer; one that has ended never does."""
 
 
 @dataclass(frozen=True)
@@ -357,9 +357,9 @@ def node_groups() -> list[NodeGroup]:
 
 
 def accounts() -> tuple[set[str], set[str]]:
-    """The user's accounts and QOS, as the site's books have them; both empty where it keeps none.
+    """The user's accounts and QOS, from SLURM's accounting; both empty where the site has none.
 
-    Raises SlurmError where the books do not answer.
+    Raises SlurmError where slurmdbd does not answer.
     """
     columns = "format=Account%80,QOS%400"
     user = f"user={getpass.getuser()}"
@@ -432,7 +432,7 @@ class SlurmBackend:
             try:
                 found = parse_states(_ask(words))
             except SlurmError as error:
-                if "Invalid job id" not in str(error):  # said of one job that is asked for alone
+                if "Invalid job id" not in str(error):  # the answer where a single job is queried
                     unknown = JobState("unknown", reason=str(error))
         return [found.get(each.job, unknown if each.job else JobState("gone")) for each in clusters]
 

@@ -34,9 +34,10 @@ LOCK = "driver.lock"
 RESUMED = "resumed-"
 """Ids of jobs that a head submits begin so, unless they take over an earlier one's."""
 _ROOM_BYTES = 2**20
-"""What must fit into a results folder before its suite is resumed."""
+"""Free bytes that a results folder needs before its suite is resumed."""
 _MOST_IN_VAIN = 3
-"""An allocation is queued again as long as it has suites: one that never comes far is no reason."""
+"""Resumptions without progress after which a suite is forgotten: an allocation is queued again as
+long as it has suites."""
 log = logging.getLogger("raysuite.cluster")
 
 Verb = Literal["run", "sweep"]
@@ -57,9 +58,9 @@ class Suite(File):
     """The id under which it was submitted to Ray, by a person rather than by a head."""
     began: float = Field(default_factory=time.time)
     reached: int = 0
-    """How far it was when it was registered, or last resumed."""
+    """Its progress when it was registered, or last resumed."""
     in_vain: int = 0
-    """Times that it was resumed since it was so far."""
+    """Resumptions since then without progress."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ def resume_commands(cluster: ClusterFolder, head_is_new: bool = True) -> list[Re
 
 def taken_up(cluster: ClusterFolder, results: Path) -> None:
     """Count that a suite was resumed."""
-    # it takes long, and its driver may hand the suite in anew meanwhile, or end it
+    # this takes long: meanwhile its driver may register the suite again, or end it
     reached = _reached(results)
     suite = _read(_file(cluster, results))
     if suite is not None:
@@ -144,7 +145,7 @@ def _is_forgotten(cluster: ClusterFolder, suite: Suite) -> bool:
 
 
 def _reached(results: Path) -> int:
-    """A number that changes whenever a suite comes further: epochs, ends, steps at a stop."""
+    """A number that changes with every progress of a suite: epochs, ends, steps at a stop."""
     # here: the agents of a cluster start without
     from raysuite.records import (
         GateVerdict,
@@ -169,7 +170,7 @@ def _reached(results: Path) -> int:
 
 @contextmanager
 def sole_driver(results: Path) -> Iterator[None]:
-    """Be the one process that writes into a results folder, until the context ends.
+    """Hold the lock of the one process that writes into a results folder, within the context.
 
     Raises UserError while another one is, and where nothing can be written there; StorageError
     where a disk is full later. A driver that is killed holds it no longer; its name stays in the
@@ -262,7 +263,7 @@ def _is_held(results: Path) -> bool:
 
 
 def _take(descriptor: int) -> bool:
-    """Whether the lock is ours now, or the file system has none to give."""
+    """Whether this process has the lock now, or the file system has no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

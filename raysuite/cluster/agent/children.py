@@ -81,7 +81,7 @@ class Children:
             self.reap()
 
     def reap(self) -> None:
-        """Collect what was left to us by parents that ended before their children."""
+        """Reap orphaned descendants, whose parents ended before them."""
         ours = {process.pid for process in self._started.values()}
         for process in psutil.Process().children():
             with contextlib.suppress(psutil.Error, ChildProcessError):
@@ -102,7 +102,7 @@ def _below(pid: int) -> list[psutil.Process]:
 
 
 def _of_session(leader: int) -> list[psutil.Process]:
-    """Processes below us of the session that `leader` began, also when it is gone."""
+    """Descendants of this process in the session that `leader` began, also when it is gone."""
     found = []
     for process in _below(os.getpid()):
         with contextlib.suppress(OSError):

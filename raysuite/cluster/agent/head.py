@@ -23,7 +23,7 @@ from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.suites import RESUMED, Resume, resume_commands, taken_up
 from raysuite.errors import RaysuiteError
 
-# On the head: starts MLflow's server, starts it again where it ends, brings its database home.
+# On the head: starts MLflow's server, restarts it, copies its database to the cluster's folder.
 
 _RESTARTS = 5
 _STARTS_S = 240.0
@@ -35,15 +35,15 @@ log = logging.getLogger("raysuite.cluster")
 
 
 class MlflowKeeper:
-    """One server, as long as the head lives. Whatever becomes of it, the cluster continues."""
+    """One server, as long as the head runs. The cluster continues without it if it fails."""
 
     def __init__(self, server: MlflowServer, children: Children, output: Path) -> None:
         """`output` is the file that the server writes to."""
         self.server = server
         self.answers = False
-        """Whether it has answered, and was not given up since."""
+        """Whether it has answered, and has not failed for good since."""
         self.error = ""
-        """Why it was given up."""
+        """Why it failed for good."""
         self.began = self._saved = time.monotonic()
         self._children, self._output = children, output
         self._environment: Mapping[str, str] = {}
@@ -65,14 +65,15 @@ class MlflowKeeper:
         self._children.start(self.server.NAME, self.server.words(), ready, self._output)
 
     def look(self) -> bool:
-        """Do what is due; whether `answers` or `error` changed."""
+        """Check and restart the server, and copy its database; whether `answers` or `error`
+        changed."""
         if not self.error:
             self._do(time.monotonic())
         before, self._seen = self._seen, (self.answers, self.error)
         return self._seen != before
 
     def save(self) -> None:
-        """Bring the database home; a disk that is full there is no reason to end anything."""
+        """Copy the database to the cluster's folder; a full disk there ends nothing."""
         if not self._answered:
             return
         try:
@@ -150,7 +151,7 @@ _SUBMIT_S = 15.0
 class _Waiting:
     resume: Resume
     job: str
-    """The id of the job that it becomes."""
+    """The id of its job."""
     until: float
 
 
@@ -165,13 +166,13 @@ class Resuming:
         self._next = math.inf
 
     def begin(self) -> None:
-        """Look what is to be resumed, now that Ray answers."""
+        """Find the suites to resume, now that Ray answers."""
         self._add(resume_commands(self._folder))
 
     def look(self, url: str) -> None:
-        """Hand in what is left at Ray's dashboard there.
+        """Submit the remaining suites to Ray's dashboard at `url`.
 
-        What it does not take is tried again at the next look; the head has more to watch.
+        Those that it does not accept are tried again at the next call.
         """
         dashboard = Dashboard(url, self._folder.token(), _SUBMIT_S)
         if time.monotonic() > self._next and self._folder.stop() is None:
@@ -207,7 +208,7 @@ class Resuming:
             return []
         running = {job.id for job in dashboard.jobs() if job.status in RUNNING}
         return [
-            replace(each, job="")  # this head knows the job under that id as one that ended
+            replace(each, job="")  # on this head a job with that id has ended
             for each in found
             if self._handed_in.get(each.results) not in running
         ]
@@ -248,7 +249,7 @@ class HeadNode:
             node.folder.write(Stop(reason="preempted", deadline=time.time()))
 
     def end(self) -> None:
-        """End all processes, and bring MLflow's database home."""
+        """End all processes, and copy MLflow's database to the cluster's folder."""
         try:
             self._node.end()
             if self._mlflow:
@@ -296,7 +297,7 @@ class HeadNode:
         self._environment = node.environment(server.url)
 
     def _tell_where(self) -> None:
-        """Before Ray answers: the other nodes knock until it does, and lose no time."""
+        """Before Ray answers: the other nodes try to connect until it does, and lose no time."""
         node, mlflow = self._node, self._mlflow
         node.folder.write(
             Head(

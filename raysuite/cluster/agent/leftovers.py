@@ -20,11 +20,11 @@ from raysuite.spec.site import LocalSite
 def clear_away(
     folder: ClusterFolder, cluster: Cluster, place: Place, tell: Callable[[str], None]
 ) -> list[str]:
-    """End its processes and remove its temporary folder; a line for all that should not have been.
+    """End its processes and remove its temporary folder; yields a line for each unexpected finding.
 
     MLflow's database in there may be newer than the copy in the cluster's folder: on the head it is
-    brought home first, if its server had come to answer. An agent that lives is left alone; so is
-    a folder that is not the agent's own: /tmp may have been emptied since, and its path is known.
+    copied there first, if its server had answered. A running agent is left alone; so is a folder
+    that is not the agent's own: /tmp may have been emptied since, and others can know its path.
     """
     wrong = []
     left = folder.left_nodes()
@@ -60,7 +60,7 @@ def clear_local(folder: ClusterFolder, cluster: Cluster, tell: Callable[[str], N
 
 
 def _not_ours(node: Node) -> str:
-    """Why a temporary folder is not the one that this user's agent made there; empty: it is."""
+    """Why a temporary folder is not the one that this user's agent made; empty if it is."""
     temp = Path(node.temp)
     try:
         found = temp.lstat()

@@ -1,4 +1,4 @@
-"""A node of the cluster: its environment, its Ray, and a worker's life beside the head."""
+"""A node of the cluster: its environment, its Ray, and the main loop of nodes but the head."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class ThisNode:
         self._seconds = {"python": time.time() - self._began}
 
     def say(self, state: NodeState, message: str = "") -> None:
-        """Tell in the cluster's folder how far this node came."""
+        """Write the state of this node into the cluster's folder."""
         log.info("%s%s", state, f": {message}" if message else "")
         self.folder.write(
             Node(
@@ -148,7 +148,7 @@ class ThisNode:
         )
 
     def took(self, what: str, since: float) -> None:
-        """Keep how long a part of the start took, since a time of the monotonic clock."""
+        """Record the duration of a part of the start, from `since` on the monotonic clock."""
         self._seconds[what] = time.monotonic() - since
 
     def take_ports(self, attempt: int) -> None:
@@ -174,14 +174,14 @@ class ThisNode:
         self.children.start(RAY, words, environment, self.folder.log_of(self.place.host))
 
     def check_step(self) -> None:
-        """Raise NodeFailedError where SLURM has lost sight of this node's part of the step."""
+        """Raise NodeFailedError where slurmstepd on this node has died."""
         if self._step.is_lost():
             raise NodeFailedError(
                 "SLURM's own process of the step (slurmstepd) is gone here; Ray ends with it"
             )
 
     def ray_ended(self) -> bool:
-        """Whether Ray is gone without our doing; a signal to all processes may reach it first."""
+        """Whether Ray ended by itself; a signal to all processes may arrive there first."""
         if self.children.status(RAY) is None:
             return False
         self.signals.wait(2.0)
@@ -201,9 +201,9 @@ _HEAD_SILENT_S = 90.0
 """After Ray counts the head as dead: how long it may be unreachable before its nodes end."""
 _KNOCK_EACH_S = 5.0
 _REFUSALS = 3
-"""After so many in a row its host is there, and Ray's head is not."""
+"""Refused connections in a row after which Ray's head is known to have ended."""
 _NEW_HEAD_S = 20.0
-"""How long a head has to answer elsewhere, before its agent is taken to be dead as well."""
+"""Seconds in which a new head must answer, or else the head's agent is considered dead too."""
 
 
 class WorkerNode:

@@ -1,4 +1,4 @@
-"""`ray start` of one node, with nothing left for Ray to choose."""
+"""`ray start` of one node, with every port and address given."""
 
 from __future__ import annotations
 
