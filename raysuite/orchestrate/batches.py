@@ -25,7 +25,7 @@ _SEARCH = "raysuite.orchestrate.worker:search_group"
 
 @dataclass(frozen=True)
 class Decision:
-    """Plans whose numbers are all known, and how those were found that the specs left open."""
+    """Plans with all numbers decided, and how those that were `auto` were found."""
 
     plans: list[RunPlan]
     found: dict[str, BatchFound] = field(default_factory=dict)
@@ -41,10 +41,10 @@ def decide(
     listener: Listener,
     deadline: float | None = None,
 ) -> Decision:
-    """Find the batch of every plan that is undecided, one search for those alike.
+    """Find the batch of every undecided plan, with one search for equal ones.
 
-    It takes the workers that the runs will take, on a cluster of `nodes`, and writes what is tried
-    below `root`, where they can write, until it is decided. `deadline`: when it has to be, in
+    It uses the same workers as the runs, on a cluster of `nodes`, and writes its trials below
+    `root`, where the workers can write, until it has ended. `deadline`: when it has to end, in
     seconds since 1970.
 
     Raises NothingFitsError, DeadlineError, and RunError where a model or strategy fails for another
@@ -134,7 +134,7 @@ def _once(plan: RunPlan) -> RunPlan:
 
 
 def _raise_others(plans: Sequence[RunPlan], results: Results) -> None:
-    """Raise what ended a search and is no want of memory."""
+    """Raise the error that ended a search, unless it is a lack of memory."""
     for plan in plans:
         end = results.end_of(plan.run_id)
         if isinstance(end, RunFailed) and end.reason in ("error", "node_lost"):

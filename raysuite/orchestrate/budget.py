@@ -19,7 +19,7 @@ WIDTH = 0.05
 """Half of a 95 % interval of the throughput, over the mean, that suffices."""
 _LEAST_REPEATS = 3
 _MARGIN = 1.15
-"""On the longest run of the same variant so far: a run that began would be made to its end."""
+"""Factor on the longest run of the same variant so far: a run that has begun is not interrupted."""
 
 
 def begin(results: Results, deadline: float | None) -> None:
@@ -31,7 +31,7 @@ def begin(results: Results, deadline: float | None) -> None:
 
 
 def allows(results: Results, plan: RunPlan) -> bool:
-    """Whether to begin a run; what is declined is noted."""
+    """Whether to begin a run; declined ones are recorded."""
     try:
         deadline = json.loads((results.folder / FILE).read_text("utf-8"))["deadline"]
     except FileNotFoundError:
@@ -55,7 +55,7 @@ def declined(results: Results) -> set[str]:
 
 
 def settle(results: Results) -> list[str]:
-    """Take the repeats that were not made out of the plan; what the budget came to, in lines."""
+    """Remove repeats that were not made from the plan; returns a summary of the budget as lines."""
     left_out, plans = declined(results), results.plans()
     kept = [plan for plan in plans if plan["run_id"] not in left_out or plan["repeat"] == 0]
     results.write_plans(kept)

@@ -1,4 +1,4 @@
-"""A Ray cluster to run on: one of our own, or one that an address names."""
+"""A Ray cluster to run on: an embedded one, or an existing one by its address."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ log = logging.getLogger(__name__)
 def own_folder() -> Iterator[Path]:
     """Temporary folder of an embedded Ray, which asks for a token and listens on loopback.
 
-    Token and preloaded library lie above the folder that Ray is given: Ray gives that one mode
-    0777, whatever it was, so that another user could replace the library and run code as this one.
+    Token and preloaded library are outside of Ray's own folder: Ray gives that one mode 0777, so
+    that another user could replace the library and run code as this one.
     """
     with private.temporary_folder(PREFIX) as folder, own_token(folder), own_loopback(folder):
         ours = {
@@ -82,10 +82,10 @@ def own_token(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def own_loopback(folder: Path) -> Iterator[None]:
-    """Have what the Ray that starts within the context starts listen on loopback alone.
+    """Make processes of a Ray that starts within the context listen on loopback only.
 
-    Where processes cannot be led there, as without a C compiler, torch's TCPStore and Horovod's
-    rendezvous listen on every interface. An interface that the user names for Gloo or NCCL stays.
+    Where that is impossible, as without a C compiler, torch's TCPStore and Horovod's rendezvous
+    listen on every interface. An interface that the user names for Gloo or NCCL is kept.
     """
     ours = LOOPBACK_ONLY | {name: _LOOPBACK for name in _INTERFACES if name not in os.environ}
     try:
@@ -109,10 +109,10 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _single_machine() -> Iterator[None]:
-    """Have a Ray that was imported before LOOPBACK_ONLY was set heed it too.
+    """Apply LOOPBACK_ONLY to a Ray that was imported before it was set.
 
-    It reads that variable once. Its driver would ask for the GCS at an address on which that, led
-    to loopback, does not listen.
+    Ray reads that variable once. Its driver would look for the GCS at an address on which it does
+    not listen.
     """
     constants: Any = sys.modules.get("ray._private.ray_constants")
     if constants is None:
@@ -170,7 +170,7 @@ def job_config() -> JobConfig:
     return OwnPath(_py_driver_sys_path=[os.fspath(here), os.fspath(ours)])
 
 
-# what a thread still asks of a Ray that has ended would join whichever it finds, or begin one
+# a call of a thread after Ray has ended would join any cluster that it finds, or start one
 _NO_OTHER = {"RAY_ENABLE_AUTO_CONNECT": "0"}
 _KNOCK_S = 10.0
 _TRAINER = "raysuite.orchestrate.trainer:WorkersTrainer"
@@ -219,7 +219,7 @@ class Capacity:
         return len(self.each)
 
     def holds(self, cpus: int, gpu: bool) -> int:
-        """How many workers with so many CPUs, and a GPU, each; none is spread over two nodes."""
+        """How many workers with so many CPUs, and a GPU, each; each of them on a single node."""
         return sum(
             min(int(node.cpus // cpus), int(node.gpus) if gpu else int(node.cpus))
             for node in self.each

@@ -1,7 +1,7 @@
 """In Ray Train's controller: why workers failed, which nodes they were on, and their deadlines.
 
-A rank that catches an exception cannot know whether it erred itself or whether another rank died
-under its collective. The controller sees both: what every rank raised, and which processes died.
+A rank that catches an exception cannot know whether it failed itself or because another rank died
+during a collective. The controller knows both: what every rank raised, and which processes died.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ class BrokenRunError(Exception):
         self.message = message
         self.detail = detail
         self.peer_lost = peer_lost
-        """A collective failed, which alone is no error of this rank."""
+        """A collective failed, which by itself is no error of this rank."""
         self.out_of_memory = out_of_memory
         self.disk_full = disk_full
 
 
 class Nodes(Protocol):
-    """Who knows where the workers were."""
+    """Knows the hosts of the workers."""
 
     def lost(self, patient: bool) -> list[str]:
         """The hosts of the last workers that are dead; `patient` waits until that can be known."""
 
 
 class FailureRecorder(UserCallback):
-    """Writes RunFailed for a run that raised, or whose workers died once too often.
+    """Writes RunFailed for a run that raised, or whose workers died more often than is retried.
 
-    A group's runs go one after the other, so the first that has not ended is the one at work.
+    A group's runs are executed in order, so the first that has not ended is the current one.
     """
 
     def __init__(self, plans: Sequence[RunPlan], results: Path, nodes: Nodes) -> None:
@@ -69,7 +69,7 @@ class FailureRecorder(UserCallback):
         self._kernel_kills = kernel_kills()
 
     def follow(self, plans: Sequence[RunPlan], deadline: float | None) -> None:
-        """Other runs are at work from now on."""
+        """Other runs are executed from now on."""
         self._plans = plans
 
     def after_exception(
@@ -152,7 +152,7 @@ class LateError(RunError):
 
 
 class DeadlineError(RunError):
-    """The runs took longer than they may."""
+    """The runs exceeded their deadline."""
 
 
 class NothingLeftError(RunError):
@@ -182,7 +182,7 @@ class NodeKeeper(ControllerCallback, WorkerGroupCallback):
         self._hosts: dict[str, str] = {}
 
     def follow(self, plans: Sequence[RunPlan], deadline: float | None) -> None:
-        """Other runs are at work from now on, and have to end by another deadline."""
+        """Other runs are executed from now on, and have to end by another deadline."""
         self._run_ids = [plan.run_id for plan in plans]
         self._deadline = deadline
 

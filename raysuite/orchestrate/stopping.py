@@ -1,8 +1,8 @@
 """Requests to stop: to the driver of a suite, and from there to its workers.
 
 The driver reads its cluster's folder and receives signals. It notifies rank 0 through
-RESULTS/stop.json, which it has put there before the first run: on a network file system a reader
-sees what is written into a file at its next opening, but may miss for a minute that there is one.
+RESULTS/stop.json, which it creates before the first run: on a network file system a reader sees new
+content of a file when it opens it, but may not see for a minute that a new file exists.
 A single run of a sweep is ended by a file of its own, in the same way.
 """
 
@@ -26,12 +26,12 @@ FILE = "stop.json"
 PRUNE_FILE = "prune.json"
 """In a run's own folder."""
 PAUSE_FILE, PAUSED_FILE = "pause.json", "paused.json"
-"""The driver's number of the pause that it asks for and of the last that is over; the workers'."""
+"""The driver's numbers of the requested pause and of the last that is over; the workers' answer."""
 _PAUSE_S = 30.0
 """How long the workers wait for the driver between two runs, at most."""
 _KNOCK_S = 3.0
 LAST_WORDS_S = 3.0
-"""What the driver keeps of the time until the deadline, to end by itself."""
+"""Seconds before the deadline that the driver reserves to end by itself."""
 
 
 class StopWatch:
@@ -57,7 +57,7 @@ class StopWatch:
         self._signals.__exit__(*error)
 
     def asked(self) -> Stop | None:
-        """The first request to stop; the cluster's own goes before a signal that comes with it."""
+        """The first request to stop; the cluster's own has priority over a simultaneous signal."""
         if self._stop is None:
             self._stop = self._of_cluster() or self._signals.asked()
             if self.is_last_word():
@@ -88,7 +88,7 @@ class StopWatch:
             return None
         with contextlib.suppress(UserError, OSError):  # a message may be unreadable, a disk away
             found = self._cluster.stop()
-            # what is left of an allocation before this one counts no longer
+            # a request of an earlier allocation is ignored
             if found is not None and found.deadline > self._began:
                 return Stop(found.reason, found.deadline)
         return None
@@ -140,7 +140,7 @@ class Pauses:
 
 
 def wait_for_driver(results: Path) -> None:
-    """On rank 0 between two runs: wait while the driver has something to do, but not for long."""
+    """On rank 0 between two runs: wait while the driver asks for a pause, for a limited time."""
     deadline = time.monotonic() + _PAUSE_S
     answered = 0
     while time.monotonic() < deadline:
@@ -181,5 +181,5 @@ def asked_to_prune(results: Results, run_id: str) -> Prune | None:
 
 
 def is_late(stop: Stop) -> bool:
-    """Whether workers that have not stopped by now are not waited for any longer."""
+    """Whether the time for workers to stop is over."""
     return stop.deadline is not None and time.time() > stop.deadline - LAST_WORDS_S

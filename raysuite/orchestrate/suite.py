@@ -68,10 +68,10 @@ _PAUSE_EVERY_S = 60.0
 _ENDING_S = 20.0
 """How long Ray may take to end workers that did not stop in time."""
 _SHUTDOWN_S = 3.0
-"""How long what is asked to leave may take for it."""
+"""How long `leave` may take."""
 _abandoned: list[list[BaseException]] = []
-"""What ends threads that are no longer waited for, kept to this process's end: it refers to Ray's
-objects, and a process that frees one while Ray shuts down is ended by Ray, with code 1."""
+"""Exceptions of threads that are no longer waited for, kept until this process ends: they refer to
+Ray's objects, and a process that frees one while Ray shuts down is ended by Ray, with code 1."""
 
 __all__ = [
     "check",
@@ -146,7 +146,7 @@ class Listener:
     between: Callable[[], None] | None
     """When no run is being measured: sometimes between two runs, and after a group."""
     say: Callable[[str], None]
-    """A line for a person: nodes that are lost, or join."""
+    """A line of text: nodes that are lost, or join."""
     added: Callable[[RunPlan], None]
     """A run that replaces one whose node stayed away."""
     asked_to_stop: Callable[[], Stop | None]
@@ -172,7 +172,7 @@ def run(plans: Sequence[RunPlan], results: Results, nodes: int, listener: Listen
                 continue
             if stop := listener.asked_to_stop():
                 return stop
-            # where nothing came back the last time, and nothing has since, it is not waited for
+            # no waiting if no node returned the last time, and none has since
             patience = 0.0 if gave_up_at is not None and Capacity.now() == gave_up_at else None
             error, stop = fit(
                 make_trainer(group, results.folder, patience), results, listener, watch
@@ -237,7 +237,7 @@ def fit(
 
     Workers that have not stopped in time are ended by Ray Train's controller (NodeKeeper). Only a
     controller that does not answer, and Ctrl-C, leave that to the end of this process's Ray.
-    `leave` asks what asks more and more of Ray to end before it.
+    `leave` stops threads that call Ray, before Ray ends.
     """
     ended: list[BaseException] = []
     # a thread is no longer `alive` for whom Ctrl-C reached while he joined it (bpo-45274)

@@ -30,7 +30,7 @@ class NodeEnd:
 
 @dataclass(frozen=True)
 class _Refused:
-    """An error of ours, which needs no traceback."""
+    """An error of raysuite, which needs no traceback."""
 
     message: str
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from raysuite.orchestrate.groups import Began
 
 _HALTS_S = 3.0
-"""Longer than two looks at the workers."""
+"""Longer than two polls of the workers."""
 
 
 class _Backend(Backend):
@@ -81,7 +81,7 @@ class _Config(BackendConfig):
 
 
 class _NoActor:
-    """In the place of Ray's SynchronizationActor, which serves `ray.train.report` alone."""
+    """Replaces Ray's SynchronizationActor, which is needed by `ray.train.report` only."""
 
     @classmethod
     def options(cls, **_: Any) -> type[_NoActor]:
@@ -196,8 +196,8 @@ class WorkersTrainer(DataParallelTrainer):
         )
 
     def halt(self) -> None:
-        """Have the thread that calls `fit` leave Ray alone: one that asks it for something while it
-        shuts down has the process ended, with code 1."""
+        """Make the thread that calls `fit` stop calling Ray: a call while Ray shuts down ends the
+        process, with code 1."""
         self.halted.set()
         self.rests.wait(_HALTS_S)
 

@@ -72,7 +72,7 @@ def search_group(config: dict[str, Any]) -> None:
 
 
 def _shall_search(plan: RunPlan, results: Results, tried: TriedFile) -> bool:
-    """On rank 0. What a model raises by itself, it would raise again."""
+    """On rank 0. A model that raised an error by itself would raise it again."""
     if requested_stop(results.folder) is not None:
         return False
     end = results.end_of(plan.run_id)
@@ -87,8 +87,8 @@ _SHARED_S = 10.0
 def run_group(config: dict[str, Any]) -> None:
     """Run every plan of `config["plans"]` that has not ended yet, in order, until asked to stop.
 
-    Called anew on fresh workers after each failure that Ray Train retries: what has ended stays
-    ended, and the run that was interrupted is resumed from its last checkpoint. Ranks that a run
+    Called again on fresh workers after each failure that Ray Train retries: runs that have ended
+    are left out, and the interrupted run is resumed from its last checkpoint. Ranks that a run
     does not need wait for the next one.
     """
     settle(config)
@@ -104,7 +104,7 @@ def run_group(config: dict[str, Any]) -> None:
 
 
 def serve(config: dict[str, Any]) -> None:
-    """Do one job after the other, as `run_group` would do each, until there is to be no more.
+    """Do one job after the other, as `run_group` does, until the last one.
 
     The jobs are configs that the trial's process sets in the store, numbered from 0 and signed.
     """
@@ -121,8 +121,8 @@ def serve(config: dict[str, Any]) -> None:
 def settle(config: dict[str, Any]) -> None:
     """Change to the driver's working folder, and import from it.
 
-    Raises BrokenRunError where the driver's results are not to be seen: what rank 0 would write
-    there, the driver would not see.
+    Raises BrokenRunError where the driver's results folder is not visible: the driver would not see
+    what rank 0 writes.
     """
     deadline = time.monotonic() + _SHARED_S
     while not (Path(config["results"]) / FILE).exists():
@@ -137,7 +137,7 @@ def settle(config: dict[str, Any]) -> None:
     if os.path.isdir(config["path"]):
         os.chdir(config["path"])  # a cluster that was joined began elsewhere
     if config["path"] not in sys.path:
-        sys.path.insert(0, config["path"])  # the user's own models lie beside the spec
+        sys.path.insert(0, config["path"])  # the user's own models are beside the spec
 
 
 def place_of(plan: RunPlan) -> World | None:
@@ -186,7 +186,7 @@ def _run(
 ) -> None:
     folder = _checkpoint_folder(plan, results, config)
     try:
-        # it comes through a store that asks for no token
+        # it comes through a store without authentication
         if resume not in (None, config.get("taken"), *map(str, places(folder))):
             raise RunError(f"{resume} is no checkpoint of this run")
         taken_up = Path(resume) if resume else None

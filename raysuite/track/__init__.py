@@ -1,4 +1,4 @@
-"""MLflow, fed from the journals: as they are written, or replayed later."""
+"""MLflow, written from the journals: while they are written, or later."""
 
 from raysuite.track.sync import SyncSummary, prepare, sync
 

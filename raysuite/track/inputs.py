@@ -60,8 +60,8 @@ def dataset_name(plan: Plan, split: str) -> str:
 
 
 def _source(data: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """MLflow's type of source, and where the set comes from; nobody's options: they may hold what
-    is not to be shown."""
+    """MLflow's type of source, and where the set comes from; without options, which may contain
+    secrets."""
     place = data.get("path") or data.get("root")
     if place:
         return "local", {"uri": without_password(str(place))}

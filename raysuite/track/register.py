@@ -47,9 +47,9 @@ class Network(NamedTuple):
     module: Any
     """[b, channels, size, size] uint8 -> [b, classes] fp32."""
     example: NDArray[np.uint8]
-    """At least two images: a graph that is traced with one takes one for ever."""
+    """At least two images: a graph that is traced with one accepts one only."""
     logits: NDArray[np.float32]
-    """What the module gives for them."""
+    """The module's logits for them."""
 
 
 def export(network: Network, plan: Plan, folder: Path) -> None:
@@ -189,8 +189,8 @@ def register(
     """Make a version of the registered model `name` (default: the spec's name) of a run's network.
 
     The run itself is written to MLflow too, unless it is there. The same weights of the same run
-    are registered once, however often this is called. A store that is out of reach or broken
-    raises nothing: the Registration has the reason.
+    are registered once, however often this is called. An unreachable or broken store raises
+    nothing: the Registration has the reason.
     Raises UserError where the network cannot be exported, for a name that cannot be, and as `sync`.
     """
     if name is not None and (set(name) & set("/:") or not name.strip()):

@@ -1,4 +1,4 @@
-"""Journals -> MLflow, as often as one likes: what is there already is not written again."""
+"""Journals -> MLflow, any number of times: what is there already is not written again."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _is_starting(folder: str, address: str) -> bool:
 
 @dataclass(frozen=True)
 class SyncSummary:
-    """What a sync did."""
+    """The result of a sync."""
 
     address: str
     """The tracking store, without any password."""
@@ -82,7 +82,7 @@ def sync(
     experiment is the spec's name unless another is given. `status` is the parent's, where it is
     known that its runs are not all: RUNNING while more may begin, KILLED where they were stopped.
 
-    A store that is out of reach or broken raises nothing: the summary has the reason.
+    An unreachable or broken store raises nothing: the summary has the reason.
     Raises UserError where the experiment was deleted in MLflow.
     """
     uri = tracking_address(tracking_uri)

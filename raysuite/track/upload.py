@@ -243,7 +243,7 @@ class Upload:
         return self._trial(run_id).figures
 
     def _trial(self, run_id: str) -> TrialFigures:
-        """The same, and what it is as a trial of a sweep."""
+        """Its figures as a trial of a sweep."""
         mark = digest(self.results.journal_file(run_id))
         known, found = self._read.get(run_id, ("", None))
         if found is None or known != mark:

@@ -1,4 +1,4 @@
-"""The driver of a sweep: Ray Tune in a thread, and who listens beside it."""
+"""The driver of a sweep: Ray Tune in a thread, and the listener's calls in this one."""
 
 from __future__ import annotations
 

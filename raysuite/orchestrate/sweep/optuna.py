@@ -1,4 +1,4 @@
-"""Optuna, by its own ask and tell.
+"""Optuna, through its ask-and-tell interface.
 
 The study is rebuilt for each suggestion from the trials' results, and its random state depends on
 the sweep's seed and the trial's number alone: a sweep that is resumed continues as it would
@@ -30,10 +30,10 @@ from raysuite.records.sweep import LOWER_IS_BETTER, Goal, TrialFigures
 from raysuite.spec.search import Dimension, SearchOptions, holds
 from raysuite.spec.searchers import OptunaSearch
 
-# A space's dimensions as a searcher that learns knows them: plain numbers between bounds.
+# A space's dimensions in Optuna's terms: plain numbers between bounds.
 
 _TAIL = 1e-6
-"""Of a normal distribution: what lies farther out is not drawn."""
+"""Probability of each tail of a normal distribution that is never drawn."""
 _DIGITS = 6
 """Significant digits of a number that is drawn: it can be read, and written again as it was."""
 
@@ -50,8 +50,8 @@ class Parameter:
 
 
 def parameter_of(dimension: Dimension) -> Parameter:
-    """A normal distribution is asked for by its quantile, steps that count alike by their number,
-    others as what is between them too."""
+    """A normal distribution is suggested by its quantile, equally likely steps by their number,
+    others as numbers of a range."""
     arguments = dimension.arguments
     match dimension.kind:
         case "uniform":
@@ -116,7 +116,7 @@ def _short(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")
 
 
-# What a searcher learns of a trial: whether it has ended, and what it counts with.
+# What Optuna is given of a trial: whether it has ended, and its objective.
 
 
 def is_unfinished(trial: TrialFigures) -> bool:
@@ -132,7 +132,7 @@ def longest_s(trials: Iterable[TrialFigures]) -> float:
 
 
 def objective(trial: TrialFigures, goal: Goal, longest: float) -> float | None:
-    """What a trial counts with towards a goal; None where nothing can be learnt from it.
+    """A trial's objective for a goal; None where nothing can be learnt from it.
 
     `longest` is `longest_s` of all trials.
 
@@ -161,7 +161,7 @@ class OptunaAlgorithm:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
 
     def next(self, trials: Sequence[TrialFigures], left_out: Sequence[Values]) -> Values | None:
-        """What the sampler suggests after these trials; None after as many as were asked for."""
+        """The sampler's suggestion after these trials; None once all requested trials were made."""
         if len(trials) >= (self._search.trials or 0):
             return None
         number = len(trials) + len(left_out)

@@ -96,7 +96,7 @@ class Population:
 
     def _carry_out(self, turn: Turn, journals: Journals, epochs: int) -> None:
         """Copy the checkpoint that a trial takes, and record the decision, in that order;
-        what it had of its own is of no use then."""
+        its own checkpoint is not needed any more."""
         trial, source = turn.trial, turn.source
         record = RunJudged(
             run_id=trial.run_id,
@@ -122,7 +122,7 @@ class Population:
                 shutil.rmtree(old, ignore_errors=True)
 
     def _checkpoint(self, run_id: str, journals: Journals, epochs: int) -> Path | None:
-        """The whole checkpoint of a run after so many epochs; None where there is none."""
+        """The complete checkpoint of a run after so many epochs; None where there is none."""
         took = _took(turns_of(journals[run_id]))
         if took is not None and took.epoch + 1 == epochs:
             return _copy(self._results, run_id, took)
@@ -144,7 +144,7 @@ def _behind(records: Sequence[Record]) -> int:
 
 
 def _stands(records: Sequence[Record], epochs: int) -> bool:
-    """Whether a run has made so many epochs, and no step more."""
+    """Whether a run has trained exactly so many epochs."""
     last = records[-1] if records else None
     judged = isinstance(last, RunJudged) and last.epoch + 1 == epochs
     return judged or held_after(records) == epochs
@@ -168,7 +168,7 @@ def _took(turns: Sequence[RunJudged]) -> RunJudged | None:
 
 
 def _checkpoint_name(run_id: str, took: RunJudged | None) -> str:
-    """The name of a run's checkpoint: since it took other weights, the one before is none of it."""
+    """The name of a run's checkpoint: once it took other weights, its earlier one is not used."""
     return run_id + ("" if took is None else f"-after-{took.epoch + 1}")
 
 

@@ -39,7 +39,7 @@ _EpochKey = tuple[str, int, float]
 
 @dataclass(frozen=True)
 class TuneTrial:
-    """What a scheduler of Ray Tune's needs of a trial: the same one when it is resumed."""
+    """The attributes of a trial that Ray Tune's schedulers need; the same object when resumed."""
 
     trial_id: str
 
@@ -60,7 +60,7 @@ def scheduler_of(search: SearchOptions, most_epochs: int) -> TrialScheduler | No
         return MedianStoppingRule(
             grace_period=options.grace_epochs,
             min_samples_required=options.min_trials,
-            # a trial never makes place for another before its time
+            # a trial is never paused in favour of another
             min_time_slice=math.inf,  # type: ignore[arg-type]
             **common,
         )
@@ -91,7 +91,8 @@ class JournaledScheduler(FIFOScheduler):
                 self._scheduler.on_trial_add(None, TuneTrial(plan.run_id))  # type: ignore[arg-type]
 
     def replay(self, plans: Iterable[RunPlan]) -> None:
-        """Pass on what the journals hold: in the order of before, then the rest."""
+        """Pass on the journals' epochs: in the order in which they were passed on before, then the
+        rest."""
         for plan in plans:
             self.add(plan)
         epochs = [epoch for run_id in self._plans for epoch in epochs_of(self._results, run_id)]

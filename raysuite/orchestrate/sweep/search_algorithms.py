@@ -18,8 +18,8 @@ class SearchAlgorithm(Protocol):
     def next(self, trials: Sequence[TrialFigures], left_out: Sequence[Values]) -> Values | None:
         """The values of the next trial; None where there is none left.
 
-        `trials` are those that were decided so far, running ones too; `left_out` are values that
-        cannot be, and make no trial.
+        `trials` are those that were decided so far, running ones too; `left_out` are infeasible
+        values, which make no trial.
         """
 
 
@@ -33,12 +33,12 @@ def search_algorithm_of(search: SearchOptions) -> SearchAlgorithm:
 
 
 def draws_replacements(search: SearchOptions) -> bool:
-    """Whether others are drawn for values that are left out: a grid lists which there are."""
+    """Whether infeasible values are replaced by others; a grid has no others."""
     return search.trials is not None and not any(each.grid for each in search.space.values())
 
 
 class Drawn:
-    """Trials that learn nothing from each other."""
+    """Trials that do not depend on each other's results."""
 
     def __init__(self, search: SearchOptions) -> None:
         self._search = search

@@ -34,13 +34,13 @@ from raysuite.records.sweep import wall_seconds
 # A trial whose batch is to be found: on the trial's own workers, before its run begins.
 
 FOLDER = "batches"
-"""In the results folder, while a batch is looked for."""
+"""In the results folder, while a batch is searched."""
 
 
 def find_batch(plan: RunPlan, results: Results, deadline: float | None) -> RunPlan | None:
-    """The plan with all its numbers, and how they were found in its journal; None without any.
+    """The plan with all its numbers, with the search in its journal; None where none was found.
 
-    Why there are none is on record then, unless the sweep was asked to stop. `deadline`: when the
+    The reason is recorded then, unless the sweep was asked to stop. `deadline`: when the
     search is ended, in seconds since 1970.
     """
     from raysuite.orchestrate.batches import decide
@@ -71,20 +71,20 @@ def _why(error: RunError) -> tuple[FailReason, str]:
     return ("out_of_memory" if isinstance(error, NothingFitsError) else "error"), str(error)
 
 
-# Workers that one trial after the other has, in the process of Ray Tune that drives them.
+# Workers that are used by one trial after the other, in the process of Ray Tune that drives them.
 #
 # Ray Tune reuses that process for the next trial. Its worker group stays for as long as trials
 # alike come within a few seconds; it ends with a trial that fails, and when none comes.
 
 _SERVE = "raysuite.orchestrate.worker:serve"
 _IDLE_S = 5.0
-"""How long workers without a trial keep their places, which another trial may wait for."""
+"""How long workers without a trial keep their resources, for which another trial may wait."""
 _ANSWER_S = timedelta(seconds=30)
 _POLL_S = 0.1
 
 
 class WarmWorkers:
-    """A worker group for trials alike, one after the other."""
+    """A worker group for trials with equal resources, one after the other."""
 
     def __init__(self, plan: RunPlan, results: Path) -> None:
         self._first, self._results = plan, results
@@ -131,7 +131,7 @@ class WarmWorkers:
             return self._job is not None
 
     def end(self) -> None:
-        """Let the workers go, and wait until their places are free."""
+        """End the workers, and wait until their resources are free."""
         with self._lock:
             self._let_go()
         self._thread.join()
@@ -205,7 +205,7 @@ class Setting:
 def run_trial(config: dict[str, Any], setting: Setting) -> None:
     """Make the run `config["run_id"]` and report each of its epochs; its journal has the rest.
 
-    Whatever becomes of it is on record when this returns: it does not raise.
+    Its end is recorded when this returns: it does not raise.
     """
     import ray.tune
 
@@ -290,7 +290,7 @@ def _start(
 
 
 def _release() -> None:
-    """Let the workers of the trial before go."""
+    """End the workers of the previous trial."""
     global _workers
     if _workers is not None:
         _workers.end()

@@ -63,7 +63,7 @@ def nodes_now() -> list[Node]:
     return [*Capacity.now().each]
 
 
-# How Ray Tune's loop is left at once, when the process is about to end its Ray.
+# Leaving Ray Tune's loop at once, before the process ends its Ray.
 
 
 class TuneShutdown(Callback):
@@ -83,12 +83,12 @@ class TuneShutdown(Callback):
 
 _LOOK_S = 2.0
 _MOST_LEFT_OUT = 100
-"""So many values in a row that make no spec end a sweep that draws others for them: most of its
-space is infeasible."""
+"""Infeasible values in a row after which a sweep ends that draws others for them: most of its space
+is infeasible."""
 
 
 class TrialSource(Searcher):
-    """Suggests `{"run_id": ...}` of a run that is planned in the results by then."""
+    """Suggests `{"run_id": ...}` of a run, whose plan it has added to the results."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class TrialSource(Searcher):
         plans = [RunPlan.model_validate(plan) for plan in results.plans()]
         self._count = len(plans)
         decided = results.decided() if draws_replacements(search) else None
-        # what was drawn goes by how many there were; values of a grid are tried again
+        # drawn values are indexed by the number of draws; values of a grid are tried again
         self._left_out, self._all_decided = decided or Decided([], is_all=False)
         self._population = Population(document, search, results)
         left = [plan for plan in plans if results.end_of(plan.run_id) is None]
@@ -122,7 +122,7 @@ class TrialSource(Searcher):
         self._known_nodes: list[Node] = []
         self._looked_at = -math.inf
         self.stopped = False
-        """Whether nothing new begins any more, because the driver ends."""
+        """Whether no further trial begins, because the driver ends."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Nothing: what Ray Tune keeps of it is never read, and a listener's screen is no data."""
@@ -178,7 +178,7 @@ class TrialSource(Searcher):
         self._has_changed = True
         stopped = stopping.requested_stop(self._results.folder)
         if not stopped:
-            settle_pruned([plan], self._results)  # the rule has done with it: it is not made again
+            settle_pruned([plan], self._results)  # its scheduler ended it: it is not made again
         if self._results.end_of(plan.run_id) is not None:
             return
         if stopped:
@@ -200,7 +200,7 @@ class TrialSource(Searcher):
         return held_after(self._results.records(plan.run_id)) is not None
 
     def _release(self) -> None:
-        """Let those continue whose whole population is there."""
+        """Let trials continue whose whole population has arrived."""
         self._is_whole |= self._all_decided
         if not (self._held and self._is_whole and self._has_changed):
             return
@@ -211,13 +211,13 @@ class TrialSource(Searcher):
         self._held = {run_id: plan for run_id, plan in self._held.items() if run_id not in ready}
 
     def _nodes(self) -> list[Node]:
-        """What each node has; Ray Tune asks several times a second, and Ray now and then."""
+        """The resources of each node; called several times a second, read from Ray less often."""
         if time.monotonic() > self._looked_at + _LOOK_S:
             self._looked_at, self._known_nodes = time.monotonic(), nodes_now()
         return self._known_nodes
 
     def _is_full(self) -> bool:
-        """Whether a further trial need not even be decided: what ends meanwhile may teach."""
+        """Whether a further trial should not be decided yet: it can use results of running ones."""
         if not self._running:
             return False
         if len(self._running) >= (self._search.side_by_side or len(self._running) + 1):
