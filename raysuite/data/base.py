@@ -48,7 +48,7 @@ class Batch:
 
 
 class Loader(Protocol):
-    """Decodes exactly the samples it is asked for, in the order in which it is asked."""
+    """Decodes exactly the given samples, in the given order."""
 
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
         """One Batch per Slice, in order."""

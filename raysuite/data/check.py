@@ -1,4 +1,4 @@
-"""Look through a data set on disk: what is there, and what is wrong with it, and where."""
+"""Check a data set on disk: its content, and what is wrong with it, and where."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from raysuite.spec.datasets import (
 )
 
 _UNKNOWN = 1
-"""Stands for a size or a count that a spec would have and checking does not need."""
+"""Placeholder for a size or a count that a spec would have and checking does not need."""
 
 
 def target_of(data: DataOptions) -> Target:
@@ -107,11 +107,11 @@ def check(
     workers: int = 1,
     begin: Callable[[int, str], Count] = lambda total, unit: lambda more: None,
 ) -> Report:
-    """Look at every file of a data set, at every pixel if `decode`.
+    """Check every file of a data set, and every pixel if `decode`.
 
-    What is wrong is in the report, never raised. `write_index` writes the missing and the wrong
-    indices of TFRecords that are whole. `begin` gets how much there is to do, in images or
-    bytes; what it returns gets the progress.
+    Errors of the data are in the report, never raised. `write_index` writes missing and wrong
+    indices of intact TFRecords. `begin` is called with the amount of work, in images or bytes; the
+    function that it returns is called with the progress.
 
     Raises RunError where a process was killed.
     """

@@ -34,19 +34,19 @@ from raysuite.spec.datasets import CLASSES_FILE
 
 PLAN, JOURNAL, MANIFEST = "convert.json", "shards.jsonl", "manifest.json"
 VERSION = 1
-"""Raised whenever shards would come out differently, so that old ones are not resumed."""
+"""Increased whenever shards would change, so that old conversions are not resumed."""
 MB = 1_000_000
 GONE = (-1, -1)
-"""In the place of an image's size and time: a link that leads nowhere."""
+"""Instead of an image's size and time: a broken link."""
 _SYNSET = re.compile(r"n\d{8}")
 
 
 @dataclass(frozen=True)
 class Options:
-    """What becomes of the images, and how they are spread."""
+    """How images are converted, and distributed over shards."""
 
     shards: int | None = None
-    """Training shards; validation gets as many as make its shards alike. None: by `shard_mb`."""
+    """Training shards; validation has shards of about the same size. None: by `shard_mb`."""
     shard_mb: float = 150
     """Source images of a shard, in units of 10^6 bytes."""
     order: Literal["shuffled", "sorted"] = "shuffled"
@@ -62,7 +62,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Shard:
-    """One file to be: its images, in order."""
+    """One planned file: its images, in order."""
 
     name: str
     split: Split
@@ -253,7 +253,7 @@ def _digest(*arrays: NDArray[Any]) -> str:
     return digest.hexdigest()
 
 
-# One shard: read its images, write its records, give it its name.
+# One shard: read its images, write its records, rename it.
 
 Policy = Literal["error", "skip"]
 
@@ -311,10 +311,10 @@ class Written:
 
 
 def write_shard(task: Task, count: Count) -> Written:
-    """Write one shard and its index; neither has its name before both are complete.
+    """Write one shard and its index; they are renamed into place when both are complete.
 
-    Bad images are left out; with policy `error` a shard that has any is not kept. `count` gets
-    each image. Raises DataError where an image is not what it was when the shards were planned,
+    Bad images are left out; with policy `error` a shard that has any is not kept. `count` is called
+    for each image. Raises DataError where an image was changed since the shards were planned,
     or the target cannot be written.
     """
     shard, target = task.shard, task.target / task.shard.name
@@ -464,9 +464,9 @@ def convert(
 ) -> Summary:
     """Write every shard that is not complete, then the manifest.
 
-    `count` gets images as they are done, `finished` each shard. May be killed at any time, and
-    called again with the same arguments. Raises DataError that lists all bad images if `bad` is
-    `error`; the shards without any are kept.
+    `count` is called with images as they are done, `finished` with each shard. May be killed at any
+    time, and called again with the same arguments. Raises DataError that lists all bad images if
+    `bad` is `error`; the shards without any are kept.
     """
     target = conversion.target
     try:

@@ -1,7 +1,7 @@
-"""The part of an image that a view shows, by libjpeg-turbo: the reference's pixels, sooner.
+"""The crop of an image by libjpeg-turbo: the reference decoder's pixels, in less time.
 
-A JPEG is decoded from its top to the last row that is shown, straight into memory that is used
-again. Whatever libjpeg-turbo stumbles over is left to the reference decoder, which may name it.
+A JPEG is decoded from its top to the last row of the crop, directly into reused memory. Images on
+which libjpeg-turbo fails are left to the reference decoder, which can name the error.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def cut_from(
 ) -> tuple[NDArray[np.uint8], Part]:
     """`cut_out(decode(sample, channels, place), box)`, to the last bit, decoding no more than that.
 
-    The pixels may lie in memory that this thread's next call writes to. Raises DataError as
+    The pixels may be in memory that this thread's next call overwrites. Raises DataError as
     `decode`.
     """
     return cut_out(_rows(sample, channels, math.ceil(box[1] + box[3]), place), box)
@@ -135,7 +135,7 @@ def _shortened(data: bytes, header: Header, height: int) -> bytes:
 
 
 def _buffer(size: int) -> NDArray[np.uint8]:
-    """This thread's memory for pixels: fresh memory for each image costs a tenth of the time."""
+    """This thread's buffer for pixels: a new one for each image would cost a tenth of the time."""
     held: NDArray[np.uint8] | None = getattr(_scratch, "pixels", None)
     if held is None or held.size < size:
         _scratch.pixels = held = np.empty(size, np.uint8)

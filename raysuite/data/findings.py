@@ -1,4 +1,4 @@
-"""What a look through a data set found, and how parts of it add up."""
+"""The findings of a check of a data set, and their sum over its parts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Kind = Literal["file", "class", "image", "record", "index", "label"]
 KEEP = 100_000
 """Findings that are kept with their places; all are counted."""
 KEEP_PLACES = 20
-"""Places that are kept of each look of images."""
+"""Places that are kept of each kind of images."""
 
 
 @dataclass(frozen=True, order=True)
@@ -128,7 +128,7 @@ class Tally:
         self._errors = 0
 
     def add(self, part: Part) -> None:
-        """Take in a part, and forget it."""
+        """Add a part, which is not kept."""
         whole = self.splits.setdefault(part.split, Part(part.split))
         whole.images += part.images
         whole.unreadable += part.unreadable

@@ -29,7 +29,7 @@ _UNUSED = _references([np.empty(1, np.uint8)])[0]
 
 
 class Buffers(Generic[Kind]):
-    """Arrays of one type, handed out again when every view of them is gone.
+    """A pool of arrays of one type, reused when no view of them is left.
 
     The allocator returns the memory of a batch of 64 ImageNet images to the kernel: each batch
     would be fresh memory, whose page faults take longer than normalising it. Not thread-safe.

@@ -1,4 +1,4 @@
-"""Which rank sees which sample when: a function of seed and epoch alone.
+"""Which rank trains on which sample in which step: a function of seed and epoch alone.
 
 An epoch is one permutation of the data set, cut into global batches; the last one holds what is
 left. Each global batch is cut into workers x accumulate micro-batches whose sizes differ by at
@@ -29,12 +29,12 @@ def permutation(samples: int, seed: int, epoch: int) -> NDArray[np.int64]:
 
 
 def balanced(labels: NDArray[np.int64], seed: int, epoch: int) -> NDArray[np.int64]:
-    """An order of as many samples as `labels` [samples] has, the same on every machine, in which
-    each class has equally many places, to one.
+    """An order with as many samples as `labels` [samples], the same on every machine, in which the
+    classes have equal numbers of samples, up to one.
 
-    A class's samples follow in a random order, and again in another where it has more places than
-    samples. Labels below 0 mark samples that are left out. Which classes have a place more is drawn
-    anew in each epoch.
+    A class's samples are in a random order, repeated in other orders where it needs more samples
+    than it has. Labels below 0 mark samples that are left out. The classes with one sample more are
+    chosen anew in each epoch.
     """
     classes = np.unique(labels[labels >= 0])
     places = np.full(len(classes), len(labels) // max(1, len(classes)))

@@ -82,9 +82,9 @@ def _told(counts: dict[str, int], classes: int) -> str:
 
 
 def treatment(data: DataOptions, channels: int) -> dict[str, Any]:
-    """What becomes of the pixels: augment, fit, and mean and std per channel, as in Prepared.
+    """How pixels are transformed: augment, fit, and mean and std per channel, as in Prepared.
 
-    One's own images are normalised with ImageNet's mean and std, averaged where they are grey,
+    The user's own images are normalised with ImageNet's mean and std, averaged where they are grey,
     unless `data.mean` and `data.std` are given.
     """
     known = NAMED.get(data.name)

@@ -30,7 +30,7 @@ class Read:
 
 
 def read(source: Source, prepared: Prepared, slice_: Slice) -> Read:
-    """Read what `slice_` asks for.
+    """Read the samples of `slice_`.
 
     Raises DataError that names the file of a sample that is missing, is no image, has a label
     beyond the set's classes, or another size than the set's.
@@ -43,7 +43,7 @@ def read(source: Source, prepared: Prepared, slice_: Slice) -> Read:
     ]
     classes = prepared.facts.classes
     for number, (_, label) in zip(ids, pairs, strict=True):
-        if not 0 <= label < classes:  # a network's loss would end the process without a word
+        if not 0 <= label < classes:  # the loss would otherwise abort the process without a message
             raise DataError(
                 f"{source.place(number)}: its class is number {label}, counted from 0; the set has "
                 f"{classes} classes"

@@ -1,4 +1,4 @@
-"""A Slice -> its pixels or its normalised values, written to where they are wanted."""
+"""A Slice -> its pixels or its normalised values, written into given memory."""
 
 from __future__ import annotations
 

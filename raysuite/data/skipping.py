@@ -1,7 +1,7 @@
 """Which samples of a set cannot be read, found out before the first epoch.
 
-A set is looked through in chunks. What is found in one is kept in the cache under the content of
-its files, so that the next run, and a run that was broken off, need not look again.
+A set is checked in chunks. The result of each is cached under the state of its files, so that the
+next run, or a resumed one, need not check it again.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from raysuite.errors import DataError
 from raysuite.spec.datasets import cache_dir
 
 CHUNK = 512
-"""Samples that are looked through, and remembered, together: some seconds of one core's work."""
+"""Samples that are checked and cached together: some seconds of one core's work."""
 
 _VERSION = 1
-"""Raised whenever another sample would count as bad, so that what was found before is not taken."""
+"""Increased whenever other samples would count as bad, so that old results are not reused."""
 
 Faults = dict[int, str]
 """Sample -> why it cannot be read. The others can."""

@@ -24,14 +24,14 @@ from raysuite.images.engine import checked_bind, client, streamed
 from raysuite.images.layers import Bootstrap, Choice, this_architecture
 from raysuite.images.recipe import BASE, TOP, definitions, digest, ingredients
 
-# What the building machine is set up with: Debian's mirror, Python's index, certificates, proxies.
+# Settings of the building machine: Debian's mirror, Python's index, certificates, proxies.
 #
-# All of it is lent to the build through a folder that is bound for its duration, and is neither
+# They are passed to the build through a folder that is bound for its duration, and are neither
 # written into a definition file nor left in the image.
 
 MIRROR_VARIABLE = "RAYSUITE_DEBIAN_MIRROR"
 LENT = "/mnt"
-"""Where the lent folder is seen while an image is built."""
+"""Where that folder is bound while an image is built."""
 
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 _DEBIAN = re.compile(r"(?:https?|file)://\S+?/debian/?(?=\s|$)")

@@ -41,9 +41,9 @@ CUDA_IMAGES = {
     Variant.CUDA12: "nvidia/cuda:12.8.1-devel-ubuntu24.04",
 }
 """With the CUDA of the locked torch, minor version included: Horovod's kernels are compiled with
-this image's nvcc and NCCL, and meet torch's in one process."""
+this image's nvcc and NCCL, and run in one process with torch's."""
 LEAST_DRIVERS = {Variant.CUDA: 580, Variant.CUDA12: 525}
-"""The oldest branch of NVIDIA's driver that serves that CUDA
+"""The oldest branch of NVIDIA's driver that supports that CUDA
 (docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html, table 1)."""
 BOOTSTRAPS = {
     variant: Bootstrap.DOCKER if variant in CUDA_IMAGES else Bootstrap.DEBOOTSTRAP
@@ -64,7 +64,7 @@ COMMON_PACKAGES = (
     "python3-venv",
 )
 FABRIC_PACKAGES = ("ibverbs-providers", "libfabric1", "libucx0", "rdma-core")
-"""What NCCL speaks to InfiniBand and its kin with."""
+"""Libraries with which NCCL uses InfiniBand and similar networks."""
 
 
 def this_architecture() -> str:

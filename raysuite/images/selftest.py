@@ -24,7 +24,7 @@ def failures(facts: dict[str, Any]) -> list[str]:
     for name in (*ALWAYS, *(part(extra).module for extra in facts["extras"])):
         try:
             module = importlib.import_module(name)
-        except Exception as error:  # a library that is broken raises what it likes
+        except Exception as error:  # a broken library may raise anything
             wrong.append(f"{name}: {type(error).__name__}: {error}")
             continue
         print(f"{name} {getattr(module, '__version__', '')}".rstrip(), flush=True)

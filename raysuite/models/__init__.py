@@ -63,7 +63,7 @@ def build(model: ModelOptions, facts: DatasetFacts) -> nn.Module:
 
 
 def _initialise(model: nn.Module, facts: DatasetFacts) -> None:
-    """Have lazy layers draw their weights, by two images: frameworks need the shapes of all."""
+    """Initialise lazy layers by a pass of two images: frameworks need all shapes."""
     import torch
 
     model.eval()  # so that dropout draws nothing, and BatchNorm's statistics stay

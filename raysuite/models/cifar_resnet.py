@@ -71,7 +71,7 @@ class CifarResNet(nn.Module):
         return x
 
     def layers(self) -> list[list[Callable[[Tensor], Tensor]]]:
-        """What is called one after the other; pipelines are cut between two of them."""
+        """The parts of each layer, called in this order; pipelines are cut between layers."""
         stages = (self.stage1, self.stage2, self.stage3)
         bodies: list[list[Callable[[Tensor], Tensor]]]
         bodies = [[block] for stage in stages for block in stage]

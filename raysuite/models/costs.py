@@ -1,6 +1,6 @@
 """What a model costs: parameters, forward FLOPs, bytes of activations and of gradients.
 
-Counted by running the model on torch's meta device, which knows shapes and holds no numbers.
+Counted by running the model on torch's meta device, which holds shapes and no values.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _unfit(error: Exception, facts: DatasetFacts) -> UserError:
 
 
 def _without_numbers(model: nn.Module) -> nn.Module:
-    """A copy whose weights and buffers lie on the meta device: it takes no memory."""
+    """A copy with weights and buffers on the meta device: it takes no memory."""
     memo: dict[int, object] = {}
     for weight in model.parameters():
         empty = torch.empty_like(weight, device="meta")

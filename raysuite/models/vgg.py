@@ -2,9 +2,9 @@
 
 Large: torchvision's own, three layers on 7 x 7 pixels. Small, as DDLBench has it on MNIST and
 CIFAR-10: one layer from 512 channels to the classes. On 28 x 28 pixels DDLBench leaves the fifth
-pooling out, since four leave one pixel; here, each pooling that would find one pixel is left
-out, so that images of any side can be classified. Of more than 32 pixels, the mean over what the
-poolings leave is classified.
+pooling out, since four leave one pixel; here, each pooling whose input has one pixel is left out,
+so that images of any side can be classified. For images of more than 32 pixels, the mean over the
+last pixels is classified.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ DETECTED = ("folder", "idx", "binary", "tfrecord")
 
 
 def module_of(form: str | None) -> Any:
-    """The module of a form; None means a person's own data set."""
+    """The module of a format; None means the user's own data set."""
     return import_module(f"{__name__}.{_MODULES[form or 'own']}")
 
 

@@ -130,8 +130,8 @@ class RecordListing:
 
 
 class Source(Protocol):
-    """One split's images by sample number, the one way by which every loader gets at its bytes.
-    Safe from several threads; not to be shared by processes."""
+    """One split's images by sample number; all loaders read their bytes through it. Thread-safe;
+    not to be shared by processes."""
 
     def read(self, sample: int) -> tuple[Sample, int]:
         """The image and its label, from 0. Raises DataError that names file and offset."""
@@ -194,7 +194,7 @@ def files_to_check(
     check: Callable[..., None],
     classes: Sequence[str],
 ) -> Listed:
-    """What `check(part, *paths)` looks at: each (split, files) that `find` gives.
+    """The arguments of `check(part, *paths)`: each (split, files) that `find` returns.
 
     A DataError of `find` is a finding.
     """

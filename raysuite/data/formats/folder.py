@@ -41,7 +41,7 @@ LABEL_FILES = (
 )
 """Files with the classes of validation images in one flat folder."""
 _THREADS = 8
-"""Folders that are listed at once: a network file system answers slowly, and many at a time."""
+"""Folders that are listed at once: network file systems have a long latency, not a low rate."""
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,10 @@ def find(data: DataOptions) -> Images:
 
 def folder_state(data: DataOptions) -> tuple[float, str]:
     """When a folder of the set was changed last, in s since 1970, and a digest of what `find`
-    depends on: an entry that comes or goes changes the time of its folder.
+    depends on: adding or removing an entry changes the time of its folder.
 
-    It asks for each folder alone: thousands of times less than to list what lies in them. Raises
-    OSError where a folder is missing.
+    Only the folders themselves are queried, which takes a thousandth of listing their content.
+    Raises OSError where a folder is missing.
     """
     root = root_of(data).resolve()
     top = _top(root)
@@ -157,8 +157,8 @@ def listed(root: Path, val_may_lack: bool = False, skip: bool = False) -> Images
 
 
 def images_in(folder: Path) -> list[str]:
-    """The names of the image files in a folder, sorted, links that lead nowhere among them: an
-    image that cannot be read is a bad sample, not one that was never there."""
+    """The names of the image files in a folder, sorted, with broken links: an image that cannot be
+    read is a bad sample, and not ignored."""
     return _entries(folder)[0]
 
 
@@ -456,7 +456,7 @@ def to_check(target: Target, decode: bool, write_index: bool = False) -> Listed:
 
 
 def check_files(task: _Task, count: Count) -> Part:
-    """Look at the images of a task; `count` gets each."""
+    """Check the images of a task; `count` is called for each."""
     part = Part(task.split)
     for path, label in task.images:
         whole = os.path.join(task.root, path)

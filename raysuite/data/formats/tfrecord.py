@@ -57,7 +57,7 @@ FRAME = HEAD.size + 4
 _NUMBERED = re.compile(r"(.*-)(\d+)-of-(\d+)(\D*)")
 
 _MOST = 100_000
-"""Shards that a name may promise; beyond, it means something else."""
+"""The largest number of shards in a name; a larger number has another meaning."""
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ def read_record(descriptor: int, offset: int, size: int, place: str) -> bytes:
     Safe from several threads and processes at once. Raises DataError, naming `place`, where the
     record is cut short or a checksum differs.
     """
-    # an index may be damaged too: no more is asked for than the file has
+    # an index may be damaged too: never read beyond the end of the file
     present = os.fstat(descriptor).st_size - offset
     if offset < 0 or size < FRAME:
         raise DataError(f"{place}: no record has {size} bytes; write the index again")
@@ -526,7 +526,7 @@ def to_check(target: Target, decode: bool, write_index: bool) -> Listed:
 
 
 def check_shard(task: _Task, count: Count) -> Part:
-    """Look at every record of a shard; `count` gets bytes."""
+    """Check every record of a shard; `count` is called with bytes."""
     part = Part(task.split)
     try:
         with task.path.open("rb", buffering=0) as file:
@@ -605,7 +605,7 @@ def _indexed(task: _Task, part: Part, found: list[Place], end: int | None) -> li
 def _write_index(
     task: _Task, part: Part, path: Path, found: list[Place], end: int | None, wrong: str
 ) -> None:
-    """Say what is wrong with an index, or write it if that is wanted and the shard is whole."""
+    """Report what is wrong with an index, or write it if requested and the shard is intact."""
     if not task.write_index or end is not None:
         remedy = "; write it with --write-index" if end is None else ""
         part.wrong("index", str(path), wrong + remedy)

@@ -34,7 +34,7 @@ _PART = 16
 
 
 class InThreads:
-    """Threads that share each batch, and run ahead; without any, batches as they are asked for."""
+    """Threads that share each batch, and load ahead; without threads, batches on demand."""
 
     def __init__(
         self, rendering: Rendering, split: Split, options: NativeOptions, room: Room
@@ -57,7 +57,7 @@ class InThreads:
         try:
             for slice_ in slices:
                 parts = math.ceil(len(slice_.ids) / _PART)
-                # beyond what shall be ready, enough that no thread waits
+                # in addition to the batches that are kept ready, enough that no thread waits
                 ahead = self._prefetch + math.ceil(self._threads / parts)
                 for next_ in itertools.islice(coming, max(0, 1 + ahead - len(begun))):
                     begun.append(self._begin(next_))
@@ -133,7 +133,7 @@ class InProcesses:
     def close(self) -> None:
         """End the loading processes."""
         # DataLoader has no close: its processes end when its iterator is collected, which an
-        # exception's traceback can put off, and with it a wait of seconds to a bad moment.
+        # exception's traceback can delay, and with it a wait of seconds.
         iterator: Any = self._loader._iterator
         if iterator is not None:
             iterator._shutdown_workers()
@@ -165,8 +165,8 @@ class _Images(Dataset[Loaded | DataError]):
 
     def __getitem__(self, slice_: Slice) -> Loaded | DataError:
         shape = self._rendering.shape(len(slice_.ids), self._dtype)
-        # Written to where the worker reads it, as torch's own collate does: DataLoader copies
-        # what lies elsewhere.
+        # Written into shared memory, as torch's own collate does: DataLoader copies everything
+        # else.
         storage = torch.UntypedStorage._new_shared(math.prod(shape) * self._dtype.itemsize)
         images = torch.empty(0, dtype=torch.uint8).set_(storage).view(self._dtype).view(shape)
         try:
@@ -204,7 +204,7 @@ class NativeLoader:
         self._asked: object = None
 
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
-        """One Batch per Slice, in order. The next call takes the loader over from this one.
+        """One Batch per Slice, in order. A later call ends this iterator.
 
         Raises DataError that names the file of an unreadable image, and RunError where a
         loading process died.

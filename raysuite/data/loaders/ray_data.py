@@ -1,4 +1,4 @@
-"""Ray Data, streaming in our order."""
+"""Ray Data, streaming in raysuite's order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from raysuite.errors import DataError, RunError, UserError
 from raysuite.spec.loaders import RayDataOptions
 
 _Row = tuple[Tensor, Tensor] | str
-"""Images [b, size, size, C] and labels [b], where the device takes them from; or what is wrong."""
+"""Images [b, size, size, C] and labels [b], in memory that is copied to the device; or an error."""
 _Rows = Generator[_Row]
 
 _BLOCKS_PER_TASK = 4
@@ -35,9 +35,9 @@ _BLOCKS_PER_TASK = 4
 
 
 class RayDataLoader:
-    """Decodes in tasks of Ray Data on this worker's node, and takes their batches as they come.
+    """Decodes in tasks of Ray Data on this worker's node, and streams their batches.
 
-    Ray Data's own splits hand rows to whichever worker is free; here each worker streams a
+    Ray Data's own splits give rows to whichever worker is free; here each worker streams a
     dataset of its own slices, whose blocks come out in the order in which they go in.
 
     Raises UserError where no Ray runs.
@@ -62,7 +62,7 @@ class RayDataLoader:
         logging.getLogger("ray.data").setLevel(logging.WARNING)
 
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
-        """One Batch per Slice, in order. The next call takes the loader over from this one.
+        """One Batch per Slice, in order. A later call ends this iterator.
 
         Raises DataError that names the file of an unreadable image, and RunError where Ray's
         tasks failed.
@@ -108,8 +108,8 @@ class RayDataLoader:
             raise RunError(f"Ray Data failed: {error}") from error
 
     def _load(self, block: Any) -> list[_Row]:
-        """Copy the rows of `ray_tasks.decode_slices` to where they are wanted, in a thread of Ray
-        Data's."""
+        """Copy the rows of `ray_tasks.decode_slices` into the batch's memory, in a thread of Ray
+        Data."""
         found: list[_Row] = []
         names = block.column_names
         for values in zip(*block.columns, strict=True):

@@ -14,11 +14,11 @@ from raysuite.spec.loaders import SyntheticOptions
 
 
 class SyntheticLoader:
-    """Gives the front of one random batch again and again; reads nothing.
+    """Delivers the beginning of one random batch repeatedly; reads nothing.
 
-    Batches have the sizes that are asked for. Images are standard normal, as normalised images
-    roughly are, and labels uniform; those of validation are others than those of training, so
-    that what was learnt by heart does not pass for an accuracy. Losses mean nothing.
+    Batches have the requested sizes. Images are standard normal, as normalised images roughly are,
+    and labels uniform; validation has other images and labels than training, so that memorised
+    ones give no accuracy. Losses mean nothing.
     """
 
     def __init__(

@@ -64,7 +64,7 @@ def _grey(generator: np.random.Generator, side: int) -> NDArray[np.float64]:
 Pixels = NDArray[np.uint8]
 
 VERSION = 1
-"""Raised whenever pictures come out differently."""
+"""Increased whenever pictures change."""
 
 _LABELS, _PICTURES, _PATTERNS = range(3)
 """First words of the seeds, so that no two purposes share their random numbers."""
@@ -143,7 +143,7 @@ def _order(seed: int, val: bool, block: int, classes: int) -> NDArray[np.int64]:
 def _pattern(label: int) -> Pixels:
     """The pattern of a class, [32, 32, 3] around 128: a tint, and waves of one to four cycles.
 
-    It is the same for every seed. A linear model finds the waves where they stand; a
+    It is the same for every seed. A linear model finds the waves at their positions; a
     convolutional one finds their direction, length and colour in any part of the picture too.
     """
     draw = np.random.default_rng([_PATTERNS, label])
