@@ -29,7 +29,7 @@ from raysuite.records.statistics import t_quantile
 
 FORMAT = 1
 LEVEL = 0.9
-"""Of every interval of a prediction."""
+"""Level of every prediction interval."""
 _LEAST_RUNS = 4
 
 
@@ -64,7 +64,8 @@ class Residual(_Part):
     measured: float
     fitted: float
     without_it: float
-    """Predicted without all runs of its batch size: as a run of another batch would be."""
+    """Predicted from a fit without any run of its batch size: as a run with a new batch size would
+    be."""
 
 
 class Model(_Part):
@@ -81,20 +82,21 @@ class Model(_Part):
     """Degrees of freedom: runs less costs that are not zero."""
     fit: Errors
     left_out: Errors
-    """Of runs whose batch size was left out of the fit."""
+    """Errors of runs whose batch size was left out of the fit."""
     residuals: tuple[Residual, ...] = ()
 
     def parts(self, terms: Mapping[str, float]) -> dict[str, float]:
-        """By term; 0 of one that the calibration lacks, as an older version's does."""
+        """The value of each term; 0 for a term that the calibration lacks, as that of an older
+        version may."""
         return {term: self.costs.get(term, 0.0) * amount for term, amount in terms.items()}
 
     def value(self, terms: Mapping[str, float]) -> float:
-        """Their sum."""
+        """The sum of the terms."""
         return sum(self.parts(terms).values())
 
     def relative_half_width(self, terms: Mapping[str, float]) -> float:
-        """Of the prediction interval at LEVEL, on the logarithm: the spread of runs, and that of
-        the costs (Seber and Lee 2003, "Linear Regression Analysis", 5.3)."""
+        """Half-width of the prediction interval at LEVEL, on the logarithm: from the spread of
+        runs, and that of the costs (Seber and Lee 2003, "Linear Regression Analysis", 5.3)."""
         value = self.value(terms)
         amounts = {term: terms.get(term, 0.0) / value for term in self.spread}
         lever = sum(
@@ -120,7 +122,7 @@ class Range(_Part):
 
 
 class Simulated(_Part):
-    """Measured steps of pipelines against simulated ones, which have the costs of other runs."""
+    """Measured steps of pipelines against steps simulated with the costs of other runs."""
 
     runs: int
     factor: float
@@ -128,11 +130,12 @@ class Simulated(_Part):
     sigma: float
     """Standard deviation of its logarithm, over runs."""
     errors: Errors
-    """Of simulations, without the factor."""
+    """Errors of the simulations, without the factor."""
 
     @classmethod
     def of(cls, ratios: Sequence[float]) -> Simulated | None:
-        """Of measured over simulated seconds; None where they are too few for a spread."""
+        """From ratios of measured over simulated seconds; None where they are too few for a
+        spread."""
         logs = [math.log(each) for each in ratios]
         if len(logs) < _LEAST_RUNS:
             return None
@@ -144,7 +147,7 @@ class Simulated(_Part):
         )
 
     def interval(self, seconds: float) -> Interval:
-        """Of a pipeline that is simulated to take so long."""
+        """Prediction interval of a pipeline whose step is simulated to take so many seconds."""
         width = float(t_quantile((1 + LEVEL) / 2, self.runs - 1)) * self.sigma
         reach = math.exp(width * math.sqrt(1 + 1 / self.runs))
         value = seconds * self.factor
@@ -157,7 +160,7 @@ class Calibration(_Part):
     format: int = FORMAT
     raysuite: str = __version__
     machine: dict[str, Any]
-    """Of the first run: its processor, devices, and fingerprint of the software."""
+    """Processor, devices and fingerprint of the software of the first run."""
     sources: tuple[str, ...]
     runs: int
     workers_per_node: int
@@ -165,34 +168,35 @@ class Calibration(_Part):
     ranges: dict[str, dict[str, Range]]
     """Network, or strategy -> quantity -> what was measured."""
     seconds: Model
-    """Of an epoch."""
+    """Costs of an epoch's time."""
     bytes: Model | None
-    """Peak of the worker's memory that has most; None where no run finished."""
+    """Costs of the peak memory of the worker that has most; None where no run finished."""
     resident: float = 0.0
     """Bytes that a worker's process holds before a run: the median, as workers are shared by runs;
     0 where devices were measured, and in a calibration of an older version."""
     joules: Model | None = None
-    """Of an epoch, of devices and hosts; None where the energy of some runs was not measured."""
+    """Costs of an epoch's energy, of devices and hosts; None where the energy of some runs was not
+    measured."""
     start: Interval
-    """Seconds of a run beside training and validation: median, 5th and 95th percentile."""
+    """Seconds of a run outside training and validation: median, 5th and 95th percentile."""
     repeats: Errors | None = None
-    """Of runs against the mean of their repeats: what no prediction can do better than."""
+    """Errors of runs against the mean of their repeats: no prediction can have smaller ones."""
     blocks: dict[str, tuple[tuple[float, float], ...]] = Field(default_factory=dict)
     """Network -> (forward, backward) seconds of each of its blocks, by a pipeline that measured
     them (`balance: time`)."""
     pipelines: Simulated | None = None
-    """None where the calibration has too few of them: pipelines are not predicted then."""
+    """None where the calibration has too few pipelines: they are not predicted then."""
 
     @property
     def processors(self) -> int:
-        """Of a node."""
+        """Processors of a node."""
         return int(self.machine.get("cpu", {}).get("logical_cores") or self.workers_per_node)
 
     def with_pipelines(
         self, runs: Iterable[RunFigures], simulated: Callable[[Plan, Calibration], float]
     ) -> Calibration:
-        """With the errors of the seconds that a step of each pipeline among `runs` is simulated to
-        take, where several workers of another strategy show what is sent in a second."""
+        """This calibration with the errors of simulated steps, over the pipelines among `runs`.
+        None are computed where no run with several workers gives the cost of a byte."""
         known = any(term.startswith("byte/") for term in self.seconds.costs)
         ratios = [
             run.plan["global_batch"] / run.throughput / simulated(run.plan, self)
@@ -206,7 +210,7 @@ class Calibration(_Part):
         return self.model_copy(update={"pipelines": Simulated.of(ratios)})
 
     def unseen(self, plan: Plan) -> list[str]:
-        """Why nothing can be predicted of a plan: what no run of the calibration had."""
+        """Why a plan cannot be predicted: its parts that no run of the calibration had."""
         known = {term.partition("/")[2] for term in self.seconds.costs}
         wanted = [work_name(plan), loader_name(plan)]
         strategy = plan["spec"]["strategy"]
@@ -226,7 +230,7 @@ class Calibration(_Part):
         ]
 
     def write(self, file: Path) -> None:
-        """As YAML."""
+        """Write as YAML."""
         data = self.model_dump(mode="json")
         data["works"] = {name: vars(work) for name, work in self.works.items()}
         text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
@@ -237,7 +241,7 @@ class Calibration(_Part):
 
     @classmethod
     def read(cls, file: Path) -> Calibration:
-        """Raises UserError where it is none."""
+        """Read a file. Raises UserError where it is no calibration."""
         try:
             data = yaml.load(file.read_text("utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
             return cls.model_validate(data)
@@ -250,7 +254,7 @@ class Calibration(_Part):
 
 
 def quantities(plan: Plan) -> dict[str, dict[str, float]]:
-    """What a calibration keeps ranges of, by network and strategy."""
+    """The quantities whose ranges a calibration keeps, by network and strategy."""
     workers = int(plan["workers"])
     return {
         work_name(plan): {
@@ -269,11 +273,11 @@ class Observed:
     run: RunFigures
     work: Work
     quiet: tuple[EpochFinished, ...]
-    """The epochs that count."""
+    """The epochs that are used."""
 
     @property
     def seconds(self) -> float:
-        """Of an epoch of steady steps."""
+        """Duration of an epoch of steady steps."""
         pace = sum(each.steady_seconds for each in self.quiet) / sum(
             each.steady_images for each in self.quiet
         )
@@ -281,9 +285,9 @@ class Observed:
 
 
 def observed(runs: Iterable[RunFigures], most_other_cores: float = math.inf) -> list[Observed]:
-    """The runs whose times count: finished, passed by the gate, of one strategy without stages, and
-    with counted costs. Of each, the epochs count beside which other programs kept at most so many
-    cores busy; a run without any is left out."""
+    """The runs that a calibration is fitted to: finished, passed by the gate, without pipeline
+    stages, and with counted costs. Of each run, only epochs are used during which other programs
+    kept at most `most_other_cores` cores busy; a run without any such epoch is left out."""
     found = []
     for run in runs:
         counted = run.costs.counted if run.costs else None
@@ -379,7 +383,7 @@ def calibrate(
 def _fit_joules(
     seen: Sequence[Observed], beside: int, sizes: Sequence[str], names: Sequence[str]
 ) -> Model | None:
-    """Of what every run has: devices, hosts, or both."""
+    """Costs of energy, of what was measured in every run: devices, hosts, or both."""
     costs = [each.run.costs for each in seen]
     kinds = (
         [each.device_joules if each else None for each in costs],
@@ -414,12 +418,13 @@ def _without_single_loader(
 
 
 def memory_of(run: RunFigures) -> float:
-    """Peak bytes of the worker that has most: of its device, or of its process on a CPU."""
+    """Peak memory, in bytes, of the worker that has most: on its device, or of its process on a
+    CPU."""
     return float(run.peak_device_bytes or run.peak_process_bytes or 0)
 
 
 def resident_before(run: RunFigures) -> float:
-    """Bytes that its worker's process held before the run; 0 of a device."""
+    """Bytes that the worker's process held before the run; 0 for a device."""
     if run.peak_device_bytes or run.peak_process_bytes is None or run.grown_process_bytes is None:
         return 0.0
     return float(run.peak_process_bytes - run.grown_process_bytes)
@@ -469,7 +474,7 @@ def fit(
     fitted = amounts @ costs
 
     def predicted(labels: Sequence[Any]) -> Any:
-        """Each run by the others, without those of its label."""
+        """Each run's prediction from the runs with other labels."""
         found = fitted.copy()
         for label in set(labels):
             inside = np.array([each == label for each in labels])

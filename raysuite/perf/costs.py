@@ -50,7 +50,7 @@ class Work:
 
 
 def work_name(plan: Plan) -> str:
-    """Equal for plans whose images cost the same on one worker."""
+    """A name that is equal for plans whose images cost the same on one worker."""
     spec, training = plan["spec"], plan["spec"]["training"]
     options = spec["model"].get("options") or {}
     parts = [f"{spec['model']['name']} at {plan['dataset']['image_size']} px"]
@@ -62,8 +62,8 @@ def work_name(plan: Plan) -> str:
 
 
 def strategy_kind(plan: Plan) -> str:
-    """Equal for plans whose strategies have the same costs: the name and the options, without the
-    sizes of buffers and micro-batches, which the terms know of."""
+    """A name that is equal for plans whose strategies have the same costs: the strategy's name and
+    options, without the sizes of buffers and micro-batches, which enter the terms as quantities."""
     strategy = plan["spec"]["strategy"]
     left_out = ("name", "bucket_mb", "fusion_threshold_mb", "micro_batches")
     fields = STRATEGY_OPTIONS[strategy["name"]].model_fields
@@ -89,7 +89,7 @@ def epoch_terms(plan: Plan, work: Work, workers_per_node: int | None = None) -> 
     A ring all-reduce of n bytes over W workers passes 2 (W - 1) messages and sends 2 (W - 1) / W n
     bytes from each (Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters
     of workstations", J. Parallel Distrib. Comput. 69:117). Workers of one node share its memory and
-    caches: a neighbour's cost grows with (n - 1) / n for n of them. Beside the ring, several
+    caches: what a neighbour costs grows with (n - 1) / n for n of them. Beside the ring, several
     workers agree in each pass on which gradients are ready (Sergeev and Del Balso 2018,
     arXiv:1802.05799, section 4), and what they exchange during a pass slows its computation.
     """
@@ -123,8 +123,8 @@ def epoch_terms(plan: Plan, work: Work, workers_per_node: int | None = None) -> 
 
 def memory_terms(plan: Plan, work: Work, resident: float) -> dict[str, float]:
     """Quantities of a worker's peak memory, by term: the bytes that its process holds before the
-    run (0 of a device), what the strategy adds, what it keeps for each image of a micro-batch, and
-    weights with gradients, optimiser state and buffers."""
+    run (0 for a device), those that the strategy adds, those that each image of a micro-batch
+    needs, and weights with gradients, optimiser state and buffers."""
     name, kind = work_name(plan), strategy_kind(plan)
     workers = "one" if int(plan["workers"]) == 1 else "several"
     return {
@@ -184,8 +184,8 @@ def ddlbench_gpipe(
     latency_s: float,
     rate: float,
 ) -> float:
-    """Seconds of a batch, equation 2 of Jansen et al. 2020: W stages, and the bytes that each of
-    W - 1 boundaries passes on in either direction. Model parallelism is one micro-batch."""
+    """Seconds of a batch, equation 2 of Jansen et al. 2020: W stages, and the bytes that cross each
+    of the W - 1 boundaries in either direction. Model parallelism is one micro-batch."""
     stages = len(activation_bytes) + 1
     bubble = (stages + micro_batches - 1) / (stages * micro_batches)
     passed = sum(latency_s + each / rate for each in (*activation_bytes, *gradient_bytes))
@@ -213,6 +213,6 @@ def expected_run_seconds(
 
 
 def best_checkpoint_interval(write_s: float, mtbf_s: float) -> float:
-    """Seconds of work between two checkpoints that lose least time (Young 1974, Commun. ACM 17:530,
-    first order)."""
+    """Seconds of work between two checkpoints for which the least time is lost (Young 1974, Commun.
+    ACM 17:530, first order)."""
     return math.sqrt(2 * write_s * mtbf_s)

@@ -2,7 +2,7 @@
 
 Shares come from what was measured (the profile, waits for the loader, other programs' use of the
 processors), then from the schedule of a pipeline, then from a calibration, which splits the rest.
-The limit of a term is the throughput that would be left without it.
+The limit of a term is the throughput that would be reached without it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Explained:
     first: str
     """What to try first."""
     evidence: str
-    """What the shares are from."""
+    """Where the shares come from."""
 
     def limit(self, term: Term) -> float:
         """Images per second without this term."""
@@ -119,8 +119,8 @@ def _explained(
 
 
 def _other_programs(run: RunFigures, waits: float) -> float:
-    """Part of the workers' processor time that other programs took from them; a worker wants none
-    for the part of its time in which it waits."""
+    """Share of the workers' processor time that other programs took from them; a worker that waits
+    needs no processor time."""
     cores = _cores(run)
     wanted = run.workers * int(run.plan["spec"]["resources"]["cpus_per_worker"])
     if run.plan["device"] != "cpu" or cores is None or run.other_cores is None:
@@ -135,7 +135,7 @@ def _cores(run: RunFigures) -> int | None:
 
 
 def _bubble(run: RunFigures) -> float:
-    """Of equal stages, and transfers that take no time."""
+    """Bubble of a pipeline with equal stages and transfers that take no time."""
     options = STRATEGY_OPTIONS[run.plan["spec"]["strategy"]["name"]]
     strategy = options.model_validate(run.plan["spec"]["strategy"])
     schedule = strategy.pipeline(int(run.plan["accumulate"]))
@@ -145,7 +145,7 @@ def _bubble(run: RunFigures) -> float:
 
 
 def _by_model(run: RunFigures, calibration: Calibration, profiled: bool) -> dict[Term, float]:
-    """Shares of the time that was measured, by what each part should take."""
+    """Shares of the measured time, from what a calibration predicts for each part."""
     work = calibration.works[work_name(run.plan)]
     terms = epoch_terms(run.plan, work, calibration.workers_per_node)
     images = float(run.plan["dataset"]["train_samples"])
@@ -158,8 +158,8 @@ def _by_model(run: RunFigures, calibration: Calibration, profiled: bool) -> dict
 
 
 def _by_peers(row: Row, rows: Sequence[Row], known: Mapping[Term, float]) -> dict[Term, float]:
-    """From rows that differ in one key: a step's overhead by its batch, and what is lost to the
-    baseline with fewer workers."""
+    """Shares from rows that differ in one key: a step's overhead from another batch size, and the
+    loss against the baseline with fewer workers."""
     found: dict[Term, float] = {}
     if row.efficiency is not None and not row.is_baseline and "exposed communication" not in known:
         found["exposed communication"] = max(0.0, 1 - row.efficiency.value)

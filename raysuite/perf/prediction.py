@@ -18,8 +18,8 @@ from raysuite.records.names import Plan, run_name, series_key
 from raysuite.records.predicted import Interval, RunPredicted
 
 FORWARD_SHARE = 1 / 3
-"""Of an image's training: a backward pass takes as long as two forward passes (Kaplan et al. 2020,
-arXiv:2001.08361, section 2.1)."""
+"""Share of the forward pass in an image's training: a backward pass takes as long as two forward
+passes (Kaplan et al. 2020, arXiv:2001.08361, section 2.1)."""
 
 
 StepSeconds = Callable[[Plan, Calibration], float]
@@ -28,11 +28,11 @@ StepSeconds = Callable[[Plan, Calibration], float]
 def predict(
     plans: Sequence[Plan], calibration: Calibration, name: str, simulated: StepSeconds | None = None
 ) -> list[RunPredicted]:
-    """One prediction a plan, in their order; `name` is that of the calibration's file, `simulated`
-    simulates a pipeline's step.
+    """One prediction for each plan, in their order; `name` is that of the calibration's file, and
+    `simulated` returns the simulated seconds of a pipeline's step.
 
-    A plan with a strategy, loader or network that the calibration has not seen has a message in
-    the place of figures.
+    A plan with a strategy, loader or network that the calibration has not seen has a message
+    instead of figures.
     """
     found = [_run(plan, calibration, name, simulated) for plan in plans]
     series: dict[str, list[int]] = {}
@@ -100,7 +100,8 @@ def _run(
 
 
 def interval(model: Model, terms: dict[str, float], width: float = 0.0) -> Interval:
-    """Of a sum of terms, which are themselves known to `width` on the logarithm."""
+    """Prediction interval of a sum of terms, whose quantities are themselves uncertain by `width`
+    on the logarithm."""
     value = model.value(terms)
     reach = math.exp(math.hypot(model.relative_half_width(terms), width))
     return Interval(value, value / reach, value * reach)
@@ -109,7 +110,8 @@ def interval(model: Model, terms: dict[str, float], width: float = 0.0) -> Inter
 def _against(
     plans: Sequence[Plan], found: Sequence[RunPredicted], place: int, base: int
 ) -> RunPredicted:
-    """With its speed-up, whose interval takes the errors of both runs as independent."""
+    """The prediction with its speed-up, whose interval assumes that the errors of both runs are
+    independent."""
     own, other = found[place], found[base]
     if own.throughput is None or other.throughput is None:
         return own

@@ -52,7 +52,7 @@ class Choice:
     efficiency: float | None
     """Against the fastest candidate with one worker and the same batch; None without one."""
     tied: bool
-    """With the best one: their difference is within the noise of a run."""
+    """Tied with the best one: their difference is within the noise of a run."""
 
     @property
     def epoch(self) -> Interval:
@@ -71,7 +71,7 @@ def rank(
     goal: Literal["time", "energy"] = "time",
 ) -> list[Choice]:
     """The candidates that can be predicted and are within the limits, the shortest epoch or that of
-    the least energy first, and last what is out of the calibrated range.
+    the least energy first, and last those outside the calibrated range.
 
     One is tied with the best where its figure is in the best one's prediction interval. A part of
     the errors is common to all, so there may be more ties than necessary, not fewer.

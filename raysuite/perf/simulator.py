@@ -1,8 +1,8 @@
 """Discrete-event simulation of one optimiser step, from the schedule that would run.
 
 A step is tasks in lanes (a worker's device, a link, a group's collectives). A lane takes its tasks
-in their order; a task begins when the lane is free and all that it comes after has ended. Workers
-that are alike are one lane, with their number: a million take as many tasks as two.
+in their order; a task begins when its lane is free and all tasks that it depends on have ended.
+Identical workers are one lane, with their number: a million workers need as many tasks as two.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from raysuite.spec.schedules import Schedule
 
 
 class Link(BaseModel):
-    """What a message costs: its latency, and its bytes over the rate."""
+    """The cost of a message: its latency, and its bytes over the rate."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -37,7 +37,7 @@ class Link(BaseModel):
     """10^9 bytes per second in one direction, for each worker."""
 
     def seconds(self, count: float) -> float:
-        """Of one message of `count` bytes."""
+        """Seconds of one message of `count` bytes."""
         return self.latency_us * 1e-6 + count / (self.gb_per_s * 1e9)
 
 
@@ -48,7 +48,7 @@ class Network(BaseModel):
 
     name: str
     source: str
-    """Where the numbers are from."""
+    """Where the numbers come from."""
     workers_per_node: int = Field(ge=1)
     inside: Link
     """Between two workers of a node."""
@@ -213,7 +213,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Crowd:
-    """Workers that are alike."""
+    """Identical workers."""
 
     count: int
     slower: float = 1.0
@@ -230,7 +230,7 @@ class Crowd:
 
 @dataclass(frozen=True)
 class Sharing:
-    """How a data-parallel strategy makes gradients equal."""
+    """How a data-parallel strategy reduces gradients."""
 
     bucket_bytes: float = 25 * 2**20
     first_bucket_bytes: float | None = None
@@ -244,7 +244,7 @@ class Sharing:
 
     @classmethod
     def of(cls, strategy: Mapping[str, Any]) -> Sharing:
-        """As the options of a spec's strategy ask for."""
+        """From the options of a spec's strategy."""
         mib = 2**20
         half = 0.5 if strategy.get("compression") in ("fp16", "bf16") else 1.0
         match strategy["name"]:
@@ -356,7 +356,7 @@ def pipeline(
     steps: int = 1,
 ) -> list[Task]:
     """Tasks of a pipeline's steps: the operations of each worker in their order, each after the
-    transfer of what it needs; before an update, an all-reduce of the stage's workers and copies.
+    transfer of its input; before an update, an all-reduce of the stage's workers and copies.
 
     A transfer occupies its link, one for each direction, and neither worker; without a network
     neither transfers nor all-reduces take time.
@@ -474,7 +474,7 @@ class Step:
         return max(event.end for event in self.events)
 
     def trace(self) -> str:
-        """As Chrome's trace format, which Perfetto opens: times in microseconds."""
+        """The events in Chrome's trace format, which Perfetto opens: times in microseconds."""
         lanes = list(dict.fromkeys(event.task.lane for event in self.events))
         named: list[dict[str, Any]] = [
             {"ph": "M", "name": "thread_name", "pid": 0, "tid": place, "args": {"name": lane}}
@@ -496,7 +496,8 @@ class Step:
         return json.dumps({"traceEvents": named, "displayTimeUnit": "ms"})
 
     def gantt(self, width: int = 100) -> list[str]:
-        """A line of text a lane: F forward, B backward, c communication, u update, l load."""
+        """One line of text for each lane: F forward, B backward, c communication, u update, l
+        load."""
         lanes = list(dict.fromkeys(event.task.lane for event in self.events))
         longest = max(map(len, lanes))
         drawn = {lane: [" "] * width for lane in lanes}

@@ -1,5 +1,5 @@
-"""Batches that are found by trial: which sizes come into question, which is tried next, and which
-is taken. Pure: what was tried comes in, a decision goes out."""
+"""Batches that are found by trial: which sizes are candidates, which is tried next, and which is
+chosen. Pure functions of the trials so far."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from raysuite.records.batches import NEAR, BatchFound, BatchTried, Goal, Stage
 from raysuite.spec.batches import AutoBatch
 
 ROUNDS = 3
-"""How often each size is timed, where the fastest is looked for."""
+"""How many times each size is timed in a search for the fastest."""
 _HOPELESS = 0.5
-"""What is slower than this share of the fastest in the first round is not timed again."""
+"""A size that is slower than this share of the fastest in the first round is not timed again."""
 
 
 class NothingFitsError(RunError):
@@ -29,17 +29,17 @@ class NothingFitsError(RunError):
 
 @dataclass(frozen=True)
 class Sizes:
-    """The micro-batches that come into question, ascending, and why there are no larger ones."""
+    """The candidates for the micro-batch, ascending, and why there are no larger ones."""
 
     sizes: tuple[int, ...]
     bound: Literal["at_most", "samples", "batch"]
 
 
 def sizes_of(plan: RunPlan) -> Sizes:
-    """What comes into question for a plan that is undecided.
+    """The candidates for a plan that is undecided.
 
     Where the batch is given, the divisors of a replica's part of it; else the powers of two, up to
-    so many that a step takes the whole training set.
+    the size at which a step takes the whole training set.
     """
     auto, strategy = _auto(plan), plan.spec.strategy
     most = auto.at_most or math.inf
@@ -64,7 +64,7 @@ def decided(plan: RunPlan, micro_batch: int) -> RunPlan:
 
 
 def _cut_key(plan: RunPlan) -> Literal["training.accumulate", "strategy.micro_batches"]:
-    """Of the number of micro-batches that is found by trial."""
+    """The key of the number of micro-batches that is found by trial."""
     staged = plan.spec.strategy.model_workers > 1
     return "strategy.micro_batches" if staged else "training.accumulate"
 
@@ -82,12 +82,13 @@ def _with(plan: RunPlan, changed: dict[str, Any]) -> RunPlan:
 
 @dataclass(frozen=True)
 class Search:
-    """A search on its way.
+    """A search and its trials so far.
 
     A size fits alone before it is tried together, unless each rank has a stage of the network
-    (`together_only`). From two samples on, sizes are doubled until one does not fit; what lies
-    between the two is halved. The largest that fits alone is then tried together, and where it does
-    not fit, the next smaller one is. A size that does not fit rules out all larger ones.
+    (`together_only`). From two samples on, sizes are doubled until one does not fit; then the
+    interval between the last two is bisected. The largest that fits alone is then tried together,
+    and where it does not fit, the next smaller one is. A size that does not fit rules out all
+    larger ones.
     """
 
     sizes: tuple[int, ...]
@@ -96,7 +97,7 @@ class Search:
     together_only: bool = False
 
     def next(self) -> tuple[Stage, int] | None:
-        """What to try now; None where the search has come to its end."""
+        """What to try next; None where the search has ended."""
         between = [n for n in self.sizes if self._lowest < n < self._ceiling]
         if between:
             return "alone", self._step(between)
@@ -108,7 +109,7 @@ class Search:
 
     @property
     def chosen(self) -> int | None:
-        """The size that is taken once the search has come to its end; None where nothing fits."""
+        """The chosen size once the search has ended; None where nothing fits."""
         if not self._fitting:
             return None
         return self._lowest if self.goal == "largest" else self._fastest()
@@ -133,7 +134,7 @@ class Search:
 
     @property
     def _fitting(self) -> list[int]:
-        """What is known or, with `together_only`, taken to fit until it was tried."""
+        """The sizes that fit or, with `together_only`, are assumed to fit until they are tried."""
         fit = {each.micro_batch for each in self.tried if each.fits}
         fit |= set(self.sizes) if self.together_only else set()
         return sorted(size for size in fit if size < self._ceiling)
@@ -151,8 +152,9 @@ class Search:
         return max((n for n in between if n <= most), default=between[0])
 
     def _next_timing(self) -> tuple[Stage, int] | None:
-        """Round by round: the first from the largest down, as what fits alone may not together,
-        and then up and down in turn, so that a drift of the machine meets all alike."""
+        """Round by round: the first from the largest size down, as a size that fits alone may not
+        fit together, and then alternately up and down, so that a drift of the machine affects all
+        sizes equally."""
         for number in range(ROUNDS):
             left = [n for n in self._rivals(number) if len(self.timings(n)) <= number]
             if left:
@@ -176,7 +178,7 @@ class Search:
 def outcome(
     plan: RunPlan, tried: Sequence[BatchTried], seconds: float
 ) -> tuple[RunPlan, BatchFound]:
-    """The decided plan, and the Record of how it was found in so many seconds.
+    """The decided plan, and the Record of the search, which took so many seconds.
 
     Raises NothingFitsError.
     """
@@ -227,10 +229,10 @@ def opened(plan: RunPlan, at_most: int | None, memory_share: float | None) -> Ru
 
 
 def same_search(plan: RunPlan) -> str:
-    """Equal for plans that one search serves: repeats, learning rates, and loaders, which are to
-    feed the same batch.
+    """A text that is equal for plans that can share one search: those that differ in their repeat,
+    learning rate or loader.
 
-    Random images are tried, whose number and shape count.
+    A search trains on random images, so that only their number and shape matter.
     """
     spec = plan.spec
     training = spec.training.model_dump(mode="json")

@@ -1,4 +1,4 @@
-"""What a plan must know of a data set, from the table or from a look at its files."""
+"""What a plan must know of a data set, from the table of named sets or from its files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Datasets:
-    """Data sets on disk, each looked at once: a large one takes seconds to list.
+    """Data sets on disk, each of which is listed once: a large one takes seconds.
 
     `elsewhere`: the runs are for another machine, and a named set that has no folder here is
     taken at its official counts.
@@ -43,11 +43,11 @@ class Datasets:
 
 
 _FILES = {"name", "format", "path", "root", "classes", "features", "bad_samples", "options"}
-"""What of a `data` block the counts depend on."""
+"""The keys of a `data` block that the counts depend on."""
 
 
 def official_counts(data: DataOptions) -> Counts | None:
-    """Those of a named set without a folder here; None for every other set."""
+    """The official counts of a named set without a folder here; None for every other set."""
     if data.name not in NAMED or root_of(data).exists():
         return None
     from raysuite.data.formats import Counts
@@ -65,7 +65,7 @@ def official(plans: Iterable[RunPlan]) -> list[str]:
 
 
 def passed_over(plans: Iterable[RunPlan]) -> list[str]:
-    """What an image folder holds beside its images, a line for each folder."""
+    """Files of image folders that are not images, a line for each folder."""
     counts = {
         str(root_of(plan.spec.data)): plan.dataset.passed_over
         for plan in plans

@@ -17,9 +17,10 @@ _Wrong = Callable[[str, str], None]
 
 
 def accumulation(spec: ExperimentSpec) -> int:
-    """Micro-batches per optimiser step; a strategy's own name for it counts too.
+    """Micro-batches per optimiser step, whether `training.accumulate` or the strategy's own option
+    gives them.
 
-    1 where they are found by trial: whatever is found divides the same batch.
+    1 where they are found by trial: any number that is found divides the same batch.
     """
     if spec.strategy.own_accumulation is not None:
         return spec.strategy.own_accumulation
@@ -28,7 +29,7 @@ def accumulation(spec: ExperimentSpec) -> int:
 
 
 def device_of(spec: ExperimentSpec, gpus: int) -> Literal["cpu", "gpu"]:
-    """Where a run computes; `auto` takes GPUs where each worker can have one."""
+    """The device of a run; `auto` takes GPUs where each worker can have one."""
     if spec.resources.device != "auto":
         return spec.resources.device
     return "gpu" if gpus >= spec.resources.workers else "cpu"

@@ -59,7 +59,8 @@ def expand(document: Document) -> list[Variant]:
 
 
 def _same_runs(document: Document, variants: Sequence[Variant]) -> Iterator[Mistake]:
-    """Combinations that are one run: they would count as its repeats, and have no other seed."""
+    """Mistakes for combinations that are the same run: they would count as its repeats, but with
+    the same seed."""
     first: dict[str, dict[str, Any]] = {}
     for label, spec in variants:
         same = first.setdefault(spec.model_dump_json(), label)
@@ -85,7 +86,7 @@ def swept_at(document: Document, label: Mapping[str, Any], key: str) -> KeyPath 
 
 
 def _value(values: list[Any]) -> Any:
-    """As the matrix writes the values of one line's keys."""
+    """A line's values as the matrix writes them."""
     return values[0] if len(values) == 1 else values
 
 

@@ -1,8 +1,9 @@
-"""Population-based training as pure data: who takes whose weights, and with which values.
+"""Population-based training as pure data: which trial takes the weights of which, and with which
+values it continues.
 
 Jaderberg et al. 2017, "Population Based Training of Neural Networks", arXiv:1711.09846: exploit by
 truncation selection, explore by perturbation or resampling. All trials are compared after the same
-epoch. Other than there, a trial takes nothing from one that is no better.
+epoch. Unlike in the paper, a trial never takes the weights of one that is no better.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from raysuite.spec.search import SearchOptions
 from raysuite.spec.searchers import PbtScheduler
 
 _TRIES = 20
-"""How often values are looked for that go together, before those of the source stay as they are."""
+"""How many times valid values are drawn before those of the source are kept as they are."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """The state of a trial at an interval."""
+    """A trial at the end of an interval."""
 
     number: int
     run_id: str
@@ -37,11 +38,11 @@ class Standing:
 
 @dataclass(frozen=True)
 class Turn:
-    """What becomes of a trial at an interval."""
+    """How a trial continues after an interval."""
 
     trial: Standing
     place: int
-    """The best has 1."""
+    """Its rank; the best has 1."""
     population: int
     source: Standing | None
     """Whose weights it takes; None: it keeps its own."""
@@ -55,10 +56,10 @@ def judge(
     epochs: int,
     can_be: Callable[[Values], bool] = lambda values: True,
 ) -> list[Turn]:
-    """What becomes of each trial of a population after so many epochs, the best first.
+    """How each trial of a population continues after so many epochs, the best first.
 
-    It follows from the search's seed and these standings, in whichever order they come. `can_be`
-    returns whether values go together.
+    It depends on nothing but the search's seed and these standings, in any order. `can_be` returns
+    whether values are valid together.
     """
     scheduler = search.scheduler
     assert isinstance(scheduler, PbtScheduler), "population-based training"
@@ -80,14 +81,14 @@ def judge(
 
 
 def taken(scheduler: PbtScheduler, population: int) -> int:
-    """How many of a population are compared as its best, and how many as its worst."""
+    """How many of a population count as its best, and as many as its worst."""
     return min(math.ceil(population * scheduler.quantile), population // 2)
 
 
 def explored(
     search: SearchOptions, own: Mapping[str, object], source: Values, chance: random.Random
 ) -> Values:
-    """Values near those of the source; what belongs to the trial itself stays."""
+    """Values near those of the source; keys that a trial keeps have its own values."""
     scheduler = search.scheduler
     assert isinstance(scheduler, PbtScheduler), "population-based training"
     found: Values = {}
@@ -107,7 +108,7 @@ def _kept(values: Mapping[str, object]) -> Values:
 
 
 def with_values(document: Document, plan: RunPlan, values: Values) -> RunPlan:
-    """The same run with other values from here on. Raises SpecError where these do not go
+    """The same run with other values from here on. Raises SpecError where these are not valid
     together."""
     spec = trial_spec(document, values)
     rate = spec.optimizer.peak_lr(plan.global_batch)

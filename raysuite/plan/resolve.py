@@ -29,10 +29,11 @@ def make_plans(
 ) -> list[RunPlan]:
     """Every run of a document, in the order of execution.
 
-    `gpus` is the number of GPUs of the cluster; None looks at this machine. `elsewhere`: the runs
-    are for another machine, and named data sets that are not here count as official. Repeats vary
-    slowest, so that a drift of the machine meets all variants alike; within a repeat, runs of
-    one world size and one kind of worker are adjacent and can share warm workers.
+    `gpus` is the number of GPUs of the cluster; None: of this machine. `elsewhere`: the runs are
+    for another machine, and named data sets that are not here are assumed to have their official
+    counts. Repeats vary slowest, so that a drift of the machine affects all variants equally;
+    within a repeat, runs of one world size and one kind of worker are adjacent and can share warm
+    workers.
 
     Raises SpecError with everything that makes a run infeasible.
     """
@@ -55,9 +56,9 @@ def make_plans(
 
 
 def _in_round(variants: Sequence[Variant], repeat: int) -> list[Variant]:
-    """The order of a round: rotated by one after every second round, and backwards in
-    the rounds between, so that none always follows the same; those that share workers stay
-    together."""
+    """The order of a round: rotated by one after every second round, and backwards in the rounds
+    between, so that no variant always runs after the same one; those that share workers stay
+    adjacent."""
 
     def turned(items: list[Any]) -> list[Any]:
         start = repeat // 2 % len(items)
@@ -86,7 +87,8 @@ def local_gpus() -> int:
 
 
 def placed(document: Document, mistake: Mistake, label: dict[str, Any]) -> Mistake:
-    """The mistake with the file and line of its key: in the matrix, where `label` took it there."""
+    """The mistake with the file and line of its key: its line in the matrix, where `label` has a
+    value for it."""
     path = tuple(mistake.key.split("."))
     for end in range(len(path), 0, -1):
         key = ".".join(path[:end])
@@ -181,7 +183,7 @@ def _alike(left: RunPlan, right: RunPlan, one_node: bool) -> bool:
 
 
 def _stands_apart(plan: RunPlan) -> bool:
-    """Whether a run needs workers of its own, so that its figures, or the next run's, are true."""
+    """Whether a run must not share workers, as its figures or the next run's would be wrong."""
     return (
         plan.spec.resources.fresh_workers
         # a profiler slows down what comes after it; nsys watches a process, not a run

@@ -1,4 +1,4 @@
-"""RunPlan: one run, decided to the last number, as pure data."""
+"""RunPlan: one run with all of its numbers, as pure data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from raysuite.spec.schedules import Schedule
 
 
 class RunPlan(BaseModel):
-    """One run. Everything that `train` needs, and nothing that depends on who executes it."""
+    """One run: everything that `train` needs, and nothing that depends on how the run is
+    started."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -44,8 +45,8 @@ class RunPlan(BaseModel):
     peak_lr: float
     """Learning rate after warm-up and scaling."""
     memory_format: Literal["channels_last", "contiguous"] = "contiguous"
-    """Of images and convolutions, with `auto` resolved. Plans of earlier versions lack it, and
-    were all contiguous."""
+    """Memory format of images and convolutions, with `auto` resolved. Plans of earlier versions
+    lack it: they were all contiguous."""
 
     @property
     def undecided(self) -> bool:
@@ -69,7 +70,7 @@ class RunPlan(BaseModel):
 
     @property
     def strategy_name(self) -> str:
-        """The strategy as a person names it."""
+        """The strategy's name for people."""
         return self.spec.strategy.name
 
     @property

@@ -1,4 +1,4 @@
-"""The space of a sweep -> the values of its trials, as pure data: what is drawn, in which order."""
+"""The space of a sweep -> the values of its trials, as pure data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DIGITS = 6
 
 
 def drawn(search: SearchOptions, seed: int) -> Iterator[Values]:
-    """The values of every trial of a searcher that learns nothing: `random` or `grid`.
+    """The values of every trial of a searcher that ignores results: `random` or `grid`.
 
     A trial's values depend on the seed and on its own number, not on how the others ended.
     """
@@ -72,8 +72,8 @@ def draw(dimension: Dimension, chance: random.Random) -> Any:
 def perturbed(
     dimension: Dimension, value: Any, factors: Sequence[float], chance: random.Random
 ) -> Any:
-    """A value near another: a number times one of `factors`, within its range; of a list a
-    neighbour."""
+    """A value near another: a number times one of `factors`, kept within its range, or a neighbour
+    in a list."""
     arguments = dimension.arguments
     if dimension.kind in LISTED:
         if value not in arguments:
@@ -90,7 +90,7 @@ def perturbed(
 
 
 def _moved(value: float, wanted: float, steps: Sequence[float]) -> float:
-    """Of the steps beyond `value`, on the side of `wanted`, the nearest to that; itself if none."""
+    """The step nearest to `wanted` among those on its side of `value`; `value` if there is none."""
     beyond = [each for each in steps if (each - value) * (wanted - value) > 0]
     return min(beyond, key=lambda each: abs(each - wanted), default=value)
 

@@ -32,8 +32,8 @@ def trial_plan(
 ) -> RunPlan:
     """The plan of trial `number`, counted from 0.
 
-    `gpus` is the number of GPUs of the cluster; None looks at this machine. `seen` are data sets
-    that need no second look.
+    `gpus` is the number of GPUs of the cluster; None: of this machine. `seen` are data sets that
+    were listed before.
 
     Raises SpecError with everything that makes the trial infeasible.
     """
@@ -64,16 +64,15 @@ def trial_spec(document: Document, values: Mapping[str, Any]) -> ExperimentSpec:
 
 
 def specs_of_space(document: Document, search: SearchOptions) -> list[ExperimentSpec]:
-    """A spec for each end of a range and each listed value, with one value of all others: every
-    block that may be drawn is in one of them. Raises SpecError where one is invalid.
-    """
+    """A spec for each end of a range and each listed value, with one value of all others: so that
+    every block that may be drawn is in one of them. Raises SpecError where one is invalid."""
     return [trial_spec(document, values) for values, _ in _probes(search.space)]
 
 
 def plans_of_space(
     document: Document, search: SearchOptions, gpus: int | None = None
 ) -> list[RunPlan]:
-    """The plans of `specs_of_space` that can be; `gpus` as `trial_plan`."""
+    """The plans of those `specs_of_space` that are feasible; `gpus` as in `trial_plan`."""
     found = []
     for number, (values, _) in enumerate(_probes(search.space)):
         try:
@@ -84,8 +83,8 @@ def plans_of_space(
 
 
 def check_space(document: Document, search: SearchOptions) -> None:
-    """Raise SpecError with every mistake that can be found before the first trial: values that
-    are invalid for their keys, and a data set that cannot be read.
+    """Raise SpecError with every mistake that can be found before the first trial: values that are
+    invalid for their keys, and a data set that cannot be read.
 
     Each end of a range and each listed value is tried, with one value of all others. What depends
     on several values at once is reported with the trial that it concerns.
@@ -106,8 +105,8 @@ def check_space(document: Document, search: SearchOptions) -> None:
 
 
 def most_epochs(document: Document, search: SearchOptions) -> int:
-    """The most epochs that a trial may have, by the key, by a whole block that is drawn, or by the
-    spec where neither is."""
+    """The most epochs that a trial may have, from the searched key, from a searched block, or else
+    from the spec."""
     name = "training.epochs"
     key, block = search.space.get(name), search.space.get("training")
     counts = [*key.edges()] if key else []
@@ -121,7 +120,8 @@ def most_epochs(document: Document, search: SearchOptions) -> int:
 
 
 def _probes(space: Mapping[str, Dimension]) -> Iterator[tuple[Values, str | None]]:
-    """Values to try, and the key that they are about; None for all others' sake."""
+    """Values to check, and the key that they test; None for the values that all the others
+    share."""
     first = {key: dimension.edges()[0] for key, dimension in space.items()}
     yield active(space, first), None
     for key, dimension in space.items():
@@ -140,12 +140,13 @@ def _needed(space: Mapping[str, Dimension], key: str) -> Values:
 
 
 def _concerns(wrong: str, key: str) -> bool:
-    """Whether a mistake is of a key, of what lies in it, or of the block that it lies in."""
+    """Whether a mistake concerns a key, a key below it, or a block above it."""
     return wrong == key or wrong.startswith(f"{key}.") or key.startswith(f"{wrong}.")
 
 
 def _placed(document: Document, mistake: Mistake, values: Mapping[str, Any]) -> Mistake:
-    """The mistake with the file and line of its key: in the space, where a trial's value is it."""
+    """The mistake with the file and line of its key: its line in the space, where a trial's value
+    is the mistake."""
     file, line = _place(document, tuple(mistake.key.split(".")), values)
     return Mistake(mistake.message, key=mistake.key, file=file, line=line)
 
@@ -180,7 +181,8 @@ def latest_sweep(document: Document, root: Path) -> Results:
 
 
 def write_sweep(document: Document, results: Results) -> None:
-    """Write down what is searched, and the spec that it begins from, in a new results folder."""
+    """Write the searched space, and the spec that the sweep begins from, into a new results
+    folder."""
     search = read_search(document).model_dump(mode="json")
     spec = {key: value for key, value in document.data.items() if key != "search"}
     results.write_search(search, str(spec["name"]), spec, document.settings)
@@ -203,8 +205,8 @@ def sweep_document(results: Results) -> Document:
 
 
 def check_retry(document: Document) -> None:
-    """Raise UserError where failed trials cannot be made again: a population has continued without
-    them."""
+    """Raise UserError where failed trials cannot be repeated: their population has continued
+    without them."""
     if read_search(document).scheduler.name == "pbt":
         raise UserError(
             "--retry-failed was given, and these trials are a population (scheduler: pbt), which "

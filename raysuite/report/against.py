@@ -25,7 +25,7 @@ from raysuite.report.sweep.summary import accuracy_interval
 from raysuite.report.tables import Sheet
 
 Basis = Literal["both", "ours", "none"]
-"""Whose spread the interval of a ratio holds."""
+"""Which side's spread the interval of a ratio includes."""
 Side = Literal["ours", "theirs"]
 
 
@@ -131,7 +131,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Unmatched:
-    """What only one side has."""
+    """A row or value that only one side has."""
 
     side: Side
     name: str
@@ -174,7 +174,7 @@ PREFIX = "published:"
 def compare(rows: Sequence[Row], asked: str, baseline: str | None = None) -> Comparison:
     """The rows beside `published:PAPER` or beside the results folder of that path.
 
-    `baseline` counts on both sides. Raises UserError, with what is valid, if there is no such
+    `baseline` is applied to both sides. Raises UserError, with what is valid, if there is no such
     paper or folder.
     """
     if asked.startswith(PREFIX):
@@ -218,7 +218,8 @@ def _options(spec: dict[str, Any], left_out: Sequence[str]) -> dict[str, Any]:
 
 
 def row_figures(row: Row) -> dict[str, Stat | Ratio | None]:
-    """What is compared of a row; a speed-up only where it is not one by definition."""
+    """The figures of a row that are compared; the speed-up of a baseline, which is 1 by definition,
+    is left out."""
     return {
         "speed_up": None if row.is_baseline else row.speed_up,
         "efficiency": None if row.is_baseline else row.efficiency,
@@ -229,9 +230,9 @@ def row_figures(row: Row) -> dict[str, Stat | Ratio | None]:
 def against_study(rows: Sequence[Row], others: Sequence[Row], asked: str) -> Comparison:
     """Rows of one study beside those of another.
 
-    Variants match that are equal in strategy, loader, model with its options, data set and number
-    of workers; among several, those that have most other options in common. What differs is noted
-    with each line.
+    Variants match if they have the same strategy, loader, model with its options, data set and
+    number of workers; among several, those with the most other options in common. Differences are
+    noted with each line.
     """
     pairs, left, right = _pairs(rows, others)
     unmatched = [
@@ -365,7 +366,7 @@ class Published:
 
     @property
     def place(self) -> str:
-        """What it is of."""
+        """What was measured: framework, loader, model, schedule, batch and workers."""
         workers = "" if self.workers is None else f"{self.workers} workers"
         batch = "" if self.global_batch is None else f"global batch {self.global_batch}"
         parts = (self.framework, self.loader, self.model, self.schedule, batch, workers)
@@ -379,7 +380,7 @@ class Paper:
     name: str
     title: str
     remarks: tuple[str, ...]
-    """What we noticed in its values."""
+    """Remarks on its values."""
     values: tuple[Published, ...]
 
 
@@ -406,7 +407,7 @@ PAPERS: dict[str, tuple[str, ...]] = {
         "Against one GPU without a pipeline; GPipe's values are of other hardware and software.",
     ),
 }
-"""Name of a paper -> its title, and what we noticed in its values."""
+"""Name of a paper -> its title, and remarks on its values."""
 
 
 def published(name: str) -> Paper:
@@ -460,9 +461,10 @@ SAME_DATA = ("training_s", "accuracy")
 
 
 def against_published(rows: Sequence[Row], paper: Paper) -> Comparison:
-    """Rows beside the values of a paper that are of the same framework, loader, model and workers.
+    """Rows beside the values of a paper with the same framework, loader, model and workers.
 
-    Where a paper names no framework or loader, its value is compared with each of ours.
+    Where a paper does not state the framework or the loader, its value is compared with each of
+    ours.
     """
     lines: list[Line] = []
     alone: dict[tuple[str, str], list[str]] = {}

@@ -35,7 +35,8 @@ from raysuite.report.tables import (
 )
 
 FORMAT = 1
-"""Version of rows.json; it grows when a reader of the last one would stumble."""
+"""Version of rows.json; it grows with each change that programs which read the last one cannot
+follow."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,8 @@ class Report:
     spec_text: str
     """The spec as it was written."""
     options: dict[str, Any] = field(default_factory=dict)
-    """What was asked for beside the defaults, such as a baseline: it is needed to recompute."""
+    """Options of the command other than the defaults, such as a baseline: they are needed to
+    recompute the report."""
     comparison: Comparison | None = None
     """This study beside another one, or beside a paper."""
     sweep: SweepReport | None = None
@@ -72,7 +74,7 @@ class Report:
 
     @property
     def names(self) -> dict[str, str]:
-        """What each run is called on the page, by its id: trials go by their numbers."""
+        """The name of each run on the page, by its id: trials are named by their numbers."""
         if self.sweep is None:
             return {run.run_id: run.name for run in self.runs}
         return {run.run_id: f"trial {run.plan['index']}" for run in self.runs}

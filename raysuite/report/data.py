@@ -29,7 +29,7 @@ def csv_text(rows: Sequence[Row], searched: Sequence[str] = ()) -> str:
 
 
 def searched_values(row: Row, searched: Sequence[str]) -> dict[str, Any]:
-    """What a row has of the searched keys; None where a key's condition does not hold."""
+    """A row's values of the searched keys; None where a key's condition does not hold."""
     label = row.runs[0].plan["label"]
     values = {key: label.get(key) for key in searched}
     return {k: block_name(v) if isinstance(v, dict) else v for k, v in values.items()}
@@ -125,7 +125,7 @@ def _stat(figure: Stat | None) -> dict[str, Any]:
 
 
 def _outliers(figure: Stat) -> list[int]:
-    """Places of repeats that are outliers by a test at 5 % for each figure by itself."""
+    """Indices of repeats that are outliers, by a test at 5 % for each figure separately."""
     import numpy as np
 
     return [int(n) for n in np.flatnonzero(outlying(np.array(figure.values), LEVEL))]

@@ -64,10 +64,10 @@ def telling(
     given: Callable[[Row], Hashable] = lambda row: None,
     always: Sequence[str] = (),
 ) -> list[str]:
-    """The fewest facets that distinguish the rows which `given` does not.
+    """The fewest facets that, beside `given`, distinguish all rows.
 
     A facet that follows from the ones before it, such as a precision that goes with the strategy,
-    is left out; one of `always` is in wherever rows differ in it, even if `given` implies it.
+    is left out; one of `always` is included wherever rows differ in it, even if `given` implies it.
     """
     table = [(given(row), facets(row)) for row in rows]
     names = list(dict.fromkeys(name for _, each in table for name in each))
@@ -98,8 +98,8 @@ def _texts(each: dict[str, str], names: Sequence[str]) -> tuple[str, ...]:
 
 
 class Styles:
-    """The first facet of a legend has the colour, the second the dash, all together the symbol: the
-    same in every plot of a report."""
+    """The colour shows the first facet of a legend, the dash the second, and the symbol all of them
+    together: the same in every plot of a report."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self._values: dict[str, list[str]] = {}

@@ -66,7 +66,7 @@ def history_sheet(history: History, number: int = 0) -> Sheet:
 
 
 def history_plot(history: History, number: int = 0) -> Plot:
-    """Throughput over the folders in the order of time, with the places where it changed."""
+    """Throughput over the folders in the order of time, with marks where it changed."""
     dates = [_date(point) for point in history.points]
     stats = [point.throughput for point in history.points]
     tips = [

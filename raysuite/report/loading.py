@@ -60,7 +60,7 @@ def _cpu_ms(row: LoadingRow) -> float | None:
 
 
 def loaders_sheet(rows: Sequence[LoadingRow]) -> Sheet:
-    """The table; why there are no figures is a column where a row has none."""
+    """The table; where a row has no figures, a column gives the reason."""
     start = text.writer("s", (mean(row.start_seconds) for row in rows))
     columns: list[Column[LoadingRow]] = [
         Column("Loader", lambda r: r.candidate.name, lambda r: r.candidate.name, number=False),
@@ -110,7 +110,7 @@ def described(bench: LoadingBench) -> str:
 
 
 def notes(bench: LoadingBench, rows: Sequence[LoadingRow]) -> list[str]:
-    """What to read the figures with."""
+    """Notes on how to read the figures."""
     found = []
     if not bench.complete:
         found.append("It was interrupted: the figures are of what had been measured by then.")
@@ -195,8 +195,8 @@ def diagnose(bench: LoadingBench) -> Diagnosis:
 
 
 def _rivals(best: Stat, others: Sequence[tuple[str, Stat]]) -> tuple[str, ...]:
-    """Loaders that the intervals do not separate from the best, which was picked after the fact:
-    all pairs hold together."""
+    """Loaders that the intervals do not separate from the best; it was selected after the
+    measurement, so the intervals of all pairs hold simultaneously."""
     stats = [stat for stat in (best, *(stat for _, stat in others)) if stat.n > 1]
     slower: set[Stat] = set()
     if best in stats and len(stats) > 1:
@@ -272,7 +272,7 @@ def _bars(rows: Sequence[LoadingRow], series: str) -> Trace:
 
 
 def _drawn_always(row: LoadingRow) -> bool:
-    """A loader that reads, or bare decoding: what the plot is for."""
+    """A loader that reads, or bare decoding: these are always plotted."""
     if row.candidate.kind == "loader":
         return row.candidate.width > 0 and row.candidate.options.get("name") != "memory"
     return row.candidate.kind == "decoding"

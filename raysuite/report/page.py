@@ -1,4 +1,5 @@
-"""report.html: one page that contains all its scripts, Vega too, and loads nothing by network."""
+"""report.html: one page that contains all its scripts, Vega too, and loads nothing over the
+network."""
 
 from __future__ import annotations
 
@@ -192,7 +193,8 @@ def readable(environment: dict[str, Any]) -> dict[str, str]:
 
 
 def _resolved(runs: list[RunFigures]) -> str:
-    """The resolved spec of the first run; the others differ from it in their matrix keys alone."""
+    """The resolved spec of the first run; the others differ from it only in the keys of the
+    matrix."""
     if not runs:
         return ""
     written: str = yaml.safe_dump(runs[0].plan["spec"], sort_keys=False, allow_unicode=True)

@@ -6,9 +6,9 @@ points. Layers draw the traces of one `kind`:
 
     kind, panel, series    which layers draw it, in which panel, under which entry of the legend
     x, y                   where; `low` and `high` are the ends of an interval, None without one
-    tip                    text that a pointer shows, lines separated by newlines
-    key                    what the page's filters look at (see `key`); several are separated by
-                           newlines, and one of them is enough
+    tip                    text of the tooltip, lines separated by newlines
+    key                    what the page's filters compare (see `key`); several are separated by
+                           newlines, and one match is enough
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class Plot:
     """Whether it needs the page's whole width."""
 
     def spec(self, width: float, columns: int | None = None) -> dict[str, Any]:
-        """Vega-Lite of the whole plot, `width` pixels wide; the page changes no more than its
-        width, its columns and what its filters leave of the traces."""
+        """Vega-Lite of the whole plot, `width` pixels wide; the page changes only its width, its
+        columns and the filtered traces."""
         columns = min(columns or self.columns, len(self.panels))
         unit: dict[str, Any] = {
             "width": max(120.0, width / columns - 60),
@@ -115,7 +115,7 @@ class Plot:
         return whole | {"resolve": {"axis": axes, "scale": scales}}
 
     def _height(self) -> float:
-        """Of a panel, in pixels."""
+        """Height of a panel, in pixels."""
         if not self.bars_per_label:
             return self.height
         names = {name for trace in self.traces for name in trace["y"]}
@@ -127,14 +127,14 @@ class Plot:
         return max(1, int(width / (6.2 * longest + 40)))
 
     def _is_drawn(self, layer: Layer) -> bool:
-        """Whether any trace has something for it."""
+        """Whether any trace has data for a layer."""
         mine = [trace for trace in self.traces if trace["kind"] == layer["kind"]]
         if _HAS_ENDS not in layer.get("transform", ()):
             return bool(mine)
         return any(end is not None for trace in mine for end in trace.get("low", ()))
 
     def _layer(self, layer: Layer) -> Layer:
-        """With the colours, dashes and symbols of the series."""
+        """A Vega-Lite layer with the colours, dashes and symbols of the series."""
         mark, own = layer["mark"], layer.get("encoding", {})
         encoding: Layer = {"color": self._channel("color")}
         if self.styles and mark["type"] == "line":
@@ -168,7 +168,8 @@ class Plot:
         }
 
     def data(self) -> dict[str, Any]:
-        """What the page draws it from: its traces stay columns, a tenth of the bytes."""
+        """The data that the page draws the plot from: traces stay columns, which takes a tenth of
+        the bytes."""
         spec = self.spec(600)
         spec.pop("config")
         return {
@@ -182,7 +183,7 @@ class Plot:
 
 
 def points(trace: Trace) -> Iterator[Trace]:
-    """A trace's points, each by itself."""
+    """A trace's points, one dictionary each."""
     columns = {key: value for key, value in trace.items() if isinstance(value, list)}
     same = {key: value for key, value in trace.items() if key not in columns}
     names = list(columns)
@@ -193,7 +194,7 @@ def points(trace: Trace) -> Iterator[Trace]:
 
 
 def key(row: Row) -> str:
-    """What the page's filters look at: strategy, loader, workers, name."""
+    """What the page's filters compare: strategy, loader, workers, name."""
     return json.dumps([row.strategy, row.loader, row.workers, row.name])
 
 
@@ -237,7 +238,7 @@ def intervals(series: int, kind: str = "mean") -> Layer:
 
 
 def dots(kind: str = "repeat") -> Layer:
-    """The repeats by themselves."""
+    """The single repeats."""
     mark = {"type": "point", "filled": True, "size": 14, "opacity": 0.55, "shape": "circle"}
     return {"kind": kind, "mark": mark, "encoding": _TIP}
 
@@ -278,7 +279,7 @@ def bars(lying: bool = True, offset: bool = True, stacked: bool = False) -> list
 
 
 def text_layer(kind: str = "text", **mark: Any) -> Layer:
-    """Words beside their points."""
+    """Text beside points."""
     return {
         "kind": kind,
         "mark": {"type": "text", "align": "left", "dx": 6, **mark},
@@ -304,7 +305,8 @@ def quantity(title: str, zero: bool = True, format: str = "", **more: Any) -> La
 
 
 def counts(title: str, values: Sequence[int], log: bool | None = None) -> Layer:
-    """An axis of a few whole numbers: logarithmic where the small ones would crowd."""
+    """An axis of a few whole numbers: logarithmic where small numbers would be too close to each
+    other."""
     log = values[-1] >= 8 * values[0] if log is None else log
     scale: Layer = {"type": "log", "base": 2} if log else {"zero": False, "padding": 12}
     scale["nice"] = False

@@ -1,6 +1,6 @@
 """The plots of a suite's report: a function each, in `PLOTS`, None where there is nothing to draw.
 
-A plot that is to come is one more function of `Drawing`, and one more line in `PLOTS`.
+To add a plot: a function of `Drawing`, and a line in `PLOTS`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Figure = Callable[[Row], Value | None]
 
 @dataclass(frozen=True)
 class Drawing:
-    """What plots are drawn from."""
+    """The data that plots are drawn from."""
 
     rows: Sequence[Row]
     comparison: Comparison | None = None
@@ -37,7 +37,7 @@ class Drawing:
 
     @cached_property
     def styles(self) -> Styles:
-        """Equal for a facet in all plots."""
+        """The styles of facets, which are the same in all plots."""
         return Styles(self.rows)
 
 
@@ -68,14 +68,14 @@ class Shown:
     axis: dict[str, Any] = field(default_factory=dict)
 
     def tip(self, row: Row) -> str:
-        """What a pointer shows of a row."""
+        """The tooltip of a row."""
         value = self.figure(row)
         if isinstance(value, Stat):
             return f"{row.name}\n{text.stat(value, self.write)}"
         return f"{row.name}\n{text.ratio(value)} against {row.baseline}"
 
     def best(self, rows: Sequence[Row], pick: Callable[..., Row] = max) -> str:
-        """`1.87 s (ddp · 2 workers)`: the largest, or by `min` the least."""
+        """`1.87 s (ddp · 2 workers)`: the largest value, or with `min` the smallest."""
         row = pick(rows, key=lambda each: middle(self.figure(each)))
         return f"{self.write(middle(self.figure(row)))} ({row.name})"
 
@@ -145,7 +145,7 @@ def _end(value: float | None, scale: float) -> float | None:
 
 
 def headings(rows: Sequence[Row], across: Sequence[str]) -> list[str]:
-    """Panel titles, so ordered that the last facet varies fastest."""
+    """Panel titles, ordered so that the last facet varies fastest."""
     places = {name: list(dict.fromkeys(written(row, [name]) for row in rows)) for name in across}
     ordered = sorted(
         rows, key=lambda row: [places[name].index(written(row, [name])) for name in across]
@@ -154,7 +154,8 @@ def headings(rows: Sequence[Row], across: Sequence[str]) -> list[str]:
 
 
 def columns_of(rows: Sequence[Row], across: Sequence[str]) -> int:
-    """Panels beside each other: a column for each value of the facet that varies fastest."""
+    """Number of panels beside each other: one for each value of the facet that varies fastest,
+    where these are two to four."""
     values = len({written(row, across[-1:]) for row in rows})
     if len(across) > 1 and 2 <= values <= 4:
         return values
@@ -162,7 +163,7 @@ def columns_of(rows: Sequence[Row], across: Sequence[str]) -> int:
 
 
 def titled(title: str, said: str) -> str:
-    """With what all variants share."""
+    """A title with the values that all variants share."""
     return f"{title} – {said}" if said else title
 
 
@@ -183,8 +184,8 @@ def over_workers(
 ) -> Plot | None:
     """A line for each series, in a panel for each value of the facets `panel`.
 
-    None unless some series has several numbers of workers. `quantity` is what papers' values are
-    called by that belong into it.
+    None unless some series has several numbers of workers. `quantity` names the papers' values that
+    belong into the plot.
     """
     rows = [row for row in drawing.rows if shown.figure(row)]
     names = telling(rows, lambda row: row.workers, WORK)
@@ -245,7 +246,7 @@ def published_marks(
     scale: float = 1.0,
     x: Callable[[Row], int] = lambda row: row.workers,
 ) -> list[Trace]:
-    """What a paper states of a quantity, in the panel and at the place of the row beside it."""
+    """A paper's values of a quantity, each in the panel and at the position of its row."""
     compared = drawing.comparison
     if not quantity or compared is None or not compared.published:
         return []
@@ -714,7 +715,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _mean_curve(curves: Sequence[Curve]) -> Curve:
-    """Mean over repeats at each place; a repeat that ended early counts as far as it came."""
+    """Mean over repeats at each place; a repeat that ended early counts up to its end."""
     x = max((curve[0] for curve in curves), key=len)
     return x, [_mean([y[place] for _, y in curves if place < len(y)]) for place in range(len(x))]
 
@@ -742,7 +743,7 @@ def _by_step(run: RunFigures, figure: Callable[[EpochFinished], list[float]]) ->
 
 
 def _same(left: Curve, right: Curve, height: float) -> bool:
-    """Whether one line lies on the other as far as the shorter of them goes."""
+    """Whether two lines are equal up to the end of the shorter one."""
     pairs = [(a, b) for a, b in zip(left[1], right[1], strict=False) if not math.isnan(a + b)]
     return all(abs(a - b) <= SAME * height for a, b in pairs)
 
@@ -754,8 +755,8 @@ def _curves(
     digits: str,
     panel: Sequence[str] = WORK,
 ) -> tuple[list[Trace], dict[str, Style], list[str], dict[str, list[Row]]]:
-    """Traces, styles, panels, and the rows of each series: those that coincide in all panels are
-    one."""
+    """Traces, styles, panels, and the rows of each series: series that coincide in all panels are
+    merged."""
     names = telling(rows, always=panel)
     across, within = ([n for n in names if (n in panel) == wanted] for wanted in (True, False))
     drawn = [(row, found) for row in rows if (found := curve(row))]
@@ -795,7 +796,7 @@ def _curves(
 
 
 def _series_name(members: Sequence[Row], names: Sequence[str], drawn: Sequence[Row]) -> str:
-    """The values that the members share of the facets `names`, else their names."""
+    """The values of the facets `names` that all members share, or else the members' names."""
     if len(members) == 1:
         row = members[0]
         said = written(row, names) or shared([row], ("strategy", "loader"))

@@ -1,4 +1,5 @@
-"""Predictions beside measurements: a table and a plot. What was predicted is in no other."""
+"""Predictions beside measurements: a table and a plot. No other table or plot contains
+predictions."""
 
 from __future__ import annotations
 

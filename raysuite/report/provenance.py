@@ -20,7 +20,7 @@ def provenance(
 ) -> dict[str, Any]:
     """Everything that is needed to make these figures again: the content of provenance.json.
 
-    `names` is what each run is called, by its id.
+    `names`: run id -> name.
 
     Times are UTC. The SHA-256 of a journal is that of its bytes as this report read them; None
     where a run has none so far.
@@ -69,7 +69,8 @@ def _file(folder: Path, name: str) -> dict[str, Any]:
 
 
 def _timings(results: Results) -> list[dict[str, Any]]:
-    """Seconds of each command by phase, without those that follow the journals: this report."""
+    """Seconds of each command by phase, except for commands that only read the journals, such as
+    this report."""
     return [
         {
             "began": _utc(command["began"]),
@@ -123,7 +124,7 @@ def provenance_sheets(data: dict[str, Any]) -> list[Sheet]:
 
 
 def files_sheet(data: dict[str, Any]) -> Sheet:
-    """What was read, with its SHA-256."""
+    """The files that were read, with their SHA-256."""
     read = [(what, data[what]) for what in ("spec", "plan", "search") if what in data]
     read += [(run["name"], run["journal"]) for run in data["runs"]]
     return Sheet(
@@ -167,7 +168,7 @@ def runs_sheet(data: dict[str, Any]) -> Sheet:
 
 
 def times_sheet(data: dict[str, Any]) -> Sheet | None:
-    """Where the wall time went, by command and by run; None where no command has kept it."""
+    """Where the wall time went, by command and by run; None where no command has recorded it."""
     commands = [
         (f"command of {_shown(each['began'])}", each["seconds"]) for each in data["timings"]
     ]

@@ -23,7 +23,7 @@ from raysuite.report import text
 
 @dataclass(frozen=True)
 class Sentence:
-    """One statement: a result, a caveat to read it with, or a problem."""
+    """One statement: a result, a caveat on results, or a problem."""
 
     kind: Literal["result", "caveat", "problem"]
     text: str
@@ -133,7 +133,7 @@ def _beside_infiniband(started: RunStarted) -> bool:
 
 
 def _by_trial(runs: Sequence[RunFigures]) -> list[str]:
-    """Batches that the spec left to be found."""
+    """Batches that were found by trial."""
     found = {run.variant: run for run in runs if run.batch is not None}
     said = [f"{name}: {run.batch.words}" for name, run in found.items() if run.batch]
     if not said:
@@ -191,7 +191,7 @@ def _spread(rows: Sequence[Row]) -> list[str]:
 
 
 def _apart(rows: Sequence[Row]) -> list[str]:
-    """Repeats whose throughput lies far from the others'."""
+    """Repeats whose throughput is far from that of the others."""
     import numpy as np
 
     repeated = [
@@ -308,7 +308,7 @@ def _problems(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]
 
 
 def repeats_note(rows: Sequence[Row]) -> str:
-    """How the intervals came about, or why there are none."""
+    """How the intervals were computed, or why there are none."""
     counts = {stat.n for row in rows if (stat := row.throughput)}
     if not counts:
         return "No run has a speed so far."
@@ -396,8 +396,8 @@ def _best_of(group: Sequence[Row], level: float) -> str:
 
 
 def slower_than(best: Row, rows: Sequence[Row], level: float) -> set[str]:
-    """The keys of the variants that `best` is shown to be faster than. It is chosen among several
-    after the fact, so all pairs of them have to hold together."""
+    """The keys of the variants that `best` is shown to be faster than. It is selected after the
+    measurement, so the intervals of all pairs have to hold simultaneously."""
     stats = [row.throughput for row in rows if row.throughput]
     keys = [row.key for row in rows]
     if best.key not in keys or len(keys) < 2:
@@ -430,7 +430,8 @@ OF_THE_PLAN = {"CUDA_VISIBLE_DEVICES", "HOROVOD_GLOO_IFACE", "OMP_NUM_THREADS"}
 
 
 def differing(environments: Sequence[dict[str, Any]]) -> list[str]:
-    """What differs between them, in words; what one of them does not record is no difference.
+    """What differs between them, in words; a value that one of them does not record is no
+    difference.
 
     Host names, jobs, folders and times are left out: they differ within one run.
     """

@@ -1,5 +1,5 @@
-"""The tables of a report: one kind of table, its forms (terminal, Markdown, CSV, LaTeX), and those
-of variants, costs and verdicts."""
+"""The tables of a report: one kind of table, its forms (terminal, Markdown, CSV, LaTeX), and the
+tables of variants, costs and the gate."""
 
 from __future__ import annotations
 
@@ -401,7 +401,7 @@ def _baselines(rows: Sequence[Row]) -> list[str]:
     return [f"Speed-up is {against}; {efficiency}; {scaling}."]
 
 
-# Costs and verdicts.
+# Costs and the gate.
 
 _BYTES = "Bytes a step"
 

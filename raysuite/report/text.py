@@ -50,8 +50,8 @@ def percent(share: float) -> str:
 
 
 def stat(value: Stat | None, write: Writer = number, single: str = " (n = 1)") -> str:
-    """`12.3 [11.8, 12.9] s`: the mean and its 95 % interval; `single` stands in its place where
-    there is none, and after the interval of a single accuracy."""
+    """`12.3 [11.8, 12.9] s`: the mean and its 95 % interval; `single` takes the interval's place
+    where there is none, and follows that of a single accuracy."""
     if value is None:
         return NONE
     if value.low is None or value.high is None:
@@ -110,7 +110,7 @@ def count(number: int, noun: str) -> str:
 
 
 def tied(name: str) -> str:
-    """A name that a page breaks between its parts alone, after the dot."""
+    """A name that a page breaks only between its parts, after the dot."""
     return "\u00a0· ".join(part.replace(" ", "\u00a0") for part in name.split(" · "))
 
 

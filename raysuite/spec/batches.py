@@ -15,17 +15,17 @@ class AutoBatch(Options):
     """A number that is found by trial, on the run's own workers, before the run."""
 
     auto: Literal["largest", "fastest"] = "largest"
-    """`largest`: the most samples that fit at a time. `fastest`: the fewest of those that are as
-    fast as any, as far as the timings distinguish them."""
+    """`largest`: the most samples that fit at a time. `fastest`: the smallest micro-batch whose
+    mean throughput is within 5 % of the highest."""
     at_most: int | None = Field(default=None, ge=1)
-    """The largest micro-batch that is tried; default: what the data set or the batch holds."""
+    """The largest micro-batch that is tried; default: the size of the data set or of the batch."""
 
     def __str__(self) -> str:
         return AUTO
 
     memory_share: float = Field(default=0.9, gt=0, le=1)
-    """What may be used of the memory that is free: of the device, or of the worker's part of its
-    node."""
+    """Share of the free memory that may be used: of the device's, or of the worker's part of its
+    node's."""
 
 
 def _spelled_out(value: Any) -> Any:

@@ -49,7 +49,8 @@ class DataOptions(Options):
     make` writes. `image_folder` (train/CLASS/*.png and val/CLASS/*.png, or .jpg) and `tfrecord`
     need it."""
     root: str | None = None
-    """Or: the folder that contains a named set as NAME-FORMAT, whatever its format."""
+    """Instead of `path`: the folder that contains a named set as NAME-FORMAT, whatever its
+    format."""
     image_size: int | None = Field(default=None, ge=1)
     """Side of the square images that the network sees, in pixels; default: the set's own."""
     channels: Literal[1, 3] | None = None
@@ -59,8 +60,8 @@ class DataOptions(Options):
     features: FeatureMap = FeatureMap()
     """What a TFRecord's features and files are called."""
     augment: Literal[Augment, "auto"] = "auto"
-    """What is drawn anew for each training image in each epoch: `none`, `pad_crop_flip` (a shift
-    by up to an eighth, CIFAR's recipe), `resized_crop_flip` (a random part, ImageNet's recipe);
+    """Random augmentation of each training image in each epoch: `none`, `pad_crop_flip` (a shift by
+    up to an eighth, CIFAR's recipe), `resized_crop_flip` (a random part, ImageNet's recipe);
     `auto`: the set's own."""
     # left out where they are not set, so that runs keep their ids
     mean: tuple[float, ...] | None = Field(
@@ -71,7 +72,8 @@ class DataOptions(Options):
     std: tuple[Annotated[float, Field(gt=0)], ...] | None = Field(
         default=None, min_length=1, max_length=3, exclude_if=lambda values: values is None
     )
-    """Per channel: what is left is divided by it; given together with `mean`."""
+    """Per channel: after `mean` is subtracted, images are divided by it; given together with
+    `mean`."""
     transform: str | None = Field(
         default=None, pattern=IMPORT_PATH, exclude_if=lambda name: name is None
     )

@@ -25,9 +25,9 @@ class SyntheticDataOptions(Options):
     """A synthetic data set, as `raysuite data make` takes it; what is left out is the paper's."""
 
     fraction: float | None = Field(default=None, gt=0, le=1)
-    """Part of the paper's images."""
+    """Share of the paper's number of images."""
     images: int | None = Field(default=None, ge=2)
-    """Or: training images; validation images keep their proportion."""
+    """Instead of `fraction`: number of training images; validation images keep their proportion."""
     classes: int | None = Field(default=None, ge=1)
     """Number of classes."""
     size: int | str | None = None
@@ -35,7 +35,7 @@ class SyntheticDataOptions(Options):
     content: Literal["natural", "noise"] = "natural"
     """`natural`: pictures with a 1/f spectrum whose classes can be learned; `noise`: DDLBench's."""
     seed: int = Field(default=0, ge=0)
-    """Equal seeds make equal bytes."""
+    """Equal seeds give equal bytes."""
 
 
 NOT_IN_A_MATRIX = (
@@ -94,7 +94,7 @@ class EarlyStoppingOptions(Options):
     patience: int = Field(ge=1)
     """Epochs without a better value after which the run ends."""
     min_delta: float = Field(default=0.0, ge=0)
-    """How much better than the best so far a value has to be."""
+    """By how much a value has to be better than the best so far to count as better."""
 
 
 def _off(value: Any) -> Any:
@@ -118,7 +118,7 @@ class TrainingOptions(Options):
     clip_norm: float | None = Field(default=None, gt=0)
     """Gradients are scaled down to this global L2 norm."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Autocast of forward and backward; the weights stay fp32."""
+    """Autocast of the forward and backward pass; the weights stay fp32."""
     # both left out where they are not set, so that runs keep their ids
     memory_format: Literal["auto", "channels_last", "contiguous"] = Field(
         default="auto", exclude_if=lambda name: name == "auto"
@@ -147,8 +147,8 @@ class TrainingOptions(Options):
     """The order of an epoch. `shuffled`: each sample once; `balanced`: as many samples, of each
     class equally many, so that those of rare classes are repeated and some of others left out."""
     ema_decay: float | None = Field(default=None, gt=0, lt=1)
-    """Also keep an exponential moving average of the weights, which is then what is validated:
-    each step keeps this share of it."""
+    """Also keep an exponential moving average of the weights, which then replaces them in
+    validation: each step keeps this share of the average."""
     target_accuracy: float | None = Field(default=None, gt=0, le=1)
     """Validation accuracy whose time is reported as time to accuracy."""
     # left out where there is none, so that runs keep their ids
@@ -198,7 +198,7 @@ class TrainingOptions(Options):
 
 
 class ResourceOptions(Options):
-    """What a run occupies."""
+    """The resources of a run."""
 
     workers: int = Field(default=1, ge=1)
     """World size: one rank, one device or one CPU share each."""
@@ -207,16 +207,17 @@ class ResourceOptions(Options):
     cpus_per_worker: int = Field(default=1, ge=1)
     """CPUs, and so threads of torch, of each worker."""
     retries: int = Field(default=2, ge=0)
-    """How often a run whose worker died is resumed from its last checkpoint."""
+    """How many times a run whose worker died is resumed from its last checkpoint."""
     fresh_workers: bool = False
-    """Start new worker processes for every run instead of sharing them between runs alike."""
+    """Start new worker processes for every run instead of sharing them between runs with equal
+    resources."""
     placement: Literal["pack", "spread"] = "pack"
     """`pack`: workers on as few nodes as hold them; `spread`: on as many as there are."""
     wait_for_nodes_s: float = Field(default=300.0, ge=0)
     """Seconds to wait for a lost node to return, or another in its place, before the run fails."""
     elastic: bool = False
-    """Where the lost node stays away, make the run with the workers that still fit instead: a run
-    of its own, from its first epoch, with the same global batch and figures apart."""
+    """If the lost node does not return, run with as many workers as still fit instead: a separate
+    run from its first epoch, with the same global batch and its own row in the report."""
     min_workers: int = Field(default=1, ge=1)
     """The fewest workers of such a run."""
     elastic_of: int | None = Field(default=None, ge=2)
@@ -242,13 +243,14 @@ class ExperimentSpec(Options):
     """One experiment: a run, or the matrix of runs that it expands into."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    """Letters, digits, dots, dashes and underscores: it names folders and MLflow's experiment."""
+    """Letters, digits, dots, dashes and underscores; folders and MLflow's experiment are named
+    after it."""
     description: str = ""
     """One sentence for the report."""
     seed: int = Field(default=0, ge=0, lt=10**18)
     """Repeat r uses seed + r for weights and for the order of samples."""
     repeats: int = Field(default=1, ge=1)
-    """How often each run is made, for mean and spread."""
+    """Number of repeats of each run, for mean and spread."""
     model: Annotated[ModelOptions, BeforeValidator(expand_shorthand)]
     """The network."""
     data: Annotated[DataOptions, BeforeValidator(expand_shorthand)]
@@ -264,7 +266,7 @@ class ExperimentSpec(Options):
     training: TrainingOptions
     """The recipe: the same work whatever the strategy."""
     resources: ResourceOptions = ResourceOptions()
-    """What a run occupies."""
+    """The resources of a run."""
     measure: MeasureOptions = MeasureOptions()
     """What is measured, and from when on."""
     matrix: dict[str, list[Any]] = Field(default_factory=dict)
@@ -274,8 +276,8 @@ class ExperimentSpec(Options):
     search: SearchOptions | None = Field(default=None, exclude_if=lambda search: search is None)
     """A sweep: what `raysuite sweep SPEC` varies, towards which goal."""
     scales: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """Other forms of the experiment, chosen by `--scale NAME`: dotted key -> its value there
-    instead. `matrix` replaces the whole matrix, `matrix.KEY` one sweep."""
+    """Other forms of the experiment, chosen by `--scale NAME`: dotted key -> its value in that
+    form. `matrix` replaces the whole matrix, `matrix.KEY` one sweep."""
     scale: str = ""
     """The form that was chosen; `--scale` sets it."""
     synthetic_data: dict[str, SyntheticDataOptions] = Field(default_factory=dict)

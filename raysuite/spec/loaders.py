@@ -14,7 +14,8 @@ from pydantic import BeforeValidator, Field, model_validator
 from raysuite.spec.base import Options, expand_shorthand
 
 Decode = Literal["exact", "scaled"]
-"""`exact`: the pixels that Pillow gives; `scaled`: from large JPEGs others, in less time."""
+"""`exact`: the pixels that Pillow gives; `scaled`: large JPEGs are decoded at a smaller scale,
+which takes less time and gives other pixels."""
 
 
 class _LoaderOptions(Options):
@@ -25,7 +26,7 @@ class _LoaderOptions(Options):
     part: ClassVar[str] = ""
     """The optional part (`raysuite.parts`) without which it cannot run."""
     widths: ClassVar[tuple[str, ...]] = ()
-    """The options that give how many threads, processes or tasks load at once."""
+    """The options that set how many threads, processes or tasks load at the same time."""
     loads: ClassVar[bool] = True
     """Whether it reads the data set at all."""
     transforms: ClassVar[bool] = True
@@ -58,11 +59,12 @@ class NativeOptions(_LoaderOptions):
     prefetch: int = Field(default=2, ge=1)
     """Batches that each loading process, or all threads together, hold ready."""
     decode: Decode = "exact"
-    """`exact`: the same pixels as every other loader; `scaled`: an image that is shown at half its
-    size or less is decoded at a half to an eighth of it, and its pixels differ."""
+    """`exact`: the same pixels as every other loader; `scaled`: a JPEG that is resized to half its
+    size or less is decoded at a half to an eighth of its size, and its pixels differ."""
     transport: Literal["auto", "uint8", "float32"] = "auto"
-    """What is loaded ahead: pixels, which the device normalises, or normalised values; `auto`:
-    float32 from threads where the worker has no GPU, else uint8."""
+    """Type of the images that are loaded ahead: `uint8` pixels, which the device normalises, or
+    normalised `float32` values; `auto`: float32 from threads where the worker has no GPU, else
+    uint8."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> NativeOptions:
@@ -104,7 +106,7 @@ class MemoryOptions(_LoaderOptions):
 
     name: Literal["memory"] = "memory"
     threads: int = Field(default=1, ge=1)
-    """Threads per worker that cut and resize batches; at the start all cores decode the set."""
+    """Threads per worker that crop and resize; at the start all cores decode the data set."""
     prefetch: int = Field(default=2, ge=1)
     """Batches that each worker holds ready."""
 
@@ -131,7 +133,8 @@ class RayDataOptions(_LoaderOptions):
     tasks: int = Field(default=1, ge=1)
     """Ray tasks per worker that decode at the same time, each on a core."""
     images_per_task: int = Field(default=128, ge=1)
-    """A task decodes whole batches, until it has so many images: each task costs Ray some 10 ms."""
+    """A task decodes whole batches, until it has this many images: each task costs Ray some 10
+    ms."""
     prefetch: int = Field(default=2, ge=1)
     """Batches that each worker holds ready."""
 

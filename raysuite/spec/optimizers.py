@@ -22,15 +22,15 @@ class _Optimizer(Options):
     """How the rate grows with global batch / `lr_reference_batch`: with it, with its square
     root, or not at all."""
     weight_decay: float = Field(ge=0)
-    """How strongly weights are drawn to zero."""
+    """Strength of the decay of weights towards zero."""
     decay_bias_and_norm: bool
     """Also decay biases and normalisation layers: all parameters of one dimension."""
     # left out where it is empty, so that runs keep their ids
     lr_factors: dict[str, Annotated[float, Field(ge=0)]] = Field(
         default_factory=dict, exclude_if=lambda factors: not factors
     )
-    """Pattern of parameters' names -> what their learning rate is multiplied by, such as
-    `{"fc.*": 10}`; the first pattern that matches counts, others have the rate itself."""
+    """Pattern of parameters' names -> the factor of their learning rate, such as `{"fc.*": 10}`;
+    the first pattern that matches is used, and parameters that none matches have the factor 1."""
 
     @model_validator(mode="after")
     def _sqrt_needs_a_reference(self) -> Self:
@@ -114,7 +114,7 @@ class AdamWOptions(_Optimizer):
     eps: float = Field(default=1e-8, gt=0)
     """Added to the root of the mean square."""
     weight_decay: float = Field(default=0.01, ge=0)
-    """Each step takes this share, times the rate, off each weight."""
+    """Each step multiplies each weight by 1 - learning rate * this."""
     decay_bias_and_norm: bool = True
     """Also decay biases and normalisation layers: all parameters of one dimension."""
 
@@ -153,7 +153,7 @@ class StepOptions(_Schedule):
     milestones: tuple[float, ...] = (30, 60, 80)
     """Epochs at which the rate drops (default: Aach et al. 2023)."""
     factor: float = Field(default=0.1, gt=0, le=1)
-    """What the rate is multiplied by at each milestone (default: Aach et al. 2023)."""
+    """Factor of the rate at each milestone (default: Aach et al. 2023)."""
 
 
 class CosineOptions(_Schedule):
@@ -169,7 +169,7 @@ class ExponentialOptions(_Schedule):
 
     name: Literal["exponential"] = "exponential"
     gamma: float = Field(default=0.95, gt=0, le=1)
-    """Decay per epoch (default: Aach et al. 2023)."""
+    """Factor of the rate in each epoch (default: Aach et al. 2023)."""
 
 
 class PolynomialOptions(_Schedule):

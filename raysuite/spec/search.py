@@ -1,4 +1,5 @@
-"""`search` of a spec: what a sweep varies, towards which goal, decided and ended early by whom."""
+"""The section `search` of a spec: what a sweep varies, its goal, and who decides and stops its
+trials."""
 
 from __future__ import annotations
 
@@ -27,40 +28,46 @@ Kind = Literal[
     "grid",
 ]
 ALIASES: dict[str, Kind] = {"randn": "normal", "grid_search": "grid"}
-"""Names of Ray Tune for the same."""
+"""Ray Tune's names of these distributions."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 LISTED: tuple[Kind, ...] = ("choice", "grid")
 """Distributions that list their values."""
 
 
 class Dimension(Options):
-    """What a key is drawn from: one distribution, and when it is drawn at all."""
+    """What a key is drawn from: one distribution, and the condition under which it is drawn."""
 
     uniform: list[float] | None = Field(default=None, min_length=2, max_length=2)
-    """[low, high]: every number alike."""
+    """[low, high]: uniform."""
     loguniform: list[float] | None = Field(default=None, min_length=2, max_length=2)
-    """[low, high]: every order of magnitude alike; low > 0."""
+    """[low, high]: uniform in the logarithm; low > 0."""
     quniform: list[float] | None = Field(default=None, min_length=3, max_length=3)
-    """[low, high, step]: low, low + step, low + 2 steps, ..., up to high, alike."""
+    """[low, high, step]: one of low, low + step, low + 2 steps, ..., up to high, with equal
+    probability."""
     qloguniform: list[float] | None = Field(default=None, min_length=3, max_length=3)
-    """[low, high, step]: of the values of `quniform` the one nearest to a `loguniform`; low > 0."""
+    """[low, high, step]: a `loguniform` number, rounded to the nearest value of `quniform`; low >
+    0."""
     normal: list[float] | None = Field(default=None, min_length=2, max_length=2)
     """[mean, standard deviation]; also written `randn`."""
     qrandn: list[float] | None = Field(default=None, min_length=3, max_length=3)
-    """[mean, standard deviation, step]: the multiple of step nearest to a `normal`."""
+    """[mean, standard deviation, step]: a `normal` number, rounded to the nearest multiple of
+    step."""
     randint: list[int] | None = Field(default=None, min_length=2, max_length=2)
-    """[low, high]: every whole number from low on and below high, alike."""
+    """[low, high]: whole numbers from low up to, but not including, high, with equal
+    probability."""
     lograndint: list[int] | None = Field(default=None, min_length=2, max_length=2)
-    """[low, high]: whole numbers from low on and below high, every order of magnitude alike;
+    """[low, high]: whole numbers from low up to, but not including, high, uniform in the logarithm;
     low > 0."""
     qrandint: list[int] | None = Field(default=None, min_length=3, max_length=3)
-    """[low, high, step]: the whole numbers low, low + step, ..., up to high, alike."""
+    """[low, high, step]: one of the whole numbers low, low + step, ..., up to high, with equal
+    probability."""
     qlograndint: list[int] | None = Field(default=None, min_length=3, max_length=3)
-    """[low, high, step]: of the values of `qrandint` the one nearest to a `loguniform`; low > 0."""
+    """[low, high, step]: a `loguniform` number, rounded to the nearest value of `qrandint`; low >
+    0."""
     choice: list[Any] | None = Field(default=None, min_length=1)
-    """The values, or whole blocks, alike."""
+    """One of these values, or whole blocks, with equal probability."""
     grid: list[Any] | None = Field(default=None, min_length=1)
-    """Every trial that is drawn is made with each of these values, or whole blocks; also written
+    """Each drawn trial runs with every one of these values, or whole blocks; also written
     `grid_search`."""
     when: dict[str, Any] = Field(default_factory=dict)
     """Key of another `choice` or `grid` -> the value that it must have, a block's by its name.
@@ -101,7 +108,7 @@ class Dimension(Options):
 
     @property
     def is_log(self) -> bool:
-        """Whether every order of magnitude counts alike."""
+        """Whether it is uniform in the logarithm."""
         return "log" in self.kind
 
     @property
@@ -166,27 +173,28 @@ class SearchOptions(Options):
     """A sweep: trials of this spec, each a whole run with values of its own."""
 
     trials: int | None = Field(default=None, ge=1)
-    """How many are drawn; with `grid` in the space, each is made with every value of it. The
-    searcher `grid` makes every combination and takes no number."""
+    """Number of trials that are drawn; with `grid` in the space, each of them runs with every value
+    of it. The searcher `grid` runs every combination and takes no number."""
     space: dict[str, Dimension] = Field(min_length=1)
     """Dotted key of the spec -> what it is drawn from."""
     goal: Goal | None = None
-    """What is looked for; accuracy by default. `accuracy`: the best on the
-    validation set. `time_to_accuracy`: seconds to `training.target_accuracy`. `throughput`: images
-    per second."""
+    """What is maximised or minimised; accuracy by default. `accuracy`: the best on the validation
+    set. `time_to_accuracy`: seconds to `training.target_accuracy`. `throughput`: images per
+    second."""
     goals: list[Goal] = Field(default_factory=list)
-    """Several at once: the trials that no other beats in all of them (Pareto front)."""
+    """Several goals at once: the report shows the trials on their Pareto front."""
     searcher: SearcherOptions = RandomSearch()
-    """Who decides the trials."""
+    """What chooses the trials' values."""
     scheduler: SchedulerOptions = NoScheduler()
-    """Who ends trials early, or has them take the weights of better ones."""
+    """What stops trials early, or lets them take the weights of better ones."""
     deadline_s: float | None = Field(default=3600.0, gt=0)
-    """Seconds of wall clock from a trial's start on; one that takes longer is ended, and counts as
-    failed. null: none."""
+    """Time limit of a trial, in seconds of wall clock from its start on; a trial that takes longer
+    is stopped, and counts as failed. null: no limit."""
     side_by_side: int | None = Field(default=None, ge=1)
-    """At most so many trials at once; null: as many as the cluster holds."""
+    """Largest number of trials that run at the same time; null: as many as the cluster has
+    resources for."""
     seed: int = Field(default=0, ge=0)
-    """Of what is drawn; the trials' own seed is the spec's."""
+    """Seed of the drawn values; the trials themselves train with the spec's `seed`."""
 
     @model_validator(mode="after")
     def _one_way_to_say_it(self) -> SearchOptions:

@@ -1,4 +1,4 @@
-"""Who decides the trials of a sweep, and who ends or changes them: a block of options each."""
+"""What chooses the trials of a sweep, and what stops or changes them: a block of options each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class OptunaSearch(Options):
 
     name: Literal["optuna"] = "optuna"
     sampler: Literal["tpe", "nsga2", "random"] = "tpe"
-    """`tpe`: tree of Parzen estimators (Bergstra et al. 2011), which knows several goals too.
+    """`tpe`: tree of Parzen estimators (Bergstra et al. 2011), which also supports several goals.
     `nsga2`: a genetic algorithm for several goals (Deb et al. 2002)."""
     startup_trials: int = Field(default=5, ge=1)
     """Trials that are drawn at random before the sampler learns from them."""
@@ -47,20 +47,21 @@ class AshaScheduler(Options):
     grace_epochs: int = Field(default=1, ge=1)
     """The first rung: no trial ends before so many epochs."""
     reduction_factor: float = Field(default=3, gt=1)
-    """One of so many trials continues from a rung; the next rung is at so many times the epochs."""
+    """At each rung, one in this many trials continues; each rung has this many times the epochs of
+    the one before."""
     brackets: int = Field(default=1, ge=1)
     """Trials are distributed over so many brackets, each of which starts one rung later."""
 
 
 class MedianScheduler(Options):
-    """A trial ends where its best is worse than the median of the others' means so far
-    (Golovin et al. 2017, section 3.2.2)."""
+    """A trial is stopped if its best result so far is worse than the median of the other trials'
+    running means (Golovin et al. 2017, section 3.2.2)."""
 
     name: Literal["median"] = "median"
     grace_epochs: int = Field(default=1, ge=1)
     """No trial ends before so many epochs."""
     min_trials: int = Field(default=3, ge=1)
-    """So many others must have come as far."""
+    """No trial ends before so many others have finished as many epochs."""
 
 
 class PbtScheduler(Options):
@@ -69,16 +70,17 @@ class PbtScheduler(Options):
 
     name: Literal["pbt"] = "pbt"
     interval_epochs: int = Field(ge=1)
-    """All trials wait for each other after so many epochs, and again after as many."""
+    """All trials are compared each time that they have finished so many further epochs; they wait
+    for each other there."""
     quantile: float = Field(default=0.25, gt=0, le=0.5)
-    """So large a part of the trials, rounded up but at most half, takes the weights of as many of
-    the best (default: Ray Tune's; the paper's truncation selection is of 20 %)."""
+    """This part of the trials, the worst ones, takes the weights of as many of the best; it is
+    rounded up, and at most half (default: Ray Tune's; truncation selection in the paper: 20 %)."""
     resample: float = Field(default=0.25, ge=0, le=1)
-    """How likely a value is drawn anew rather than changed from that of the other trial (default:
-    Ray Tune's)."""
+    """Probability that a value is drawn anew instead of perturbed from that of the better trial
+    (default: Ray Tune's)."""
     factors: tuple[Factor, ...] = Field(default=(0.8, 1.2), min_length=1)
-    """A number is multiplied by one of these, all alike, and kept within its range; of a `choice`
-    a neighbour in the list is taken (default: the paper's)."""
+    """A number is multiplied by one of these, chosen with equal probability, and kept within its
+    range; a `choice` moves to a neighbour in its list (default: the paper's)."""
 
 
 SearcherOptions = Annotated[

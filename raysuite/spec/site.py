@@ -64,7 +64,7 @@ class _Site(Options):
     image: AbsolutePath | None = None
     """The Apptainer image (SIF) in which the cluster runs; none: the software of the machine."""
     binds: tuple[Bind, ...] = ()
-    """Folders that the image shall see: SRC, SRC:DST or SRC:DST:ro, of absolute paths."""
+    """Folders that are mounted into the image: SRC, SRC:DST or SRC:DST:ro, of absolute paths."""
     python: AbsolutePath | None = None
     """Without an image: the interpreter that has raysuite; default: the one that runs `cluster
     up`."""
@@ -74,14 +74,14 @@ class _Site(Options):
     """A folder on each node's own disk; the cluster's short temporary folder is made there. Each
     node replaces `$NAME` by its own variable: $TMPDIR, /scratch/$USER/$SLURM_JOB_ID."""
     rocm: bool = False
-    """The GPUs are AMD's: an image is entered with --rocm, and not with --nv."""
+    """The GPUs are AMD's: the image is run with --rocm instead of --nv."""
     interface: Interface | None = None
     """The network interface between the nodes (ib0, hsn0, ...); default: loopback on a local
     site, else the one with the route to the head."""
     mlflow: MlflowOptions = MlflowOptions()
     """Where the cluster's MLflow server keeps its figures."""
     start_timeout_seconds: int = Field(default=600, ge=10)
-    """From the start of the allocation, how long nodes have to join."""
+    """How many seconds from the start of the allocation nodes have to join."""
 
 
 class LocalSite(_Site):
@@ -104,9 +104,9 @@ class SlurmSite(_Site):
 
     kind: Literal["slurm"] = "slurm"
     partition: Line | None = None
-    """Default: the cluster's own, as for all that is left out below."""
+    """Partition; default: the cluster's own, as for every key below that is left out."""
     account: Line | None = None
-    """The account, or project, that pays."""
+    """The account, or project, that is charged."""
     qos: Line | None = None
     """Quality of service."""
     constraint: Line | None = None
@@ -116,7 +116,7 @@ class SlurmSite(_Site):
     time: SlurmTime | None = None
     """Time limit: MINUTES, MM:SS, HH:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS."""
     nodes: NodeCount = 1
-    """Nodes, where `cluster up` names no other number; `2-4` takes what is free."""
+    """Number of nodes, unless `cluster up` gives another one; `2-4` takes what is free."""
     cpus_per_node: int | None = Field(default=None, ge=1)
     """CPUs asked for on each node; default: all where the nodes are exclusive, else one."""
     gpus_per_node: int = Field(default=0, ge=0)
@@ -135,7 +135,8 @@ class SlurmSite(_Site):
     warn_seconds: int = Field(default=120, ge=1, le=65535)
     """How long before the time limit the runs are asked to write a checkpoint and stop."""
     requeue: bool = False
-    """Queue the cluster again when a node that it cannot do without fails, or when preempted."""
+    """Requeue the cluster's job when a node that it cannot do without fails, or when it is
+    preempted."""
     head_restarts: int = Field(default=2, ge=0)
     """How often the cluster is started again, within the allocation, when its head has died."""
     sbatch_lines: tuple[SbatchLine, ...] = ()
@@ -187,7 +188,7 @@ _OURS = frozenset(
     --array -a --wrap --parsable --wait -W --get-user-env --export-file --hold -H
     """.split()  # noqa: SIM905 - a list literal would take a screen
 )
-"""Options of sbatch on which the cluster's start and end rest."""
+"""Options of sbatch that the cluster's start and end depend on."""
 
 _KEYS = {
     "partition": ("--partition", "-p"),

@@ -1,4 +1,4 @@
-"""The values of a site's file: each is refused, or reaches its destination as it was written."""
+"""The values of a site's file: each is either refused, or passed on exactly as it was written."""
 
 from __future__ import annotations
 

@@ -27,7 +27,8 @@ Refusals = Iterator[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Traffic:
-    """Of one optimiser step: bytes of the whole buffers that a rank's collectives combine."""
+    """The communication of one optimiser step: bytes of the whole buffers that a rank's collectives
+    combine."""
 
     all_reduced: int = 0
     reduce_scattered: int = 0
@@ -57,11 +58,11 @@ class Network:
     sometimes: tuple[str, ...] = ()
     """Some training steps gave them a gradient, others did not."""
     sparse: tuple[str, ...] = ()
-    """With sparse gradients."""
+    """Parameters with sparse gradients."""
     scalar: tuple[str, ...] = ()
-    """Of no dimension."""
+    """Parameters without dimensions."""
     empty: tuple[str, ...] = ()
-    """Without a value."""
+    """Parameters without elements."""
     scripted: bool = False
     """The network is a ScriptModule."""
     decays: bool = False
@@ -80,7 +81,7 @@ class _StrategyOptions(Options):
     part: ClassVar[str] = ""
     """The optional part (`raysuite.parts`) without which it cannot run."""
     gated: ClassVar[bool] = True
-    """Its throughput counts only after the gate."""
+    """Its throughput is reported only if the gate passes."""
     verified: ClassVar[tuple[Mapping[str, Any], ...]] = ()
     """Options of the variants that `raysuite verify` checks by default."""
     own_network: ClassVar[bool] = False
@@ -88,9 +89,11 @@ class _StrategyOptions(Options):
     wraps: ClassVar[str] = ""
     """The strategy that it wraps, with options of the same names."""
     has_timeline: ClassVar[bool] = False
-    """Its class takes `timeline`: whether a record of its collectives will be asked for."""
+    """Its class has a parameter `timeline`: whether a record of its collectives will be
+    requested."""
     only: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
-    """Dotted key of a spec -> the values with which this strategy runs; without an entry, all."""
+    """Dotted key of a spec -> the values that this strategy supports; a key without an entry may
+    have any value."""
 
     @property
     def model_workers(self) -> int:
@@ -109,8 +112,8 @@ class _StrategyOptions(Options):
 
     @property
     def auto(self) -> AutoBatch | None:
-        """How that number is found by trial before the run; `own_accumulation` is then the least.
-        None where it is given."""
+        """How the number of micro-batches is found by trial before the run; `own_accumulation` is
+        then the smallest possible one. None where it is given."""
         return None
 
     def accumulates(self, micro_batches: int) -> bool:
@@ -119,13 +122,13 @@ class _StrategyOptions(Options):
 
     @property
     def process_settings(self) -> Hashable:
-        """What its framework reads once per process: runs whose values differ need other worker
-        processes. None where there is no such setting."""
+        """The settings that its framework reads once per process: runs with different ones need
+        different worker processes. None where there is no such setting."""
         return None
 
     @property
     def own_processes(self) -> bool:
-        """Whether a run needs worker processes in which no other run was, or will be."""
+        """Whether a run needs worker processes that no other run has used or will use."""
         return False
 
     @property
@@ -134,7 +137,7 @@ class _StrategyOptions(Options):
         return {}
 
     def refusals(self, spec: ExperimentSpec) -> Refusals:
-        """Why the strategy cannot run this spec, beside `only`."""
+        """Why the strategy cannot run this spec, for reasons that `only` does not state."""
         yield from ()
 
     def network_refusals(self, network: Network) -> Refusals:
@@ -166,7 +169,7 @@ class _StrategyOptions(Options):
         return None
 
     def examined(self) -> Self:
-        """The options with which the gate checks the strategy on its small network."""
+        """The options with which the gate checks the strategy on the gate's small network."""
         return self
 
 
@@ -254,7 +257,7 @@ class HorovodOptions(_StrategyOptions):
     cycle_time_ms: float = Field(default=1.0, gt=0)
     """Milliseconds between two checks of the queue of tensors that are ready."""
     backward_passes_per_step: int | None = Field(default=None, ge=1)
-    """Backward passes between two all-reduces: Horovod's name for `training.accumulate`."""
+    """Backward passes between two all-reduces: Horovod's counterpart of `training.accumulate`."""
     adasum: bool = False
     """Combine gradients by Adasum instead of their mean. Changes the arithmetic."""
 
@@ -553,25 +556,27 @@ class PipelineOptions(_StrategyOptions):
 
     name: Literal["pipeline"] = "pipeline"
     schedule: ScheduleName = "1f1b"
-    """Order of the passes. `model_parallel`: one micro-batch at a time through all stages; `gpipe`:
-    all forward passes, then all backward passes; `1f1b`: a backward pass as soon as it can be;
-    `interleaved_1f1b`: the same with several stages on each worker; `pipedream`, `pipedream_2bw`:
-    asynchronous, the pipeline stays full and gradients are applied late."""
+    """The order of forward and backward passes. `model_parallel`: one micro-batch at a time through
+    all stages; `gpipe`: all forward passes, then all backward passes; `1f1b`: a backward pass as
+    soon as it can be; `interleaved_1f1b`: the same with several stages on each worker; `pipedream`,
+    `pipedream_2bw`: asynchronous, the pipeline stays full and gradients are applied late."""
     stages: int = Field(default=2, ge=2)
     """Contiguous parts of the network. `resources.workers` is that number, or a multiple of it: so
     many copies of the pipeline then share the global batch."""
     micro_batches: Annotated[NumberOrAuto, BeforeValidator(_fastest)] = 4
-    """Into how many micro-batches a copy's share of the global batch is cut: pipelines' name for
-    `training.accumulate`. `pipedream` has 1 where it is left out. `auto`: the fastest, found by
-    trial before the run; `{auto: largest}`: the fewest that fit into memory."""
+    """Number of micro-batches into which a copy's share of the global batch is divided: for
+    pipelines it takes the place of `training.accumulate`. Default in `pipedream`: 1, or with
+    `replicas` their least common multiple. `auto`: the fastest, found by trial before the run;
+    `{auto: largest}`: the fewest that fit into memory."""
     partition: Literal["auto"] | tuple[int, ...] = "auto"
     """Blocks of the network per stage, such as `[5, 6]`. `auto`: by `balance`."""
     # left out where they are not set, so that runs keep their ids
     balance: Literal["time", "memory", "parameters"] = Field(
         default="parameters", exclude_if=lambda value: value == "parameters"
     )
-    """Of what the largest sum of a stage is made as small as it can be: `parameters`; `time` of
-    both passes or `memory` with activations, which are measured on the first worker before."""
+    """What `auto` balances over the stages, by making the largest sum of any stage as small as
+    possible: `parameters`; `time` of both passes, or `memory` including activations, both of which
+    the first worker measures before the run."""
     chunks: int = Field(default=1, ge=1, exclude_if=lambda value: value == 1)
     """Stages on each worker in `interleaved_1f1b`: `stages` is a multiple of it."""
     replicas: tuple[int, ...] | None = Field(default=None, exclude_if=lambda value: value is None)
@@ -656,7 +661,7 @@ class PipelineOptions(_StrategyOptions):
 
     @property
     def _count(self) -> int:
-        """Of micro-batches: the given ones, or the fewest of which a step can consist."""
+        """The given number of micro-batches, or the smallest that a step can have."""
         if isinstance(self.micro_batches, int):
             return self.micro_batches
         if self.schedule == "interleaved_1f1b":

@@ -59,7 +59,7 @@ class Images:
     labels: Path | None
     """The file with the classes of `flat`."""
     passed_over: int
-    """Entries that are neither images nor hidden: other files, and folders in class """
+    """Entries that are neither images nor hidden: other files, and folders inside class folders."""
 
 
 def find(data: DataOptions) -> Images:

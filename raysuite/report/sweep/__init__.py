@@ -1,1 +1,1 @@
-"""A sweep's results: the best trials, what its parameters did, and what it cost."""
+"""A sweep's results: the best trials, the effect of its parameters, and its cost."""

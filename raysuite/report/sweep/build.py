@@ -35,7 +35,7 @@ MOST_SPECS = 6
 
 @dataclass(frozen=True)
 class SweepReport:
-    """What a sweep's report has beside its rows."""
+    """What a sweep's report contains beside its rows."""
 
     study: Study
     importances: Importances
@@ -45,7 +45,7 @@ class SweepReport:
 
     @cached_property
     def summary(self) -> list[Sentence]:
-        """In words."""
+        """The summary, as sentences."""
         return summarize_sweep(self.study, self.importances)
 
     @cached_property
@@ -187,9 +187,9 @@ def outdated(folder: Path, files: dict[str, str]) -> Iterator[Path]:
 def best_spec(study: Study, trial: TrialFigures) -> str:
     """The spec that the sweep began from, with this trial's values, seed and no search.
 
-    Of a trial that changed its values on the way, the last of them hold throughout, which a
-    comment at the head states. Where that would not give the trial's own spec, as the command line
-    set other keys, it is the trial's spec with every default written out.
+    If a trial changed its values during training, the spec has the last ones from the start, and a
+    comment at its head says so. Where this is not equal to the trial's own spec, because the
+    command line set other keys, the trial's spec with every default is returned.
     """
     plan = _last_plan(trial)
     spec = _from_base(study, trial)
@@ -202,7 +202,7 @@ def best_spec(study: Study, trial: TrialFigures) -> str:
 
 
 def _last_plan(trial: TrialFigures) -> Plan:
-    """The plan of its last attempt: of a population's trial, with the values that it has now."""
+    """The plan of its last attempt: for a trial of a population, with its current values."""
     started = trial.figures.started
     return started.plan if trial.taken and started is not None else trial.figures.plan
 
@@ -217,7 +217,7 @@ def _from_base(study: Study, trial: TrialFigures) -> dict[str, Any]:
 
 
 def _same(spec: dict[str, Any], wanted: dict[str, Any]) -> bool:
-    """Whether a spec is that of a run, but for its name, its seed, and what no run has."""
+    """Whether a spec is equal to that of a run, except for name, seed, and keys that no run has."""
     try:
         found = validate(copy.deepcopy(spec), lambda path: ("", None)).model_dump(mode="json")
     except SpecError:

@@ -64,9 +64,9 @@ def importances(study: Study) -> Importances:
     """fANOVA (Hutter et al. 2014, ICML, "An Efficient Approach for Assessing Hyperparameter
     Importance") by optuna, of the first goal.
 
-    Where trials were stopped early, all are compared by their accuracy up to the last epoch that
-    each of them finished: those that continued are no fair sample. Where trials took the weights
-    of others, it is the last epoch before any did.
+    Where trials were stopped early, all are compared by their best accuracy up to the last epoch
+    that every one of them finished: the trials that continued are a biased sample. Where trials
+    took the weights of others, it is the last epoch before any of them did.
     """
     sample, judged = _sample(study)
     keys = [key for key in study.keys if all(key in trial.values for trial, _ in sample)]
@@ -124,8 +124,8 @@ def _resampled(sample: Sample, keys: Sequence[str], logs: Sequence[str]) -> list
 
 
 def _optuna_trials(sample: Sample, keys: Sequence[str], logs: Sequence[str]) -> list[FrozenTrial]:
-    """The trials as optuna's: numbers on the line that they were drawn from, which is that of their
-    logarithms for `logs`; names as classes."""
+    """The trials for optuna: numbers on the scale that they were drawn from, logarithmic for
+    `logs`; names as categories."""
     from optuna.distributions import (
         BaseDistribution,
         CategoricalDistribution,
@@ -173,7 +173,7 @@ def _fanova(trials: Sequence[FrozenTrial], seed: int) -> dict[str, float] | None
 
 
 def _middle(values: Sequence[float]) -> tuple[float, float, float]:
-    """Median, and the ends of the middle part."""
+    """Median, and the limits of the middle 80 %."""
     import numpy as np
 
     low, middle, high = np.quantile(values, [(1 - MIDDLE) / 2, 0.5, (1 + MIDDLE) / 2])

@@ -1,4 +1,4 @@
-"""Trials that were trained as a population: which of them took whose weights, and when."""
+"""Trials that were trained as a population: which of them took the weights of which, and when."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def judged_within(study: Study) -> int | None:
 
 
 def way_of(study: Study, trial: TrialFigures) -> list[Stretch]:
-    """The way of the weights that a trial ended with, from the first epoch on."""
+    """The history of a trial's final weights: the trials and values that they were trained in, from
+    the first epoch on."""
     members = {each.run_id: each.member for each in study.trials}
     return lineage(members, trial.run_id, trial.epochs)
 
@@ -99,7 +100,7 @@ def sentences(study: Study) -> Iterator[str]:
 
 
 def caveat(study: Study) -> Iterator[str]:
-    """A note on tables of such trials."""
+    """A note for tables of such trials."""
     if any(trial.taken for trial in study.trials):
         yield (
             "Values in tables and parallel coordinates are those that a trial began with; pbt "
@@ -108,7 +109,7 @@ def caveat(study: Study) -> Iterator[str]:
 
 
 def lines(study: Study, trials: Sequence[TrialFigures]) -> list[dict[str, Any]]:
-    """The ways of trials as plain data."""
+    """The histories of trials' weights as plain data."""
     return [
         {
             "trial": trial.number,

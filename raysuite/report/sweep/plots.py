@@ -95,13 +95,14 @@ def told(study: Study, trial: TrialFigures) -> str:
 
 
 def trial_key(study: Study, trial: TrialFigures) -> str:
-    """What the page's filters look at: the state, and a text to search in."""
+    """What the page's filters compare: the state, and a text to search in."""
     values = " ".join(f"{key}={value_text(value)}" for key, value in trial.values.items())
     return json.dumps([trial.status, f"{trial_name(trial)} {values}"])
 
 
 def _trial(study: Study, trial: TrialFigures, colors: dict[int, str]) -> Trace:
-    """How its line looks: faint where it was stopped early, dotted where it has no rank."""
+    """The style of a trial's line: faint where it was stopped early, dotted where it has no
+    rank."""
     best, pruned = trial is study.best, trial.status == "pruned"
     return {
         "kind": "trial",
@@ -141,7 +142,8 @@ SHORT = 11
 
 @dataclass(frozen=True)
 class Axis:
-    """One upright axis: a title, ticks, and the place of each trial; None: it has none."""
+    """One vertical axis: a title, ticks, and the position of each trial; None for a trial without
+    one."""
 
     title: str
     places: dict[int, float | None]
@@ -150,7 +152,8 @@ class Axis:
 
 
 def key_axis(study: Study, key: str) -> Axis:
-    """The axis of a searched key: logarithmic where it was drawn so; names are spaced evenly."""
+    """The axis of a searched key: logarithmic where its values were drawn in the logarithm; names
+    are spaced evenly."""
     values = {each.number: each.values[key] for each in study.trials if key in each.values}
     absent = [each.number for each in study.trials if key not in each.values]
     kind = study.kind(key)
@@ -182,7 +185,8 @@ def goal_axis(study: Study) -> Axis:
 def _names(
     values: dict[int, Any], listed: Sequence[Any]
 ) -> tuple[dict[int, float], tuple[tuple[float, str], ...]]:
-    """Numbers in their order, other values in that of the spec; those that no trial had go."""
+    """Numbers in ascending order, other values in the spec's order, without those that no trial
+    had."""
     distinct = {_written(value): value for value in (*listed, *values.values())}
     present = {_written(value) for value in values.values()}
     names = [name for name in distinct if name in present]
@@ -205,7 +209,7 @@ def _cut(name: str) -> str:
 def _numbers(
     values: dict[int, float], log: bool
 ) -> tuple[dict[int, float], tuple[tuple[float, str], ...]]:
-    """Between the least and the largest value of any trial."""
+    """A linear axis between the smallest and the largest value of any trial."""
     if not values:
         return {}, ()
     low, high = min(values.values()), max(values.values())
@@ -377,7 +381,7 @@ def curves(study: Study) -> Plot | None:
 
 
 def pieces(study: Study, trial: TrialFigures) -> list[list[tuple[float, float]]]:
-    """Epochs and accuracies of a trial, a list for each piece between weights that it took."""
+    """Epochs and accuracies of a trial, a list for each piece between two takeovers of weights."""
     made: list[list[tuple[float, float]]] = [[]]
     taken = {turn.epoch: turn for turn in trial.taken}
     for epoch, _, accuracy in trial.curve:
@@ -402,7 +406,7 @@ def _ends(study: Study) -> Iterator[Trace]:
 
 
 def _taken(study: Study) -> Iterator[Trace]:
-    """Where a trial left its own weights."""
+    """The points at which a trial replaced its own weights."""
     for trial in study.trials:
         for turn in trial.taken:
             if turn.value is not None:
@@ -424,13 +428,13 @@ def _taken_tip(study: Study, trial: TrialFigures, turn: RunJudged) -> str:
 
 
 def fronts(study: Study) -> list[Plot | None]:
-    """A plot for each pair of goals; none where there is one goal, or nothing has both."""
+    """A plot for each pair of goals; none where there is one goal, or no trial has both."""
     pairs = list(itertools.combinations(study.goals, 2))
     return [_front(study, first, second, wide=len(pairs) == 1) for first, second in pairs]
 
 
 def _front(study: Study, x: Goal, y: Goal, wide: bool) -> Plot | None:
-    """The second goal upwards; the better ends are named."""
+    """The second goal over the first; the axes say which end is better."""
     both = [
         trial
         for trial in study.trials
@@ -506,7 +510,7 @@ def _goals(
 
 
 def importance_plot(found: Importances) -> Plot | None:
-    """A bar for each key; None where nothing is reported."""
+    """A bar for each key; None where there are no importances."""
     if not found.keys:
         return None
     names = [key_name(each.key) for each in found.keys]
@@ -592,8 +596,8 @@ def costs(study: Study) -> Plot | None:
 
 
 def anytime(study: Study, other: Study | None = None) -> Plot | None:
-    """The best so far over the worker time that all trials had taken by then; also of another
-    sweep, where it has the same goal."""
+    """The best result so far over the worker time that all trials had used by then; also that of
+    another sweep with the same goal."""
     sweeps = {"best so far": study}
     if other is not None and other.goal == study.goal:
         pairs = (("ours", study), ("theirs", other))
@@ -662,10 +666,10 @@ def _reached(study: Study) -> list[tuple[float, float, TrialFigures]]:
 
 
 def unit_of(seconds: float) -> str:
-    """The unit of a plot of that length."""
+    """The unit for a plot up to that many worker-seconds."""
     return "worker-hours" if seconds >= HOURS_FROM else "worker-seconds"
 
 
 def _scale(seconds: float) -> float:
-    """What worker-seconds are multiplied with for that unit."""
+    """Factor from worker-seconds to that unit."""
     return 1 / 3600 if seconds >= HOURS_FROM else 1.0

@@ -28,7 +28,7 @@ STATES = ("finished", "pruned", "failed", "stopped", "missing")
 
 @dataclass(frozen=True)
 class Told:
-    """A goal for people: its words, its unit, how a value is written."""
+    """How a goal is written for people: its words, its unit, and the format of values."""
 
     words: str
     axis: str
@@ -45,8 +45,8 @@ TOLD: dict[Goal, Told] = {
 
 @dataclass(frozen=True)
 class Span:
-    """One attempt at a trial, or the search for its batch: its wall clock, and the workers that it
-    held."""
+    """One attempt at a trial, or the search for its batch: its wall-clock time, and the workers
+    that it used."""
 
     begin: float
     end: float
@@ -59,7 +59,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Study:
-    """A sweep's results folder. It holds nothing but what follows from its Records."""
+    """A sweep's results folder. Everything in it follows from its Records."""
 
     name: str
     search: dict[str, Any]
@@ -71,12 +71,12 @@ class Study:
 
     @cached_property
     def goals(self) -> tuple[Goal, ...]:
-        """What was asked for; the first is the one that trials go by."""
+        """The goals of the sweep; trials are ranked by the first."""
         return wanted_goals(self.search)
 
     @property
     def goal(self) -> Goal:
-        """The one that trials go by."""
+        """The goal that trials are ranked by."""
         return self.goals[0]
 
     @cached_property
@@ -115,7 +115,7 @@ class Study:
 
     @property
     def scheduler(self) -> str:
-        """Its name, such as `asha`; `none` where every trial may finish."""
+        """Its name, such as `asha`; `none` where no trial is stopped early."""
         return block_name(self.search.get("scheduler") or "none").partition("(")[0]
 
     @property
@@ -125,7 +125,7 @@ class Study:
 
     @property
     def worker_seconds(self) -> float:
-        """What all trials cost."""
+        """Worker-seconds of all trials."""
         return math.fsum(trial.worker_seconds for trial in self.trials)
 
     @property
@@ -200,5 +200,5 @@ def worker_time(seconds: float) -> str:
 
 
 def is_number(value: Any) -> bool:
-    """Whether it can be placed on a numeric axis."""
+    """Whether a value can be placed on a numeric axis."""
     return isinstance(value, int | float) and not isinstance(value, bool)

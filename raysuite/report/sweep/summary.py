@@ -121,7 +121,7 @@ def _cost(study: Study) -> Iterator[str]:
 
 
 def _pace(trial: TrialFigures) -> float:
-    """Worker-seconds of an epoch and its validation, mean over the trial's epochs."""
+    """Worker-seconds of an epoch with its validation, averaged over the trial's epochs."""
     seconds = [epoch.seconds + epoch.validation_seconds for epoch in trial.figures.epochs]
     return trial.figures.workers * math.fsum(seconds) / len(seconds)
 

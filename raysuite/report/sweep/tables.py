@@ -26,7 +26,7 @@ MOST_BEST = 10
 
 
 def sheets(study: Study) -> list[Sheet]:
-    """The tables that have anything in them, in the order of the page."""
+    """The tables that are not empty, in the order of the page."""
     made = (
         *(best_sheet(study), taken_sheet(study), costs_sheet(study)),
         *(failed_sheet(study), trials_sheet(study)),
@@ -35,12 +35,13 @@ def sheets(study: Study) -> list[Sheet]:
 
 
 def best_trials(study: Study) -> list[TrialFigures]:
-    """The first of the Pareto front, or of the trials that count."""
+    """The first trials of the Pareto front, or of the ranked ones."""
     return (study.front or study.ranked)[:MOST_BEST]
 
 
 def best_sheet(study: Study) -> Sheet:
-    """The best of the first goal, or the Pareto front of several, best of the first goal first."""
+    """The best trials by the first goal, or the Pareto front of several goals, sorted by the
+    first."""
     shown = study.front or study.ranked
     title = "Pareto front" if study.front else "Best trials"
     cut = f": the first {MOST_BEST} of {len(shown)}" if len(shown) > MOST_BEST else ""
@@ -69,7 +70,8 @@ def _style(trial: TrialFigures) -> Style:
 
 
 def trial_columns(study: Study) -> list[Column[TrialFigures]]:
-    """What a table holds of a trial: its rank, the searched keys, the goals, its cost and state."""
+    """The columns of a trial in a table: its rank, the searched keys, the goals, its cost and
+    state."""
     places = {trial.number: place for place, trial in enumerate(study.ranked, start=1)}
     short = [*map(key_name, study.keys)]
     titles = {
