@@ -27,8 +27,7 @@ from loader_rounds import LoaderSubject, Rate, Subject, rounds
 from loader_steps import steps
 from plain_imagefolder import PlainImageFolder
 
-from raysuite.data import Prepared
-from raysuite.data.cache import cache_dir
+from raysuite.data import Prepared, cache_dir
 from raysuite.measure.environment import environment
 from raysuite.orchestrate.loaders import DecodingLimit, ReadingLimit
 from raysuite.records.statistics import Stat, summarize

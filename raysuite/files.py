@@ -1,9 +1,13 @@
-"""Files that are never seen half written."""
+"""Files that are never seen half written, and locks on them."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 
 def write_whole(file: Path, content: bytes) -> None:
@@ -15,3 +19,34 @@ def write_whole(file: Path, content: bytes) -> None:
     part = file.with_name(f".{file.name}.{os.getpid()}.part")
     part.write_bytes(content)
     part.replace(file)
+
+
+def continued_lines(file: Path) -> list[Any]:
+    """The values of a JSON Lines file, one a line, before more are appended: a line that was cut
+    off by a crash is removed. Raises OSError."""
+    found = []
+    for line in file.read_text("utf-8").splitlines() if file.is_file() else ():
+        with contextlib.suppress(ValueError):
+            found.append(json.loads(line))
+    write_whole(file, "".join(f"{json.dumps(each)}\n" for each in found).encode())
+    return found
+
+
+def lock(file: Path, how: int) -> int:
+    """An open descriptor of `file`, locked by flock(2); the lock ends with the process.
+
+    Whoever holds the lock may remove the file. Raises BlockingIOError with LOCK_NB, and OSError
+    where the file system has no locks.
+    """
+    while True:
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, how)
+            if os.path.samestat(os.fstat(descriptor), os.stat(file)):
+                return descriptor
+        except FileNotFoundError:
+            pass  # removed by the one who held the lock before: the name is free again
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)

@@ -119,7 +119,7 @@ def check(
     tally = Tally()
     tally.found(listed.findings)
     count = begin(listed.total, listed.unit)
-    for part in each(listed.work, listed.tasks, workers, count):
+    for part in each(listed.tasks, workers, count):
         tally.add(part)
     names = listed.names
     if target.data.form == "tfrecord" and target.first_label is None:

@@ -10,7 +10,8 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +29,7 @@ from raysuite.data.pixels import decode, header_of
 from raysuite.data.prepared import Split
 from raysuite.data.processes import Count, each
 from raysuite.errors import DataError
+from raysuite.files import continued_lines, write_whole
 from raysuite.spec.datasets import CLASSES_FILE
 
 # Which image goes into which shard: a function of the folder's listing and the options alone.
@@ -267,35 +269,6 @@ class Bad:
 
 
 @dataclass(frozen=True)
-class Task:
-    """What a process must know to write one shard."""
-
-    source: Path
-    target: Path
-    shard: Shard
-    options: Options
-    names: tuple[str, ...]
-    """Of the classes, by label from 0."""
-    synsets: bool
-    first_label: int
-    bad: Policy
-
-    @staticmethod
-    def of(conversion: Conversion, shard: Shard, bad: Policy) -> Task:
-        """The task of one of a conversion's shards."""
-        return Task(
-            conversion.source,
-            conversion.target,
-            shard,
-            conversion.options,
-            conversion.classes,
-            conversion.synsets,
-            conversion.first_label,
-            bad,
-        )
-
-
-@dataclass(frozen=True)
 class Written:
     """The result of writing a shard."""
 
@@ -310,15 +283,17 @@ class Written:
     bad: tuple[Bad, ...]
 
 
-def write_shard(task: Task, count: Count) -> Written:
-    """Write one shard and its index; they are renamed into place when both are complete.
+def write_shard(conversion: Conversion, policy: Policy, count: Count) -> Written:
+    """Write the only shard of `conversion` and its index; neither has its name before both are
+    complete.
 
     Bad images are left out; with policy `error` a shard that has any is not kept. `count` is called
     for each image. Raises DataError where an image was changed since the shards were planned,
     or the target cannot be written.
     """
-    shard, target = task.shard, task.target / task.shard.name
-    temporary = task.target / f".{shard.name}.{os.getpid()}.part"
+    (shard,) = conversion.shards
+    target = conversion.target / shard.name
+    temporary = conversion.target / f".{shard.name}.{os.getpid()}.part"
     index = temporary.with_suffix(".idx")
     bad: list[Bad] = []
     shrunk = 0
@@ -327,9 +302,9 @@ def write_shard(task: Task, count: Count) -> Written:
         nonlocal shrunk
         for row in range(len(shard.paths)):
             try:
-                record, smaller = _record(task, row)
+                record, smaller = _record(conversion, row)
             except _BadImageError as error:
-                bad.append(error.bad)
+                bad.append(Bad(*error.args))
             else:
                 shrunk += smaller
                 yield record
@@ -340,7 +315,7 @@ def write_shard(task: Task, count: Count) -> Written:
         with temporary.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         size = temporary.stat().st_size
-        if not bad or task.bad == "skip":
+        if not bad or policy == "skip":
             # the index first: a shard that has its name has its index too
             index.rename(target.with_suffix(".idx"))
             temporary.rename(target)
@@ -357,35 +332,34 @@ def write_shard(task: Task, count: Count) -> Written:
 
 
 class _BadImageError(Exception):
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path)
-        self.bad = Bad(path, reason)
+    """Of the image's path, and why it cannot be read."""
 
 
-def _record(task: Task, row: int) -> tuple[bytes, bool]:
-    """The Example of one image, and whether it was shrunk."""
-    path = os.path.join(os.fsencode(task.source), bytes(task.shard.paths[row]))
+def _record(conversion: Conversion, row: int) -> tuple[bytes, bool]:
+    """The Example of one image of the shard, and whether it was shrunk."""
+    (shard,) = conversion.shards
+    path = os.path.join(os.fsencode(conversion.source), bytes(shard.paths[row]))
     place = path.decode("utf-8", "backslashreplace")  # for reading: names may be any bytes
-    data = _read(path, place, tuple(task.shard.stats[row].tolist()))
+    data = _read(path, place, tuple(shard.stats[row].tolist()))
     try:
         header = header_of(data, place)
-        smaller = _shrunk(data, header, task.options, place)
+        smaller = _shrunk(data, header, conversion.options, place)
     except DataError as error:
         raise _BadImageError(place, str(error.__cause__ or error)) from error
     width = header.width
     if smaller is not None:
         data, header = smaller
-    label = int(task.shard.labels[row])
-    name = os.fsencode(task.names[label])
+    label = int(shard.labels[row])
+    name = os.fsencode(conversion.classes[label])
     features: dict[str, bytes | int] = {
-        "image/class/synset" if task.synsets else "image/class/text": name,
+        "image/class/synset" if conversion.synsets else "image/class/text": name,
         "image/filename": os.path.basename(path),
         "image/format": header.kind.upper().encode(),
         "image/height": header.height,
         "image/width": header.width,
         "image/channels": header.channels,
     }
-    return encode_example(data, label + task.first_label, more=features), header.width < width
+    return encode_example(data, label + conversion.first_label, more=features), header.width < width
 
 
 def _read(path: bytes, place: str, planned: tuple[int, ...]) -> bytes:
@@ -432,10 +406,6 @@ def _shrunk(
     return buffer.getvalue(), Header(kind, width, height, pixels.shape[2], 8)
 
 
-_TEMPORARY = (".*-of-*.part", ".*-of-*.idx", ".*.json.*", ".classes.txt.*")
-"""What a killed conversion leaves, hidden from readers of shards."""
-
-
 @dataclass(frozen=True)
 class Summary:
     """The target's content."""
@@ -476,10 +446,10 @@ def convert(
         _check_room(conversion, todo)
         if todo:
             (target / MANIFEST).unlink(missing_ok=True)  # it must not list what is not there
-        tasks = [Task.of(conversion, shard, bad) for shard in todo]
+        tasks = [partial(write_shard, replace(conversion, shards=(each,)), bad) for each in todo]
         try:
             with (target / JOURNAL).open("a", encoding="utf-8") as journal:
-                for written in each(write_shard, tasks, workers, count):
+                for written in each(tasks, workers, count):
                     state[written.name] = written
                     if not written.bad or bad == "skip":
                         journal.write(json.dumps(asdict(written)) + "\n")
@@ -491,7 +461,7 @@ def convert(
         unreadable = tuple(one for shard in shards for one in shard.bad)
         if unreadable and bad == "error":
             raise DataError(_listed(unreadable))
-        _write(target / MANIFEST, json.dumps(_manifest(conversion, shards), indent=1))
+        write_whole(target / MANIFEST, json.dumps(_manifest(conversion, shards), indent=1).encode())
     except OSError as error:
         raise DataError(f"{target} cannot be written: {error}") from error
     return Summary(
@@ -517,25 +487,14 @@ def _begin(conversion: Conversion, force: bool) -> dict[str, Written]:
             for path in target.glob(pattern):
                 path.unlink()
     if not (target / PLAN).is_file():
-        _write(target / PLAN, json.dumps(conversion.document, indent=1))
+        write_whole(target / PLAN, json.dumps(conversion.document, indent=1).encode())
     if not (target / CLASSES_FILE).is_file():
         names = "".join(f"{name}\n" for name in conversion.classes)
-        _write(target / CLASSES_FILE, names.encode("utf-8", "backslashreplace"))
+        write_whole(target / CLASSES_FILE, names.encode("utf-8", "backslashreplace"))
     state: dict[str, Written] = {}
-    journal = target / JOURNAL
-    if journal.is_file():
-        text = journal.read_text("utf-8")
-        for line in text.splitlines():
-            try:
-                found = json.loads(line)
-                found["bad"] = tuple(Bad(**one) for one in found["bad"])
-                written = Written(**found)
-            except (ValueError, TypeError, KeyError):
-                continue  # cut short by a kill: its shard is written again
-            state[written.name] = written
-        if text and not text.endswith("\n"):
-            with journal.open("a", encoding="utf-8") as file:
-                file.write("\n")
+    for found in continued_lines(target / JOURNAL):
+        bad = tuple(Bad(**each) for each in found.pop("bad"))
+        state[found["name"]] = Written(**found, bad=bad)
     return state
 
 
@@ -581,16 +540,10 @@ def _manifest(conversion: Conversion, shards: Sequence[Written]) -> dict[str, An
 
 
 def _clean(target: Path) -> None:
-    for pattern in _TEMPORARY:
+    """Remove what a killed conversion leaves, hidden from readers of shards."""
+    for pattern in (".*.part", ".*-of-*.idx"):
         for path in target.glob(pattern):
             path.unlink(missing_ok=True)
-
-
-def _write(path: Path, content: str | bytes) -> None:
-    """Replace a file, so that it is never seen half written."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(content.encode() if isinstance(content, str) else content)
-    temporary.rename(path)
 
 
 def _listed(bad: Sequence[Bad], shown: int = 20) -> str:

@@ -16,7 +16,7 @@ from PIL import Image
 from raysuite.data.cache import publish, verify
 from raysuite.data.formats.base import Listing
 from raysuite.data.formats.tfrecord import Shard, encode_example, listed, write_records
-from raysuite.data.prepared import Prepared, counted, treatment
+from raysuite.data.prepared import Prepared, prepared_of
 from raysuite.spec.data import DataOptions
 from raysuite.spec.datasets import SPLITS, DatasetFacts
 
@@ -35,18 +35,17 @@ def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
     publish(root, partial(write_digits, size=facts.image_size))
     form = data.form or "folder"
     verify(root, ("listing", form))
-    prepared = Prepared(
-        data=data,
-        facts=facts,
+    found = {split: len(Listing.read(root / "listing", split).labels) for split in SPLITS}
+    return prepared_of(
+        data,
+        facts,
+        found,
         classes=CLASSES,
         form=form,
         files=root / form,
         listing=root / "listing" if form == "folder" else _records(root / form, cache),
         exact=True,
-        **treatment(data, facts.channels),
     )
-    found = {split: len(Listing.read(root / "listing", split).labels) for split in SPLITS}
-    return counted(prepared, found)
 
 
 def _records(folder: Path, cache: Path) -> Path:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from raysuite.data.header import Header
 from raysuite.data.pixels import decode, header_of
@@ -55,12 +55,10 @@ class Part:
     findings: list[Finding] = field(default_factory=list)
 
     def wrong(self, kind: Kind, place: str, message: str, offset: int = -1) -> None:
-        """Add something that is wrong."""
         self.findings.append(Finding(place, offset, kind, message))
 
-    def note(self, kind: Kind, place: str, message: str, offset: int = -1) -> None:
-        """Add something worth knowing."""
-        self.findings.append(Finding(place, offset, kind, message, note=True))
+    def note(self, kind: Kind, place: str, message: str) -> None:
+        self.findings.append(Finding(place, -1, kind, message, note=True))
 
     def broken(self, path: Path, error: DataError) -> None:
         """Add an error of a whole file, or of its header."""
@@ -79,7 +77,6 @@ class Part:
                 self.wrong("label", str(path), message, head + number * step)
 
     def look(self, name: str, place: str, offset: int = -1) -> None:
-        """Count an image of this look."""
         count, places = self.looks.get(name, (0, ()))
         if len(places) < KEEP_PLACES:
             places = (*places, place if offset < 0 else f"{place} at byte {offset}")
@@ -88,8 +85,6 @@ class Part:
 
 @dataclass(frozen=True)
 class SplitReport:
-    """Counts of one split."""
-
     images: int
     """Images, unreadable ones included."""
     unreadable: int
@@ -115,7 +110,6 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
         return not self.errors
 
 
@@ -140,7 +134,6 @@ class Tally:
         self.found(part.findings)
 
     def found(self, findings: Iterable[Finding]) -> None:
-        """Add findings."""
         for finding in findings:
             self._errors += not finding.note
             if len(self._findings) < KEEP:
@@ -219,13 +212,12 @@ def _look(header: Header) -> str:
 
 @dataclass(frozen=True)
 class Listed:
-    """Tasks for `work`, each of which can be done by another process."""
+    """Tasks, each of which can be done by another process."""
 
-    work: Callable[[Any, Count], Part]
-    tasks: tuple[Any, ...]
+    tasks: tuple[Callable[[Count], Part], ...]
     total: int
     unit: Literal["images", "bytes"]
-    """What `work` counts, and how much there is of it."""
+    """What tasks count, and how much there is of it."""
     names: dict[int, str]
     """Of the classes, by label as in the files; empty where they are not known."""
     findings: tuple[Finding, ...]

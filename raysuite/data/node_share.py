@@ -26,6 +26,7 @@ from pathlib import Path
 import psutil
 
 from raysuite.errors import DataError
+from raysuite.files import lock
 from raysuite.spec.datasets import cache_dir
 from raysuite.units import human_bytes
 
@@ -45,10 +46,10 @@ class NodeShare:
 
     def __init__(self, key: str, size: Callable[[], int], write: Callable[[Path], None]) -> None:
         locks = _locks()
-        making = _lock(locks / f"{key}.making", fcntl.LOCK_EX)
+        making = lock(locks / f"{key}.making", fcntl.LOCK_EX)
         try:
             _remove_unused(locks)
-            users = _lock(locks / f"{key}.users", fcntl.LOCK_SH)
+            users = lock(locks / f"{key}.users", fcntl.LOCK_SH)
             try:
                 named = _named(users)
                 if named is None or not named.is_dir():
@@ -71,7 +72,7 @@ class NodeShare:
 def found_once(name: str, find: Callable[[], str]) -> str:
     """The result of `find`, called by one process of the node and shared by those that wait."""
     asked = time.monotonic()  # one clock for all processes
-    found = _lock(_locks() / f"{name}.found", fcntl.LOCK_EX)
+    found = lock(_locks() / f"{name}.found", fcntl.LOCK_EX)
     try:
         when, _, text = os.pread(found, 4096, 0).decode().partition(" ")
         if when and asked <= float(when) <= time.monotonic():
@@ -99,22 +100,6 @@ def _locks() -> Path:
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise DataError(f"{root} is not a folder of yours; have it removed")
     return root
-
-
-def _lock(path: Path, how: int) -> int:
-    """An open descriptor of the file at `path`, locked. Raises BlockingIOError with LOCK_NB."""
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, how)
-            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
-                return descriptor
-        except FileNotFoundError:
-            pass  # removed by the one who held the lock before: the name is free again
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
 
 
 def _named(users: int) -> Path | None:
@@ -184,12 +169,12 @@ def free_memory() -> int:
 def _leave(locks: Path, key: str, users: int) -> None:
     os.close(users)
     with contextlib.suppress(OSError):  # the whole root was removed
-        making = _lock(locks / f"{key}.making", fcntl.LOCK_EX)
+        making = lock(locks / f"{key}.making", fcntl.LOCK_EX)
         _remove_if_unused(locks, key)
         os.close(making)
         for path in locks.glob("*.found"):
-            with contextlib.suppress(BlockingIOError):  # in use by another process
-                found = _lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with contextlib.suppress(BlockingIOError):  # a process looks, or has just found it
+                found = lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink()
                 os.close(found)
 
@@ -204,7 +189,7 @@ def _remove_unused(locks: Path) -> None:
     }
     for key in keys:
         try:
-            making = _lock(locks / f"{key}.making", fcntl.LOCK_EX | fcntl.LOCK_NB)
+            making = lock(locks / f"{key}.making", fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:  # at work
             continue
         _remove_if_unused(locks, key)
@@ -215,7 +200,7 @@ def _remove_if_unused(locks: Path, key: str) -> None:
     """Remove a folder and its locks, if no process uses it. `making` must be held."""
     name = locks / f"{key}.users"
     try:
-        users = _lock(name, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        users = lock(name, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return
     _clear(key, users)

@@ -62,19 +62,8 @@ def decode(sample: Sample, channels: int, place: str) -> NDArray[np.uint8]:
     return _shaped(np.asarray(image.convert(_MODES[channels])))
 
 
-def show(
-    pixels: NDArray[np.uint8], box: NDArray[np.float64], flip: bool, size: int
-) -> NDArray[np.uint8]:
-    """A view (see `raysuite.data.views`) of `pixels` [H, W, C] as [size, size, C].
-
-    Cut to the whole pixels that the box touches, then resized: bilinear, antialiased.
-    """
-    fitted = fit(*cut_out(pixels, box), size)
-    return fitted[:, ::-1] if flip else fitted
-
-
 def fit(cut: NDArray[np.uint8], part: Part, size: int) -> NDArray[np.uint8]:
-    """The `part` of `cut` [H, W, C], resized to [size, size, C]."""
+    """The `part` of `cut` [H, W, C], resized to [size, size, C]: bilinear, antialiased."""
     if cut.shape[:2] == (size, size) and part == whole(cut):
         return cut
     image = Image.fromarray(cut[:, :, 0] if cut.shape[2] == 1 else cut)

@@ -57,24 +57,33 @@ class Prepared:
         return not self.exact or self.fit == "center"
 
     def samples(self, split: Split) -> int:
-        """Images of a split."""
         return self.facts.train_samples if split == "train" else self.facts.val_samples
 
 
-def counted(prepared: Prepared, found: dict[str, int]) -> Prepared:
-    """`prepared`, if `found` (images of each split) is what was planned.
+def prepared_of(
+    data: DataOptions,
+    facts: DatasetFacts,
+    found: dict[str, int],
+    *,
+    classes: tuple[str, ...],
+    form: Format | Literal["own"],
+    files: Path,
+    listing: Path | None = None,
+    exact: bool = False,
+) -> Prepared:
+    """A set on disk in which `found` images of each split were counted.
 
-    Raises DataError where another machine, or another day, counts differently.
+    Raises DataError where that is not what was planned: another machine, or another day, counts
+    differently.
     """
-    facts = prepared.facts
     planned = {"train": facts.train_samples, "val": facts.val_samples}
-    if found != planned or len(prepared.classes) != facts.classes:
+    if found != planned or len(classes) != facts.classes:
         raise DataError(
-            f"{prepared.files}: the plan counts {_told(planned, facts.classes)}; here are "
-            f"{_told(found, len(prepared.classes))}; make the copies of all machines equal, and "
-            "plan again"
+            f"{files}: the plan counts {_told(planned, facts.classes)}; here are "
+            f"{_told(found, len(classes))}; make the copies of all machines equal, and plan again"
         )
-    return prepared
+    rule = treatment(data, facts.channels)
+    return Prepared(data, facts, classes, form, files, listing, exact=exact, **rule)
 
 
 def _told(counts: dict[str, int], classes: int) -> str:

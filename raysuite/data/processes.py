@@ -11,28 +11,27 @@ from typing import Any, TypeVar
 
 from raysuite.errors import RunError
 
-Task = TypeVar("Task")
 Result = TypeVar("Result")
 Count = Callable[[int], None]
-"""Called with the amount of work done since the last call, in the task's unit."""
+"""Called with how much more was done, in whatever unit the work has."""
 
 _TELL_EVERY_S = 0.1
 
 
 def each(
-    work: Callable[[Task, Count], Result], tasks: Sequence[Task], workers: int, count: Count
+    tasks: Sequence[Callable[[Count], Result]], workers: int, count: Count
 ) -> Iterator[Result]:
-    """`work(task, count)` for each task, in up to `workers` processes; results as they come.
+    """`task(count)` for each task, in up to `workers` processes; results as they come.
 
-    One worker, or one task, means this process. `work` must be importable; what it raises is
-    raised here, and ends the other processes. They end too when this process is killed.
+    One worker, or one task, means this process. Tasks can be pickled; what one raises is raised
+    here, and ends the other processes. They end too when this process is killed.
 
     Raises RunError where a process was killed.
     """
     workers = min(workers, len(tasks))
     if workers <= 1:
         for task in tasks:
-            yield work(task, count)
+            yield task(count)
         return
     # Threads of this process may hold locks, which a forked child could never acquire.
     context = multiprocessing.get_context("forkserver")
@@ -40,7 +39,7 @@ def each(
     try:
         for _ in range(workers):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(work, theirs), daemon=True)
+            process = context.Process(target=_serve, args=(theirs,), daemon=True)
             process.start()
             theirs.close()
             pipes[ours] = process
@@ -52,7 +51,7 @@ def each(
             pipe.close()
 
 
-def _hand_out(pipes: dict[Connection, Any], tasks: Sequence[Task], count: Count) -> Iterator[Any]:
+def _hand_out(pipes: dict[Connection, Any], tasks: Sequence[Any], count: Count) -> Iterator[Any]:
     pending = iter(tasks)
     busy: set[Connection] = set()
 
@@ -84,7 +83,7 @@ def _hand_out(pipes: dict[Connection, Any], tasks: Sequence[Task], count: Count)
         ) from error
 
 
-def _serve(work: Callable[[Any, Count], Any], pipe: Connection) -> None:
+def _serve(pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it, and ends this one
     done, told = 0, time.monotonic()
 
@@ -97,7 +96,7 @@ def _serve(work: Callable[[Any, Count], Any], pipe: Connection) -> None:
 
     try:
         while True:
-            result = work(pipe.recv(), count)
+            result = pipe.recv()(count)
             pipe.send(("count", done))
             done = 0
             pipe.send(("done", result))

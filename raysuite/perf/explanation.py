@@ -75,9 +75,9 @@ def _explained(
     wait = row.data_wait_share.mean if row.data_wait_share else 0.0
     if run.shares is not None:
         evidence.append("profile")
-        exposed = run.shares.communication_exposed.workers
+        exposed = run.shares.communication_exposed
         slowest = run.shares.slowest
-        shares["loader"] = max(wait, run.shares.data_exposed.workers[slowest])
+        shares["loader"] = max(wait, run.shares.data_exposed[slowest])
         shares["exposed communication"] = exposed[slowest]
         others = [each for rank, each in enumerate(exposed) if rank != slowest]
         if others:

@@ -44,7 +44,6 @@ class BatchTried(BaseModel):
 
     @property
     def words(self) -> str:
-        """What was found, in one line."""
         found = f"a micro-batch of {self.micro_batch} " + ("fits" if self.fits else "does not fit")
         if self.fits and self.peak_bytes:
             worst = max(zip(self.peak_bytes, self.limit_bytes, strict=True))
@@ -152,7 +151,6 @@ class BatchFound(RecordBase):
 
     @property
     def words(self) -> str:
-        """What was taken and why, in one line."""
         why = {
             "memory": "no larger one fits",
             "at_most": "at_most allows no more",

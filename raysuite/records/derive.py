@@ -30,42 +30,22 @@ from raysuite.spec.strategies import STRATEGY_OPTIONS
 
 
 @dataclass(frozen=True)
-class Share:
-    """One part of the window, in [0, 1]."""
-
-    workers: tuple[float, ...]
-    """By rank."""
-    slowest: float
-    """That of the slowest worker: see `Shares.slowest`."""
-
-    @property
-    def mean(self) -> float:
-        """Mean over workers."""
-        return sum(self.workers) / len(self.workers)
-
-
-@dataclass(frozen=True)
 class Shares:
-    """Where the time of a run's profiled steps went.
+    """Where the time of a run's profiled steps went: a share in [0, 1] for each worker, by rank.
 
     computation + communication_exposed + data_exposed + other = 1, on each worker.
     """
 
-    computation: Share
-    communication: Share
+    computation: list[float]
+    communication: list[float]
     """All of it, whether or not something is computed meanwhile."""
-    communication_exposed: Share
-    data: Share
+    communication_exposed: list[float]
+    data: list[float]
     """All of the loading that the loop waited for."""
-    data_exposed: Share
-    other: Share
+    data_exposed: list[float]
+    other: list[float]
     slowest: int
     """The rank with the least exposed communication: the others wait for it in theirs."""
-    steps: int
-    window_seconds: float
-    """Of the worker whose window was longest."""
-    cost_seconds: float
-    """What the profile took; it is in no other figure."""
 
 
 def run_shares(record: TimeShares | None) -> Shares | None:
@@ -73,27 +53,17 @@ def run_shares(record: TimeShares | None) -> Shares | None:
     if record is None or not record.window_seconds or min(record.window_seconds) <= 0:
         return None
     windows = record.window_seconds
-    waits = _parts(record.communication_exposed_seconds, windows)
-    slowest = waits.index(min(waits))
-
-    def share(values: Sequence[float]) -> Share:
-        return Share(tuple(values), values[slowest])
-
     computation = _parts(record.computation_seconds, windows)
+    waits = _parts(record.communication_exposed_seconds, windows)
     loads = _parts(record.data_exposed_seconds, windows)
     return Shares(
-        computation=share(computation),
-        communication=share(_parts(record.communication_seconds, windows)),
-        communication_exposed=share(waits),
-        data=share(_parts(record.data_seconds, windows)),
-        data_exposed=share(loads),
-        other=share(
-            [max(0.0, 1 - sum(three)) for three in zip(computation, waits, loads, strict=True)]
-        ),
-        slowest=slowest,
-        steps=record.steps,
-        window_seconds=max(windows),
-        cost_seconds=record.seconds,
+        computation=computation,
+        communication=_parts(record.communication_seconds, windows),
+        communication_exposed=waits,
+        data=_parts(record.data_seconds, windows),
+        data_exposed=loads,
+        other=[max(0.0, 1 - sum(each)) for each in zip(computation, waits, loads, strict=True)],
+        slowest=waits.index(min(waits)),
     )
 
 
@@ -164,8 +134,8 @@ class RunFigures:
     graph_breaks: int | None = None
     """How often torch.compile cut the graph of rank 0; None without torch.compile."""
     shares: Shares | None = None
-    stages: StagesMeasured | None = None
     """Where the time of the profiled steps went. None unless profiled, and the gate was passed."""
+    stages: StagesMeasured | None = None
     costs: Costs | None = None
     """Operations, traffic, energy. None unless the gate was passed."""
     final_top5: float | None = None
@@ -179,7 +149,6 @@ class RunFigures:
 
     @property
     def run_id(self) -> str:
-        """The run's id in its experiment."""
         return str(self.plan["run_id"])
 
     @property
@@ -194,7 +163,6 @@ class RunFigures:
 
     @property
     def workers(self) -> int:
-        """World size."""
         return int(self.plan["workers"])
 
     @property
@@ -239,13 +207,17 @@ def run_figures(plan: Plan, records: Sequence[Record]) -> RunFigures:
     may_tell_speed = gate in ("passed", "not needed")
     # a run that diverged ran so fast, but learnt nothing
     learnt = () if isinstance(end, RunFailed) and end.reason == "diverged" else epochs
-    steady = [e for e in epochs if e.steady_images == e.images and e.attempts == 1] or list(epochs)
+    timed = epochs if may_tell_speed else ()
+    steady = [e for e in timed if e.steady_images == e.images and e.attempts == 1] or list(timed)
     target = plan["spec"]["training"].get("target_accuracy")
+    met = None
+    if target is not None and may_tell_speed:
+        met = next((epoch for epoch in learnt if epoch.val_accuracy >= target), None)
     finished = end if isinstance(end, RunFinished) else None
-    throughput = _throughput(epochs) if may_tell_speed else None
-    epoch_seconds = _mean(e.seconds for e in steady) if may_tell_speed else None
+    on_device = finished if finished and max(finished.peak_device_bytes, default=0) > 0 else None
+    throughput = _throughput(timed)
+    epoch_seconds = _mean(e.seconds for e in steady)
     profiled = _last(counted, TimeShares) if may_tell_speed else None
-    on_device = finished is not None and max(finished.peak_device_bytes, default=0) > 0
     return RunFigures(
         plan=plan,
         status=status,
@@ -258,21 +230,17 @@ def run_figures(plan: Plan, records: Sequence[Record]) -> RunFigures:
         epochs=epochs,
         throughput=throughput,
         epoch_seconds=epoch_seconds,
-        data_wait_share=_wait_share(steady) if may_tell_speed else None,
+        data_wait_share=_wait_share(steady),
         final_accuracy=learnt[-1].val_accuracy if learnt else None,
         best_accuracy=max((epoch.val_accuracy for epoch in learnt), default=None),
-        time_to_accuracy=_time_to(target, learnt) if may_tell_speed else None,
+        time_to_accuracy=None if met is None else met.elapsed_seconds,
         peak_process_bytes=_of(finished, lambda end: max(end.peak_process_bytes)),
         mean_process_bytes=_of(finished, lambda end: _mean(end.peak_process_bytes)),
         grown_process_bytes=_of(finished, _growth),
-        peak_device_bytes=_of(finished, lambda end: max(end.peak_device_bytes))
-        if on_device
-        else None,
-        mean_device_bytes=_of(finished, lambda end: _mean(end.peak_device_bytes))
-        if on_device
-        else None,
+        peak_device_bytes=_of(on_device, lambda end: max(end.peak_device_bytes)),
+        mean_device_bytes=_of(on_device, lambda end: _mean(end.peak_device_bytes)),
         other_cores=_other_cores(epochs),
-        epochs_to_accuracy=_epochs_to(target, learnt) if may_tell_speed else None,
+        epochs_to_accuracy=None if met is None else met.epoch + 1,
         compile_seconds=sum(epoch.compile_seconds for epoch in epochs) or None,
         graph_breaks=_graph_breaks(plan, epochs),
         shares=run_shares(profiled),
@@ -323,24 +291,12 @@ def _wait_share(epochs: Sequence[EpochFinished]) -> float | None:
     return waited / seconds if seconds > 0 else None
 
 
-def _time_to(target: float | None, epochs: Sequence[EpochFinished]) -> float | None:
-    if target is None:
-        return None
-    return next((e.elapsed_seconds for e in epochs if e.val_accuracy >= target), None)
-
-
 def _other_cores(epochs: Sequence[EpochFinished]) -> float | None:
     known = [epoch for epoch in epochs if epoch.other_cores]
     seconds = sum(epoch.seconds for epoch in known)
     if seconds <= 0:
         return None
     return sum(epoch.seconds * max(epoch.other_cores) for epoch in known) / seconds
-
-
-def _epochs_to(target: float | None, epochs: Sequence[EpochFinished]) -> int | None:
-    if target is None:
-        return None
-    return next((e.epoch + 1 for e in epochs if e.val_accuracy >= target), None)
 
 
 def _graph_breaks(plan: Plan, epochs: Sequence[EpochFinished]) -> int | None:

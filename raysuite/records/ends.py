@@ -109,7 +109,6 @@ class RunStopped(RecordBase):
 
     @property
     def words(self) -> str:
-        """Where it stopped, in one line."""
         if self.reason == "interval":
             return f"after epoch {self.epoch}, to be compared with the others"
         return f"in epoch {self.epoch + 1}, after step {self.step}; it can be resumed"
@@ -133,7 +132,6 @@ class RunPruned(RecordBase):
 
     @property
     def words(self) -> str:
-        """When it ended, and by whom, in one line."""
         reached = "" if self.value is None else f" at {self.value:.4g}"
         why = f": {self.message}" if self.message else ""
         return f"by {self.by} after epoch {self.epoch + 1}{reached}{why}"

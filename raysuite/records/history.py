@@ -50,7 +50,7 @@ PLACES = 0.8
 """Share of the error probability for changes at one place; the rest is for stretches."""
 
 
-def histories(folders: Iterable[Results], level: float = LEVEL) -> list[History]:
+def histories(folders: Iterable[Results]) -> list[History]:
     """The history of every variant that has a throughput in two folders or more."""
     series: dict[tuple[str, str], list[tuple[str, Point]]] = {}
     for results in folders:
@@ -75,7 +75,7 @@ def histories(folders: Iterable[Results], level: float = LEVEL) -> list[History]
         points = [point for _, point in members]
         if len(points) > 1:
             by_runs = len(points) < 4
-            changed = _changes(points, level, by_runs)
+            changed = _changes(points, LEVEL, by_runs)
             found.append(History(members[-1][0], hardware, tuple(changed), by_runs))
     return found
 

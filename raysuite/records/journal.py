@@ -46,7 +46,6 @@ class Journal:
         _end_last_line(file)
 
     def write(self, record: Record) -> None:
-        """Append one Record."""
         with self.file.open("a", encoding="utf-8") as stream:
             stream.write(record.model_dump_json() + "\n")
             stream.flush()
@@ -85,8 +84,6 @@ class Decided(NamedTuple):
 
 
 class Results:
-    """A results folder."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
@@ -178,7 +175,6 @@ class Results:
             stream.write(command.replace("\n", " ") + "\n")
 
     def commands(self) -> list[str]:
-        """The commands that were written down, in their order."""
         file = self.folder / COMMANDS
         return file.read_text("utf-8").splitlines() if file.is_file() else []
 
@@ -188,7 +184,6 @@ class Results:
         self._write(TIMINGS, list(timings))
 
     def timings(self) -> list[dict[str, Any]]:
-        """What `write_timings` kept."""
         file = self.folder / TIMINGS
         return list(json.loads(file.read_text("utf-8"))) if file.is_file() else []
 
@@ -198,18 +193,15 @@ class Results:
         (self.folder / PREDICTIONS).write_text(lines, "utf-8")
 
     def predictions(self) -> dict[str, RunPredicted]:
-        """What was predicted, by the run's id."""
         file = self.folder / PREDICTIONS
         lines = file.read_text("utf-8").splitlines() if file.is_file() else []
         found = map(RunPredicted.model_validate_json, lines)
         return {each.run_id: each for each in found}
 
     def journal_file(self, run_id: str) -> Path:
-        """The path of a run's journal."""
         return self.folder / "runs" / run_id / "journal.jsonl"
 
     def records(self, run_id: str) -> list[Record]:
-        """All Records of a run so far."""
         return list(read_journal(self.journal_file(run_id)))
 
     def end_of(self, run_id: str) -> RunEnd | None:

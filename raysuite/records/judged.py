@@ -37,7 +37,6 @@ class RunJudged(RecordBase):
 
     @property
     def words(self) -> str:
-        """The decision, in one line."""
         took = f"takes the weights of trial {self.source_trial}"
         what = "continues" if self.source is None else took
         return f"{self.place} of {self.population} after epoch {self.epoch + 1}: {what}"
@@ -51,7 +50,6 @@ def held_after(records: Sequence[object]) -> int | None:
 
 
 def turns_of(records: Sequence[object]) -> tuple[RunJudged, ...]:
-    """The PBT steps of a run, in order."""
     return tuple(record for record in records if isinstance(record, RunJudged))
 
 

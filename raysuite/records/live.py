@@ -79,7 +79,6 @@ class LiveProgress:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread, if there is one."""
         self._ending.set()
         if self._thread is not None:
             self._thread.join()

@@ -106,7 +106,6 @@ class LoadingBench(_Fact):
     """False while it is measured, and where it was interrupted."""
 
     def grown(self, fact: Timing | Stages | Failure) -> LoadingBench:
-        """With one fact more."""
         name = {Timing: "timings", Stages: "stages", Failure: "failures"}[type(fact)]
         return self.model_copy(update={name: (*getattr(self, name), fact)})
 

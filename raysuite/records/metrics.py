@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any, Literal
 
 from raysuite.records.costs import PROJECTED_EPOCHS
@@ -31,10 +32,10 @@ class Metric:
     title: str
     """Column of tables."""
     unit: Unit
-    of: Callable[[RunFigures], float | None]
-    """Its value of one run."""
     note: str
     """What it is, in a sentence."""
+    of: Callable[[RunFigures], float | None] | None = None
+    """Its value of one run; None: the attribute of that name, of the run or of its costs."""
     reduction: Reduction = "mean"
     needs_gate: bool = True
     """Whether it is withheld where the gate was not passed."""
@@ -57,7 +58,11 @@ class Metric:
         """Of one run; None where it may not be reported."""
         if self.needs_gate and run.gate not in ("passed", "not needed"):
             return None
-        return self.of(run)
+        if self.of is not None:
+            return self.of(run)
+        owner = run if hasattr(run, self.name) else run.costs
+        value: float | None = getattr(owner, self.name, None)
+        return value
 
     def reduce(
         self, timed: Sequence[RunFigures], learnt: Sequence[RunFigures], samples: int, rounds: Any
@@ -72,16 +77,8 @@ class Metric:
         return summarize((self.value(run) for run in timed), scale, rounds)
 
 
-def _cost(name: str) -> Callable[[RunFigures], float | None]:
-    def of(run: RunFigures) -> float | None:
-        value: float | None = getattr(run.costs, name, None)
-        return value
-
-    return of
-
-
 def _share(name: str) -> Callable[[RunFigures], float | None]:
-    return lambda run: None if run.shares is None else float(getattr(run.shares, name).mean)
+    return lambda run: None if run.shares is None else fmean(getattr(run.shares, name))
 
 
 def _percentile(percent: int) -> Callable[[RunFigures], float | None]:
@@ -108,7 +105,6 @@ METRICS: tuple[Metric, ...] = (
         "throughput",
         "Images/s",
         "images/s",
-        lambda run: run.throughput,
         "Images per second over all workers, warm-up excluded.",
         key="throughput_images_per_s",
         mlflow="images_per_second",
@@ -119,7 +115,6 @@ METRICS: tuple[Metric, ...] = (
         "epoch_seconds",
         "Epoch",
         "s",
-        lambda run: run.epoch_seconds,
         "Mean training time of an epoch, without validation.",
         table="variants",
         compared="epoch_s",
@@ -128,7 +123,6 @@ METRICS: tuple[Metric, ...] = (
         "final_accuracy",
         "Accuracy",
         "share",
-        lambda run: run.final_accuracy,
         "Top-1 on the validation set after the last epoch.",
         reduction="accuracy",
         needs_gate=False,
@@ -139,7 +133,6 @@ METRICS: tuple[Metric, ...] = (
         "best_accuracy",
         "Best accuracy",
         "share",
-        lambda run: run.best_accuracy,
         "Top-1 on the validation set in the best epoch.",
         reduction="accuracy",
         needs_gate=False,
@@ -148,7 +141,6 @@ METRICS: tuple[Metric, ...] = (
         "time_to_accuracy",
         "Time to accuracy",
         "s",
-        lambda run: run.time_to_accuracy,
         "From before the first sample to the end of the first validation that met the target.",
         reduction="all",
         mlflow="time_to_accuracy_seconds",
@@ -159,7 +151,6 @@ METRICS: tuple[Metric, ...] = (
         "epochs_to_accuracy",
         "Epochs to accuracy",
         "",
-        lambda run: run.epochs_to_accuracy,
         "Epochs up to and with that validation.",
         reduction="all",
     ),
@@ -167,7 +158,6 @@ METRICS: tuple[Metric, ...] = (
         "data_wait_share",
         "Data wait",
         "share",
-        lambda run: run.data_wait_share,
         "Part of the epochs' time in which a worker waited for its loader, mean over workers.",
         reduction="share",
         table="variants",
@@ -177,7 +167,6 @@ METRICS: tuple[Metric, ...] = (
         "peak_process_bytes",
         "Memory",
         "bytes",
-        lambda run: run.peak_process_bytes,
         "Largest resident memory of the worker that had most.",
         needs_gate=False,
         table="variants",
@@ -187,7 +176,6 @@ METRICS: tuple[Metric, ...] = (
         "mean_process_bytes",
         "Mean memory",
         "bytes",
-        lambda run: run.mean_process_bytes,
         "Mean over workers of the largest resident memory.",
         needs_gate=False,
     ),
@@ -195,7 +183,6 @@ METRICS: tuple[Metric, ...] = (
         "grown_process_bytes",
         "Growth of memory",
         "bytes",
-        lambda run: run.grown_process_bytes,
         "Largest growth of a worker's resident memory over its start.",
         needs_gate=False,
     ),
@@ -203,7 +190,6 @@ METRICS: tuple[Metric, ...] = (
         "peak_device_bytes",
         "Device memory",
         "bytes",
-        lambda run: run.peak_device_bytes,
         "Largest device memory of the worker that had most.",
         needs_gate=False,
         table="variants",
@@ -213,7 +199,6 @@ METRICS: tuple[Metric, ...] = (
         "mean_device_bytes",
         "Mean device memory",
         "bytes",
-        lambda run: run.mean_device_bytes,
         "Mean over workers of the largest device memory.",
         needs_gate=False,
     ),
@@ -221,7 +206,6 @@ METRICS: tuple[Metric, ...] = (
         "skipped_samples",
         "Skipped samples",
         "",
-        lambda run: run.skipped_samples,
         "Samples of both splits left out as unreadable.",
         needs_gate=False,
     ),
@@ -229,7 +213,6 @@ METRICS: tuple[Metric, ...] = (
         "other_cores",
         "Cores of other programs",
         "",
-        lambda run: run.other_cores,
         "Cores that other programs kept busy, on the busiest worker's machine.",
         needs_gate=False,
     ),
@@ -237,7 +220,6 @@ METRICS: tuple[Metric, ...] = (
         "projected_seconds",
         f"{PROJECTED_EPOCHS} epochs",
         "s",
-        _cost("projected_seconds"),
         f"{PROJECTED_EPOCHS} epochs: a projection, {PROJECTED_EPOCHS} times the mean training time "
         "of an epoch, without validation.",
         key=f"projected_{PROJECTED_EPOCHS}_epochs_s",
@@ -248,9 +230,9 @@ METRICS: tuple[Metric, ...] = (
             f"step_p{percent}_seconds",
             f"Step p{percent}",
             "s",
-            _percentile(percent),
             f"Step p{percent}: {percent} % of the steps after the warm-up took no longer, on the "
             "slowest worker.",
+            of=_percentile(percent),
             table="costs",
         )
         for percent in (50, 95, 99)
@@ -259,7 +241,6 @@ METRICS: tuple[Metric, ...] = (
         "compile_seconds",
         "Compile",
         "s",
-        lambda run: run.compile_seconds,
         "Compile: seconds on the slowest worker, by torch.compile, by XLA, or of tracing a step in "
         "TensorFlow; in the time to accuracy, and in no throughput.",
         needs_gate=False,
@@ -269,7 +250,6 @@ METRICS: tuple[Metric, ...] = (
         "graph_breaks",
         "Graph breaks",
         "",
-        lambda run: run.graph_breaks,
         "Graph breaks: how often torch.compile cut the network's graph.",
         needs_gate=False,
         table="costs",
@@ -278,7 +258,6 @@ METRICS: tuple[Metric, ...] = (
         "final_top5",
         "Top-5",
         "share",
-        lambda run: run.final_top5,
         "Top-5 on the validation set after the last epoch; none of five classes or fewer.",
         reduction="accuracy",
         needs_gate=False,
@@ -288,7 +267,6 @@ METRICS: tuple[Metric, ...] = (
         "flops",
         "FLOP/s",
         "FLOP/s",
-        _cost("flops"),
         "FLOP/s over all workers: three forward passes an image, two operations a multiply-add.",
         key="flop_per_s",
         mlflow="flop_per_second",
@@ -298,7 +276,6 @@ METRICS: tuple[Metric, ...] = (
         "mfu",
         "MFU",
         "share",
-        _cost("mfu"),
         "MFU: those operations as part of the devices' peak rate.",
         reduction="share",
         table="costs",
@@ -307,7 +284,6 @@ METRICS: tuple[Metric, ...] = (
         "bus_bandwidth",
         "Bus bandwidth",
         "B/s",
-        _cost("bus_bandwidth"),
         "Bus bandwidth: what each worker sends in the profiled steps by algorithms that are "
         "optimal in bandwidth, over the time in which a collective is under way.",
         key="bus_bandwidth_bytes_per_s",
@@ -318,7 +294,6 @@ METRICS: tuple[Metric, ...] = (
         "device_busy",
         "Device busy",
         "share",
-        _cost("device_busy"),
         "Device busy: part of the training time in which a kernel ran, by NVML.",
         reduction="share",
         table="costs",
@@ -327,7 +302,6 @@ METRICS: tuple[Metric, ...] = (
         "device_joules",
         "Device J/image",
         "J/image",
-        _cost("device_joules"),
         f"Energy of devices, by NVML, {_ENERGY}",
         key="device_joules_per_image",
         mlflow="device_joules_per_image",
@@ -337,7 +311,6 @@ METRICS: tuple[Metric, ...] = (
         "host_joules",
         "Host J/image",
         "J/image",
-        _cost("host_joules"),
         f"Energy of processors and their memory, by RAPL, {_ENERGY}",
         key="host_joules_per_image",
         mlflow="host_joules_per_image",
@@ -348,8 +321,8 @@ METRICS: tuple[Metric, ...] = (
             f"share_{name}",
             f"Share of {title}",
             "share",
-            _share(name),
             f"Part of the profiled steps' time, mean over workers: {meaning}.",
+            of=_share(name),
             reduction="share",
             compared=compared,
         )

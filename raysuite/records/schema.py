@@ -311,7 +311,6 @@ class StagesMeasured(RecordBase):
 
     @property
     def words(self) -> str:
-        """In one line."""
         idle = sum(self.bubble) / len(self.bubble)
         kept = max(self.activation_bytes) / 2**20
         return (

@@ -50,12 +50,10 @@ class Stat:
 
     @property
     def n(self) -> int:
-        """Number of repeats."""
         return len(self.values)
 
     @property
     def best(self) -> float:
-        """The largest value of all repeats."""
         return max(self.values)
 
 
@@ -167,15 +165,15 @@ def difference_of_shares(
 
 
 def ratio_of_shares(
-    above: float, below: float, n_above: int, n_below: int, level: float = LEVEL
+    above: float, below: float, n_above: int, n_below: int
 ) -> Ratio | None:
     """The ratio of two shares with its interval, from Wilson's of each (Donner and Zou 2012,
     Statistical Methods in Medical Research 21:347, MOVER-R). The shares are taken as independent:
     of one validation set, the interval is wide. None where the lower one is 0."""
     if below <= 0:
         return None
-    low_a, high_a = map(float, wilson(above, n_above, level))
-    low_b, high_b = map(float, wilson(below, n_below, level))
+    low_a, high_a = map(float, wilson(above, n_above))
+    low_b, high_b = map(float, wilson(below, n_below))
     product = above * below
 
     def root(a: float, b: float) -> float:

@@ -28,8 +28,6 @@ _ENDED_WELL = ("finished", "pruned")
 
 @dataclass(frozen=True)
 class TrialFigures:
-    """One trial of a sweep."""
-
     number: int
     """Counted from 0, in the order in which trials were decided."""
     run_id: str
@@ -104,10 +102,22 @@ def wanted_goals(search: dict[str, Any]) -> tuple[Goal, ...]:
     return tuple(search.get("goals") or [search.get("goal") or "accuracy"])
 
 
-def best(trials: Iterable[TrialFigures], goal: Goal) -> TrialFigures | None:
-    """The trial with the best result; of equals the earliest. Failed trials never win."""
+def ranked(trials: Iterable[TrialFigures], goal: Goal) -> list[TrialFigures]:
+    """The trials that count and reached a goal, the best first; of equals the earliest."""
     reached = [trial for trial in trials if trial.counts and trial.goals[goal] is not None]
-    return min(reached, key=lambda trial: (_cost(trial, goal), trial.number), default=None)
+    return sorted(reached, key=lambda trial: (cost(goal, trial.goals[goal]), trial.number))
+
+
+def best(trials: Iterable[TrialFigures], goal: Goal) -> TrialFigures | None:
+    """The trial that reached most; of equals the earliest. Failed trials never win."""
+    return next(iter(ranked(trials, goal)), None)
+
+
+def cost(goal: Goal, value: float | None) -> float:
+    """Lower is better; infinite where nothing was reached."""
+    if value is None:
+        return math.inf
+    return value if goal in LOWER_IS_BETTER else -value
 
 
 def pareto(trials: Iterable[TrialFigures], goals: Sequence[Goal]) -> list[TrialFigures]:
@@ -119,20 +129,13 @@ def pareto(trials: Iterable[TrialFigures], goals: Sequence[Goal]) -> list[TrialF
         for trial in trials
         if trial.counts and all(trial.goals[goal] is not None for goal in goals)
     ]
-    costs = {trial.number: tuple(_cost(trial, goal) for goal in goals) for trial in whole}
+    costs = {each.number: tuple(cost(goal, each.goals[goal]) for goal in goals) for each in whole}
     front = [
         trial
         for trial in whole
         if not any(_dominates(costs[other.number], costs[trial.number]) for other in whole)
     ]
     return sorted(front, key=lambda trial: (costs[trial.number], trial.number))
-
-
-def _cost(trial: TrialFigures, goal: Goal) -> float:
-    """Lower is better."""
-    value = trial.goals[goal]
-    assert value is not None
-    return value if goal in LOWER_IS_BETTER else -value
 
 
 def _dominates(left: tuple[float, ...], right: tuple[float, ...]) -> bool:

@@ -22,7 +22,7 @@ from raysuite.records.sweep import Goal
 from raysuite.report import text
 from raysuite.report.sweep.study import Study, study, trial_name
 from raysuite.report.sweep.summary import accuracy_interval
-from raysuite.report.tables import Sheet
+from raysuite.report.tables import Sheet, sheet_from
 
 Basis = Literal["both", "ours", "none"]
 """Which side's spread the interval of a ratio includes."""
@@ -107,7 +107,6 @@ class Line:
     notes: tuple[str, ...] = ()
 
     def data(self) -> dict[str, Any]:
-        """As plain data."""
         return {
             "quantity": self.quantity,
             "unit": QUANTITIES[self.quantity].unit,
@@ -151,7 +150,6 @@ class Comparison:
     published: bool = False
 
     def data(self) -> dict[str, Any]:
-        """Everything as plain data: the content of against.json."""
         return {
             "format": 1,
             "against": self.asked,
@@ -163,7 +161,6 @@ class Comparison:
 
     @property
     def note(self) -> str:
-        """How many lines there are, in a sentence."""
         figures = text.count(len(self.lines), "figure")
         return f"{figures} side by side; {len(self.unmatched)} without a counterpart."
 
@@ -366,7 +363,6 @@ class Published:
 
     @property
     def place(self) -> str:
-        """What was measured: framework, loader, model, schedule, batch and workers."""
         workers = "" if self.workers is None else f"{self.workers} workers"
         batch = "" if self.global_batch is None else f"global batch {self.global_batch}"
         parts = (self.framework, self.loader, self.model, self.schedule, batch, workers)
@@ -375,8 +371,6 @@ class Published:
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper and its values."""
-
     name: str
     title: str
     remarks: tuple[str, ...]
@@ -624,27 +618,20 @@ def _notes(row: Row, value: Published) -> Iterator[str]:
 def _held(line: Line) -> str:
     """Whether a bound or a range holds for ours, as far as our interval shows."""
     ours, theirs = line.ours, line.theirs
-    ends = [ours.value if end is None else end for end in (ours.low, ours.high)]
     write = QUANTITIES[line.quantity].write or text.WRITERS[QUANTITIES[line.quantity].unit]
     stated = f"{line.bound or 'within'} {write(theirs.value)}"
+    low, high = theirs.value, math.inf if theirs.high is None else theirs.high
     if theirs.high is not None:
         stated += f" to {write(theirs.high)}"
+    elif line.bound == "under":
+        low, high = -math.inf, theirs.value
+    ends = [ours.value if end is None else end for end in (ours.low, ours.high)]
     spread = " (n = 1)" if ours.low is None else ""
-    held = [_holds(line, end) for end in ends]
-    if all(held):
+    if low <= ends[0] and ends[1] <= high:
         return f"ours is {stated}{spread}"
-    if theirs.high is None:
-        if any(held):
-            return f"whether ours is {stated} lies within our interval"
-    elif ends[0] <= theirs.high and ends[1] >= theirs.value:
-        return f"whether ours is {stated} cannot be decided: our interval extends beyond that"
+    if ends[0] <= high and ends[1] >= low:
+        return f"whether ours is {stated} cannot be told: our interval reaches beyond that"
     return f"ours is not {stated}{spread}"
-
-
-def _holds(line: Line, value: float) -> bool:
-    if line.theirs.high is not None:
-        return line.theirs.value <= value <= line.theirs.high
-    return value > line.theirs.value if line.bound == "over" else value < line.theirs.value
 
 
 # Another sweep.
@@ -742,7 +729,6 @@ _BASIS_NOTES: dict[Basis, str] = {
 
 def comparison_sheets(comparison: Comparison) -> list[Sheet]:
     """The tables that have anything in them: lines, and what has no counterpart."""
-    numbers = ("Our value", "Their value", "Ours / theirs")
     writers = {
         name: quantity.write
         or text.writer(
@@ -751,34 +737,31 @@ def comparison_sheets(comparison: Comparison) -> list[Sheet]:
         for name, quantity in QUANTITIES.items()
     }
     bases = dict.fromkeys(line.basis for line in comparison.lines)
-    lines = Sheet(
-        name="against",
-        title=f"Ours against {comparison.title}",
-        header=("Ours", "Quantity", *numbers, "Interval of", "Theirs", "Notes"),
-        cells=tuple(_cells(line, writers[line.quantity]) for line in comparison.lines),
-        numbers=frozenset(numbers),
-        notes=(*(_BASIS_NOTES[basis] for basis in bases), *comparison.remarks),
+    lines = sheet_from(
+        "against",
+        f"Ours against {comparison.title}",
+        [_cells(line, writers[line.quantity]) for line in comparison.lines],
+        ("Our value", "Their value", "Ours / theirs"),
+        (*(_BASIS_NOTES[basis] for basis in bases), *comparison.remarks),
     )
-    unmatched = Sheet(
-        name="against-unmatched",
-        title="Without a counterpart",
-        header=("What", "Side", "Why"),
-        cells=tuple((each.name, each.side, each.reason) for each in comparison.unmatched),
-    )
-    return [sheet for sheet in (lines, unmatched) if sheet.cells]
+    unmatched = [
+        {"What": each.name, "Side": each.side, "Why": each.reason} for each in comparison.unmatched
+    ]
+    sheets = (lines, sheet_from("against-unmatched", "Without a counterpart", unmatched))
+    return [sheet for sheet in sheets if sheet.cells]
 
 
-def _cells(line: Line, write: text.Writer) -> tuple[str, ...]:
-    return (
-        line.ours_name,
-        QUANTITIES[line.quantity].title,
-        _written(line.ours, write),
-        f"{line.bound} {_written(line.theirs, write)}".strip(),
-        text.ratio(line.ratio),
-        _BASES[line.basis],
-        ", ".join(filter(None, (line.theirs_name, line.source))),
-        "; ".join(line.notes),
-    )
+def _cells(line: Line, write: text.Writer) -> dict[str, str]:
+    return {
+        "Ours": line.ours_name,
+        "Quantity": QUANTITIES[line.quantity].title,
+        "Our value": _written(line.ours, write),
+        "Their value": f"{line.bound} {_written(line.theirs, write)}".strip(),
+        "Ours / theirs": text.ratio(line.ratio),
+        "Interval of": _BASES[line.basis],
+        "Theirs": ", ".join(filter(None, (line.theirs_name, line.source))),
+        "Notes": "; ".join(line.notes),
+    }
 
 
 def _written(value: Measured, write: text.Writer) -> str:

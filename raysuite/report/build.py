@@ -13,7 +13,7 @@ from raysuite.files import write_whole
 from raysuite.records import Results, Row, RunFigures, make_rows, results_figures
 from raysuite.report.against import Comparison, compare, comparison_sheets
 from raysuite.report.classes import class_sheet
-from raysuite.report.data import csv_text, finite, row_data, run_data
+from raysuite.report.data import csv_of, csv_text, finite, row_data, run_data
 from raysuite.report.plot import Plot
 from raysuite.report.plots import make_plots
 from raysuite.report.predictions import Predictions, predictions_plot, predictions_sheet
@@ -23,7 +23,6 @@ from raysuite.report.sweep.build import SweepReport, collect_sweep, outdated
 from raysuite.report.tables import (
     Sheet,
     costs_sheet,
-    csv_lines,
     gate_sheet,
     markdown_sheet,
     markdown_table,
@@ -81,14 +80,12 @@ class Report:
 
     @property
     def name(self) -> str:
-        """The experiment's name."""
         if self.sweep is not None:
             return self.sweep.study.name
         return str(self.runs[0].plan["spec"]["name"]) if self.runs else self.folder.name
 
     @property
     def description(self) -> str:
-        """The experiment's description."""
         return str(self.runs[0].plan["spec"]["description"]) if self.runs else ""
 
     @property
@@ -222,12 +219,10 @@ def _sheets(report: Report) -> Iterator[Sheet]:
 
 def _against(comparison: Comparison) -> dict[str, str]:
     """The comparison as data: JSON, and CSV with raw values, as in rows.csv."""
-    lines = [finite(line.data()) for line in comparison.lines]
     files = {"against.json": json.dumps(finite(comparison.data()), indent=1, ensure_ascii=False)}
     files["against.json"] += "\n"
-    if lines:
-        table = [list(lines[0]), *(list(line.values()) for line in lines)]
-        files["tables/against.csv"] = csv_lines(table)
+    if comparison.lines:
+        files["tables/against.csv"] = csv_of(finite(line.data()) for line in comparison.lines)
     return files
 
 

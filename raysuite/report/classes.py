@@ -13,7 +13,7 @@ from raysuite.records.classes import ClassFigures, class_figures
 from raysuite.report import plot as p
 from raysuite.report import text
 from raysuite.report.plot import Layer, Plot, key
-from raysuite.report.tables import Sheet
+from raysuite.report.tables import Sheet, sheet_from
 
 MOST_CLASSES = 30
 """Of a matrix: larger ones are not readable."""
@@ -60,30 +60,15 @@ def confusion(rows: Sequence[Row]) -> Plot | None:
     names = first[0].figures.names
     traces = []
     for each in first:
-        cells = [
-            (true, predicted, count, count / max(1, each.figures.samples[row]))
-            for row, (true, line) in enumerate(
-                zip(names, each.figures.confusion or (), strict=True)
-            )
-            for predicted, count in zip(names, line, strict=True)
-        ]
-        traces.append(
-            {
-                "kind": "mean",
-                "panel": each.row.name,
-                "series": each.row.name,
-                "color": p.COLORS[0],
-                "x": [cell[1] for cell in cells],
-                "y": [cell[0] for cell in cells],
-                "share": [cell[3] for cell in cells],
-                "tip": [
-                    f"{each.row.name}\n{cell[0]} taken for {cell[1]}: {cell[2]:,} "
-                    f"({text.percent(cell[3])})"
-                    for cell in cells
-                ],
-                "key": [key(each.row)] * len(cells),
-            }
-        )
+        name, matrix = each.row.name, zip(names, each.figures.confusion or (), strict=True)
+        cells = []
+        for (true, line), samples in zip(matrix, each.figures.samples, strict=True):
+            for predicted, count in zip(names, line, strict=True):
+                share = count / max(1, samples)
+                said = f"{true} taken for {predicted}: {count:,} ({text.percent(share)})"
+                cells.append({"x": predicted, "y": true, "share": share, "tip": f"{name}\n{said}"})
+        look = {"panel": name, "series": name, "color": p.COLORS[0], "key": key(each.row)}
+        traces.append(p.trace("mean", cells, **look))
     more = len(all_of) - len(first)
     left = f" {more} further rows are in the table of classes." if more else ""
     squares: Layer = {
@@ -122,23 +107,14 @@ def class_sheet(rows: Sequence[Row]) -> Sheet | None:
     found = classified(rows)
     if not found:
         return None
-    numbers = ("Samples", "Precision", "Recall", "F1")
-    return Sheet(
-        name="classes",
-        title="Validation by class",
-        header=("Variant", "Class", *numbers),
-        cells=tuple(
-            (
-                row.name,
-                name,
-                f"{n:,}",
-                *(text.NONE if v is None else text.percent(v) for v in values),
-            )
-            for row, found in ((each.row, each.figures) for each in found)
-            for name, n, *values in zip(
-                found.names, found.samples, found.precision, found.recall, found.f1, strict=True
-            )
-        ),
-        numbers=frozenset(numbers),
-        notes=("After the last epoch, over all repeats.",),
-    )
+    lines = []
+    for each in found:
+        of = each.figures
+        columns = zip(of.names, of.samples, of.precision, of.recall, of.f1, strict=True)
+        for name, samples, *shares in columns:
+            figures = [text.NONE if share is None else text.percent(share) for share in shares]
+            numbers = dict(zip(("Precision", "Recall", "F1"), figures, strict=True))
+            line = {"Variant": each.row.name, "Class": name, "Samples": f"{samples:,}"}
+            lines.append(line | numbers)
+    note = "After the last epoch, over all repeats."
+    return sheet_from("classes", "Validation by class", lines, list(lines[0])[2:], (note,))

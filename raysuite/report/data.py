@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from raysuite.records import Ratio, Row, RunFigures, Stat
@@ -19,12 +19,17 @@ def csv_text(rows: Sequence[Row], searched: Sequence[str] = ()) -> str:
 
     `searched` are the dotted keys of a sweep; each is a column of its own.
     """
-    records = [_flat(row_data(row)) | searched_values(row, searched) for row in rows]
-    header = list(dict.fromkeys(key for record in records for key in record))
+    return csv_of(_flat(row_data(row)) | searched_values(row, searched) for row in rows)
+
+
+def csv_of(records: Iterable[dict[str, Any]]) -> str:
+    """Records as CSV, a line each; the columns are all of their keys."""
+    known = list(records)
+    header = list(dict.fromkeys(key for record in known for key in record))
     stream = io.StringIO()
     writer = csv.DictWriter(stream, header, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(records)
+    writer.writerows(known)
     return stream.getvalue()
 
 
@@ -84,7 +89,6 @@ def row_data(row: Row) -> dict[str, Any]:
 
 
 def run_data(run: RunFigures) -> dict[str, Any]:
-    """A run as plain data."""
     verdict = run.verdict
     return {
         "run_id": run.run_id,

@@ -15,20 +15,9 @@ WORK = ("model", "data")
 """Facets in which rows must agree for their figures to be comparable."""
 
 _KEYS = {
-    "strategy": "strategy",
-    "strategy.name": "strategy",
-    "loader": "loader",
-    "loader.name": "loader",
-    "model": "model",
-    "model.name": "model",
-    "data": "data",
-    "data.name": "data",
-    "schedule": "schedule",
-    "schedule.name": "schedule",
-    "training.global_batch": "batch",
-    "training.batch_per_worker": "batch",
-    "resources.workers": "workers",
-    "resources.device": "device",
+    *(key for name in OWN[:5] for key in (name, f"{name}.name")),
+    *("training.global_batch", "training.batch_per_worker"),
+    *("resources.workers", "resources.device"),
 }
 """Keys of a matrix that one of OWN represents."""
 

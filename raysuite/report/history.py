@@ -10,6 +10,7 @@ from raysuite.report import plot as p
 from raysuite.report import text
 from raysuite.report.page import render
 from raysuite.report.plot import Plot, Style, Trace
+from raysuite.report.summary import Sentence
 from raysuite.report.tables import Column, Sheet, sheet_of
 
 REGRESSION = "#D55E00"
@@ -18,16 +19,20 @@ IMPROVEMENT = "#009E73"
 
 def page(found: Sequence[History]) -> str:
     """One page with a plot and a table for each variant, that needs no network."""
+    said = [
+        Sentence(
+            "problem" if point.change.value < 1 else "result",
+            f"{each.name}, {_date(point)}: {change(point)}",
+        )
+        for each in found
+        for point in each.points
+        if point.change is not None
+    ]
     return render(
         "history.html.jinja",
         [history_plot(each, number) for number, each in enumerate(found)],
         sheets=[history_sheet(each, number) for number, each in enumerate(found)],
-        changes=[
-            (each.name, _date(point), change(point), point.change.value < 1)
-            for each in found
-            for point in each.points
-            if point.change is not None
-        ],
+        said=said or [Sentence("result", "No change is shown.")],
         latest=max(_date(each.points[-1]) for each in found),
     )
 
@@ -66,50 +71,25 @@ def history_sheet(history: History, number: int = 0) -> Sheet:
 
 
 def history_plot(history: History, number: int = 0) -> Plot:
-    """Throughput over the folders in the order of time, with marks where it changed."""
-    dates = [_date(point) for point in history.points]
-    stats = [point.throughput for point in history.points]
-    tips = [
-        "\n".join(
-            filter(
-                None,
-                (
-                    f"{date}, raysuite {point.version} {point.commit}",
-                    f"{text.stat(point.throughput)} images/s",
-                    change(point),
-                    point.folder,
-                ),
-            )
+    """Throughput over the folders in the order of time, with the places where it changed."""
+    points: list[Trace] = []
+    for each in history.points:
+        date, stat = _date(each), each.throughput
+        lines = (
+            f"{date}, raysuite {each.version} {each.commit}",
+            f"{text.stat(stat)} images/s",
+            change(each),
+            each.folder,
         )
-        for date, point in zip(dates, history.points, strict=True)
-    ]
+        ends = {"low": stat.low, "high": stat.high, "tip": "\n".join(filter(None, lines))}
+        points.append({"x": date, "y": stat.mean, **ends})
     changed = {"regression": REGRESSION, "improvement": IMPROVEMENT}
-    places = {
-        kind: [n for n, point in enumerate(history.points) if change(point).startswith(kind)]
-        for kind in changed
-    }
-    kinds = [kind for kind in changed if places[kind]]
-    traces: list[Trace] = [
-        {
-            "kind": "mean",
-            "series": "throughput",
-            "x": dates,
-            "y": [stat.mean for stat in stats],
-            "low": [stat.low for stat in stats],
-            "high": [stat.high for stat in stats],
-            "tip": tips,
-        },
-        *(
-            {
-                "kind": "change",
-                "series": kind,
-                "x": [dates[n] for n in places[kind]],
-                "y": [stats[n].mean for n in places[kind]],
-                "tip": [tips[n] for n in places[kind]],
-            }
-            for kind in kinds
-        ),
-    ]
+    traces = [p.trace("mean", points, series="throughput")]
+    for kind in changed:
+        pairs = zip(points, history.points, strict=True)
+        if own := [point for point, each in pairs if change(each).startswith(kind)]:
+            traces.append(p.trace("change", own, series=kind))
+    dates = [point["x"] for point in points]
     axis = p.labels(dates, "date of the first run (UTC)", lying=False)
     axis["axis"] |= {"labelOverlap": True}
     return Plot(
@@ -125,6 +105,6 @@ def history_plot(history: History, number: int = 0) -> Plot:
         x=axis,
         y=p.quantity("images per second"),
         styles={"throughput": Style(p.COLORS[0])}
-        | {kind: Style(changed[kind], symbol="diamond") for kind in kinds},
+        | {each["series"]: Style(changed[each["series"]], symbol="diamond") for each in traces[1:]},
         wide=True,
     )

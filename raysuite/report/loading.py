@@ -15,6 +15,7 @@ from raysuite.report import plot as p
 from raysuite.report import text
 from raysuite.report.page import readable, render
 from raysuite.report.plot import Plot, Style, Trace
+from raysuite.report.summary import Sentence
 from raysuite.report.tables import Column, Sheet, markdown_table, markdown_text, mean, sheet_of
 
 
@@ -29,7 +30,6 @@ def build(bench: LoadingBench, folder: Path) -> None:
 
 
 def markdown(bench: LoadingBench) -> str:
-    """Summary and table as Markdown."""
     rows = loading_rows(bench)
     summary = [str(diagnose(bench)), *notes(bench, rows)]
     lines = [f"# Loaders of {bench.name}", "", described(bench) + ".", ""]
@@ -46,8 +46,10 @@ def page(bench: LoadingBench) -> str:
         bench=bench,
         described=described(bench),
         measured=datetime.fromtimestamp(bench.time, UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        diagnosis=str(diagnose(bench)),
-        notes=notes(bench, rows),
+        said=[
+            Sentence("result", str(diagnose(bench))),
+            *(Sentence("caveat", note) for note in notes(bench, rows)),
+        ],
         sheet=loaders_sheet(rows),
         environments=[(readable(bench.environment), 0)],
     )
@@ -255,20 +257,18 @@ def speeds(rows: Sequence[LoadingRow]) -> Plot | None:
 
 
 def _bars(rows: Sequence[LoadingRow], series: str) -> Trace:
-    stats = [row.throughput for row in rows]
-    return {
-        "kind": "bar",
-        "series": series,
-        "y": [row.candidate.series for row in rows],
-        "x": [_rate(row) for row in rows],
-        "low": [stat.low if stat else None for stat in stats],
-        "high": [stat.high if stat else None for stat in stats],
-        "tip": [
-            f"{row.candidate.name}\n{text.stat(row.throughput)} images/s\n"
-            f"{text.ratio(row.of_decoding)} of bare decoding"
-            for row in rows
-        ],
-    }
+    bars = [
+        {
+            "y": row.candidate.series,
+            "x": _rate(row),
+            "low": row.throughput and row.throughput.low,
+            "high": row.throughput and row.throughput.high,
+            "tip": f"{row.candidate.name}\n{text.stat(row.throughput)} images/s\n"
+            f"{text.ratio(row.of_decoding)} of bare decoding",
+        }
+        for row in rows
+    ]
+    return p.trace("bar", bars, series=series)
 
 
 def _drawn_always(row: LoadingRow) -> bool:

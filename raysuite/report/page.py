@@ -25,7 +25,7 @@ from raysuite.report.data import finite
 from raysuite.report.plot import CONFIG, Plot
 from raysuite.report.plot import key as row_key
 from raysuite.report.provenance import provenance_sheets
-from raysuite.report.tables import gate_sheet, rows_sheet
+from raysuite.report.tables import Sheet, gate_sheet, rows_sheet, sheet_from
 from raysuite.spec.datasets import cache_dir
 
 if TYPE_CHECKING:
@@ -140,15 +140,18 @@ def _filters(rows: Iterable[Row]) -> dict[str, list[tuple[str, str]]]:
     return {name: pairs for name, pairs in distinct.items() if len(pairs) > 1}
 
 
-def _baselines(rows: Iterable[Row]) -> list[tuple[str, list[str]]]:
+def _baselines(rows: Iterable[Row]) -> Sheet:
     """Each baseline with the rows that are measured against it."""
     against: dict[str, list[str]] = {}
     for row in rows:
         if row.baseline is not None:
-            against.setdefault(row.baseline, [])
-            if not row.is_baseline:
-                against[row.baseline].append(row.name)
-    return list(against.items())
+            names = against.setdefault(row.baseline, [])
+            names += [] if row.is_baseline else [row.name]
+    lines = [
+        {"Baseline": base, "Measured against it": "; ".join(names) or "itself alone"}
+        for base, names in against.items()
+    ]
+    return sheet_from("baselines", "Baselines", lines)
 
 
 def _environments(runs: Iterable[RunFigures]) -> list[tuple[dict[str, str], int]]:

@@ -14,7 +14,7 @@ points. Layers draw the traces of one `kind`:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -45,8 +45,6 @@ PAPER_PX = 480
 
 
 class Style(NamedTuple):
-    """How a series is drawn."""
-
     color: str
     dash: Sequence[int] = DASHES[0]
     symbol: str = SYMBOLS[0]
@@ -54,8 +52,6 @@ class Style(NamedTuple):
 
 @dataclass(frozen=True)
 class Plot:
-    """One plot of the page."""
-
     name: str
     """Part of file names and of the page's anchors."""
     title: str
@@ -127,7 +123,6 @@ class Plot:
         return max(1, int(width / (6.2 * longest + 40)))
 
     def _is_drawn(self, layer: Layer) -> bool:
-        """Whether any trace has data for a layer."""
         mine = [trace for trace in self.traces if trace["kind"] == layer["kind"]]
         if _HAS_ENDS not in layer.get("transform", ()):
             return bool(mine)
@@ -182,6 +177,13 @@ class Plot:
         }
 
 
+def trace(kind: str, rows: Iterable[Mapping[str, Any]], **same: Any) -> Trace:
+    """The trace of points that have the same keys; `same` holds for each of them."""
+    rows = list(rows)
+    columns = {name: [row[name] for row in rows] for row in rows[:1] for name in row}
+    return {"kind": kind, **same, **columns}
+
+
 def points(trace: Trace) -> Iterator[Trace]:
     """A trace's points, one dictionary each."""
     columns = {key: value for key, value in trace.items() if isinstance(value, list)}
@@ -206,7 +208,6 @@ _HAS_ENDS = {"filter": "isValid(datum.low)"}
 
 
 def line(kind: str = "mean", width: float = 2, **mark: Any) -> Layer:
-    """Lines through the points of each series."""
     return {
         "kind": kind,
         "mark": {"type": "line", "strokeWidth": width, **mark},
@@ -237,17 +238,17 @@ def intervals(series: int, kind: str = "mean") -> Layer:
     }
 
 
-def dots(kind: str = "repeat") -> Layer:
-    """The single repeats."""
+def dots() -> Layer:
+    """The repeats by themselves."""
     mark = {"type": "point", "filled": True, "size": 14, "opacity": 0.55, "shape": "circle"}
-    return {"kind": kind, "mark": mark, "encoding": _TIP}
+    return {"kind": "repeat", "mark": mark, "encoding": _TIP}
 
 
-def level(kind: str = "level") -> Layer:
+def level() -> Layer:
     """Reference lines, such as the ideal one."""
     mark = {"type": "line", "strokeWidth": 1.5, "strokeDash": [2, 3], "color": NEUTRAL}
     none = {"color": {"value": NEUTRAL}, "strokeDash": {"value": [2, 3]}}
-    return {"kind": kind, "mark": mark, "encoding": none | {"detail": {"field": "series"}}}
+    return {"kind": "level", "mark": mark, "encoding": none | {"detail": {"field": "series"}}}
 
 
 def published() -> Layer:
@@ -278,11 +279,11 @@ def bars(lying: bool = True, offset: bool = True, stacked: bool = False) -> list
     return made[:1] if stacked else made
 
 
-def text_layer(kind: str = "text", **mark: Any) -> Layer:
-    """Text beside points."""
+def text_layer() -> Layer:
+    """Words beside their points."""
     return {
-        "kind": kind,
-        "mark": {"type": "text", "align": "left", "dx": 6, **mark},
+        "kind": "text",
+        "mark": {"type": "text", "align": "left", "dx": 6},
         "encoding": {
             "text": {"field": "text", "type": "nominal"},
             "color": {"value": "currentColor"},

@@ -110,33 +110,19 @@ def traces_of(
     series: str = "",
 ) -> list[Trace]:
     """Means of rows with the ends of their intervals; and each repeat, where there are several."""
-    values, scale = [shown.figure(row) for row in rows], shown.scale
-    pairs = [
-        (row, each)
-        for row, stat in zip(rows, values, strict=True)
-        if isinstance(stat, Stat) and stat.n > 1
-        for each in stat.values
-    ]
-    same = {"panel": panel, "series": series}
-    means = {
-        **same,
-        "kind": "mean",
-        "x": [x(row) for row in rows],
-        "y": [middle(value) * scale for value in values],
-        "low": [value and _end(value.low, scale) for value in values],
-        "high": [value and _end(value.high, scale) for value in values],
-        "tip": [shown.tip(row) for row in rows],
-        "key": [key(row) for row in rows],
-    }
-    dots = {
-        **same,
-        "kind": "repeat",
-        "x": [x(row) for row, _ in pairs],
-        "y": [value * scale for _, value in pairs],
-        "tip": [f"{row.name}\none repeat: {shown.write(value)}" for row, value in pairs],
-        "key": [key(row) for row, _ in pairs],
-    }
-    return [means, dots] if pairs else [means]
+    scale = shown.scale
+    means, repeats = [], []
+    for row in rows:
+        value = shown.figure(row)
+        place = {"x": x(row), "key": key(row)}
+        ends = {end: value and _end(getattr(value, end), scale) for end in ("low", "high")}
+        means.append({**place, "y": middle(value) * scale, **ends, "tip": shown.tip(row)})
+        if isinstance(value, Stat) and value.n > 1:
+            for each in value.values:
+                tip = f"{row.name}\none repeat: {shown.write(each)}"
+                repeats.append({**place, "y": each * scale, "tip": tip})
+    found = [("mean", means), ("repeat", repeats)]
+    return [p.trace(kind, each, panel=panel, series=series) for kind, each in found if each]
 
 
 def _end(value: float | None, scale: float) -> float | None:
@@ -167,12 +153,29 @@ def titled(title: str, said: str) -> str:
     return f"{title} – {said}" if said else title
 
 
-# Over workers.
+# Lines over the number of workers, or another number.
 
 
-def over_workers(
+@dataclass(frozen=True)
+class Over:
+    """What lines go over."""
+
+    title: str
+    value: Callable[[Row], int]
+    shared: Sequence[str] = ("strategy", "loader")
+    """What a line is called by, where nothing tells it from others."""
+    log: bool | None = None
+    """Whether the axis is logarithmic; None: where the small numbers would crowd."""
+
+
+WORKERS = Over("workers", lambda row: row.workers)
+BATCHES = Over("global batch", lambda row: row.global_batch, ("schedule",), log=True)
+
+
+def lines_over(
     drawing: Drawing,
     shown: Shown,
+    over: Over = WORKERS,
     *,
     name: str,
     title: str,
@@ -184,13 +187,13 @@ def over_workers(
 ) -> Plot | None:
     """A line for each series, in a panel for each value of the facets `panel`.
 
-    None unless some series has several numbers of workers. `quantity` names the papers' values that
-    belong into the plot.
+    None unless some series has several numbers. `quantity` is what papers' values are called by
+    that belong into it.
     """
     rows = [row for row in drawing.rows if shown.figure(row)]
-    names = telling(rows, lambda row: row.workers, WORK)
+    names = telling(rows, over.value, WORK)
     series: dict[tuple[str, str | None], list[Row]] = {}
-    for row in sorted(rows, key=lambda row: row.workers):
+    for row in rows:
         # ratios to different baselines make no line
         base = row.baseline if isinstance(shown.figure(row), Ratio) else None
         series.setdefault((written(row, names), base), []).append(row)
@@ -207,23 +210,24 @@ def over_workers(
         if ideal:
             everyone = [row for members in inside for row in members]
             traces += [{**each, "panel": heading} for each in ideal(everyone)]
-        labels = [written(m[0], within) or shared(m, ("strategy", "loader")) for m in inside]
+        labels = [written(m[0], within) or shared(m, over.shared) for m in inside]
         for members, label in zip(inside, labels, strict=True):
             if labels.count(label) > 1:
                 label += f" against {members[0].baseline}"
             styles.setdefault(label, drawing.styles.of(members[0], within))
-            traces += traces_of(members, shown, lambda row: row.workers, heading, label)
-    marks = published_marks(drawing, quantity, rows, across, shown.scale)
+            ordered = sorted(members, key=over.value)
+            traces += traces_of(ordered, shown, over.value, heading, label)
+    marks = published_marks(drawing, quantity, rows, across, shown.scale, over.value)
     traces += [mark for mark in marks if mark["panel"] in panels]
-    both = shared(rows, [each for each in ("strategy", "loader", *WORK) if each not in names])
+    both = shared(rows, [each for each in (*over.shared, *WORK) if each not in names])
     return Plot(
         name=name,
         title=titled(title, both),
         note=note + (" Open diamonds are a paper's values." if marks else ""),
-        description=f"Lines over the number of workers; the highest point is {shown.best(rows)}.",
+        description=f"Lines over {over.title}; the highest point is {shown.best(rows)}.",
         traces=traces,
         layers=point_layers(len(styles)),
-        x=p.counts("workers", sorted({row.workers for row in rows})),
+        x=p.counts(over.title, sorted({over.value(row) for row in rows}), over.log),
         y=shown.axis | ({"scale": {"type": "log", "nice": True}} if log else {}),
         styles=styles,
         panels=panels,
@@ -243,8 +247,8 @@ def published_marks(
     quantity: str,
     rows: Sequence[Row],
     across: Sequence[str],
-    scale: float = 1.0,
-    x: Callable[[Row], int] = lambda row: row.workers,
+    scale: float,
+    x: Callable[[Row], int],
 ) -> list[Trace]:
     """A paper's values of a quantity, each in the panel and at the position of its row."""
     compared = drawing.comparison
@@ -257,19 +261,15 @@ def published_marks(
         if line.quantity == quantity and row is not None:
             place = (written(row, across), x(row), line.theirs.value * scale)
             value = f"{line.bound} {text.number(line.theirs.value)}".strip()
-            marks[place] = {
-                "kind": "published",
-                "panel": place[0],
-                "x": [place[1]],
-                "y": [place[2]],
-                "tip": [f"{compared.title}\n{line.theirs_name}: {value} ({line.source})"],
-            }
+            tip = f"{compared.title}\n{line.theirs_name}: {value} ({line.source})"
+            point = {"x": place[1], "y": place[2]}
+            marks[place] = p.trace("published", [point], panel=place[0], tip=tip)
     return list(marks.values())
 
 
 def level_trace(values: Mapping[float, float], name: str = "ideal") -> Trace:
     """A reference line."""
-    return {"kind": "level", "series": name, "x": list(values), "y": list(values.values())}
+    return p.trace("level", [{"x": x, "y": y} for x, y in values.items()], series=name)
 
 
 def throughput(drawing: Drawing) -> Plot | None:
@@ -281,13 +281,13 @@ def throughput(drawing: Drawing) -> Plot | None:
         "title": "Throughput",
         "note": f"Warm-up is left out; {interval_note(row.throughput for row in drawing.rows)}.",
     }
-    lines = over_workers(drawing, shown, panel=("loader", *WORK), quantity="throughput", **how)
+    lines = lines_over(drawing, shown, panel=("loader", *WORK), quantity="throughput", **how)
     return lines or bars(drawing, shown, by_work=False, **how)
 
 
 def training_time(drawing: Drawing) -> Plot | None:
     """Projected run time over workers, as the papers state it (Aach et al. 2023)."""
-    return over_workers(
+    return lines_over(
         drawing,
         shown_metric(drawing.rows, ["projected_seconds"], "training time"),
         panel=("loader", *WORK),
@@ -318,7 +318,7 @@ def speed_up(drawing: Drawing) -> Plot | None:
             for base, counts in sorted(found.items())
         ]
 
-    return over_workers(
+    return lines_over(
         drawing,
         Shown(lambda row: row.speed_up, axis=p.quantity("speed-up S")),
         ideal=ideal,
@@ -335,7 +335,7 @@ def _efficiency(
     def ideal(inside: Sequence[Row]) -> list[Trace]:
         return [level_trace(dict.fromkeys(sorted({row.workers for row in inside}), 1.0))]
 
-    return over_workers(
+    return lines_over(
         drawing,
         Shown(lambda row: row.efficiency, axis=p.quantity("parallel efficiency E")),
         panel=panel,
@@ -386,7 +386,7 @@ def time_to_accuracy(drawing: Drawing) -> Plot | None:
         note += f" Not met by {text.listed([row.name for row in missed])}."
     shown = shown_metric(drawing.rows, ["time_to_accuracy"], "time to the target accuracy")
     how: dict[str, Any] = {"name": "time-to-accuracy", "title": "Time to accuracy", "note": note}
-    lines = over_workers(drawing, shown, quantity="time_to_accuracy_s", **how)
+    lines = lines_over(drawing, shown, quantity="time_to_accuracy_s", **how)
     return lines or bars(drawing, shown, by_work=False, **how)
 
 
@@ -502,7 +502,6 @@ class BarPlot:
     by_work: bool = True
 
     def __call__(self, drawing: Drawing) -> Plot | None:
-        """The plot; None where nothing was measured."""
         return bars(
             drawing,
             shown_metric(drawing.rows, self.metrics, self.axis),
@@ -633,27 +632,21 @@ def stages(drawing: Drawing) -> Plot | None:
         first = min((slot.begin for own in found.slots for slot in own), default=0.0)
         for kind in _PASSES:
             slots = [
-                (worker, slot)
+                {
+                    "x": 1e3 * (slot.begin - first),
+                    "end": 1e3 * (slot.end - first),
+                    "y": f"worker {worker}",
+                    "tip": f"{kind} of micro-batch {slot.micro_batch} through stage {slot.stage}: "
+                    f"{1e3 * (slot.end - slot.begin):.2f} ms",
+                }
                 for worker, own in enumerate(found.slots)
                 for slot in own
                 if slot.kind == kind
             ]
-            traces.append(
-                {
-                    "kind": "slot",
-                    "panel": panels[-1],
-                    "series": kind,
-                    "key": key(row),
-                    "x": [1e3 * (slot.begin - first) for _, slot in slots],
-                    "end": [1e3 * (slot.end - first) for _, slot in slots],
-                    "y": [f"worker {worker}" for worker, _ in slots],
-                    "tip": [
-                        f"{kind} of micro-batch {slot.micro_batch} through stage {slot.stage}: "
-                        f"{1e3 * (slot.end - slot.begin):.2f} ms"
-                        for _, slot in slots
-                    ],
-                }
-            )
+            if slots:
+                traces.append(
+                    p.trace("slot", slots, panel=panels[-1], series=kind, key=key(row))
+                )
     names = sorted({name for trace in traces for name in trace["y"]}, key=lambda n: int(n[7:]))
     cut = (
         f" The first {MOST_STEPS} of {len(measured)} pipelines."
@@ -759,7 +752,7 @@ def _curves(
     merged."""
     names = telling(rows, always=panel)
     across, within = ([n for n in names if (n in panel) == wanted] for wanted in (True, False))
-    drawn = [(row, found) for row in rows if (found := curve(row))]
+    drawn = [(row, found) for row in rows if (found := curve(row)) and found[0]]
     finite = [y for _, (_, ys) in drawn for y in ys if math.isfinite(y)]
     height = max(finite, default=1.0) - min(finite, default=0.0)
     groups: list[tuple[str, Curve, list[Row]]] = []
@@ -779,19 +772,14 @@ def _curves(
         label = _series_name(members, within, [row for row, _ in drawn])
         styles.setdefault(label, drawing.styles.of(members[0], within))
         series.setdefault(label, []).extend(members)
-        traces.append(
-            {
-                "kind": "mean",
-                "panel": heading,
-                "series": label,
-                "x": x,
-                "y": [value if math.isfinite(value) else None for value in y],
-                "tip": [f"{label}\n{a:.5g}: {b:{digits}}" for a, b in zip(x, y, strict=True)]
-                if len(x) <= MOST_MARKERS
-                else label,
-                "key": "\n".join(key(row) for row in members),
-            }
-        )
+        marked = len(x) <= MOST_MARKERS
+        values = [
+            {"x": a, "y": b if math.isfinite(b) else None}
+            | ({"tip": f"{label}\n{a:.5g}: {b:{digits}}"} if marked else {})
+            for a, b in zip(x, y, strict=True)
+        ]
+        keys = "\n".join(key(row) for row in members)
+        traces.append(p.trace("mean", values, panel=heading, series=label, tip=label, key=keys))
     return traces, styles, list(dict.fromkeys(heading for heading, _, _ in groups)), series
 
 
@@ -835,13 +823,7 @@ def accuracy(
     last = max(trace["x"][-1] for trace in traces)
     targets = sorted({run.target_accuracy for r in rows for run in r.runs if run.target_accuracy})
     traces += [
-        {
-            "kind": "level",
-            "panel": panel,
-            "series": f"target {each}",
-            "x": [0, last],
-            "y": [each] * 2,
-        }
+        level_trace({0: each, last: each}, f"target {each}") | {"panel": panel}
         for panel in panels
         for each in targets
     ]
@@ -896,8 +878,6 @@ def _intervals(trace: Trace, rows: Sequence[Row]) -> list[Trace]:
 
 
 def loss(drawing: Drawing) -> Plot | None:
-    """Training loss over optimiser steps."""
-
     def curve(row: Row) -> Curve | None:
         curves = [_by_step(run, lambda e: e.losses) for run in _runs([row])]
         return _thinned(_mean_curve(curves)) if curves else None
@@ -927,8 +907,6 @@ def loss(drawing: Drawing) -> Plot | None:
 
 
 def learning_rate(drawing: Drawing) -> Plot | None:
-    """Learning rate over epochs."""
-
     def curve(row: Row) -> Curve | None:
         runs = _runs([row])
         if not runs:
@@ -957,41 +935,17 @@ def learning_rate(drawing: Drawing) -> Plot | None:
 def accuracy_batch(drawing: Drawing) -> Plot | None:
     """Final accuracy over the global batch (Aach et al. 2023, Fig. 8b); None unless some series
     has several batches."""
-    shown = sorted((r for r in drawing.rows if r.final_accuracy), key=lambda r: r.global_batch)
-    names = telling(shown, lambda row: row.global_batch, WORK)
-    across, within = ([n for n in names if (n in WORK) == wanted] for wanted in (True, False))
-    series: dict[str, list[Row]] = {}
-    for row in sorted(shown, key=list(drawing.rows).index):
-        series.setdefault(written(row, names), []).append(row)
-    if all(len(members) < 2 for members in series.values()):
-        return None
-    traces: list[Trace] = []
-    styles: dict[str, Style] = {}
-
-    of = shown_metric(shown, ["final_accuracy"], "validation accuracy")
-    for members in series.values():
-        label = written(members[0], within) or shared(members, ("schedule",))
-        styles.setdefault(label, drawing.styles.of(members[0], within))
-        members = sorted(members, key=lambda row: row.global_batch)
-        panel = written(members[0], across)
-        traces += traces_of(members, of, lambda row: row.global_batch, panel, label)
-    traces += published_marks(drawing, "accuracy", shown, across, x=lambda row: row.global_batch)
-    batches = sorted({row.global_batch for row in shown})
-    said = shared(shown, [name for name in (*WORK, "schedule") if name not in names])
-    panels = list(dict.fromkeys(trace["panel"] for trace in traces))
-    return Plot(
+    accuracies = [row.final_accuracy for row in drawing.rows]
+    shown = shown_metric(drawing.rows, ["final_accuracy"], "")
+    axis = p.quantity("validation accuracy", zero=False, format="~%")
+    return lines_over(
+        drawing,
+        replace(shown, axis=axis),
+        BATCHES,
+        quantity="accuracy",
         name="accuracy-batch",
-        title=titled("Accuracy over global batch", said),
-        note=f"Top-1 after the last epoch: {interval_note(row.final_accuracy for row in shown)}.",
-        description=f"Lines over {len(batches)} sizes of the global batch, from {batches[0]} to "
-        f"{batches[-1]}.",
-        traces=traces,
-        layers=point_layers(len(styles)),
-        x=p.counts("global batch", batches, log=True),
-        y=p.quantity("validation accuracy", zero=False, format="~%"),
-        styles=styles,
-        panels=panels,
-        wide=len(panels) > 1,
+        title="Accuracy over global batch",
+        note=f"Top-1 after the last epoch: {interval_note(accuracies)}.",
     )
 
 

@@ -14,11 +14,11 @@ from raysuite.report.plot import (
     NEUTRAL,
     Plot,
     Style,
-    Trace,
     intervals,
     labels,
     markers,
     quantity,
+    trace,
 )
 from raysuite.report.summary import short_names
 from raysuite.report.tables import Sheet
@@ -111,29 +111,18 @@ def predictions_plot(runs: Sequence[RunFigures], predicted: Predictions) -> Plot
     if not shown:
         return None
     short = short_names([run.name for run, _ in shown])
-    traces: list[Trace] = [
-        {
-            "kind": "mean",
-            "series": PREDICTED,
-            "x": [figure.value for _, figure in shown],
-            "y": [short[run.name] for run, _ in shown],
-            "low": [figure.low for _, figure in shown],
-            "high": [figure.high for _, figure in shown],
-            "tip": [f"{run.name}\npredicted: {interval(figure)} images/s" for run, figure in shown],
-        }
-    ]
-    measured = [(run.name, rate) for run, _ in shown if (rate := run.throughput) is not None]
-    told = [f"{name}\nmeasured: {text.number(rate)} images/s" for name, rate in measured]
+    predictions, measured = [], []
+    for run, figure in shown:
+        y = short[run.name]
+        tip = f"{run.name}\npredicted: {interval(figure)} images/s"
+        ends = {"low": figure.low, "high": figure.high}
+        predictions.append({"x": figure.value, "y": y, **ends, "tip": tip})
+        if run.throughput is not None:
+            tip = f"{run.name}\nmeasured: {text.number(run.throughput)} images/s"
+            measured.append({"x": run.throughput, "y": y, "tip": tip})
+    traces = [trace("mean", predictions, series=PREDICTED)]
     if measured:
-        traces.append(
-            {
-                "kind": "mean",
-                "series": "measured",
-                "x": [rate for _, rate in measured],
-                "y": [short[name] for name, _ in measured],
-                "tip": told,
-            }
-        )
+        traces.append(trace("mean", measured, series="measured"))
     ends = {"x": {"field": "low", "type": "quantitative"}, "x2": {"field": "high"}}
     return Plot(
         name="predictions",

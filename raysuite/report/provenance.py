@@ -12,7 +12,7 @@ from raysuite import __version__
 from raysuite.records import Results, RunFigures, RunFinished
 from raysuite.records.journal import SEARCH
 from raysuite.report.data import finite
-from raysuite.report.tables import Sheet
+from raysuite.report.tables import Sheet, sheet_from
 
 
 def provenance(
@@ -127,44 +127,35 @@ def files_sheet(data: dict[str, Any]) -> Sheet:
     """The files that were read, with their SHA-256."""
     read = [(what, data[what]) for what in ("spec", "plan", "search") if what in data]
     read += [(run["name"], run["journal"]) for run in data["runs"]]
-    return Sheet(
-        name="provenance",
-        title="Files that every figure follows from",
-        header=("What", "File", "Bytes", "SHA-256"),
-        cells=tuple(
-            (
-                what,
-                file["file"],
-                "–" if file["bytes"] is None else f"{file['bytes']:,}",
-                file["sha256"] or "none so far",
-            )
-            for what, file in read
-        ),
-        numbers=frozenset(("Bytes",)),
-    )
+    lines = [
+        {
+            "What": what,
+            "File": file["file"],
+            "Bytes": "–" if file["bytes"] is None else f"{file['bytes']:,}",
+            "SHA-256": file["sha256"] or "none so far",
+        }
+        for what, file in read
+    ]
+    return sheet_from("provenance", "Files that every figure follows from", lines, ("Bytes",))
 
 
 def runs_sheet(data: dict[str, Any]) -> Sheet:
-    """Seeds, gate results and times of all runs."""
-    return Sheet(
-        name="runs",
-        title="Runs in the order of execution",
-        header=("Run", "Repeat", "Seed", "Status", "Gate", "Started (UTC)", "Ended", "Environment"),
-        cells=tuple(
-            (
-                run["name"],
-                str(run["repeat"]),
-                str(run["seed"]),
-                run["status"],
-                run["gate"],
-                _shown(run["started"]),
-                _shown(run["ended"]),
-                "–" if run["environment"] is None else str(run["environment"] + 1),
-            )
-            for run in data["runs"]
-        ),
-        numbers=frozenset(("Repeat", "Seed", "Environment")),
-    )
+    """Seeds, verdicts and times of all runs."""
+    lines = [
+        {
+            "Run": run["name"],
+            "Repeat": str(run["repeat"]),
+            "Seed": str(run["seed"]),
+            "Status": run["status"],
+            "Gate": run["gate"],
+            "Started (UTC)": _shown(run["started"]),
+            "Ended": _shown(run["ended"]),
+            "Environment": "–" if run["environment"] is None else str(run["environment"] + 1),
+        }
+        for run in data["runs"]
+    ]
+    numbers = ("Repeat", "Seed", "Environment")
+    return sheet_from("runs", "Runs in the order of execution", lines, numbers)
 
 
 def times_sheet(data: dict[str, Any]) -> Sheet | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import stdev
 from typing import Any, Literal
@@ -69,62 +69,62 @@ def _baseline_workers(row: Row, rows: Sequence[Row]) -> int:
     return next(base.workers for base in rows if base.name == row.baseline)
 
 
+def _about(before: str, names: Iterable[str], after: str = ".") -> list[str]:
+    """The sentence that names these; none where there are none."""
+    found = list(names)
+    return [f"{before}{text.listed(found)}{after}"] if found else []
+
+
 def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
-    said = []
     above = [row.name for row in rows if row.superlinear]
-    if above:
-        said.append(
-            f"Efficiency above 1: {text.listed(above)}. Look at the baseline first: a cold cache, "
-            "a busy machine or a smaller batch per worker can make it slow."
-        )
-    without = sorted(
-        {row.baseline for row in rows if row.baseline and row.throughput and row.speed_up is None}
-    )
-    if without:
-        names = text.listed(without)
-        said.append(f"Baselines without a speed, so no speed-up against them: {names}.")
+    without = {r.baseline for r in rows if r.baseline and r.throughput and r.speed_up is None}
     lossy = {run.variant for run in runs if run.verdict and run.verdict.tolerance is None}
-    if lossy:
-        said.append(
-            f"Checked without a bound on the error, as their options are lossy by intent: "
-            f"{text.listed(sorted(lossy))}."
-        )
     overflowed = {run.name: sum(each.skipped_steps for each in run.epochs) for run in runs}
-    overflowed = {name: steps for name, steps in overflowed.items() if steps}
-    if overflowed:
-        names = text.listed([f"{name} ({steps})" for name, steps in overflowed.items()])
-        said.append(f"Steps skipped, as gradients overflowed in fp16: {names}.")
     unloaded = [row.name for row in rows if row.loader == "synthetic"]
-    if unloaded:
-        said.append(
-            f"Random tensors in place of images, so that speeds are a limit, and losses and "
-            f"accuracies mean nothing: {text.listed(unloaded)}."
-        )
     pruned = sum(run.status == "pruned" for run in runs)
-    if pruned:
-        said.append(
-            f"{text.count(pruned, 'run')} of {len(runs)} stopped early by the sweep's scheduler."
-        )
-    said += [
+    slow = {run.variant for run in runs if run.started and _beside_infiniband(run.started)}
+    said = [
+        *_about(
+            "Efficiency above 1: ",
+            above,
+            ". Look at the baseline first: a cold cache, a busy machine or a smaller batch per "
+            "worker can make it slow.",
+        ),
+        *_about("Baselines without a speed, so no speed-up against them: ", sorted(without)),
+        *_about(
+            "Checked without a bound on the error, as their options are lossy by intent: ",
+            sorted(lossy),
+        ),
+        *_about(
+            "Steps skipped, as gradients overflowed in fp16: ",
+            [f"{name} ({steps})" for name, steps in overflowed.items() if steps],
+        ),
+        *_about(
+            "Random tensors in place of images, so that speeds are a limit, and losses and "
+            "accuracies mean nothing: ",
+            unloaded,
+        ),
+        *_about(
+            "",
+            [f"{text.count(pruned, 'run')} of {len(runs)}"] if pruned else [],
+            " stopped early by the sweep's scheduler.",
+        ),
         *_by_trial(runs),
         *_busy(runs),
         *_spread(rows),
         *_apart(rows),
         *_unsettled(rows),
         *_left_out(runs),
+        *_about(
+            "Gradients passed between hosts by TCP, and these hosts have InfiniBand: ",
+            sorted(slow),
+        ),
+        *_about(
+            "The runs come from environments that differ in ",
+            differing([run.started.environment for run in runs if run.started]),
+            ": their figures may not compare.",
+        ),
     ]
-    slow = {run.variant for run in runs if run.started and _beside_infiniband(run.started)}
-    if slow:
-        said.append(
-            "Gradients passed between hosts by TCP, and these hosts have InfiniBand: "
-            f"{text.listed(sorted(slow))}."
-        )
-    apart = differing([run.started.environment for run in runs if run.started])
-    if apart:
-        said.append(
-            f"The runs come from environments that differ in {text.listed(apart)}: their figures "
-            "may not be comparable."
-        )
     return [Sentence("caveat", sentence) for sentence in said]
 
 
@@ -164,10 +164,11 @@ def _busy(runs: Sequence[RunFigures]) -> list[str]:
             taken_from_them = (run.other_cores - (cores - own)) / own
             if share >= BUSY or taken_from_them >= CROWDED:
                 taken[run.variant] = max(share, taken.get(run.variant, 0.0))
-    if not taken:
-        return []
-    named = text.listed([f"{name} (up to {share:.0%})" for name, share in taken.items()])
-    return [f"Other programs kept processors busy: {named} of all cores, during training."]
+    return _about(
+        "Other programs kept processors busy: ",
+        [f"{name} (up to {share:.0%})" for name, share in taken.items()],
+        " of all cores, during training.",
+    )
 
 
 WIDE_SPREAD = 0.1
@@ -182,12 +183,12 @@ def _spread(rows: Sequence[Row]) -> list[str]:
         and stat.n > 1
         and (spread := stdev(stat.values) / stat.mean) >= WIDE_SPREAD
     ]
-    if not wide:
-        return []
-    return [
+    return _about(
         f"The images/s of repeats vary by a standard deviation of {WIDE_SPREAD:.0%} of the mean or "
-        f"more: {text.listed(wide)}. A busy or throttled machine does that."
-    ]
+        "more: ",
+        wide,
+        ". A busy or throttled machine does that.",
+    )
 
 
 def _apart(rows: Sequence[Row]) -> list[str]:
@@ -205,29 +206,26 @@ def _apart(rows: Sequence[Row]) -> list[str]:
         for name, values in repeated
         if (far := outlying(values, level)).any()
     ]
-    if not named:
-        return []
-    return [
-        f"Repeats whose images/s lie far from the others' (Grubbs' test): "
-        f"{text.listed(named)}. They count in every mean all the same."
-    ]
+    return _about(
+        "Repeats whose images/s lie far from the others' (Grubbs' test): ",
+        named,
+        ". They count in every mean all the same.",
+    )
 
 
 def _unsettled(rows: Sequence[Row]) -> list[str]:
     """Runs that were slower in their first epoch after the warm-up than ever after."""
     speeds = {row.name: found for row in rows if (found := _epoch_speeds(row)) is not None}
-    shares = {}
+    named = []
     for name, found in speeds.items():
         slower, share = slow_start(found, caveat_level(len(speeds)))
         if slower:
-            shares[name] = float(share)
-    if not shares:
-        return []
-    named = [f"{name} (by {share:.0%})" for name, share in shares.items()]
-    return [
-        f"Slower in the first epoch after the warm-up than in all later ones: "
-        f"{text.listed(named)}. A larger measure.warmup_steps would leave that out."
-    ]
+            named.append(f"{name} (by {float(share):.0%})")
+    return _about(
+        "Slower in the first epoch after the warm-up than in all later ones: ",
+        named,
+        ". A larger measure.warmup_steps would leave that out.",
+    )
 
 
 def _epoch_speeds(row: Row) -> Any:
@@ -271,37 +269,35 @@ def _left_out(runs: Sequence[RunFigures]) -> list[str]:
 
 
 def _problems(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
-    said = []
-    caught = sorted({run.variant for run in runs if run.gate == "failed"})
-    if caught:
-        said.append(
-            f"The gate caught {text.listed(caught)}: the arithmetic is wrong here, and no speed "
-            "is reported."
-        )
+    caught = {run.variant for run in runs if run.gate == "failed"}
     unchecked = {r.variant for r in runs if r.gate == "not checked" and r.status == "finished"}
-    if unchecked:
-        said.append(
-            f"No result of the gate is recorded for {text.listed(sorted(unchecked))}, so no "
-            "speed is reported."
-        )
     failed = [run for run in runs if run.status == "failed" and run.gate != "failed"]
-    stopped = [run for run in runs if run.status == "stopped"]
     diverged = [run for run in failed if run.diverged_at is not None]
-    if diverged:
-        names = text.listed([f"{run.name} (step {run.diverged_at})" for run in diverged])
-        said.append(
-            f"Diverged, as losses or weights were not finite: {names}. Throughputs are of those "
-            "steps too; accuracies and times to accuracy of these variants are not reported."
-        )
-        failed = [run for run in failed if run.diverged_at is None]
+    failed = [run for run in failed if run.diverged_at is None]
     missing = sum(run.status == "missing" for run in runs)
-    for run in failed[:MOST_FAILURES]:
-        said.append(f"{run.name} failed ({run.reason.splitlines()[0]}).")
+    said = [
+        *_about(
+            "The gate caught ",
+            sorted(caught),
+            ": the arithmetic is wrong here, and no speed is reported.",
+        ),
+        *_about(
+            "No verdict of the gate is on record for ",
+            sorted(unchecked),
+            ", so no speed is reported.",
+        ),
+        *_about(
+            "Diverged, as losses or weights were not finite: ",
+            [f"{run.name} (step {run.diverged_at})" for run in diverged],
+            ". Throughputs are of those steps too; accuracies and times to accuracy of these "
+            "variants are not reported.",
+        ),
+        *(f"{r.name} failed ({r.reason.splitlines()[0]})." for r in failed[:MOST_FAILURES]),
+    ]
     if len(failed) > MOST_FAILURES:
         said.append(f"{text.count(len(failed) - MOST_FAILURES, 'more run')} failed.")
-    if stopped:
-        each = text.listed(sorted({run.name for run in stopped}))
-        said.append(f"{each} stopped when asked to, and can be resumed.")
+    stopped = {run.name for run in runs if run.status == "stopped"}
+    said += _about("", sorted(stopped), " stopped when asked to, and can be resumed.")
     if missing:
         said.append(f"{text.count(missing, 'run')} of {len(runs)} without a result so far.")
     return [Sentence("problem", sentence) for sentence in said]
@@ -353,17 +349,12 @@ def fastest(rows: Sequence[Row]) -> list[Sentence]:
     if rest > 0:
         said.append(Sentence("caveat", f"{rest} more groups are in the table."))
     if alone:
-        said.append(Sentence("result", _without_others(alone, len(groups))))
+        only = (
+            f"In {alone} of the {len(groups)} groups of the same network, data and number of "
+            "workers there is one variant with a speed, and nothing to compare it with."
+        )
+        said.append(Sentence("result", only))
     return said
-
-
-def _without_others(alone: int, groups: int) -> str:
-    """Why nothing is called the fastest where nothing else does the same work."""
-    which = "each of the" if alone == groups else f"{alone} of the"
-    return (
-        f"In {which} {groups} groups of the same network, data and number of workers there is one "
-        "variant with a speed, and nothing to compare it with: see the table and the plots."
-    )
 
 
 def _repeated(group: Sequence[Row]) -> list[Row]:

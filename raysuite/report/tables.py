@@ -6,7 +6,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, Literal, TypeVar
 
@@ -76,6 +76,19 @@ def sheet_of(
     )
 
 
+def sheet_from(
+    name: str,
+    title: str,
+    lines: Sequence[Mapping[str, str]],
+    numbers: Collection[str] = (),
+    notes: tuple[str, ...] = (),
+) -> Sheet:
+    """Lines of cells, each by the title of its column."""
+    header = tuple(lines[0]) if lines else ()
+    cells = tuple(tuple(line.values()) for line in lines)
+    return Sheet(name, title, header, cells, frozenset(numbers), notes)
+
+
 # Forms of a table.
 
 
@@ -113,16 +126,11 @@ def markdown_text(content: str) -> str:
     return content
 
 
-def csv_lines(lines: Iterable[Sequence[object]]) -> str:
-    """Lines of values as CSV."""
-    stream = io.StringIO()
-    csv.writer(stream, lineterminator="\n").writerows(lines)
-    return stream.getvalue()
-
-
 def csv_sheet(sheet: Sheet) -> str:
     """As CSV, without the notes."""
-    return csv_lines([sheet.header, *sheet.cells])
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator="\n").writerows([sheet.header, *sheet.cells])
+    return stream.getvalue()
 
 
 def sheet_files(sheet: Sheet) -> dict[str, str]:
@@ -299,7 +307,6 @@ def _row_style(row: Row) -> Style:
 
 
 def rows_sheet(rows: Sequence[Row]) -> Sheet:
-    """The table of variants."""
     note = (
         "One line per variant. Images/s over all workers, warm-up excluded. Time to accuracy "
         "counts from before the first sample. Memory of the worker that had most."

@@ -40,7 +40,6 @@ class Multiple:
     name: str
 
     def __call__(self, value: float) -> str:
-        """One value."""
         return f"{number(value / self.size) if value else 0} {self.name}"
 
 
@@ -72,7 +71,6 @@ def stat(value: Stat | None, write: Writer = number, single: str = " (n = 1)") -
 
 
 def mean(value: Stat | None, write: Writer = number) -> str:
-    """The mean alone."""
     return NONE if value is None else write(value.mean)
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from raysuite.data import Loader, Prepared, Slice, make_loader, permutation, prepare, rank_slices
-from raysuite.data.pixels import show
+from raysuite.data.pixels import cut_out, fit
 from raysuite.data.views import views
 from raysuite.spec.datasets import SPLITS
 from raysuite.spec.loaders import (
@@ -75,7 +75,7 @@ class Case:
         size = prepared.facts.image_size
         shown = np.stack(
             [
-                show(image, box, flip, size)
+                fit(*cut_out(image, box), size)[:, :: -1 if flip else 1]
                 for image, box, flip in zip(pixels, seen.boxes, seen.flips.tolist(), strict=True)
             ]
         )

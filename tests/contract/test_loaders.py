@@ -179,18 +179,6 @@ def test_epochs_of_any_length(loaders, truth):
         assert got == lengths
 
 
-def test_loaders_agree_to_the_last_bit_but_a_few(digits):
-    require("dali")
-    slices = slices_of(permutation(1437, 0, 0), 200, 1, 0)
-    native, dali = (make_loader(digits, "train", OPTIONS[name], CPU) for name in ("native", "dali"))
-    for left, right in zip(native.batches(slices), dali.batches(slices), strict=True):
-        assert (left.images - right.images).abs().max() <= 1e-6
-        assert torch.equal(left.labels, right.labels)
-        assert left.images.is_contiguous() == right.images.is_contiguous() is True
-    native.close()
-    dali.close()
-
-
 def test_grey_images_become_three_equal_channels(cache, options):
     facts = DatasetFacts(1437, 360, 10, channels=3, image_size=8)
     prepared = prepare(DataOptions(name="digits", channels=3), facts, cache)
@@ -200,25 +188,6 @@ def test_grey_images_become_three_equal_channels(cache, options):
     assert torch.equal(batch.images[:, 0], batch.images[:, 1])
     assert torch.equal(batch.images[:, 0], batch.images[:, 2])
     loader.close()
-
-
-def photographs(root: Path) -> Prepared:
-    """Smooth images of many sizes as PNG, grey PNG and JPEG, 6 per split."""
-    generator = np.random.default_rng(0)
-    for split in ("train", "val"):
-        folder = root / split / "only"
-        folder.mkdir(parents=True)
-        for number in range(6):
-            width, height = generator.integers(60, 300, 2).tolist()
-            coarse = generator.integers(0, 256, (9, 9, 3)).astype(np.uint8)
-            image = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
-            name = f"{number}.{'jpg' if number % 2 else 'png'}"
-            exif = Image.Exif()
-            exif[0x0112] = 6  # "turn me": an orientation that no loader follows
-            (image.convert("L") if number == 4 else image).save(folder / name, exif=exif)
-    data = DataOptions(name="image_folder", path=str(root), image_size=64)
-    facts = DatasetFacts(6, 6, 1, channels=3, image_size=64)
-    return prepare(data, facts, root.parent / "cache")
 
 
 def test_every_format_shows_the_same_pixels(tmp_path, options):
@@ -240,36 +209,6 @@ def test_every_format_shows_the_same_pixels(tmp_path, options):
     for other in (0, 2, 3):  # a.bmp, a.png, a.tif, a.webp, b.png, c.gif
         assert torch.equal(images[other], images[1])
     assert torch.equal(images[5], images[4])
-
-
-def test_an_unreadable_image_is_named_and_the_loader_goes_on(tmp_path, options):
-    prepared = photographs(tmp_path / "set")
-    whole = tmp_path / "set" / "train" / "only" / "2.png"
-    content = whole.read_bytes()
-    whole.write_bytes(content[: len(content) // 2])
-    loader = make_loader(prepared, "train", options, CPU)
-    slices = [Slice(np.array(ids), 2, 2) for ids in ([0, 1], [3, 2], [4, 5])]
-    with pytest.raises(DataError, match=r"only/2.png: not a readable image"):
-        list(loader.batches(slices))
-    assert len(list(loader.batches([slices[0], slices[2]]))) == 2
-    whole.unlink()
-    with pytest.raises(DataError, match=r"only/2.png: cannot be read"):
-        list(loader.batches(slices))
-    loader.close()
-
-
-def test_a_damaged_record_is_named_with_its_offset(tmp_path, options):
-    prepared = prepare(DataOptions(name="digits", format="tfrecord"), DIGITS, tmp_path)
-    shard = prepared.files / "val-00001-of-00004.tfrecord"
-    offset, size = map(int, shard.with_suffix(".idx").read_text().split()[2:4])
-    content = bytearray(shard.read_bytes())
-    content[offset + size - 20] ^= 1
-    shard.write_bytes(content)
-    loader = make_loader(prepared, "val", options, CPU)
-    slices = [Slice(ids, len(ids), len(ids)) for ids in (np.arange(9), np.arange(120))]
-    with pytest.raises(DataError, match=rf"^{shard} at byte {offset}: the checksum"):
-        list(loader.batches(slices))
-    loader.close()
 
 
 def test_dali_on_a_gpu_needs_a_gpu(digits):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +60,26 @@ def absent(data: DataOptions, missing: Sequence[str]) -> DataError:
     )
 
 
+def files_of(
+    data: DataOptions, folders: Sequence[str], names: Sequence[str], packed: str = ""
+) -> dict[str, Path]:
+    """The files of these names in the one of `folders`, below the set's, that has most of them; or
+    with the suffix `packed`. Raises DataError that names those that are missing."""
+    root = root_of(data)
+    if not root.is_dir():
+        raise absent(data, ())
+
+    def in_folder(folder: str) -> dict[str, Path]:
+        both = [(name, root / folder / f"{name}{end}") for end in (packed, "") for name in names]
+        return {name: path for name, path in both if path.is_file()}
+
+    found = max(map(in_folder, folders), key=len)
+    missing = [f"{name}[{packed}]" if packed else name for name in names if name not in found]
+    if missing:
+        raise absent(data, missing)
+    return found
+
+
 def named(items: Sequence[str]) -> str:
     """All of `items`, or the first ones and how many more."""
     more = len(items) - _SHOWN
@@ -66,7 +87,24 @@ def named(items: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Listing:
+class _Arrays:
+    """Arrays that lie in a file each, SPLIT-NAME.npy."""
+
+    def write(self, folder: Path, split: str) -> None:
+        """Write them, one for each field."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for field in fields(self):
+            np.save(folder / f"{split}-{field.name}.npy", getattr(self, field.name))
+
+    @classmethod
+    def read(cls, folder: Path, split: str) -> Self:
+        """Map what `write` wrote."""
+        files = (folder / f"{split}-{field.name}.npy" for field in fields(cls))
+        return cls(*(np.load(file, mmap_mode="r") for file in files))
+
+
+@dataclass(frozen=True)
+class Listing(_Arrays):
     """Samples that are single files.
 
     paths: [n] bytes, relative to the set's folder; labels: [n] int64, from 0.
@@ -75,29 +113,14 @@ class Listing:
     paths: NDArray[np.bytes_]
     labels: NDArray[np.int64]
 
-    def write(self, folder: Path, split: str) -> None:
-        """Write SPLIT-paths.npy and SPLIT-labels.npy."""
-        folder.mkdir(parents=True, exist_ok=True)
-        np.save(folder / f"{split}-paths.npy", self.paths)
-        np.save(folder / f"{split}-labels.npy", self.labels)
-
     @staticmethod
     def of(paths: Sequence[str], labels: Sequence[int]) -> Listing:
         """A listing of `paths`, written with `/`, and their labels."""
-        encoded = np.array([os.fsencode(path) for path in paths], dtype=np.bytes_)
-        return Listing(encoded, np.array(labels, dtype=np.int64))
-
-    @staticmethod
-    def read(folder: Path, split: str) -> Listing:
-        """Map the arrays that `write` wrote."""
-        return Listing(
-            np.load(folder / f"{split}-paths.npy", mmap_mode="r"),
-            np.load(folder / f"{split}-labels.npy", mmap_mode="r"),
-        )
+        return Listing(_encoded(paths), np.array(labels, dtype=np.int64))
 
 
 @dataclass(frozen=True)
-class RecordListing:
+class RecordListing(_Arrays):
     """Samples that are records of TFRecord shards.
 
     shards: [s] bytes, relative to the set's folder; records: [n, 3] int64: number of the shard,
@@ -107,26 +130,15 @@ class RecordListing:
     shards: NDArray[np.bytes_]
     records: NDArray[np.int64]
 
-    def write(self, folder: Path, split: str) -> None:
-        """Write SPLIT-shards.npy and SPLIT-records.npy."""
-        folder.mkdir(parents=True, exist_ok=True)
-        np.save(folder / f"{split}-shards.npy", self.shards)
-        np.save(folder / f"{split}-records.npy", self.records)
-
     @staticmethod
     def of(shards: Sequence[str], indices: Sequence[NDArray[np.int64]]) -> RecordListing:
         """A listing of `shards` and the index of each: [n, 2] offsets and sizes."""
-        paths = np.array([os.fsencode(path) for path in shards], dtype=np.bytes_)
         numbered = [np.insert(index, 0, shard, axis=1) for shard, index in enumerate(indices)]
-        return RecordListing(paths, np.concatenate(numbered))
+        return RecordListing(_encoded(shards), np.concatenate(numbered))
 
-    @staticmethod
-    def read(folder: Path, split: str) -> RecordListing:
-        """Map the arrays that `write` wrote."""
-        return RecordListing(
-            np.load(folder / f"{split}-shards.npy", mmap_mode="r"),
-            np.load(folder / f"{split}-records.npy", mmap_mode="r"),
-        )
+
+def _encoded(paths: Sequence[str]) -> NDArray[np.bytes_]:
+    return np.array([os.fsencode(path) for path in paths], dtype=np.bytes_)
 
 
 class Source(Protocol):
@@ -178,41 +190,36 @@ class OpenFile:
 Files = tuple[Path, ...]
 
 
-@dataclass(frozen=True)
-class _Task:
-    """Files of a split that are read in one task."""
-
-    split: str
-    paths: Files
-    check: Callable[..., None]
-    """Called with the Part and the paths; importable."""
-
-
 def files_to_check(
     target: Target,
     find: Callable[[], Iterable[tuple[str, Files]]],
     check: Callable[..., None],
     classes: Sequence[str],
 ) -> Listed:
-    """The arguments of `check(part, *paths)`: each (split, files) that `find` returns.
+    """What `check(part, *paths)`, which is importable, looks at: each (split, files) of `find`.
 
     A DataError of `find` is a finding.
     """
-    tasks: tuple[_Task, ...] = ()
+    found: list[tuple[str, Files]] = []
     findings: tuple[Finding, ...] = ()
     try:
-        tasks = tuple(_Task(split, paths, check) for split, paths in find())
+        found.extend(find())
     except DataError as error:
         findings = (Finding(str(target.root), -1, "file", str(error)),)
-    total = sum(path.stat().st_size for task in tasks for path in task.paths)
-    return Listed(_check, tasks, total, "bytes", dict(enumerate(classes)), findings)
+    total = sum(_size(paths) for _, paths in found)
+    tasks = tuple(partial(_check, check, split, paths) for split, paths in found)
+    return Listed(tasks, total, "bytes", dict(enumerate(classes)), findings)
 
 
-def _check(task: _Task, count: Count) -> Part:
-    part = Part(task.split)
+def _check(check: Callable[..., None], split: str, paths: Files, count: Count) -> Part:
+    part = Part(split)
     try:
-        task.check(part, *task.paths)
+        check(part, *paths)
     except OSError as error:
-        part.wrong("file", str(error.filename or task.paths[0]), f"cannot be read ({error})")
-    count(sum(path.stat().st_size for path in task.paths))
+        part.wrong("file", str(error.filename or paths[0]), f"cannot be read ({error})")
+    count(_size(paths))
     return part
+
+
+def _size(paths: Files) -> int:
+    return sum(path.stat().st_size for path in paths)

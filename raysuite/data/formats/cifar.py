@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import pickle
 import pickletools
-import re
 import warnings
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -19,10 +18,10 @@ from numpy.typing import NDArray
 
 from raysuite.data.cache import converted
 from raysuite.data.findings import Listed, Part, Target, reason
-from raysuite.data.formats.base import Counts, OpenFile, absent, files_to_check
-from raysuite.data.prepared import Prepared, Split, counted, treatment
+from raysuite.data.formats.base import Counts, OpenFile, files_of, files_to_check
+from raysuite.data.prepared import Prepared, Split, prepared_of
 from raysuite.errors import DataError
-from raysuite.spec.data import DataOptions, root_of
+from raysuite.spec.data import DataOptions
 from raysuite.spec.datasets import CIFAR_FILES, CIFAR_FOLDERS, SPLITS, DatasetFacts, Format
 
 SIDE = 32
@@ -39,17 +38,10 @@ CLASSES = (
 def find(data: DataOptions) -> dict[str, list[Path]]:
     """The batches of each split. Raises DataError that names those that are missing."""
     assert data.form is not None
-    root = root_of(data)
-    if not root.is_dir():
-        raise absent(data, ())
     wanted = CIFAR_FILES[data.form]
     names = [name for split in wanted.values() for name in split]
-    folders = (root, root / CIFAR_FOLDERS[data.form])
-    folder = max(folders, key=lambda folder: sum((folder / name).is_file() for name in names))
-    missing = [name for name in names if not (folder / name).is_file()]
-    if missing:
-        raise absent(data, missing)
-    return {split: [folder / name for name in wanted[split]] for split in wanted}
+    found = files_of(data, (".", CIFAR_FOLDERS[data.form]), names)
+    return {split: [found[name] for name in wanted[split]] for split in wanted}
 
 
 def count(data: DataOptions) -> Counts:
@@ -95,22 +87,21 @@ def read_batch(path: Path) -> Batch:
         if isinstance(content, dict)
         else (None, None)
     )
-    flat = labels.values() if isinstance(labels, Array) else labels
     if (
         not isinstance(planes, Array)
-        or not isinstance(flat, list)
+        or not isinstance(labels, list)
         or planes.kind != "u1"
-        or planes.shape not in ((len(flat), PLANES), (len(flat), 3, SIDE, SIDE))
-        or len(planes.data) != len(flat) * PLANES
-        or not flat
-        or not all(isinstance(label, int) and 0 <= label < len(CLASSES) for label in flat)
+        or planes.shape not in ((len(labels), PLANES), (len(labels), 3, SIDE, SIDE))
+        or len(planes.data) != len(labels) * PLANES
+        or not labels
+        or not all(isinstance(label, int) and 0 <= label < len(CLASSES) for label in labels)
     ):
         raise DataError(
             f"{path}: not a batch of CIFAR-10; expected is a dictionary with `labels`, a list of "
             f"numbers from 0 to 9, and `data`, as many rows of {PLANES} bytes; take it from the "
             "official archive"
         )
-    return Batch(bytes(flat), planes.data)
+    return Batch(bytes(labels), planes.data)
 
 
 def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
@@ -121,18 +112,11 @@ def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
     else:
         folder = files["train"][0].parent.resolve()
     names = CIFAR_FILES["binary"]
-    prepared = Prepared(
-        data=data,
-        facts=facts,
-        classes=CLASSES,
-        form="binary",
-        files=folder,
-        listing=None,
-        exact=facts.image_size == SIDE,
-        **treatment(data, facts.channels),
-    )
     found = {split: sum(records(folder / name) for name in names[split]) for split in SPLITS}
-    return counted(prepared, found)
+    exact = facts.image_size == SIDE
+    return prepared_of(
+        data, facts, found, classes=CLASSES, form="binary", files=folder, exact=exact
+    )
 
 
 def _converted(files: dict[str, list[Path]], cache: Path) -> Path:
@@ -187,8 +171,6 @@ class Source:
 
 
 def to_check(target: Target, decode: bool, write_index: bool = False) -> Listed:
-    """The files of both splits."""
-
     def each() -> Iterator[tuple[str, tuple[Path]]]:
         for split, paths in find(target.data).items():
             yield from ((split, (path,)) for path in paths)
@@ -262,10 +244,9 @@ class _Kind:
     """numpy.dtype."""
 
     code: str
-    order: str = "|"
 
-    def __setstate__(self, state: Any) -> None:
-        self.order = state[1]
+    def __setstate__(self, state: object) -> None:
+        """The order of bytes, which single bytes do not have, and fields, which are not read."""
 
 
 @dataclass
@@ -273,7 +254,6 @@ class Array:
     """numpy.ndarray, as its pickle holds it; `kind` is a type code such as u1 or i8."""
 
     kind: str = ""
-    order: str = "|"
     shape: tuple[int, ...] = ()
     data: bytes = b""
 
@@ -281,15 +261,7 @@ class Array:
         _, shape, kind, fortran, data = state
         if fortran:
             raise ValueError("an array in Fortran's order")
-        self.shape, self.kind, self.order, self.data = shape, kind.code, kind.order, _raw(data)
-
-    def values(self) -> list[int]:
-        """The numbers of an array of integers. Raises ValueError for anything else."""
-        if not re.fullmatch("[ui][1248]", self.kind):
-            raise ValueError(f"an array of {self.kind!r}, where integers are expected")
-        order = ">" if self.order == ">" else "<"
-        numbers: list[int] = np.frombuffer(self.data, f"{order}{self.kind}").tolist()
-        return numbers
+        self.shape, self.kind, self.data = shape, kind.code, _raw(data)
 
 
 def _raw(data: Any) -> bytes:
@@ -306,17 +278,11 @@ def _encode(text: str, encoding: str) -> bytes:
 def _from_buffer(data: bytes, kind: _Kind, shape: tuple[int, ...], order: str) -> Array:
     if order != "C":
         raise ValueError(f"an array in the order {order!r}")
-    return Array(kind.code, kind.order, shape, bytes(data))
-
-
-def _scalar(kind: _Kind, data: Any) -> int:
-    (value,) = Array(kind.code, kind.order, (), _raw(data)).values()
-    return value
+    return Array(kind.code, shape, bytes(data))
 
 
 _ALLOWED = {
     "numpy.core.multiarray._reconstruct": _Maker(lambda *_: Array()),
-    "numpy.core.multiarray.scalar": _Maker(_scalar),
     "numpy.core.numeric._frombuffer": _Maker(_from_buffer),
     "numpy.dtype": _Maker(lambda code, *_: _Kind(str(code))),
     "numpy.ndarray": _Maker(lambda *_: Array()),

@@ -13,19 +13,20 @@ import hashlib
 import math
 import os
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from raysuite.data.cache import publish, verify
 from raysuite.data.findings import Finding, Listed, Part, Target, check_image
 from raysuite.data.formats.base import Counts, Listing, absent, named
-from raysuite.data.prepared import Prepared, Split, counted, treatment
+from raysuite.data.prepared import Prepared, Split, prepared_of
 from raysuite.data.processes import Count
 from raysuite.errors import DataError
+from raysuite.files import lock
 from raysuite.spec.data import DataOptions, root_of
 from raysuite.spec.datasets import IMAGE_SUFFIXES, NAMED, SPLITS, DatasetFacts, Format
 
@@ -58,8 +59,14 @@ class Images:
     """Validation images in one flat folder, sorted."""
     labels: Path | None
     """The file with the classes of `flat`."""
-    passed_over: int
-    """Entries that are neither images nor hidden: other files, and folders inside class folders."""
+    others: dict[str, list[str]]
+    """Per split the paths of entries that are neither images of a class nor hidden."""
+    wrong: list[Finding]
+    """What is wrong with the folders."""
+
+    @property
+    def passed_over(self) -> int:
+        return sum(map(len, self.others.values()))
 
 
 def find(data: DataOptions) -> Images:
@@ -110,64 +117,76 @@ def count(data: DataOptions) -> Counts:
 
 
 def listed(root: Path, val_may_lack: bool = False, skip: bool = False) -> Images:
-    """List the images below `root`.
+    """The images below `root`. Raises DataError where anything is wrong with its folders: see
+    `look`."""
+    if not root.is_dir():
+        raise DataError(f"no folder {root}; {LAYOUT}")
+    images = look(root, val_may_lack, skip)
+    if images.wrong:
+        told = named([f"{each.place}: {each.message}" for each in images.wrong])
+        raise DataError(
+            f"{told}; {LAYOUT}; valid are files that end in {', '.join(IMAGE_SUFFIXES)}; where "
+            "classes may lack images, set data.bad_samples to skip"
+        )
+    return images
+
+
+def look(root: Path, val_may_lack: bool = False, skip: bool = False) -> Images:
+    """The images below `root`, however incomplete it is.
 
     Both splits have the same class folders; `val_may_lack` some. With `skip`, either may, and a
-    class needs no training image. Raises DataError where anything is otherwise.
+    class needs no training image.
     """
     top = _top(root)
     folders = {split: root / f"{top}{split}" for split in SPLITS}
-    missing = [str(folder) for folder in folders.values() if not folder.is_dir()]
-    if missing:
-        missing = missing if root.is_dir() else [str(root)]
-        raise DataError(f"no folder {' and no folder '.join(missing)}; {LAYOUT}")
-    names = {split: class_names(folder) for split, folder in folders.items()}
-    if not names["train"]:
-        raise DataError(f"no class folders in {folders['train']}; {LAYOUT}")
-    flat: list[str] = []
-    labels: Path | None = None
-    beside = sum(len(others_in(folder, nested=True)) for folder in folders.values())
-    if not names["val"]:
-        flat = images_in(folders["val"])
-        labels = _labels_file(root, top) if flat else None
-    else:
-        _same_classes(root, names, lacking=val_may_lack or skip)
-    classes = names["train"]
-    splits: dict[str, dict[str, list[str]]] = {}
-    for split in SPLITS:
-        splits[split], others = _images(folders[split], names[split])
-        beside += others
-    empty = [
-        split
-        for split in SPLITS
-        if not any(splits[split].values()) and not (split == "val" and flat)
-    ]
-    if empty:
-        raise DataError(f"no images in {' and '.join(empty)} of {root}; {LAYOUT}")
-    bare = [name for name in classes if not splits["train"][name]]
-    if bare and not skip:
-        raise DataError(
-            f"{folders['train']}: no image of {named(bare)}; valid are files that end in "
-            f"{', '.join(IMAGE_SUFFIXES)}; add images, remove the class from train and val, or "
-            "set data.bad_samples to skip"
+    names = {s: class_names(folder) if folder.is_dir() else [] for s, folder in folders.items()}
+    classes = sorted({*names["train"], *names["val"]})
+    found = Images(root, top, tuple(classes), {}, [], None, {}, [])
+
+    def tell(folder: Path, message: str) -> None:
+        found.wrong.append(Finding(str(folder), -1, "class", message))
+
+    for split, folder in folders.items():
+        found.splits[split], found.others[split] = {}, []
+        if not folder.is_dir():
+            tell(folder, f"no folder of {split} images")
+            continue
+        found.splits[split], others = _images(folder, names[split])
+        images, beside = _entries(folder)
+        beside = [name for name in beside if not (folder / name).is_dir()]
+        if names[split]:  # images beside class folders have no class
+            beside += images
+        elif split == "val":
+            found.flat.extend(images)
+        found.others[split] = [*(str(folder / name) for name in beside), *others]
+        if not names[split] and not found.flat:
+            tell(folder, "no class folders")
+        elif names[split] and not any(found.splits[split].values()):
+            tell(folder, "no images")
+        elif names[split]:
+            other = "val" if split == "train" else "train"
+            for name in classes:
+                if name in found.splits[split]:
+                    if split == "train" and not found.splits[split][name] and not skip:
+                        tell(folder / name, "the class has no images")
+                elif split == "train" or not (val_may_lack or skip):
+                    tell(folder / name, f"no folder of this class, which {other} has")
+    if not found.flat:
+        return found
+    labels = next((path for path in _label_places(root, top) if path.is_file()), None)
+    if labels is None:
+        tell(
+            folders["val"],
+            "the images lie in one folder, and no file has their classes; put "
+            f"{LABEL_FILES[2]} (with meta.mat beside it, both from ILSVRC2012_devkit_t12.tar.gz), "
+            f"{LABEL_FILES[1]} or {LABEL_FILES[0]} into {root}, or move the images into val/CLASS",
         )
-    if names["val"]:  # images beside the class folders have no class
-        beside += sum(len(images_in(folder)) for folder in folders.values())
-    return Images(root, top, tuple(classes), splits, flat, labels, beside)
-
-
-def images_in(folder: Path) -> list[str]:
-    """The names of the image files in a folder, sorted, with broken links: an image that cannot be
-    read is a bad sample, and not ignored."""
-    return _entries(folder)[0]
-
-
-def others_in(folder: Path, nested: bool = False) -> list[str]:
-    """The names of what is neither an image nor hidden, sorted; no folders if `nested`."""
-    return [name for name in _entries(folder)[1] if not (nested and (folder / name).is_dir())]
+    return replace(found, labels=labels)
 
 
 def _entries(folder: Path) -> tuple[list[str], list[str]]:
+    """The names of the images in a folder, links that lead nowhere among them, which are bad
+    samples and no missing ones; and of what is neither an image nor hidden."""
     images: list[str] = []
     others: list[str] = []
     with os.scandir(folder) as entries:
@@ -191,74 +210,49 @@ def class_names(folder: Path) -> list[str]:
         )
 
 
-def _images(folder: Path, classes: Sequence[str]) -> tuple[dict[str, list[str]], int]:
-    """The images of each class, and how many other entries their folders have."""
+def _images(folder: Path, classes: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
+    """The images of each class, and the paths of the other entries of their folders."""
     with ThreadPoolExecutor(_THREADS) as threads:
         lists = list(threads.map(lambda name: _entries(folder / name), classes))
-    images = {name: found for name, (found, _) in zip(classes, lists, strict=True)}
-    return images, sum(len(others) for _, others in lists)
-
-
-def _same_classes(root: Path, names: dict[str, list[str]], lacking: bool) -> None:
-    odd = {"train": set() if lacking else set(names["train"]) - set(names["val"])}
-    odd["val"] = set(names["val"]) - set(names["train"])
-    apart = sorted(f"{split}/{name}" for split in SPLITS for name in odd[split])
-    if apart:
-        raise DataError(
-            f"{root}: train and val must have the same class folders, and {len(apart)} stand on "
-            f"one side only: {named(apart)}; add or remove the missing ones"
-        )
+    found = list(zip(classes, lists, strict=True))
+    others = [str(folder / name / each) for name, (_, others) in found for each in others]
+    return {name: images for name, (images, _) in found}, others
 
 
 def _label_places(root: Path, top: str) -> list[Path]:
     return [root / folder / name for name in LABEL_FILES for folder in ("", top, f"{top}val")]
 
 
-def _labels_file(root: Path, top: str) -> Path:
-    """The file of the flat folder's classes. Raises DataError where there is none."""
-    for path in _label_places(root, top):
-        if path.is_file():
-            return path
-    raise DataError(
-        f"{root / top / 'val'}: the images are in one folder, and no file has their classes; put "
-        f"{LABEL_FILES[2]} (with meta.mat beside it, both from ILSVRC2012_devkit_t12.tar.gz), "
-        f"{LABEL_FILES[1]} or {LABEL_FILES[0]} into {root}, or move the images into val/CLASS"
-    )
-
-
-def scan(
-    root: Path, val_may_lack: bool = False, skip: bool = False
-) -> tuple[tuple[str, ...], dict[str, Listing]]:
-    """The class names, sorted, and for each split its images in order of class and file name,
-    relative to `root`.
-
-    See `listed` for what raises DataError.
-    """
-    return listings(listed(root, val_may_lack, skip))
-
-
 def listings(images: Images) -> tuple[tuple[str, ...], dict[str, Listing]]:
-    """The class names and the listing of each split."""
+    """The class names and the listing of each split, in order of class and file name."""
+    pairs = _pairs(images, _flat(images))
+    return images.classes, {
+        split: Listing.of([path for path, _ in each], [label for _, label in each])
+        for split, each in pairs.items()
+    }
+
+
+def _pairs(images: Images, flat: Sequence[tuple[int, str]]) -> dict[str, list[tuple[str, int]]]:
+    """Per split the path of each image, relative to the set's folder, and its label."""
     labels = {name: label for label, name in enumerate(images.classes)}
-    flat = _flat(images, labels)
-    found = {}
-    for split in SPLITS:
-        pairs = [
+    found = {
+        split: [
             (f"{images.top}{split}/{name}/{file}", labels[name])
             for name, files in images.splits[split].items()
             for file in files
         ]
-        if split == "val":
-            pairs += [(f"{images.top}{split}/{file}", label) for label, file in flat]
-        found[split] = Listing.of([path for path, _ in pairs], [label for _, label in pairs])
-    return images.classes, found
+        for split in SPLITS
+    }
+    found["val"] += [(f"{images.top}val/{file}", label) for label, file in flat]
+    return found
 
 
-def _flat(images: Images, labels: dict[str, int]) -> list[tuple[int, str]]:
-    """Label and name of the images in one flat folder, sorted."""
+def _flat(images: Images) -> list[tuple[int, str]]:
+    """Label and name of the images that lie in one folder, sorted."""
     if not images.flat:
         return []
     assert images.labels is not None
+    labels = {name: label for label, name in enumerate(images.classes)}
     synsets = synsets_of(images.flat, images.labels)
     unknown = sorted(set(synsets) - set(labels))
     if unknown:
@@ -337,18 +331,16 @@ def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
         else:
             folder = _by_content(data, cache)
     verify(folder, ("listing",))
-    prepared = Prepared(
-        data=data,
-        facts=facts,
+    listing = folder / "listing"
+    return prepared_of(
+        data,
+        facts,
+        {split: len(Listing.read(listing, split).labels) for split in SPLITS},
         classes=classes_of(data),
         form="folder",
         files=root_of(data).resolve(),
-        listing=folder / "listing",
-        exact=False,
-        **treatment(data, facts.channels),
+        listing=listing,
     )
-    counts = {split: len(Listing.read(folder / "listing", split).labels) for split in SPLITS}
-    return counted(prepared, counts)
 
 
 def _by_content(data: DataOptions, cache: Path) -> Path:
@@ -372,8 +364,7 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
     with ExitStack() as held:
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
-            lock = held.enter_context((folder / ".listing.lock").open("w"))
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            held.callback(os.close, lock(folder / ".listing.lock", fcntl.LOCK_EX))
         yield
 
 
@@ -412,54 +403,48 @@ class Source:
 
 
 _CHUNK = 128
-"""_Checked of one task."""
+"""Images of one task."""
 
-_Checked = dict[str, list[tuple[bytes, int]]]
-"""Per split the path of each image, relative to the set's folder, and its label; -1: unknown."""
-
-
-@dataclass(frozen=True)
-class _Task:
-    """Some images of one split."""
-
-    split: str
-    root: bytes
-    images: tuple[tuple[bytes, int], ...]
-    decode: bool
+_Images = list[tuple[bytes, int]]
+"""The path of each image, relative to the set's folder, and its label; -1: unknown."""
 
 
 def to_check(target: Target, decode: bool, write_index: bool = False) -> Listed:
     """The images of every split, however incomplete the folder is."""
     root = target.root
-    findings: list[Finding] = []
+    images = look(root, val_may_lack=target.data.name in NAMED)
+    findings = list(images.wrong)
+    flat = [(-1, file) for file in images.flat]
     try:
-        classes, listings = scan(root, val_may_lack=target.data.name in NAMED)
-        names = dict(enumerate(classes))
-        images: _Checked = {
-            split: list(zip(map(bytes, each.paths), each.labels.tolist(), strict=True))
-            for split, each in listings.items()
-        }
+        flat = flat if images.wrong else _flat(images)
     except DataError as error:
-        names, images = _leniently(root)
-        findings += _class_findings(root, names, images)
-        if not findings:
-            findings.append(Finding(str(root), -1, "class", str(error)))
-    for split in SPLITS:
-        findings += _passed_over(root / split)
+        findings.append(Finding(str(root), -1, "class", str(error)))
+    pairs = {
+        split: [(os.fsencode(path), label) for path, label in each]
+        for split, each in _pairs(images, flat).items()
+    }
+    for split, others in images.others.items():
+        if others:
+            more = f", and {len(others) - 3} more" if len(others) > 3 else ""
+            message = (
+                f"{len(others)} entries are passed over: valid are files in class folders that "
+                f"end in {', '.join(IMAGE_SUFFIXES)}: {', '.join(others[:3])}{more}"
+            )
+            findings.append(Finding(str(root / split), -1, "file", message, note=True))
     tasks = tuple(
-        _Task(split, os.fsencode(root), tuple(each[start : start + _CHUNK]), decode)
-        for split, each in images.items()
+        partial(check_files, split, root, each[start : start + _CHUNK], decode)
+        for split, each in pairs.items()
         for start in range(0, len(each), _CHUNK)
     )
-    total = sum(map(len, images.values()))
-    return Listed(check_files, tasks, total, "images", names, tuple(findings))
+    total = sum(map(len, pairs.values()))
+    return Listed(tasks, total, "images", dict(enumerate(images.classes)), tuple(findings))
 
 
-def check_files(task: _Task, count: Count) -> Part:
-    """Check the images of a task; `count` is called for each."""
-    part = Part(task.split)
-    for path, label in task.images:
-        whole = os.path.join(task.root, path)
+def check_files(split: str, root: Path, images: _Images, decode: bool, count: Count) -> Part:
+    """Look at some images of a split; `count` gets each."""
+    part = Part(split)
+    for path, label in images:
+        whole = os.path.join(os.fsencode(root), path)
         place = whole.decode("utf-8", "backslashreplace")
         if label >= 0:
             part.labels[label] += 1
@@ -471,62 +456,9 @@ def check_files(task: _Task, count: Count) -> Part:
             part.unreadable += 1
             part.wrong("image", place, f"cannot be read ({error.strerror})")
         else:
-            check_image(part, data, place, task.decode)
+            check_image(part, data, place, decode)
         count(1)
     return part
-
-
-def _leniently(root: Path) -> tuple[dict[int, str], _Checked]:
-    """Class folders of either split, and the images in them."""
-    folders = {split: root / split for split in SPLITS if (root / split).is_dir()}
-    classes = sorted({name for each in folders.values() for name in class_names(each)})
-    images: _Checked = {}
-    for split, folder in folders.items():
-        images[split] = [(os.fsencode(f"{split}/{name}"), -1) for name in images_in(folder)]
-        for label, name in enumerate(classes):
-            if (folder / name).is_dir():
-                files = images_in(folder / name)
-                images[split] += [(os.fsencode(f"{split}/{name}/{file}"), label) for file in files]
-    return dict(enumerate(classes)), images
-
-
-def _class_findings(root: Path, names: dict[int, str], images: _Checked) -> Iterator[Finding]:
-    for split in SPLITS:
-        if split not in images:
-            yield Finding(str(root / split), -1, "class", f"no folder of {split} images")
-            continue
-        if not images[split]:
-            yield Finding(str(root / split), -1, "class", "no images")
-            continue
-        filled = Counter(label for _, label in images[split])
-        if set(filled) == {-1}:
-            continue  # one flat folder; the error itself names what it lacks
-        for label, name in names.items():
-            folder = root / split / name
-            if not folder.is_dir():
-                (other,) = (other for other in SPLITS if other != split)
-                message = f"no folder of this class, which {other} has"
-                yield Finding(str(folder), -1, "class", message)
-            elif not filled[label] and split == "train":
-                yield Finding(str(folder), -1, "class", "the class has no images")
-
-
-def _passed_over(split: Path) -> Iterator[Finding]:
-    """A note on what does not count as images."""
-    if not split.is_dir():
-        return
-    classes = class_names(split)
-    found = [(split, name) for name in others_in(split, nested=True)]
-    found += [(split, name) for name in images_in(split) if classes]
-    found += [(split / each, name) for each in classes for name in others_in(split / each)]
-    if found:
-        others = [str(folder / name) for folder, name in found]
-        more = f", and {len(others) - 3} more" if len(others) > 3 else ""
-        message = (
-            f"{len(others)} entries are passed over: valid are files in class folders that end in "
-            f"{', '.join(IMAGE_SUFFIXES)}: "
-        )
-        yield Finding(str(split), -1, "file", message + ", ".join(others[:3]) + more, note=True)
 
 
 def detect(path: Path, names: set[str]) -> Format | None:

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from raysuite.data.cache import converted
 from raysuite.data.findings import Listed, Part, Target
-from raysuite.data.formats.base import Counts, OpenFile, absent, files_to_check
-from raysuite.data.prepared import Prepared, Split, counted, treatment
+from raysuite.data.formats.base import Counts, OpenFile, files_of, files_to_check
+from raysuite.data.prepared import Prepared, Split, prepared_of
 from raysuite.errors import DataError
-from raysuite.spec.data import DataOptions, root_of
+from raysuite.spec.data import DataOptions
 from raysuite.spec.datasets import IDX_FILES, SPLITS, DatasetFacts, Format
 
 _FOLDERS = (".", "raw", "MNIST/raw")
@@ -33,26 +33,8 @@ Files = dict[str, tuple[Path, Path]]
 
 def find(data: DataOptions) -> Files:
     """The four files, plain or .gz. Raises DataError that names those that are missing."""
-    root = root_of(data)
-    if not root.is_dir():
-        raise absent(data, ())
-    names = [name for split in SPLITS for name in IDX_FILES[split]]
-    found = max(
-        ({name: _file(root / folder, name) for name in names} for folder in _FOLDERS),
-        key=lambda files: sum(path is not None for path in files.values()),
-    )
-    missing = [f"{name}[.gz]" for name, path in found.items() if path is None]
-    if missing:
-        raise absent(data, missing)
-    present = {name: path for name, path in found.items() if path is not None}
-    return {
-        split: (present[images], present[labels]) for split, (images, labels) in IDX_FILES.items()
-    }
-
-
-def _file(folder: Path, name: str) -> Path | None:
-    plain, packed = folder / name, folder / f"{name}.gz"
-    return plain if plain.is_file() else packed if packed.is_file() else None
+    found = files_of(data, _FOLDERS, [name for pair in IDX_FILES.values() for name in pair], ".gz")
+    return {split: (found[images], found[labels]) for split, (images, labels) in IDX_FILES.items()}
 
 
 def count(data: DataOptions) -> Counts:
@@ -152,17 +134,9 @@ def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
     packed = any(path.suffix == ".gz" for pair in files.values() for path in pair)
     folder = _unpacked(files, cache) if packed else files["train"][0].parent.resolve()
     sides = {side for _, *sides in shapes.values() for side in sides}
-    prepared = Prepared(
-        data=data,
-        facts=facts,
-        classes=CLASSES,
-        form="idx",
-        files=folder,
-        listing=None,
-        exact=sides == {facts.image_size},
-        **treatment(data, facts.channels),
-    )
-    return counted(prepared, {split: shapes[split][0] for split in SPLITS})
+    found = {split: shapes[split][0] for split in SPLITS}
+    exact = sides == {facts.image_size}
+    return prepared_of(data, facts, found, classes=CLASSES, form="idx", files=folder, exact=exact)
 
 
 def _unpacked(files: Files, cache: Path) -> Path:
@@ -209,7 +183,6 @@ class Source:
 
 
 def to_check(target: Target, decode: bool, write_index: bool = False) -> Listed:
-    """The files of both splits."""
     return files_to_check(target, lambda: find(target.data).items(), _check_files, CLASSES)
 
 

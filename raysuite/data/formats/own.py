@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from raysuite import lazy
 from raysuite.data.findings import Finding, Listed, Part, Target, reason
 from raysuite.data.formats.base import Counts
 from raysuite.data.pixels import decode, size_of
-from raysuite.data.prepared import Prepared, Split, counted, treatment
+from raysuite.data.prepared import Prepared, Split, prepared_of
 from raysuite.data.processes import Count
 from raysuite.errors import DataError, UserError
 from raysuite.spec.data import DataOptions
@@ -89,17 +89,9 @@ def class_names(data: DataOptions, made: Any) -> tuple[str, ...]:
 def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
     """Ask the data set for its counts; nothing is kept in `cache`."""
     found = count(data)
-    prepared = Prepared(
-        data=data,
-        facts=facts,
-        classes=found.classes,
-        form="own",
-        files=Path(data.name),
-        listing=None,
-        exact=False,
-        **treatment(data, facts.channels),
-    )
-    return counted(prepared, {"train": found.train, "val": found.val})
+    counts = {"train": found.train, "val": found.val}
+    files = Path(data.name)
+    return prepared_of(data, facts, counts, classes=found.classes, form="own", files=files)
 
 
 class Source:
@@ -162,16 +154,6 @@ _CHUNK = 500
 """Samples of a task: each makes the data set anew, twice."""
 
 
-@dataclass(frozen=True)
-class _Task:
-    """Some samples of a split."""
-
-    prepared: Prepared
-    split: Split
-    start: int
-    stop: int
-
-
 def to_check(target: Target, decode: bool, write_index: bool = False) -> Listed:
     """The samples of both splits, as the data set counts them."""
     data = target.data
@@ -183,25 +165,25 @@ def to_check(target: Target, decode: bool, write_index: bool = False) -> Listed:
         prepared = prepare(data, facts, Path())
     except UserError as error:
         wrong = Finding(data.name, -1, "file", reason(error, data.name))
-        return Listed(_check, (), 0, "images", {}, (wrong,))
+        return Listed((), 0, "images", {}, (wrong,))
     splits: tuple[Split, ...] = ("train", "val")
     tasks = [
-        _Task(prepared, split, start, min(start + _CHUNK, prepared.samples(split)))
+        partial(_check, prepared, split, range(prepared.samples(split))[start : start + _CHUNK])
         for split in splits
         for start in range(0, prepared.samples(split), _CHUNK)
     ]
     names = dict(enumerate(counts.classes))
-    return Listed(_check, tuple(tasks), counts.train + counts.val, "images", names, ())
+    return Listed(tuple(tasks), counts.train + counts.val, "images", names, ())
 
 
-def _check(task: _Task, done: Count) -> Part:
+def _check(prepared: Prepared, split: Split, samples: range, done: Count) -> Part:
     """Read each sample, and all of them again from another instance, backwards: two workers have
-    one each, and read the samples in other orders."""
-    part = Part(task.split)
-    classes, channels = task.prepared.facts.classes, task.prepared.facts.channels
+    one each, and meet the samples in other orders."""
+    part = Part(split)
+    classes, channels = prepared.facts.classes, prepared.facts.channels
     first: dict[int, tuple[int, int]] = {}
-    with closing(Source(task.prepared, task.split)) as source:
-        for sample in range(task.start, task.stop):
+    with closing(Source(prepared, split)) as source:
+        for sample in samples:
             place = source.place(sample)
             part.images += 1
             try:
@@ -220,7 +202,7 @@ def _check(task: _Task, done: Count) -> Part:
                 message = f"label {label}; valid are 0 to {classes - 1}"
                 part.wrong("label", place, message)
             first[sample] = (label, _digest(pixels))
-    with closing(Source(task.prepared, task.split)) as source:
+    with closing(Source(prepared, split)) as source:
         for sample in reversed(first):
             place = source.place(sample)
             try:

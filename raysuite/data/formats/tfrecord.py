@@ -16,10 +16,11 @@ import hashlib
 import json
 import os
 import re
-import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -30,6 +31,7 @@ from google.protobuf import (  # type: ignore[import-untyped]
     descriptor_pb2,
     descriptor_pool,
     message_factory,
+    text_format,
 )
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from numpy.typing import NDArray
@@ -37,9 +39,10 @@ from numpy.typing import NDArray
 from raysuite.data.cache import publish, verify
 from raysuite.data.findings import Finding, Listed, Part, Target, check_image, reason
 from raysuite.data.formats.base import Counts, RecordListing, absent, named
-from raysuite.data.prepared import Prepared, Split, counted, treatment
+from raysuite.data.prepared import Prepared, Split, prepared_of
 from raysuite.data.processes import Count
 from raysuite.errors import DataError
+from raysuite.files import write_whole
 from raysuite.spec.data import DataOptions, FeatureMap, root_of
 from raysuite.spec.datasets import (
     CLASSES_FILE,
@@ -50,9 +53,9 @@ from raysuite.spec.datasets import (
     Format,
 )
 
-HEAD = struct.Struct("<QI")
-"""Length of the data, and the CRC of these eight bytes."""
-FRAME = HEAD.size + 4
+HEAD = 12
+"""Bytes of a record before its data: the data's length, 8 of them, and the CRC of these."""
+FRAME = HEAD + 4
 """Bytes of a record beside its data."""
 _NUMBERED = re.compile(r"(.*-)(\d+)-of-(\d+)(\D*)")
 
@@ -127,37 +130,25 @@ def count(data: DataOptions) -> Counts:
     Raises DataError that names shards without one; with `bad_samples: skip`, their records are
     counted up to the first that is damaged.
     """
-    found = find(data)
-    bare = [str(shard.path) for split in SPLITS for shard in found[split] if shard.index is None]
-    if bare and data.bad_samples == "error":
-        raise no_index(bare, data)
-    counts = {split: sum(map(_records, shards)) for split, shards in found.items()}
+    counts = {split: sum(map(len, map(_index, each))) for split, each in _indexed(data).items()}
     empty = [split for split in SPLITS if not counts[split]]
     if empty:
         raise DataError(f"no records in {' and '.join(empty)} of {root_of(data)}; write them again")
     return Counts(counts["train"], counts["val"], class_names(data))
 
 
-def no_index(shards: Sequence[str], data: DataOptions) -> DataError:
-    """The error that names shards without an index."""
-    return DataError(
-        f"no index of {named(shards)}; expected is NAME.idx beside it or in idx_files; run "
-        f"`raysuite data check {root_of(data)} --write-index` or NVIDIA's tfrecord2idx, or set "
-        "data.bad_samples to skip to find the records anew in each run"
-    )
-
-
-def _records(shard: Shard) -> int:
-    if shard.index is None:
-        return len(whole_records(shard.path))
-    numbers = len(shard.index.read_bytes().split())
-    if numbers % 2:
+def _indexed(data: DataOptions) -> dict[str, list[Shard]]:
+    """The shards of each split. Raises DataError as `find`, and unless bad samples are skipped one
+    that names shards without an index."""
+    found = find(data)
+    bare = [str(shard.path) for split in SPLITS for shard in found[split] if shard.index is None]
+    if bare and data.bad_samples == "error":
         raise DataError(
-            f"{shard.index}: not an index of a TFRecord file: {numbers} numbers; expected is a "
-            "line 'offset size' per record; delete it, and write it again with "
-            f"`raysuite data check {shard.path.parent} --write-index`"
+            f"no index of {named(bare)}; expected is NAME.idx beside it or in idx_files; run "
+            f"`raysuite data check {root_of(data)} --write-index` or NVIDIA's tfrecord2idx, or set "
+            "data.bad_samples to skip to find the records anew in each run"
         )
-    return numbers // 2
+    return found
 
 
 def class_names(data: DataOptions) -> tuple[str, ...]:
@@ -194,16 +185,15 @@ def walk(path: Path) -> Iterator[tuple[int, int]]:
         end = os.fstat(file.fileno()).st_size
         offset = 0
         while offset < end:
-            head = os.pread(file.fileno(), HEAD.size, offset)
-            if len(head) < HEAD.size:
+            head = os.pread(file.fileno(), HEAD, offset)
+            if len(head) < HEAD:
                 raise cut_short(f"{path} at byte {offset}", end - offset, FRAME)
-            length, crc = HEAD.unpack(head)
-            if crc != masked_crc(head[:8]):
+            if head[8:] != _crc(head[:8]):
                 raise DataError(
                     f"{path} at byte {offset}: the checksum of the record's length differs; "
                     "copy it again"
                 )
-            size = FRAME + length
+            size = FRAME + int.from_bytes(head[:8], "little")
             if offset + size > end:
                 raise cut_short(f"{path} at byte {offset}", end - offset, size)
             yield offset, size
@@ -223,22 +213,18 @@ def cut_short(place: str, present: int, size: int) -> DataError:
     return DataError(f"{place}: record cut short, {present} of {size} bytes; copy it again")
 
 
-def masked_crc(data: bytes) -> int:
-    """CRC-32C as records hold it: one over data that holds its own CRC is weak (TensorFlow's
-    crc32c.h)."""
+def _crc(data: bytes) -> bytes:
+    """CRC-32C as records hold it, masked: one over data that holds its own CRC is weak
+    (TensorFlow's crc32c.h)."""
     crc: int = google_crc32c.value(data)
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-
-
-_LENGTH = struct.Struct("<Q")
-_CRC = struct.Struct("<I")
+    return (((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little")
 
 
 def write_records(path: Path, records: Iterable[bytes]) -> None:
     """Write `records` to `path` and their index beside it, with the suffix .idx."""
     with path.open("wb") as file, path.with_suffix(".idx").open("w") as index:
         for data in records:
-            length = _LENGTH.pack(len(data))
+            length = len(data).to_bytes(8, "little")
             index.write(f"{file.tell()} {FRAME + len(data)}\n")
             file.write(length + _crc(length) + data + _crc(data))
 
@@ -269,63 +255,69 @@ def read_record(descriptor: int, offset: int, size: int, place: str) -> bytes:
     record = b"" if size > present else os.pread(descriptor, size, offset)
     if len(record) < size:
         raise cut_short(place, max(0, min(present, size)), size)
-    length, data = record[: _LENGTH.size], record[HEAD.size : -_CRC.size]
-    if record[_LENGTH.size : HEAD.size] != _crc(length):
+    length, data = int.from_bytes(record[:8], "little"), record[HEAD:-4]
+    if record[8:HEAD] != _crc(record[:8]):
         raise DataError(f"{place}: the checksum of the record's length differs; copy it again")
-    if _LENGTH.unpack(length)[0] != len(data):
+    if length != len(data):
         raise DataError(f"{place}: record and index disagree; write the index again")
-    if record[-_CRC.size :] != _crc(data):
+    if record[-4:] != _crc(data):
         raise DataError(f"{place}: the checksum of the record's data differs; copy it again")
     return data
-
-
-def _crc(data: bytes) -> bytes:
-    return _CRC.pack(masked_crc(data))
 
 
 IMAGE = "image/encoded"
 LABEL = "image/class/label"
 """Counted from 0 here; from 1 in TensorFlow's ImageNet files."""
 
-_PACKAGE = "raysuite.tfexample"  # not "tensorflow", which TensorFlow registers itself
-_Field = descriptor_pb2.FieldDescriptorProto
+_PROTO = """
+syntax: "proto3"
+name: "raysuite/example.proto"
+package: "raysuite"
+message_type {
+  name: "BytesList"
+  field { name: "value" number: 1 type: TYPE_BYTES label: LABEL_REPEATED }
+}
+message_type {
+  name: "FloatList"
+  field { name: "value" number: 1 type: TYPE_FLOAT label: LABEL_REPEATED }
+}
+message_type {
+  name: "Int64List"
+  field { name: "value" number: 1 type: TYPE_INT64 label: LABEL_REPEATED }
+}
+message_type {
+  name: "Feature"
+  field { name: "bytes_list" number: 1 type: TYPE_MESSAGE type_name: ".raysuite.BytesList" }
+  field { name: "float_list" number: 2 type: TYPE_MESSAGE type_name: ".raysuite.FloatList" }
+  field { name: "int64_list" number: 3 type: TYPE_MESSAGE type_name: ".raysuite.Int64List" }
+}
+message_type {
+  name: "Features"
+  nested_type {  # of a map<string, Feature>
+    name: "FeatureEntry"
+    options { map_entry: true }
+    field { name: "key" number: 1 type: TYPE_STRING }
+    field { name: "value" number: 2 type: TYPE_MESSAGE type_name: ".raysuite.Feature" }
+  }
+  field {
+    name: "feature" number: 1 label: LABEL_REPEATED
+    type: TYPE_MESSAGE type_name: ".raysuite.Features.FeatureEntry"
+  }
+}
+message_type {
+  name: "Example"
+  field { name: "features" number: 1 type: TYPE_MESSAGE type_name: ".raysuite.Features" }
+}
+"""
+"""A google.protobuf.FileDescriptorProto; not in the package "tensorflow", which TensorFlow
+registers itself."""
 
 
 def _example_class() -> Any:
-    file = descriptor_pb2.FileDescriptorProto(
-        name="raysuite/tfexample.proto", package=_PACKAGE, syntax="proto3"
-    )
-
-    def message(name: str) -> Any:
-        return file.message_type.add(name=name)
-
-    def field(
-        owner: Any, name: str, number: int, kind: int, of: str = "", many: bool = False
-    ) -> Any:
-        label = _Field.LABEL_REPEATED if many else _Field.LABEL_OPTIONAL
-        type_name = f".{_PACKAGE}.{of}" if of else None
-        return owner.field.add(
-            name=name, number=number, type=kind, type_name=type_name, label=label
-        )
-
-    field(message("BytesList"), "value", 1, _Field.TYPE_BYTES, many=True)
-    field(message("FloatList"), "value", 1, _Field.TYPE_FLOAT, many=True)
-    field(message("Int64List"), "value", 1, _Field.TYPE_INT64, many=True)
-    feature = message("Feature")
-    feature.oneof_decl.add(name="kind")
-    for number, kind in enumerate(("Bytes", "Float", "Int64"), start=1):
-        name = f"{kind.lower()}_list"
-        field(feature, name, number, _Field.TYPE_MESSAGE, of=f"{kind}List").oneof_index = 0
-    features = message("Features")
-    entry = features.nested_type.add(name="FeatureEntry")  # a map<string, Feature>
-    entry.options.map_entry = True
-    field(entry, "key", 1, _Field.TYPE_STRING)
-    field(entry, "value", 2, _Field.TYPE_MESSAGE, of="Feature")
-    field(features, "feature", 1, _Field.TYPE_MESSAGE, of="Features.FeatureEntry", many=True)
-    field(message("Example"), "features", 1, _Field.TYPE_MESSAGE, of="Features")
+    file = text_format.Parse(_PROTO, descriptor_pb2.FileDescriptorProto())
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.Example"))
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("raysuite.Example"))
 
 
 _Example = _example_class()
@@ -375,21 +367,16 @@ def decode_example(
 def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
     """Read the shards' indices; the records are read in place, their positions go to `cache`."""
     root = root_of(data)
-    shards = find(data)
-    bare = [str(each.path) for split in SPLITS for each in shards[split] if each.index is None]
-    if bare and data.bad_samples == "error":
-        raise no_index(bare, data)
-    prepared = Prepared(
-        data=data,
-        facts=facts,
+    listing = listed(root, _indexed(data), cache)
+    return prepared_of(
+        data,
+        facts,
+        {split: len(RecordListing.read(listing, split).records) for split in SPLITS},
         classes=class_names(data),
         form="tfrecord",
         files=root.resolve(),
-        listing=listed(root, shards, cache),
-        exact=False,
-        **treatment(data, facts.channels),
+        listing=listing,
     )
-    return counted(prepared, counts(prepared.listing))
 
 
 def listed(root: Path, shards: Mapping[str, Sequence[Shard]], cache: Path) -> Path:
@@ -418,12 +405,6 @@ def listed(root: Path, shards: Mapping[str, Sequence[Shard]], cache: Path) -> Pa
     publish(folder, write)
     verify(folder, ("listing",))
     return folder / "listing"
-
-
-def counts(listing: Path | None) -> dict[str, int]:
-    """Records of each split."""
-    assert listing is not None
-    return {split: len(RecordListing.read(listing, split).records) for split in SPLITS}
 
 
 def _index(shard: Shard) -> NDArray[np.int64]:
@@ -481,21 +462,6 @@ Place = tuple[int, int]
 """Offset and size of a record in bytes, headers included."""
 
 
-@dataclass(frozen=True)
-class _Task:
-    """One shard."""
-
-    split: str
-    path: Path
-    features: FeatureMap
-    labels: range | None
-    """Valid ones; None where they are not known."""
-    sha256: str | None
-    """The file's entry in the manifest."""
-    decode: bool
-    write_index: bool
-
-
 def to_check(target: Target, decode: bool, write_index: bool) -> Listed:
     """The shards of every split, also where some are missing."""
     findings: list[Finding] = []
@@ -519,136 +485,117 @@ def to_check(target: Target, decode: bool, write_index: bool) -> Listed:
         for path in matching(root, getattr(features, split)):
             told = sums.get(path.name)
             sha256 = told if isinstance(told, str) else None
-            tasks.append(_Task(split, path, features, labels, sha256, decode, write_index))
-    total = sum(task.path.stat().st_size for task in tasks)
+            check = partial(check_shard, split, path, features, labels, sha256)
+            tasks.append(partial(check, decode, write_index))
+    total = sum(task.args[1].stat().st_size for task in tasks)
     names = {label: name for label, name in zip(labels or (), target.names, strict=False)}
-    return Listed(check_shard, tuple(tasks), total, "bytes", names, tuple(findings))
+    return Listed(tuple(tasks), total, "bytes", names, tuple(findings))
 
 
-def check_shard(task: _Task, count: Count) -> Part:
-    """Check every record of a shard; `count` is called with bytes."""
-    part = Part(task.split)
+def check_shard(
+    split: str,
+    path: Path,
+    features: FeatureMap,
+    labels: range | None,
+    sha256: str | None,
+    decode: bool,
+    write_index: bool,
+    count: Count,
+) -> Part:
+    """Look at every record of a shard; `count` gets bytes.
+
+    labels: those that are valid; sha256: the file's entry in the manifest; None: not known.
+    """
+    part = Part(split)
     try:
-        with task.path.open("rb", buffering=0) as file:
-            for offset, size in _places(task, part):
-                _check_record(task, part, file.fileno(), offset, size)
+        with path.open("rb", buffering=0) as file:
+            for offset, size in _places(path, part, write_index):
+                place = f"{path} at byte {offset}"
+                try:
+                    data = read_record(file.fileno(), offset, size, place)
+                    image, label = decode_example(data, place, features.image, features.label)
+                except DataError as error:
+                    part.images += 1
+                    part.unreadable += 1
+                    part.wrong("record", str(path), reason(error, place), offset)
+                else:
+                    part.labels[label] += 1
+                    if (label not in labels) if labels is not None else label < 0:
+                        valid = f"{labels[0]} to {labels[-1]}" if labels else "0 and above"
+                        message = f"label {label}; valid are {valid}"
+                        part.wrong("label", str(path), message, offset)
+                    check_image(part, image, str(path), decode, offset)
                 count(size)
-            if task.sha256 is not None:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-                if digest != task.sha256:
-                    message = (
-                        f"not what was converted: its SHA-256 is {digest[:12]}..., and "
-                        f"that in manifest.json {task.sha256[:12]}..."
-                    )
-                    part.wrong("file", str(task.path), message)
+            digest = hashlib.file_digest(file, "sha256").hexdigest() if sha256 else None
+            if sha256 and digest and digest != sha256:
+                message = (
+                    f"not what was converted: its SHA-256 is {digest[:12]}..., and manifest.json "
+                    f"says {sha256[:12]}..."
+                )
+                part.wrong("file", str(path), message)
     except OSError as error:
-        part.wrong("file", str(task.path), f"cannot be read ({error.strerror})")
+        part.wrong("file", str(path), f"cannot be read ({error.strerror})")
     return part
 
 
-def _places(task: _Task, part: Part) -> list[Place]:
-    """Where the records are: by the file itself, and after a damaged length as the index
+def _places(path: Path, part: Part, write_index: bool) -> list[Place]:
+    """Where the records are: by the file itself, and behind a damaged length as the index
     does. What is wrong with either is added to `part`."""
     found: list[Place] = []
     damage: DataError | None = None
     try:
-        found.extend(walk(task.path))
+        found.extend(walk(path))
     except DataError as error:
         damage = error
     end = sum(found[-1]) if found else 0
-    indexed = _indexed(task, part, found, end if damage else None)
+    index = index_of(path)
+    indexed: list[Place] = []
+    wrong = "there is no index"
+    if index is not None:
+        try:
+            indexed = [(offset, size) for offset, size in read_index(index).tolist()]
+            wrong = _unlike(indexed, found, end if damage else None)
+        except DataError as error:
+            wrong = reason(error, str(index))
+    if wrong:
+        indexed = []
+        _wrong_index(index or Path(f"{path}.idx"), part, wrong, found, write_index and not damage)
     if damage is None:
         return found
     rest = [place for place in indexed if place[0] > end]
-    message = reason(damage, f"{task.path} at byte {end}")
+    message = reason(damage, f"{path} at byte {end}")
     if not rest:
-        left = task.path.stat().st_size - end
-        message += f"; no record in the last {left} bytes can be read"
-    part.wrong("record", str(task.path), message, end)
+        message += f"; no record in the last {path.stat().st_size - end} bytes can be read"
+    part.wrong("record", str(path), message, end)
     if not indexed or indexed[-1][0] >= end:  # else there is no record, but bytes too many
         part.images += 1
         part.unreadable += 1
     return found + rest
 
 
-def _indexed(task: _Task, part: Part, found: list[Place], end: int | None) -> list[Place]:
-    """The places in the index; up to byte `end` (None: all) they should be `found`."""
-    path = index_of(task.path)
-    if path is None:
-        _write_index(task, part, Path(f"{task.path}.idx"), found, end, "there is no index")
-        return []
-    try:
-        told = [(offset, size) for offset, size in read_index(path).tolist()]
-    except DataError as error:
-        _write_index(task, part, path, found, end, reason(error, str(path)))
-        return []
-    before = told if end is None else [place for place in told if place[0] < end]
-    if before == found and not _chained(told):
-        wrong = "its records do not follow each other"
-        _write_index(task, part, path, found, end, wrong)
-        return []
-    if before != found:
-        pairs = enumerate(zip(before, found, strict=False))
-        row = next((row for row, (one, other) in pairs if one != other), None)
-        if row is None:
-            wrong = f"it has {len(before)} records, and the file has {len(found)}"
-        else:
-            wrong = (
-                f"line {row + 1} has offset and size {_told(before[row])}; in the file they are "
-                f"{_told(found[row])}"
-            )
-        _write_index(task, part, path, found, end, wrong)
-        return []
-    return told
+def _unlike(indexed: list[Place], found: list[Place], end: int | None) -> str:
+    """How an index differs from the records that were found, up to byte `end` (None: all)."""
+    before = [place for place in indexed if end is None or place[0] < end]
+    pairs = enumerate(zip_longest(before, found))
+    row = next((row for row, (told, there) in pairs if told != there), None)
+    if row is not None:
+        return f"from its line {row + 1} on it differs from the file"
+    ends = [0, *map(sum, indexed)]
+    follow = all(o == end and s >= FRAME for (o, s), end in zip(indexed, ends, strict=False))
+    return "" if follow else "its records do not follow each other"
 
 
-def _write_index(
-    task: _Task, part: Part, path: Path, found: list[Place], end: int | None, wrong: str
-) -> None:
-    """Report what is wrong with an index, or write it if requested and the shard is intact."""
-    if not task.write_index or end is not None:
-        remedy = "; write it with --write-index" if end is None else ""
-        part.wrong("index", str(path), wrong + remedy)
+def _wrong_index(path: Path, part: Part, wrong: str, found: list[Place], write: bool) -> None:
+    """Add what is wrong with an index, or `write` it anew, with what was `found`."""
+    if not write:
+        part.wrong("index", str(path), f"{wrong}; --write-index writes that of a whole shard")
         return
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_text("".join(f"{offset} {size}\n" for offset, size in found))
-        temporary.rename(path)
+        write_whole(path, "".join(f"{offset} {size}\n" for offset, size in found).encode())
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
         part.wrong("index", str(path), f"{wrong}; it cannot be written ({error.strerror})")
     else:
         part.note("index", str(path), f"written: {wrong}")
-
-
-def _check_record(task: _Task, part: Part, descriptor: int, offset: int, size: int) -> None:
-    place = f"{task.path} at byte {offset}"
-    names = (task.features.image, task.features.label)
-    try:
-        data = read_record(descriptor, offset, size, place)
-        image, label = decode_example(data, place, *names)
-    except DataError as error:
-        part.images += 1
-        part.unreadable += 1
-        part.wrong("record", str(task.path), reason(error, place), offset)
-        return
-    part.labels[label] += 1
-    if (label not in task.labels) if task.labels is not None else label < 0:
-        valid = f"{task.labels[0]} to {task.labels[-1]}" if task.labels else "0 and above"
-        part.wrong("label", str(task.path), f"label {label}; valid are {valid}", offset)
-    check_image(part, image, str(task.path), task.decode, offset)
-
-
-def _chained(places: list[Place]) -> bool:
-    ends = [0, *map(sum, places)]
-    return all(
-        offset == end and size >= FRAME for (offset, size), end in zip(places, ends, strict=False)
-    )
-
-
-def _told(place: Place) -> str:
-    return f"{place[0]} {place[1]}"
 
 
 def label_findings(target: Target, labels: Iterator[int]) -> tuple[int | None, list[Finding]]:

@@ -208,8 +208,8 @@ class MemoryLoader:
 
 
 def shifted(images: NDArray[np.uint8], seen: Views) -> NDArray[np.uint8]:
-    """Images [b, H, W, C] shifted by whole pixels, with zeros beyond the border, and mirrored: what
-    `show` does, for a whole batch."""
+    """Views of whole size of images [b, H, W, C], shifted by whole pixels and mirrored; zeros
+    come in from beyond. What `cut_out` does, for all at once."""
     corners = seen.boxes[:, :2].astype(np.int64)
     reach = int(np.abs(corners).max(initial=0))
     if reach:

@@ -80,7 +80,6 @@ class InThreads:
         return images, tasks
 
     def close(self) -> None:
-        """End the threads and close the files."""
         self._pool.shutdown(cancel_futures=True)
         self._source.close()
 
@@ -131,7 +130,6 @@ class InProcesses:
             yield batch
 
     def close(self) -> None:
-        """End the loading processes."""
         # DataLoader has no close: its processes end when its iterator is collected, which an
         # exception's traceback can delay, and with it a wait of seconds.
         iterator: Any = self._loader._iterator
@@ -141,8 +139,6 @@ class InProcesses:
 
 
 class _Order(Sampler[Slice]):
-    """The batches to come."""
-
     def __init__(self) -> None:
         self.slices: list[Slice] = []
 
@@ -223,7 +219,6 @@ class NativeLoader:
             )
 
     def close(self) -> None:
-        """End threads or processes, and close the files."""
         self._ahead.close()
 
     def _room(self, count: int) -> Tensor:

@@ -81,7 +81,6 @@ class RayDataLoader:
             yield self._normalise.batch(*row, slice_)
 
     def close(self) -> None:
-        """End the tasks."""
         self._stop()
 
     def _stop(self) -> None:

@@ -43,7 +43,6 @@ class SyntheticLoader:
             yield Batch(images, labels, slice_.real, slice_.of_global)
 
     def close(self) -> None:
-        """Free the tensors."""
         self._images = self._labels = torch.empty(0)
 
     def _drawn(self, count: int) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,6 @@ records that a chunk is complete. When all are, the hidden folder is renamed
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import hashlib
 import io
@@ -18,9 +17,9 @@ import shutil
 import struct
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +30,9 @@ import raysuite
 from raysuite.data.formats.tfrecord import encode_example, write_records
 from raysuite.data.processes import Count, each
 from raysuite.data.synthesis.pictures import VERSION, Painter, Pixels
-from raysuite.data.synthesis.plan import Chunk, SyntheticSet
+from raysuite.data.synthesis.plan import Chunk, Split, SyntheticSet
 from raysuite.errors import DataError, UserError
+from raysuite.files import continued_lines, lock, write_whole
 from raysuite.spec.datasets import CIFAR_FILES, CLASSES_FILE, IDX_FILES, NAMED
 from raysuite.units import human_bytes
 
@@ -40,15 +40,6 @@ from raysuite.units import human_bytes
 
 Samples = Iterator[tuple[int, Pixels, int]]
 """Number, pixels [height, width, channels] and label."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """What a process must know to write one chunk."""
-
-    synthetic: SyntheticSet
-    chunk: Chunk
-    folder: Path
 
 
 @dataclass(frozen=True)
@@ -64,8 +55,8 @@ class Written:
     """Over the bytes of its files in the order of `paths`."""
 
 
-def write_chunk(task: Task, count: Count) -> Written:
-    """Write the files of one chunk, over those that exist; `count(1)` is called for each image.
+def write_chunk(synthetic: SyntheticSet, chunk: Chunk, folder: Path, count: Count) -> Written:
+    """Write the files of one chunk, over what may lie there; `count` gets each image.
 
     Raises OSError where they cannot be written.
     """
@@ -75,23 +66,21 @@ def write_chunk(task: Task, count: Count) -> Written:
         "idx": _idx,
         "binary": _cifar_binary,
         "pickle": _cifar_pickle,
-    }[task.synthetic.form]
-    painter = _painter(task.synthetic)
+    }[synthetic.form]
+    painter = _painter(synthetic)
 
     def samples() -> Samples:
-        for sample in range(task.chunk.first, task.chunk.first + task.chunk.images):
-            yield (sample, *painter.picture(task.chunk.split, sample))
+        for sample in range(chunk.first, chunk.first + chunk.images):
+            yield (sample, *painter.picture(chunk.split, sample))
             count(1)
 
-    write(task, samples())
+    files = [folder / path for path in paths(synthetic, chunk)]
+    write(synthetic, files, samples())
     digest, size = hashlib.sha256(), 0
-    for path in paths(task.synthetic, task.chunk):
-        content = task.folder / path
+    for content in files:
         size += content.stat().st_size
         with content.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-    chunk = task.chunk
+            hashlib.file_digest(file, lambda: digest)
     return Written(chunk.split, chunk.number, chunk.images, size, digest.hexdigest())
 
 
@@ -139,33 +128,28 @@ def _painter(synthetic: SyntheticSet) -> Painter:
     return Painter(synthetic)
 
 
-def _files(task: Task, samples: Samples) -> None:
-    for sample, pixels, label in samples:
-        path = task.folder / image_path(task.synthetic, task.chunk, sample, label)
-        content = encode(pixels, task.synthetic.quality)
-        try:
-            path.write_bytes(content)
-        except FileNotFoundError:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
+def _files(synthetic: SyntheticSet, files: list[Path], samples: Samples) -> None:
+    for path, (_, pixels, _label) in zip(files, samples, strict=True):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encode(pixels, synthetic.quality))
 
 
-def _records(task: Task, samples: Samples) -> None:
-    first_label = NAMED[task.synthetic.name].first_label
-    shard, _ = paths(task.synthetic, task.chunk)
+def _records(synthetic: SyntheticSet, files: list[Path], samples: Samples) -> None:
+    first_label = NAMED[synthetic.name].first_label
     write_records(
-        task.folder / shard,
+        files[0],
         (
-            encode_example(encode(pixels, task.synthetic.quality), label + first_label)
+            encode_example(encode(pixels, synthetic.quality), label + first_label)
             for _, pixels, label in samples
         ),
     )
 
 
-def _idx(task: Task, samples: Samples) -> None:
-    """MNIST's files: http://yann.lecun.com/exdb/mnist, section "file formats"."""
-    shape = (task.chunk.images, task.synthetic.height, task.synthetic.width)
-    images, labels = (task.folder / name for name in paths(task.synthetic, task.chunk))
+def _idx(synthetic: SyntheticSet, files: list[Path], samples: Samples) -> None:
+    """MNIST's files: http://yann.lecun.com/exdb/mnist, "file formats"; one chunk a split."""
+    split: Split = "train" if files[0].name == IDX_FILES["train"][0] else "val"
+    shape = (synthetic.samples(split), synthetic.height, synthetic.width)
+    images, labels = files
     with images.open("wb") as pixel_file, labels.open("wb") as label_file:
         pixel_file.write(struct.pack(">HBB3I", 0, 8, 3, *shape))
         label_file.write(struct.pack(">HBBI", 0, 8, 1, shape[0]))
@@ -179,39 +163,32 @@ def _planes(pixels: Pixels) -> bytes:
     return pixels.transpose(2, 0, 1).tobytes()
 
 
-def _cifar_binary(task: Task, samples: Samples) -> None:
+def _cifar_binary(synthetic: SyntheticSet, files: list[Path], samples: Samples) -> None:
     """https://www.cs.toronto.edu/~kriz/cifar.html, "binary version"."""
-    (name,) = paths(task.synthetic, task.chunk)
-    with (task.folder / name).open("wb") as file:
+    with files[0].open("wb") as file:
         for _, pixels, label in samples:
             file.write(bytes([label]) + _planes(pixels))
 
 
-def _cifar_pickle(task: Task, samples: Samples) -> None:
-    """https://www.cs.toronto.edu/~kriz/cifar.html, "python version", whose keys are bytes."""
-    (name,) = paths(task.synthetic, task.chunk)
+def _cifar_pickle(synthetic: SyntheticSet, files: list[Path], samples: Samples) -> None:
+    """https://www.cs.toronto.edu/~kriz/cifar.html, "python version", with its keys of bytes."""
     numbers, labels, rows = [], [], []
     for sample, pixels, label in samples:
         numbers.append(f"{sample:08d}.png".encode())
         labels.append(label)
         rows.append(_planes(pixels))
     batch = {
-        b"batch_label": name.encode(),
+        b"batch_label": files[0].name.encode(),
         b"labels": labels,
         b"data": np.frombuffer(b"".join(rows), np.uint8).reshape(len(rows), -1).copy(),
         b"filenames": numbers,
     }
-    with (task.folder / name).open("wb") as file:
-        pickle.dump(batch, file, protocol=2)
+    files[0].write_bytes(pickle.dumps(batch, protocol=2))
 
 
 MANIFEST = "manifest.json"
 PLAN, JOURNAL = "plan.json", "chunks.jsonl"
 """In the hidden folder only: the set's parameters, and a line for each complete chunk."""
-
-_WAIT_S = 0.5
-_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
-"""Errors of file systems without locks. Two writers then do the same work twice."""
 
 
 def check_place(folder: Path) -> None:
@@ -285,19 +262,9 @@ def begin(work: Path, synthetic: SyntheticSet, force: bool) -> dict[tuple[str, i
             )
     else:
         shutil.rmtree(work, ignore_errors=True)
-        work.mkdir()
-        write_text(plan, json.dumps(identity(synthetic)))
-    done: dict[tuple[str, int], Written] = {}
-    journal = work / JOURNAL
-    lines = journal.read_text("utf-8").splitlines() if journal.is_file() else []
-    for line in lines:
-        try:
-            written = Written(**json.loads(line))
-        except (ValueError, TypeError):
-            continue  # cut short by a kill: its chunk is written again
-        done[written.split, written.number] = written
-    write_text(journal, "".join(json.dumps(asdict(each)) + "\n" for each in done.values()))
-    return done
+        write_whole(plan, json.dumps(identity(synthetic)).encode())
+    done = [Written(**each) for each in continued_lines(work / JOURNAL)]
+    return {(each.split, each.number): each for each in done}
 
 
 def whole(
@@ -314,13 +281,6 @@ def whole(
     return size == written.bytes
 
 
-def write_text(path: Path, text: str) -> None:
-    """Replace a file, so that it is never seen half written."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, "utf-8")
-    temporary.rename(path)
-
-
 @contextmanager
 def locked(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
     """Hold an exclusive lock on writing `folder`; the kernel releases it when this process ends.
@@ -328,34 +288,16 @@ def locked(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
     `waiting` is called once if another process holds it.
     """
     path = folder.with_name(f".{folder.name}.lock")
-    told = False
-    while True:
-        with path.open("w") as file:
+    with ExitStack() as held:
+        with suppress(OSError):  # no locks on this file system: two writers do the work twice
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                descriptor = lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                if not told:
-                    waiting()
-                told = True
-                time.sleep(_WAIT_S)
-                continue
-            except OSError as error:
-                if error.errno not in _NO_LOCKS:
-                    raise
-            if not _is(file.fileno(), path):
-                continue  # the previous holder removed the file
-            try:
-                yield
-            finally:
-                path.unlink(missing_ok=True)
-            return
-
-
-def _is(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
+                waiting()
+                descriptor = lock(path, fcntl.LOCK_EX)
+            held.callback(os.close, descriptor)
+        held.callback(path.unlink, missing_ok=True)
+        yield
 
 
 _SAMPLED = 8
@@ -412,8 +354,8 @@ def make(
             count(_images(chunks) - _images(todo))
             _check_room(synthetic, folder, _images(todo))
             with (work / JOURNAL).open("a", encoding="utf-8") as journal:
-                tasks = [Task(synthetic, chunk, work) for chunk in todo]
-                for written in each(write_chunk, tasks, workers, count):
+                tasks = [partial(write_chunk, synthetic, chunk, work) for chunk in todo]
+                for written in each(tasks, workers, count):
                     done[written.split, written.number] = written
                     journal.write(json.dumps(asdict(written)) + "\n")
                     journal.flush()
@@ -450,12 +392,12 @@ def _check_room(synthetic: SyntheticSet, folder: Path, images: int) -> None:
 
 
 def _finish(work: Path, folder: Path, synthetic: SyntheticSet, chunks: list[Written]) -> None:
-    """Write what readers need beside the images, and rename the folder."""
-    names = "".join(f"{name}\n" for name in synthetic.class_names)
+    """Write what readers need beside the images, and give the folder its name."""
+    names = "".join(f"{name}\n" for name in synthetic.class_names).encode()
     if synthetic.form == "tfrecord":
-        write_text(work / CLASSES_FILE, names)
+        write_whole(work / CLASSES_FILE, names)
     elif synthetic.form == "binary":
-        write_text(work / "batches.meta.txt", names)
+        write_whole(work / "batches.meta.txt", names)
     manifest = {
         "synthetic": identity(synthetic),
         "raysuite": raysuite.__version__,
@@ -464,7 +406,7 @@ def _finish(work: Path, folder: Path, synthetic: SyntheticSet, chunks: list[Writ
         "digest": _digest(chunks),
         "chunks": [asdict(chunk) for chunk in chunks],
     }
-    write_text(work / MANIFEST, json.dumps(manifest, indent=1))
+    write_whole(work / MANIFEST, json.dumps(manifest, indent=1).encode())
     work.rename(folder)  # an empty folder is replaced
     for name in (PLAN, JOURNAL):
         (folder / name).unlink()

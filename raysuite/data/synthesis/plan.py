@@ -74,7 +74,6 @@ class SyntheticSet:
     """TFRecord files of train and val; 0 in other forms."""
 
     def samples(self, split: Split) -> int:
-        """Images of a split."""
         return self.train if split == "train" else self.val
 
     def chunks(self) -> Iterator[Chunk]:

@@ -17,6 +17,7 @@ from raysuite.records.derive import STATUS_WORDS
 from raysuite.records.names import Plan
 from raysuite.records.sweep import TrialFigures
 from raysuite.report.against import Comparison, against_sweep, other_sweep
+from raysuite.report.data import csv_of
 from raysuite.report.plot import Plot
 from raysuite.report.summary import Sentence
 from raysuite.report.sweep.importance import Importances, importances
@@ -25,7 +26,7 @@ from raysuite.report.sweep.plots import sweep_plots, trial_key
 from raysuite.report.sweep.study import STATES, TOLD, Study, goal_text, study, value_text
 from raysuite.report.sweep.summary import summarize_sweep
 from raysuite.report.sweep.tables import best_sheet, best_trials, sheets, trials_sheet
-from raysuite.report.tables import Sheet, csv_lines, sheet_files
+from raysuite.report.tables import Sheet, sheet_files
 from raysuite.spec import validate
 from raysuite.spec.document import set_dotted
 
@@ -45,17 +46,14 @@ class SweepReport:
 
     @cached_property
     def summary(self) -> list[Sentence]:
-        """The summary, as sentences."""
         return summarize_sweep(self.study, self.importances)
 
     @cached_property
     def plots(self) -> list[Plot]:
-        """In the order of the page."""
         return sweep_plots(self.study, self.importances, self.other)
 
     @cached_property
     def sheets(self) -> list[Sheet]:
-        """Its tables, in the order of the page."""
         return sheets(self.study)
 
     @cached_property
@@ -101,19 +99,18 @@ class SweepReport:
 
     def csv(self) -> str:
         """The trials with raw values, one line each: the searched keys, then the figures."""
-        keys = self.study.keys
         lines = []
         for trial in self.study.trials:
             data = trial_data(trial)
             values, goals = data.pop("values"), data.pop("goals")
             data.pop("curve")
             lines.append(
-                {"trial": data.pop("trial"), **{key: _cell(values.get(key)) for key in keys}}
+                {"trial": data.pop("trial")}
+                | {key: _cell(values.get(key)) for key in self.study.keys}
                 | {f"goal_{goal}": value for goal, value in goals.items()}
                 | data
             )
-        header = list(lines[0]) if lines else ["trial", *keys]
-        return csv_lines([header, *(list(line.values()) for line in lines)])
+        return csv_of(lines)
 
 
 def collect_sweep(results: Results, against: str | None = None) -> SweepReport | None:
@@ -131,7 +128,6 @@ def collect_sweep(results: Results, against: str | None = None) -> SweepReport |
 
 
 def trial_data(trial: TrialFigures) -> dict[str, Any]:
-    """A trial as plain data."""
     return {
         "trial": trial.number,
         "run_id": trial.run_id,

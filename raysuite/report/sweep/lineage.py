@@ -9,7 +9,7 @@ from raysuite.records.judged import RunJudged, Stretch, lineage
 from raysuite.records.sweep import TrialFigures
 from raysuite.report import text
 from raysuite.report.sweep.study import Study, trial_name, values_text
-from raysuite.report.tables import Sheet
+from raysuite.report.tables import Sheet, sheet_from
 
 
 def judged_within(study: Study) -> int | None:
@@ -45,36 +45,25 @@ def taken_sheet(study: Study) -> Sheet:
         ((turn, trial) for trial in study.trials for turn in trial.taken),
         key=lambda each: (each[0].epoch, each[1].number),
     )
-    return Sheet(
-        name="taken-weights",
-        title="Weights taken from other trials",
-        header=(
-            "After epoch",
-            "Trial",
-            "Accuracy",
-            "Place",
-            "Takes those of",
-            "Accuracy there",
-            "Continues with",
-        ),
-        cells=tuple(
-            (
-                str(turn.epoch + 1),
-                trial_name(trial),
-                text.NONE if turn.value is None else text.percent(turn.value),
-                f"{turn.place} of {turn.population}",
-                f"trial {turn.source_trial}",
-                _percent(accuracy_there(study, turn)),
-                values_text(turn.values, study.keys),
-            )
-            for turn, trial in taken
-        ),
-        numbers=frozenset(("After epoch", "Accuracy", "Accuracy there")),
-        notes=(
-            "At each interval the worst trials take the weights and the optimiser's state of the "
-            "best (Jaderberg et al. 2017). A trial's results before that are of its own weights.",
-        ),
+    lines = [
+        {
+            "After epoch": str(turn.epoch + 1),
+            "Trial": trial_name(trial),
+            "Accuracy": _percent(turn.value),
+            "Place": f"{turn.place} of {turn.population}",
+            "Takes those of": f"trial {turn.source_trial}",
+            "Accuracy there": _percent(accuracy_there(study, turn)),
+            "Goes on with": values_text(turn.values, study.keys),
+        }
+        for turn, trial in taken
+    ]
+    note = (
+        "At each interval the worst trials take the weights and the optimiser's state of the "
+        "best (Jaderberg et al. 2017). What a trial reached before is of its own weights."
     )
+    numbers = ("After epoch", "Accuracy", "Accuracy there")
+    title = "Weights taken from other trials"
+    return sheet_from("taken-weights", title, lines, numbers, (note,))
 
 
 def _percent(value: float | None) -> str:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from raysuite.records import RunPruned
 from raysuite.records.derive import STATUS_WORDS
-from raysuite.records.judged import RunJudged
 from raysuite.records.names import key_name
-from raysuite.records.sweep import LOWER_IS_BETTER, Goal, TrialFigures, pareto
+from raysuite.records.sweep import LOWER_IS_BETTER, Goal, TrialFigures, cost, pareto
 from raysuite.report import plot as p
 from raysuite.report import text
 from raysuite.report.plot import NEUTRAL, Plot, Style, Trace
@@ -24,9 +23,9 @@ from raysuite.report.sweep.study import (
     STATES,
     TOLD,
     Study,
-    cost,
     goal_text,
     is_number,
+    time_unit,
     trial_name,
     value_text,
     values_text,
@@ -50,8 +49,8 @@ def sweep_plots(study: Study, found: Importances, other: Study | None = None) ->
 
 # Colours of trials: by rank from grey to blue, the best orange, on light and on dark paper.
 
-SCALE = ("#878D96", "#4C93C8", "#1F7FC4")
-"""From the worst rank to the second."""
+SCALE = ("#1F7FC4", "#4C93C8", NEUTRAL)
+"""From the second rank to the worst."""
 BEST = "#D55E00"
 BY_RANK = "The best is orange; the others go by rank, from blue down to grey."
 STATE_COLORS = {
@@ -65,20 +64,9 @@ STATE_COLORS = {
 
 def rank_colors(ranked: Sequence[TrialFigures]) -> dict[int, str]:
     """Number of a trial -> its colour, the first of `ranked` being the best."""
-    last = max(1, len(ranked) - 2)
-    others = {trial.number: _at(1 - place / last) for place, trial in enumerate(ranked[1:])}
-    return {trial.number: BEST for trial in ranked[:1]} | others
-
-
-def _at(share: float) -> str:
-    place = share * (len(SCALE) - 1)
-    left = min(int(place), len(SCALE) - 2)
-    pairs = zip(_parts(SCALE[left]), _parts(SCALE[left + 1]), strict=True)
-    return "#" + "".join(f"{round(a + (b - a) * (place - left)):02X}" for a, b in pairs)
-
-
-def _parts(color: str) -> list[int]:
-    return [int(color[place : place + 2], 16) for place in (1, 3, 5)]
+    others = len(ranked) - 1
+    shades = [SCALE[len(SCALE) * place // others] for place in range(others)]
+    return {each.number: color for each, color in zip(ranked, (BEST, *shades), strict=False)}
 
 
 # What a trial's marks have in common.
@@ -100,20 +88,32 @@ def trial_key(study: Study, trial: TrialFigures) -> str:
     return json.dumps([trial.status, f"{trial_name(trial)} {values}"])
 
 
-def _trial(study: Study, trial: TrialFigures, colors: dict[int, str]) -> Trace:
-    """The style of a trial's line: faint where it was stopped early, dotted where it has no
-    rank."""
+def _line(
+    study: Study,
+    trial: TrialFigures,
+    colors: Mapping[int, str],
+    series: str,
+    points: Iterable[dict[str, Any]],
+) -> Trace:
+    """A trial's line: faint where it was stopped early, dotted where it has no rank."""
     best, pruned = trial is study.best, trial.status == "pruned"
-    return {
-        "kind": "trial",
-        "series": trial_name(trial),
-        "color": colors.get(trial.number, NEUTRAL),
-        "dash": [2, 3] if trial.number not in colors else [1, 0],
-        "width": 3.5 if best else 1.4 if pruned else 2.0,
-        "faint": 0.55 if pruned else 1.0,
-        "key": trial_key(study, trial),
-        "tip": told(study, trial),
-    }
+    dash = [1, 0] if trial.number in colors else [2, 3]  # in each point: lists are columns
+    return p.trace(
+        "trial",
+        [each | {"step": each["x"], "dash": dash} for each in points],
+        series=series,
+        tip=told(study, trial),
+        color=colors.get(trial.number, NEUTRAL),
+        width=3.5 if best else 1.4 if pruned else 2.0,
+        faint=0.55 if pruned else 1.0,
+        key=trial_key(study, trial),
+    )
+
+
+def _worst_first(study: Study, trials: Iterable[TrialFigures]) -> list[TrialFigures]:
+    """So that the best is drawn on top of the others."""
+    places = {trial.number: place for place, trial in enumerate(study.ranked)}
+    return sorted(trials, key=lambda t: places.get(t.number, len(places)), reverse=True)
 
 
 def _trial_layers(markers: bool = True) -> list[p.Layer]:
@@ -139,16 +139,18 @@ NOT_SET = "unset"
 SHORT = 11
 """Letters of a tick; longer ones are cut."""
 
+Ticks = list[tuple[float, str]]
+"""Places, and what is written there."""
+
 
 @dataclass(frozen=True)
 class Axis:
-    """One vertical axis: a title, ticks, and the position of each trial; None for a trial without
-    one."""
+    """One upright axis: a title, ticks, and the place of each trial that has one."""
 
     title: str
-    places: dict[int, float | None]
-    """Number of a trial -> its place, in [0, 1] or ABSENT."""
-    ticks: tuple[tuple[float, str], ...]
+    places: dict[int, float]
+    """Number of a trial -> where it stands, in [0, 1] or ABSENT."""
+    ticks: Ticks
 
 
 def key_axis(study: Study, key: str) -> Axis:
@@ -160,46 +162,37 @@ def key_axis(study: Study, key: str) -> Axis:
     if kind in ("choice", "grid") or not all(map(is_number, values.values())):
         places, ticks = _names(values, study.listed(key))
     else:
-        places, ticks = _numbers(values, log="log" in kind)
-    whole: dict[int, float | None] = {**places, **dict.fromkeys(absent, ABSENT)}
-    below = ((ABSENT, NOT_SET),) if absent else ()
-    return Axis(key_name(key), whole, (*below, *ticks))
+        places, ticks = _numbers(values, value_text, log="log" in kind)
+    if absent:
+        places |= dict.fromkeys(absent, ABSENT)
+        ticks = [(ABSENT, NOT_SET), *ticks]
+    return Axis(key_name(key), places, ticks)
 
 
 def goal_axis(study: Study) -> Axis:
     """The axis of the first goal, its best on top."""
     goal = study.goal
-    told = TOLD[goal]
     values = {t.number: v for t in study.trials if t.counts and (v := t.goals[goal]) is not None}
-    without = dict.fromkeys((t.number for t in study.trials if t.number not in values), None)
-    places, ticks = _numbers(values, log=False)
-    if goal == "time_to_accuracy":
+    title, write = TOLD[goal].words, TOLD[goal].write
+    if goal == "throughput":  # its unit would not fit beside each tick
+        title, write = TOLD[goal].axis, text.number
+    places, ticks = _numbers(values, write)
+    if goal in LOWER_IS_BETTER:
         places = {number: 1 - place for number, place in places.items()}
-        ticks = tuple((1 - place, said) for place, said in ticks)
-    if goal == "accuracy":
-        ticks = tuple((place, f"{100 * float(said):.4g} %") for place, said in ticks)
-    titles = {"accuracy": "accuracy", "time_to_accuracy": "time to accuracy [s]"}
-    return Axis(titles.get(goal, told.axis), {**places, **without}, ticks)
+        ticks = [(1 - place, name) for place, name in ticks]
+    return Axis(title, places, ticks)
 
 
-def _names(
-    values: dict[int, Any], listed: Sequence[Any]
-) -> tuple[dict[int, float], tuple[tuple[float, str], ...]]:
-    """Numbers in ascending order, other values in the spec's order, without those that no trial
-    had."""
-    distinct = {_written(value): value for value in (*listed, *values.values())}
-    present = {_written(value) for value in values.values()}
-    names = [name for name in distinct if name in present]
+def _names(values: dict[int, Any], listed: Sequence[Any]) -> tuple[dict[int, float], Ticks]:
+    """Numbers in their order, other values in that of the spec; those that no trial had go."""
+    written = {number: json.dumps(value, sort_keys=True) for number, value in values.items()}
+    distinct = {json.dumps(v, sort_keys=True): v for v in (*listed, *values.values())}
+    names = [name for name in distinct if name in written.values()]
     if all(is_number(distinct[name]) for name in names):
         names.sort(key=lambda name: distinct[name])
-    step = 1 / max(1, len(names) - 1)
-    spots = {name: place * step if len(names) > 1 else 0.5 for place, name in enumerate(names)}
-    places = {n: spots[_written(value)] for n, value in values.items()}
-    return places, tuple((spot, _cut(value_text(distinct[name]))) for name, spot in spots.items())
-
-
-def _written(value: Any) -> str:
-    return json.dumps(value, sort_keys=True)
+    spots = {n: place / (len(names) - 1) if names[1:] else 0.5 for place, n in enumerate(names)}
+    ticks = [(spot, _cut(value_text(distinct[name]))) for name, spot in spots.items()]
+    return {number: spots[name] for number, name in written.items()}, ticks
 
 
 def _cut(name: str) -> str:
@@ -207,43 +200,17 @@ def _cut(name: str) -> str:
 
 
 def _numbers(
-    values: dict[int, float], log: bool
-) -> tuple[dict[int, float], tuple[tuple[float, str], ...]]:
-    """A linear axis between the smallest and the largest value of any trial."""
-    if not values:
-        return {}, ()
-    low, high = min(values.values()), max(values.values())
-    scale = math.log10 if log and low > 0 else float
-    span = scale(high) - scale(low)
-    if span <= 0:
-        return dict.fromkeys(values, 0.5), ((0.5, f"{low:.4g}"),)
-
-    def place(value: float) -> float:
-        return (scale(value) - scale(low)) / span
-
-    ticks = _decades(low, high) if scale is math.log10 else _steps(low, high)
-    return (
-        {number: place(value) for number, value in values.items()},
-        tuple((place(tick), f"{tick:.6g}") for tick in ticks),
-    )
-
-
-def _decades(low: float, high: float) -> Sequence[float]:
-    """Powers of ten, with 2 and 5 times them where there are few."""
-    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    factors = (1,) if last - first > 3 else (1, 2, 5)
-    found = [f * 10.0**power for power in range(first, last + 1) for f in factors]
-    inside = [tick for tick in found if low <= tick <= high]
-    return inside if len(inside) > 1 else (low, high)
-
-
-def _steps(low: float, high: float) -> Sequence[float]:
-    """Round numbers, three to seven of them."""
-    rough = (high - low) / 4
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(f * power for f in (1, 2, 2.5, 5, 10) if f * power >= rough)
-    first = math.ceil(low / step - 1e-9)
-    return [place * step for place in range(first, math.floor(high / step + 1e-9) + 1)]
+    values: dict[int, float], write: Callable[[float], str], log: bool = False
+) -> tuple[dict[int, float], Ticks]:
+    """Between the least and the largest value of any trial; ticks there and in the middle."""
+    log = log and min(values.values(), default=0) > 0
+    scaled = {number: math.log(value) if log else value for number, value in values.items()}
+    low, high = min(scaled.values(), default=0.0), max(scaled.values(), default=0.0)
+    if low == high:
+        return dict.fromkeys(values, 0.5), [(0.5, each) for each in {*map(write, values.values())}]
+    ends = ((0.0, low), (0.5, (low + high) / 2), (1.0, high))
+    ticks = [(place, write(math.exp(value) if log else value)) for place, value in ends]
+    return {number: (each - low) / (high - low) for number, each in scaled.items()}, ticks
 
 
 MOST_AXES = 12
@@ -260,28 +227,20 @@ def parallel(study: Study) -> Plot | None:
         return None
     axes = [key_axis(study, key) for key in study.keys[:MOST_AXES]] + [goal_axis(study)]
     colors = rank_colors(study.ranked)
-    order = [*study.ranked, *(trial for trial in begun if trial not in study.ranked)]
     traces: list[Trace] = []
     for place, axis in enumerate(axes):
-        ends = [min(0.0, *(spot for spot, _ in axis.ticks)) if axis.ticks else 0.0, 1.0]
-        traces.append({"kind": "axis", "series": str(place), "x": [place] * 2, "y": ends})
-    for trial in reversed(order):  # the best on top
-        spots = [axis.places.get(trial.number) for axis in axes]
-        known = [(x, y) for x, y in enumerate(spots) if y is not None]
-        x, y = [x for x, _ in known], [y for _, y in known]
-        look = _trial(study, trial, colors)
-        dash = [look.pop("dash")] * len(known)  # it is a list, and lists are columns
-        traces.append({**look, "dash": dash, "step": x, "x": x, "y": y})
-    for place, axis in enumerate(axes):
-        ticks = axis.ticks or ((0.5, ""),)
-        traces.append(
-            {
-                "kind": "text",
-                "x": [place] * len(ticks),
-                "y": [spot for spot, _ in ticks],
-                "text": [said for _, said in ticks],
-            }
-        )
+        ends = (min([0.0, *(spot for spot, _ in axis.ticks)]), 1.0)
+        traces.append(p.trace("axis", [{"x": place, "y": y} for y in ends], series=str(place)))
+    for trial in _worst_first(study, begun):
+        places = [(x, axis.places.get(trial.number)) for x, axis in enumerate(axes)]
+        points = [{"x": x, "y": y} for x, y in places if y is not None]
+        traces.append(_line(study, trial, colors, trial_name(trial), points))
+    ticks = [
+        {"x": place, "y": spot, "text": name}
+        for place, axis in enumerate(axes)
+        for spot, name in axis.ticks
+    ]
+    traces.append(p.trace("text", ticks))
     more = len(study.keys) - MOST_AXES
     left_out = f" {text.count(more, 'more key')} in the table alone." if more > 0 else ""
     told_goal = TOLD[study.goal].words
@@ -336,17 +295,15 @@ def curves(study: Study) -> Plot | None:
     if not drawn:
         return None
     colors = rank_colors(study.ranked)
-    order = [*study.ranked, *(trial for trial in drawn if trial not in study.ranked)]
     traces: list[Trace] = []
-    for trial in reversed([each for each in order if each.curve]):
+    for trial in _worst_first(study, drawn):
         # where it took weights, the line continues from theirs: another piece of it
-        for piece, points in enumerate(pieces(study, trial)):
-            look = _trial(study, trial, colors)
-            look["series"] = f"{trial_name(trial)}.{piece}"
-            dash = [look.pop("dash")] * len(points)
-            tip = [f"epoch {x:g}: {y:.2%}\n{look['tip']}" for x, y in points]
-            x, y = [x for x, _ in points], [y for _, y in points]
-            traces.append({**look, "dash": dash, "tip": tip, "x": x, "y": y, "step": x})
+        for piece, epochs in enumerate(pieces(study, trial)):
+            points = [
+                {"x": x, "y": y, "tip": f"epoch {x:g}: {y:.2%}\n{told(study, trial)}"}
+                for x, y in epochs
+            ]
+            traces.append(_line(study, trial, colors, f"{trial_name(trial)}.{piece}", points))
     traces += [*_ends(study), *_taken(study)]
     pruned = study.of("pruned")
     crosses = (
@@ -396,13 +353,10 @@ def _ends(study: Study) -> Iterator[Trace]:
     for trial in study.of("pruned"):
         end = trial.figures.end
         if trial.curve and isinstance(end, RunPruned):
-            yield {
-                "kind": "stopped",
-                "x": [trial.curve[-1][0] + 1],
-                "y": [trial.curve[-1][2]],
-                "tip": f"{trial_name(trial)} stopped {end.words}",
-                "key": trial_key(study, trial),
-            }
+            tip = f"{trial_name(trial)} stopped {end.words}"
+            epoch, _, accuracy = trial.curve[-1]
+            point = {"x": epoch + 1, "y": accuracy}
+            yield p.trace("stopped", [point], tip=tip, key=trial_key(study, trial))
 
 
 def _taken(study: Study) -> Iterator[Trace]:
@@ -410,18 +364,10 @@ def _taken(study: Study) -> Iterator[Trace]:
     for trial in study.trials:
         for turn in trial.taken:
             if turn.value is not None:
-                yield {
-                    "kind": "taken",
-                    "x": [turn.epoch + 1],
-                    "y": [turn.value],
-                    "tip": _taken_tip(study, trial, turn),
-                    "key": trial_key(study, trial),
-                }
-
-
-def _taken_tip(study: Study, trial: TrialFigures, turn: RunJudged) -> str:
-    continues = values_text(turn.values, study.keys)
-    return f"{trial_name(trial)}, {turn.words}\ncontinues with {continues}"
+                values = values_text(turn.values, study.keys)
+                tip = f"{trial_name(trial)}, {turn.words}\ncontinues with {values}"
+                point = {"x": turn.epoch + 1, "y": turn.value}
+                yield p.trace("taken", [point], tip=tip, key=trial_key(study, trial))
 
 
 # Several goals against each other.
@@ -442,32 +388,37 @@ def _front(study: Study, x: Goal, y: Goal, wide: bool) -> Plot | None:
     ]
     if not both:
         return None
+
+    def points(trials: Iterable[TrialFigures]) -> Iterator[dict[str, Any]]:
+        for trial in trials:
+            yield {"x": trial.goals[x], "y": trial.goals[y], "tip": told(study, trial)}
+
+    traces: list[Trace] = []
+    styles = {}
+    for state, symbol in (("finished", "circle"), ("pruned", "square")):
+        trials = [trial for trial in both if trial.status == state]
+        if trials:
+            word = STATUS_WORDS[trials[0].status]
+            styles[word] = Style(STATE_COLORS[state], symbol=symbol)
+            keys = [trial_key(study, trial) for trial in trials]
+            traces.append(p.trace("mean", points(trials), series=word, key=keys))
     best = sorted(pareto(both, (x, y)), key=lambda trial: trial.goals[x] or 0.0)
-    states = [state for state in ("finished", "pruned") if any(t.status == state for t in both)]
-    words = {state: STATUS_WORDS[_first(both, state).status] for state in states}
-    styles = {
-        words[state]: Style(
-            STATE_COLORS[state], symbol="circle" if state == "finished" else "square"
-        )
-        for state in states
-    } | {"Pareto front": Style(BEST, symbol="diamond")}
-    traces = [
-        _goals([t for t in both if t.status == state], study, x, y, words[state], "mean")
-        for state in states
-    ]
-    front = _goals(best, study, x, y, "Pareto front", "front")
-    # as stairs: between two trials the front is no better than the worse of them
+    styles["Pareto front"] = Style(BEST, symbol="diamond")
+    traces.append(p.trace("front", points(best), series="Pareto front"))
+    # as stairs: between two trials no more is reached than by the worse of them
     stairs = "step-after" if x in LOWER_IS_BETTER else "step-before"
     among = " of these two" if len(study.goals) > 2 else ""
+    better_x = "left" if x in LOWER_IS_BETTER else "right"
+    better_y = "down" if y in LOWER_IS_BETTER else "up"
     return Plot(
         name=f"pareto-{x}-{y}".replace("_", "-"),
         title=f"Pareto front: {TOLD[y].words} over {TOLD[x].words}",
         note=f"A point is a trial. On the line, the front{among}: no other trial is better in one "
-        f"goal and as good in the other. Better lies {_better(x, 'left', 'right')} and "
-        f"{_better(y, 'down', 'up')}. Trials that were stopped early count with their last result.",
+        f"goal and as good in the other. Better lies {better_x} and {better_y}. Trials that were "
+        "stopped early count with what they reached.",
         description=f"{text.count(len(both), 'trial')}, {len(best)} of them on the front: "
         f"{text.listed([trial_name(trial) for trial in best])}.",
-        traces=[*traces, {name: value for name, value in front.items() if name != "key"}],
+        traces=traces,
         layers=[
             p.line("front", interpolate=stairs),
             p.markers(size=60),
@@ -481,29 +432,8 @@ def _front(study: Study, x: Goal, y: Goal, wide: bool) -> Plot | None:
     )
 
 
-def _first(trials: Sequence[TrialFigures], state: str) -> TrialFigures:
-    return next(trial for trial in trials if trial.status == state)
-
-
-def _better(goal: Goal, low: str, high: str) -> str:
-    return low if goal in LOWER_IS_BETTER else high
-
-
 def _goal_channel(goal: Goal) -> p.Layer:
     return p.quantity(TOLD[goal].axis, zero=False, format=TOLD[goal].tickformat)
-
-
-def _goals(
-    trials: Sequence[TrialFigures], study: Study, x: Goal, y: Goal, series: str, kind: str
-) -> Trace:
-    return {
-        "kind": kind,
-        "series": series,
-        "x": [trial.goals[x] for trial in trials],
-        "y": [trial.goals[y] for trial in trials],
-        "tip": [told(study, trial) for trial in trials],
-        "key": [trial_key(study, trial) for trial in trials],
-    }
 
 
 # Importance of parameters, cost, and the best so far over it.
@@ -513,7 +443,16 @@ def importance_plot(found: Importances) -> Plot | None:
     """A bar for each key; None where there are no importances."""
     if not found.keys:
         return None
-    names = [key_name(each.key) for each in found.keys]
+    bars = [
+        {
+            "x": each.middle,
+            "y": key_name(each.key),
+            "low": each.low,
+            "high": each.high,
+            "tip": f"{each.key}\n{each.middle:.0%} [{each.low:.0%}, {each.high:.0%}]",
+        }
+        for each in found.keys
+    ]
     rough = f" {found.trials} trials make a rough estimate." if found.trials < FEW_TRIALS else ""
     without = f" Left out, as not every trial has it: {text.listed(list(found.left_out))}."
     return Plot(
@@ -524,37 +463,20 @@ def importance_plot(found: Importances) -> Plot | None:
         f"Bars are medians and whiskers the middle {MIDDLE:.0%} of {found.resamples} bootstrap "
         f"samples.{rough}{without if found.left_out else ''}",
         description=f"The largest is {found.keys[0].key} with {found.keys[0].middle:.0%}.",
-        traces=[
-            {
-                "kind": "bar",
-                "color": "#0072B2",
-                "x": [each.middle for each in found.keys],
-                "y": names,
-                "low": [each.low for each in found.keys],
-                "high": [each.high for each in found.keys],
-                "tip": [
-                    f"{each.key}\n{each.middle:.0%} [{each.low:.0%}, {each.high:.0%}]"
-                    for each in found.keys
-                ],
-            }
-        ],
+        traces=[p.trace("bar", bars, color="#0072B2")],
         layers=p.bars(offset=False),
         x=p.quantity("share of the variance, by itself", format="~%"),
-        y=p.labels(names),
+        y=p.labels([key_name(each.key) for each in found.keys]),
         height=26,
         bars_per_label=1,
     )
-
-
-HOURS_FROM = 3600.0
-"""Worker-seconds from which plots count in worker-hours."""
 
 
 def costs(study: Study) -> Plot | None:
     """A bar for each trial, in the order in which they were decided, coloured by state."""
     if study.worker_seconds <= 0:
         return None
-    scale = _scale(study.worker_seconds)
+    unit, name = time_unit(study.worker_seconds)
     traces: list[Trace] = []
     styles, parts = {}, []
     for state in STATES:
@@ -565,22 +487,18 @@ def costs(study: Study) -> Plot | None:
         word = STATUS_WORDS[trials[0].status]
         parts.append(f"{word} {spent / study.worker_seconds:.0%}")
         styles[word] = Style(STATE_COLORS[state])
-        traces.append(
+        bars = [
             {
-                "kind": "bar",
-                "series": word,
-                "x": [str(trial.number) for trial in trials],
-                "y": [trial.worker_seconds * scale for trial in trials],
-                "tip": [
-                    f"{trial_name(trial)}: {word}, {text.count(trial.epochs, 'epoch')}\n"
-                    f"{worker_time(trial.worker_seconds)}"
-                    for trial in trials
-                ],
-                "key": [trial_key(study, trial) for trial in trials],
+                "x": str(trial.number),
+                "y": trial.worker_seconds / unit,
+                "tip": f"{trial_name(trial)}: {word}, {text.count(trial.epochs, 'epoch')}\n"
+                f"{worker_time(trial.worker_seconds)}",
+                "key": trial_key(study, trial),
             }
-        )
-    numbers = [str(trial.number) for trial in study.trials]
-    axis = p.labels(numbers, "trial", lying=False)
+            for trial in trials
+        ]
+        traces.append(p.trace("bar", bars, series=word))
+    axis = p.labels([str(trial.number) for trial in study.trials], "trial", lying=False)
     axis["axis"] |= {"labelOverlap": True, "labelAngle": 0}
     return Plot(
         name="cost",
@@ -590,7 +508,7 @@ def costs(study: Study) -> Plot | None:
         traces=traces,
         layers=p.bars(lying=False, offset=False)[:1],
         x=axis,
-        y=p.quantity(unit_of(study.worker_seconds)),
+        y=p.quantity(name),
         styles=styles,
     )
 
@@ -602,9 +520,11 @@ def anytime(study: Study, other: Study | None = None) -> Plot | None:
     if other is not None and other.goal == study.goal:
         pairs = (("ours", study), ("theirs", other))
         sweeps = {f"{side}: {each.name} ({each.scheduler})": each for side, each in pairs}
-    longest = max(each.worker_seconds for each in sweeps.values())
-    made = [anytime_trace(each, name, longest) for name, each in sweeps.items()]
-    traces = [trace for trace in made if trace is not None]
+    unit, unit_name = time_unit(max(each.worker_seconds for each in sweeps.values()))
+    traces = []
+    for name, each in sweeps.items():
+        if points := _best_so_far(each, unit):
+            traces.append(p.trace("mean", points, series=name))
     if not traces:
         return None
     goal = study.goal
@@ -618,34 +538,26 @@ def anytime(study: Study, other: Study | None = None) -> Plot | None:
         description=f"It ends at {', '.join(ends)}.",
         traces=traces,
         layers=[p.line(width=2.5, interpolate="step-after"), p.markers()],
-        x=p.quantity(f"{unit_of(longest)} spent"),
+        x=p.quantity(f"{unit_name} spent"),
         y=_goal_channel(goal),
         styles=dict(zip(sweeps, looks, strict=False)),
     )
 
 
-def anytime_trace(study: Study, name: str, longest: float) -> Trace | None:
-    """The line, in the unit that suits `longest` worker-seconds; None where there is no result."""
-    total, scale = study.worker_seconds, _scale(longest)
-    points: list[tuple[float, float, str]] = []
+def _best_so_far(study: Study, unit: float) -> list[dict[str, Any]]:
+    """Points of the line, over worker time in units of so many seconds."""
+    points: list[dict[str, Any]] = []
+
+    def add(spent: float, value: float, what: str) -> None:
+        tip = f"{what}: {goal_text(study.goal, value)}\nafter {worker_time(spent)}"
+        points.append({"x": spent / unit, "y": value, "tip": tip})
+
     for time, value, trial in sorted(_reached(study), key=lambda each: each[0]):
-        if points and cost(study.goal, value) >= cost(study.goal, points[-1][1]):
-            continue
-        spent = study.spent(time)
-        said = f"{trial_name(trial)}: {goal_text(study.goal, value)}"
-        points.append((spent * scale, value, f"{said}\nafter {worker_time(spent)}"))
-    if not points:
-        return None
-    last = points[-1][1]
-    said = f"at the end: {goal_text(study.goal, last)}\nafter {worker_time(total)}"
-    points.append((total * scale, last, said))
-    return {
-        "kind": "mean",
-        "series": name,
-        "x": [x for x, _, _ in points],
-        "y": [y for _, y, _ in points],
-        "tip": [f"{name}\n{said}" for _, _, said in points],
-    }
+        if not points or cost(study.goal, value) < cost(study.goal, points[-1]["y"]):
+            add(study.spent(time), value, trial_name(trial))
+    if points:
+        add(study.worker_seconds, points[-1]["y"], "at the end")
+    return points
 
 
 def _reached(study: Study) -> list[tuple[float, float, TrialFigures]]:
@@ -663,13 +575,3 @@ def _reached(study: Study) -> list[tuple[float, float, TrialFigures]]:
         elif trial.figures.end is not None:
             found.append((trial.figures.end.time, value, trial))
     return found
-
-
-def unit_of(seconds: float) -> str:
-    """The unit for a plot up to that many worker-seconds."""
-    return "worker-hours" if seconds >= HOURS_FROM else "worker-seconds"
-
-
-def _scale(seconds: float) -> float:
-    """Factor from worker-seconds to that unit."""
-    return 1 / 3600 if seconds >= HOURS_FROM else 1.0

@@ -11,12 +11,12 @@ from typing import Any
 from raysuite.records import Results
 from raysuite.records.names import block_name, key_name
 from raysuite.records.sweep import (
-    LOWER_IS_BETTER,
     Goal,
     TrialFigures,
     at_work,
     best,
     pareto,
+    ranked,
     trials,
     wanted_goals,
 )
@@ -81,7 +81,6 @@ class Study:
 
     @cached_property
     def keys(self) -> tuple[str, ...]:
-        """The dotted keys that were searched."""
         return tuple(self.search["space"])
 
     def kind(self, key: str) -> str:
@@ -94,10 +93,10 @@ class Study:
         kind = self.kind(key)
         return list(self.search["space"][key][kind]) if kind in ("choice", "grid") else []
 
-    @cached_property
+    @property
     def best(self) -> TrialFigures | None:
-        """The best trial by the first goal."""
-        return best(self.trials, self.goal)
+        """The trial that reached most of the first goal."""
+        return next(iter(self.ranked), None)
 
     def best_of(self, goal: Goal) -> TrialFigures | None:
         """The best trial by a goal."""
@@ -120,7 +119,6 @@ class Study:
 
     @property
     def searcher(self) -> str:
-        """Its name, such as `random`."""
         return block_name(self.search.get("searcher") or "random")
 
     @property
@@ -135,7 +133,6 @@ class Study:
         return {str(started.environment.get("fingerprint")) for started in begun}
 
     def of(self, status: str) -> list[TrialFigures]:
-        """The trials of a state."""
         return [trial for trial in self.trials if trial.status == status]
 
     def spent(self, until: float) -> float:
@@ -155,19 +152,6 @@ def study(results: Results) -> Study | None:
         for begin, end in at_work(results.records(trial.run_id))
     ]
     return Study(found["name"], found["search"], found["spec"], made, tuple(spans))
-
-
-def ranked(trials: Sequence[TrialFigures], goal: Goal) -> list[TrialFigures]:
-    """The trials that count and have a result, the best first; of equals the earliest."""
-    reached = [trial for trial in trials if trial.counts and trial.goals[goal] is not None]
-    return sorted(reached, key=lambda trial: (cost(goal, trial.goals[goal]), trial.number))
-
-
-def cost(goal: Goal, value: float | None) -> float:
-    """Lower is better; infinite where there is no result."""
-    if value is None:
-        return math.inf
-    return value if goal in LOWER_IS_BETTER else -value
 
 
 def trial_name(trial: TrialFigures) -> str:
@@ -192,13 +176,16 @@ def goal_text(goal: Goal, value: float | None) -> str:
     return text.NONE if value is None else TOLD[goal].write(value)
 
 
+def time_unit(most: float) -> tuple[float, str]:
+    """The unit that suits up to so many worker-seconds, in seconds, and its name."""
+    return (3600.0, "worker-hours") if most >= 3600 else (1.0, "worker-seconds")
+
+
 def worker_time(seconds: float) -> str:
     """`3.20 worker-hours`, or worker-seconds where it is less than one."""
-    if seconds >= 3600:
-        return f"{text.number(seconds / 3600)} worker-hours"
-    return f"{text.number(seconds)} worker-seconds"
+    unit, name = time_unit(seconds)
+    return f"{text.number(seconds / unit)} {name}"
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value can be placed on a numeric axis."""
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from raysuite.records import FAILED, RunFailed
 from raysuite.records.derive import STATUS_WORDS
 from raysuite.records.statistics import difference_of_shares, wilson
-from raysuite.records.sweep import Goal, TrialFigures
+from raysuite.records.sweep import Goal, TrialFigures, ranked
 from raysuite.report import text
 from raysuite.report.summary import Sentence
 from raysuite.report.sweep import lineage
@@ -17,7 +17,6 @@ from raysuite.report.sweep.importance import Importances
 from raysuite.report.sweep.study import (
     TOLD,
     Study,
-    cost,
     goal_text,
     trial_name,
     value_text,
@@ -45,16 +44,12 @@ def _results(study: Study) -> Iterator[str]:
         verb = "is" if len(study.front) == 1 else "are"
         yield f"Of {text.count(total, 'trial')}, {names} {verb} on the Pareto front of {goals}."
     for goal in study.goals:
-        top = min(study.front, key=lambda t: _place(t, goal)) if study.front else best
+        top = ranked(study.front or [best], goal)[0]
         head = f"Best {TOLD[goal].words}" if study.front else f"Best of {total} trials"
         yield f"{head}: {trial_name(top)} with {_reached(top, goal)}: {_values(study, top)}."
         if not study.front:
             yield from _alike(study, best)
     yield from lineage.sentences(study)
-
-
-def _place(trial: TrialFigures, goal: Goal) -> float:
-    return cost(goal, trial.goals[goal])
 
 
 def _values(study: Study, trial: TrialFigures) -> str:
@@ -78,12 +73,8 @@ def accuracy_interval(trial: TrialFigures) -> tuple[float, float]:
     Wilson 1927, JASA 22:209. It includes neither the spread over seeds nor the bias of choosing the
     best trial.
     """
-    low, high = wilson(trial.goals["accuracy"] or 0.0, _images(trial))
+    low, high = wilson(trial.goals["accuracy"] or 0.0, trial.figures.val_samples)
     return float(low), float(high)
-
-
-def _images(trial: TrialFigures) -> int:
-    return trial.figures.val_samples
 
 
 def _alike(study: Study, best: TrialFigures) -> Iterator[str]:
@@ -95,7 +86,8 @@ def _alike(study: Study, best: TrialFigures) -> Iterator[str]:
     near = []
     for trial in others:
         shares = (best.goals["accuracy"] or 0.0, trial.goals["accuracy"] or 0.0)
-        low, _ = difference_of_shares(*shares, _images(best), _images(trial), 1 - 0.05 / pairs)
+        samples = (best.figures.val_samples, trial.figures.val_samples)
+        low, _ = difference_of_shares(*shares, *samples, 1 - 0.05 / pairs)
         if low <= 0:
             near.append(trial_name(trial))
     if near:

@@ -19,7 +19,7 @@ from raysuite.report.sweep.study import (
     value_text,
     values_text,
 )
-from raysuite.report.tables import Column, Sheet, Style, sheet_of
+from raysuite.report.tables import Column, Sheet, Style, sheet_from, sheet_of
 
 MOST_BEST = 10
 """Lines of the table of the best."""
@@ -121,53 +121,42 @@ def _goal_column(study: Study, goal: Goal) -> Column[TrialFigures]:
 
 def failed_sheet(study: Study) -> Sheet:
     """Trials that ended without a result, or have none so far, and why."""
-    return Sheet(
-        name="failed-trials",
-        title="Trials without a result",
-        header=("Trial", "State", "Reason", "Epochs", "Values"),
-        cells=tuple(
-            (
-                trial_name(trial),
-                STATUS_WORDS[trial.status],
-                trial.reason,
-                str(trial.epochs),
-                values_text(trial.values, study.keys),
-            )
-            for trial in study.trials
-            if not trial.counts
-        ),
-        numbers=frozenset(("Epochs",)),
-    )
+    lines = [
+        {
+            "Trial": trial_name(trial),
+            "State": STATUS_WORDS[trial.status],
+            "Reason": trial.reason,
+            "Epochs": str(trial.epochs),
+            "Values": values_text(trial.values, study.keys),
+        }
+        for trial in study.trials
+        if not trial.counts
+    ]
+    return sheet_from("failed-trials", "Trials without a result", lines, ("Epochs",))
 
 
 def costs_sheet(study: Study) -> Sheet:
     """Trials, epochs and worker-seconds by state."""
     groups = [(STATUS_WORDS[of[0].status], of) for state in STATES if (of := study.of(state))]
-    numbers = ("Trials", "Epochs", "Worker-seconds", "Worker-hours", "Share")
-    return Sheet(
-        name="sweep-costs",
-        title="Cost by state",
-        header=("State", *numbers),
-        cells=tuple(
-            (name, *_counted(trials, study.worker_seconds))
-            for name, trials in [*groups, ("all", study.trials)]
-        ),
-        numbers=frozenset(numbers),
-        notes=(
-            "Worker-seconds: workers times the wall clock from each start of a trial to its last "
-            "record, over all attempts, and that of the search for its batch. Starting Ray and "
-            "time between trials is not in it, nor are searches that found no batch, and "
-            "attempts that were made again with --retry-failed.",
-        ),
+    lines = [
+        {"State": name} | _counted(trials, study.worker_seconds)
+        for name, trials in [*groups, ("all", study.trials)]
+    ]
+    note = (
+        "Worker-seconds: workers times the wall clock from each start of a trial to its last "
+        "record, over all attempts, and that of the search for its batch. Starting Ray and "
+        "what lies between trials is not in it, nor are searches that found no batch, and "
+        "attempts that were made again with --retry-failed."
     )
+    return sheet_from("sweep-costs", "Cost by state", lines, list(lines[0])[1:], (note,))
 
 
-def _counted(trials: Sequence[TrialFigures], total: float) -> tuple[str, ...]:
+def _counted(trials: Sequence[TrialFigures], total: float) -> dict[str, str]:
     seconds = sum(trial.worker_seconds for trial in trials)
-    return (
-        str(len(trials)),
-        str(sum(trial.epochs for trial in trials)),
-        f"{seconds:,.1f}",
-        f"{seconds / 3600:,.{4 if total < 3600 else 2}f}",
-        text.percent(seconds / total) if total > 0 else text.NONE,
-    )
+    return {
+        "Trials": str(len(trials)),
+        "Epochs": str(sum(trial.epochs for trial in trials)),
+        "Worker-seconds": f"{seconds:,.1f}",
+        "Worker-hours": f"{seconds / 3600:,.{4 if total < 3600 else 2}f}",
+        "Share": text.percent(seconds / total) if total > 0 else text.NONE,
+    }

@@ -71,25 +71,22 @@ def test_processes_find_what_one_finds(tmp_path: Path) -> None:
     assert not reports[0].ok
 
 
-def test_progress_adds_up(tmp_path: Path) -> None:
-    for kind, unit in (("imagenet-tfrecord", "bytes"), ("cifar10-binary", "bytes"),
-                       ("imagenet-folder", "images")):  # fmt: skip
-        small = small_sets.write(kind, tmp_path / kind)
-        told: list[tuple[int, str]] = []
-        done: list[int] = []
+PROGRESS = [("imagenet-tfrecord", "bytes"), ("cifar10-binary", "bytes")]
+PROGRESS += [("imagenet-folder", "images")]
 
-        def begin(
-            total: int,
-            unit: str,
-            told: list[tuple[int, str]] = told,
-            done: list[int] = done,
-        ) -> Callable[[int], None]:
-            told.append((total, unit))
-            return done.append
 
-        check(target_of(small.data), begin=begin)
-        assert told == [(sum(done), unit)]
-        assert sum(done) > 0
+@pytest.mark.parametrize(("kind", "unit"), PROGRESS)
+def test_progress_adds_up(kind: str, unit: str, tmp_path: Path) -> None:
+    told: list[tuple[int, str]] = []
+    done: list[int] = []
+
+    def begin(total: int, unit: str) -> Callable[[int], None]:
+        told.append((total, unit))
+        return done.append
+
+    check(target_of(small_sets.write(kind, tmp_path).data), begin=begin)
+    assert told == [(sum(done), unit)]
+    assert sum(done) > 0
 
 
 # Folders

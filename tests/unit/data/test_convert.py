@@ -21,7 +21,6 @@ from raysuite.data.pixels import decode
 from raysuite.errors import DataError
 from raysuite.spec.data import DataOptions
 from tests import small_sets
-from tests.require import require
 from tests.unit.data.photos import SYNSETS, image, records, run, shards, write_folder
 
 
@@ -192,32 +191,6 @@ def test_names_of_any_bytes_are_converted(source: Path, tmp_path: Path) -> None:
     run(source, tmp_path / "target")
     found = [each for path in shards(tmp_path / "target", "train") for each in records(path)]
     assert [each["image/filename"] for each in found].count(name) == 1
-
-
-def test_dalis_own_reader_reads_the_shards(source: Path, tmp_path: Path) -> None:
-    require("dali")
-    from nvidia.dali import fn, tfrecord
-    from nvidia.dali.pipeline import Pipeline
-
-    run(source, tmp_path / "target")
-    paths = shards(tmp_path / "target", "train")
-    pipeline = Pipeline(batch_size=27, num_threads=1, device_id=None)
-    with pipeline:
-        features = fn.readers.tfrecord(
-            path=[str(path) for path in paths],
-            index_path=[str(path.with_suffix(".idx")) for path in paths],
-            features={
-                IMAGE: tfrecord.FixedLenFeature((), tfrecord.string, ""),
-                LABEL: tfrecord.FixedLenFeature([1], tfrecord.int64, -1),
-            },
-        )
-        pipeline.set_outputs(features[IMAGE], features[LABEL])
-    images, labels = pipeline.run()
-    found = sorted((int(labels.at(i)[0]), bytes(images.at(i))) for i in range(27))
-    assert found == sorted(
-        (SYNSETS.index(path.parent.name) + 1, path.read_bytes())
-        for path in source.glob("train/*/*")
-    )
 
 
 @pytest.mark.parametrize("layout", ["", "-devkit", "-kaggle"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -98,12 +97,6 @@ def test_other_sizes_are_enlarged(cache):
     assert images.shape == (1437, 20, 20)
     assert len(np.unique(images)) > 17, "enlarged by repeating pixels"
     assert prepared.mean == DIGITS_MEAN * 3
-
-
-def test_prepared_is_small_and_can_be_pickled(digits):
-    content = pickle.dumps(digits)
-    assert len(content) < 2000
-    assert pickle.loads(content) == digits
 
 
 def test_a_damaged_file_is_named(tmp_path):

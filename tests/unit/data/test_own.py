@@ -14,9 +14,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from typer.testing import CliRunner
 
-from raysuite.cli import app
 from raysuite.data import formats, prepare
 from raysuite.data.formats import Source, open_source
 from raysuite.errors import DataError
@@ -49,12 +47,6 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield tmp_path
     sys.modules.pop("my_data", None)
     torch.set_num_threads(threads)
-
-
-def test_the_example_is_planned(example):
-    result = CliRunner().invoke(app, ["plan", "my_experiment.yaml"])
-    assert result.exit_code == 0, result.output
-    assert "2 runs" in result.output
 
 
 def test_the_example_learns(example):

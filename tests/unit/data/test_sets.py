@@ -147,16 +147,6 @@ def test_plain_and_packed_files_may_stand_together(folder):
     assert_equal(prepared(small, folder), small)
 
 
-def test_torchvision_reads_the_same_pixels(folder):
-    from torchvision.datasets.mnist import read_image_file, read_label_file
-
-    small = small_sets.write("mnist-idx", folder)
-    images = read_image_file(str(folder / "t10k-images-idx3-ubyte")).numpy()
-    labels = read_label_file(str(folder / "t10k-labels-idx1-ubyte")).numpy()
-    assert np.array_equal(images, np.stack(small.images["val"])[..., 0])
-    assert labels.tolist() == small.labels["val"]
-
-
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize(
     ("content", "said"),
@@ -244,17 +234,6 @@ def test_without_index_the_records_are_found_where_samples_may_be_skipped(folder
     os.truncate(shard, shard.stat().st_size - 1)
     found = prepared(small, folder, bad_samples="skip")
     assert found.facts.train_samples == small.facts.train_samples - 1
-
-
-def test_a_wrong_index_names_file_and_remedy(folder):
-    small = small_sets.write("mnist-tfrecord", folder)
-    index = folder / "train-00001-of-00003.idx"
-    index.write_text("0 10 20")
-    with pytest.raises(DataError, match=rf"{index}: not an index .* --write-index`"):
-        prepared(small, folder)
-    index.write_text("0 ten")
-    with pytest.raises(DataError, match=rf"{index}: not an index .* --write-index`"):
-        prepared(small, folder)
 
 
 def test_features_of_other_names_are_told(folder):

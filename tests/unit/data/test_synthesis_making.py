@@ -90,16 +90,6 @@ def test_imagenets_folders_are_named_as_ilsvrcs(tmp_path: Path) -> None:
     assert all((root / path).read_bytes() == content for path, content in wanted.items())
 
 
-@pytest.mark.parametrize("name", ["mnist", "cifar10"])
-def test_small_images_are_lossless_files(tmp_path: Path, name: str) -> None:
-    synthetic = plan_synthetic_set(name, "folder", images=10)
-    make(synthetic, tmp_path / "set", 1)
-    for sample, (pixels, label) in enumerate(expected(synthetic, "train")):
-        file = f"train/{synthetic.class_names[label]}/{sample:08d}.png"
-        with Image.open(tmp_path / "set" / file) as image:
-            np.testing.assert_array_equal(np.asarray(image), pixels.squeeze())
-
-
 @pytest.mark.parametrize(("name", "first"), [("imagenet", 1), ("highres", 0)])
 def test_records_count_labels_as_tensorflow_does(tmp_path: Path, name: str, first: int) -> None:
     synthetic = plan_synthetic_set(name, "tfrecord", shards=3, **SMALL)

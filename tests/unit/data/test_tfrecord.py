@@ -110,7 +110,7 @@ def test_an_index_that_disagrees_is_found(path):
 def test_a_damaged_index_is_named(tmp_path, text):
     path = tmp_path / "x.idx"
     path.write_text(text)
-    with pytest.raises(DataError, match="not an index"):
+    with pytest.raises(DataError, match=rf"{path}: not an index .* --write-index`"):
         read_index(path)
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from raysuite.plan import make_plans
-from raysuite.records import EpochFinished, RunFinished, RunStarted, make_rows, run_figures
-from raysuite.records.schema import GateVerdict
+from raysuite.plan import RunPlan, make_plans
+from raysuite.records import EpochFinished, Record, make_rows, run_figures
 from raysuite.records.statistics import ratio_of_means, summarize
 from raysuite.spec import parse_document
+from tests.fake_results import epoch, run_records
 
 SPEC = """\
 name: golden
@@ -32,53 +32,19 @@ IMAGES = 1437
 def rows():
     found = []
     for plan in make_plans(parse_document(SPEC, "golden.yaml"), gpus=0):
-        run = {"run_id": plan.run_id}
-        records = [
-            RunStarted(**run, plan=plan.model_dump(mode="json"), environment={}),
-            GateVerdict(
-                **run,
-                strategy="ddp",
-                workers=plan.workers,
-                passed=True,
-                ranks_equal=True,
-                error=0.0,
-                error_batchnorm=0.0,
-                tolerance=1e-5,
-                rule="",
-                steps=4,
-            ),
-            *(
-                EpochFinished(
-                    **run,
-                    epoch=number,
-                    first_step=23 * number,
-                    losses=[1.0],
-                    learning_rates=[0.1],
-                    images=IMAGES,
-                    seconds=seconds,
-                    steady_images=IMAGES,
-                    steady_seconds=seconds,
-                    data_wait_seconds=[0.0] * plan.workers,
-                    validation_seconds=0.0,
-                    train_loss=1.0,
-                    val_loss=1.0,
-                    val_accuracy=0.5,
-                    elapsed_seconds=seconds,
-                )
-                for number, seconds in enumerate(SECONDS[plan.workers])
-            ),
-            RunFinished(
-                **run,
-                peak_process_bytes=[1] * plan.workers,
-                start_process_bytes=[1] * plan.workers,
-                peak_device_bytes=[0] * plan.workers,
-                time_to_accuracy=None,
-                seconds=30.0,
-                first_step_seconds=1.0,
-            ),
+        epochs = [
+            epoch(plan, number).model_copy(
+                update={"seconds": s, "steady_seconds": s, "steady_images": IMAGES}
+            )
+            for number, s in enumerate(SECONDS[plan.workers])
         ]
-        found.append(run_figures(plan.model_dump(mode="json"), records))
+        found.append(run_figures(plan.model_dump(mode="json"), with_epochs(plan, epochs)))
     return make_rows(found)
+
+
+def with_epochs(plan: RunPlan, epochs: list[EpochFinished]) -> list[Record]:
+    started, gate, *_, end = run_records(plan)
+    return [started, gate, *epochs, end]
 
 
 def test_epochs_speed_up_and_efficiency() -> None:

@@ -31,7 +31,7 @@ def test_each_has_its_own_names_and_a_way_to_be_written() -> None:
 
 def test_one_declaration_is_all_that_a_new_metric_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     new = Metric(
-        "epochs_made", "Epochs made", "", lambda run: len(run.epochs), "Epochs.", table="variants"
+        "epochs_made", "Epochs made", "", "Epochs.", lambda run: len(run.epochs), table="variants"
     )
     whole = (*METRICS, new)
     for module in (metrics, rows, data, tables, entries):

@@ -34,13 +34,6 @@ def test_t_quantile_agrees_with_printed_tables(freedom, value):
     assert t_quantile(0.975, freedom) == pytest.approx(value, abs=5e-4)
 
 
-def test_interval_of_three_repeats():
-    stat = summarize([9.0, 10.0, 11.0])
-    assert stat is not None
-    assert stat.mean == 10.0
-    assert stat.half_width == pytest.approx(4.3027 / math.sqrt(3), rel=1e-4)
-
-
 def test_one_repeat_has_no_interval_and_none_has_no_mean():
     one = summarize([3.0, None])
     assert one is not None

@@ -66,7 +66,7 @@ def test_one_process_computes_and_loads(tmp_path: Path) -> None:
     shares = run_figures(plan.model_dump(mode="json"), records).shares
     assert shares is not None
     parts = (shares.computation, shares.communication_exposed, shares.data_exposed, shares.other)
-    assert sum(part.mean for part in parts) == pytest.approx(1)
+    assert sum(part[0] for part in parts) == pytest.approx(1)
     trace = json.loads(gzip.decompress(file.read_bytes()))
     marks = [event for event in trace["traceEvents"] if event.get("name") == "raysuite::step"]
     assert len(marks) == 4 + 2
