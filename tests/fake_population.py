@@ -34,7 +34,7 @@ def write_population(folder: Path, trials: int = 8) -> Results:
     record_sweep(document, results)
     plans = [
         trial_plan(document, values, number, gpus=0)
-        for number, values in enumerate(drawn(search, search.seed))
+        for number, values in enumerate(drawn(search))
     ]
     for plan in plans:
         results.add_plan(plan.model_dump(mode="json"))

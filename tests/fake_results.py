@@ -166,7 +166,7 @@ def verdict(plan: RunPlan, passed: bool = True, time: float = START) -> GateVerd
     return GateVerdict(
         run_id=plan.run_id,
         time=time,
-        strategy=plan.strategy_name,
+        strategy=plan.spec.strategy.name,
         workers=plan.workers,
         passed=passed,
         ranks_equal=passed,
@@ -186,7 +186,7 @@ def epoch(
     chance = random.Random(f"{plan.run_id}/{number}")
     steps = plan.steps_per_epoch
     images = plan.dataset.train_samples
-    pace = PACE[plan.strategy_name] * plan.workers**0.8 * chance.uniform(0.98, 1.02)
+    pace = PACE[plan.spec.strategy.name] * plan.workers**0.8 * chance.uniform(0.98, 1.02)
     pace *= 1.1 if plan.spec.loader.name == "dali" else 1.0
     compiled = plan.spec.training.compile != "off"
     pace *= 1.5 if compiled else 1.0

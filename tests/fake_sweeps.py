@@ -64,7 +64,7 @@ def write_sweep(
     results.write_decided(Decided([], is_all=True))
     seen: dict[int, list[float]] = {rung: [] for rung in RUNGS}
     search = read_search(document)
-    for number, values in enumerate(drawn(search, search.seed)):
+    for number, values in enumerate(drawn(search)):
         plan = trial_plan(document, values, number, gpus=0)
         results.add_plan(plan.model_dump(mode="json"))
         if number in missing:

@@ -20,7 +20,6 @@ from raysuite.cli.data import data
 from raysuite.cli.doctor import doctor
 from raysuite.cli.evaluate import evaluate
 from raysuite.cli.explain import explain
-from raysuite.cli.history import history
 from raysuite.cli.image import image
 from raysuite.cli.job import job
 from raysuite.cli.models import models
@@ -28,7 +27,7 @@ from raysuite.cli.plan import plan
 from raysuite.cli.predict import calibrate, predict
 from raysuite.cli.recommend import recommend
 from raysuite.cli.register import register, sync
-from raysuite.cli.report import report
+from raysuite.cli.report import history, report
 from raysuite.cli.run import run, sweep
 from raysuite.cli.schema import schema
 from raysuite.cli.simulate import simulate

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import statistics
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from math import lcm
 from pathlib import Path
@@ -16,9 +17,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 import yaml
 
-from raysuite.cli.console import print_text, stderr, stdout
-from raysuite.cli.data import cpus
-from raysuite.cli.run_options import gpus_before
+from raysuite.cli.console import print_json, print_text, stderr, stdout, table
+from raysuite.cli.data import SPEC_SUFFIXES, cpus, progress
+from raysuite.cli.run_options import (
+    Address,
+    AsJson,
+    DryRun,
+    Mlflow,
+    Overrides,
+    Scale,
+    SpecFile,
+    TrackingUri,
+    gpus_before,
+    group,
+    numbers,
+)
 from raysuite.errors import UserError
 from raysuite.spec.datasets import DATASETS
 from raysuite.units import KIB, human_bytes, human_seconds
@@ -33,7 +46,23 @@ if TYPE_CHECKING:
     from raysuite.records.loading import LoadingBench
     from raysuite.spec.data import DataOptions
 
-# A comparison of loaders on its way: the bar, the table, the files, MLflow.
+Out = Annotated[
+    Path | None, typer.Option(metavar="FOLDER", help="Default: results/KIND-NAME/DATE-TIME.")
+]
+
+
+def _folder(out: Path | None, name: str) -> Path:
+    """Where the figures go. Raises UserError where nothing can be written there."""
+    folder = out or Path("results", name, time.strftime("%Y%m%d-%H%M%S"))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written to: {error.strerror}; give --out") from error
+    return folder
+
+
+# A comparison of loaders on its way: the table, the files, MLflow.
 
 
 def tell_plan(plan: LoadingPlan, as_json: bool) -> None:
@@ -61,10 +90,13 @@ def measure_and_tell(
     from raysuite.orchestrate.loaders import compare
     from raysuite.records.loading import FILE, LoadingBench
 
-    interrupted = False
-    with _progress(plan, hidden=as_json) as (begun, told):
+    def begun(name: str, repeat: int) -> None:
+        advance(0, f"round {repeat + 1} of {plan.repeats}: {name}")
+
+    interrupted, total = False, plan.repeats * len(plan.candidates)
+    with progress("looking at the images", total, "", hidden=as_json) as advance:
         try:
-            measured = compare(plan, folder, cpus(), asked, begun, told)
+            measured = compare(plan, folder, cpus(), asked, begun, lambda fact: advance(1))
         except KeyboardInterrupt:
             if not (folder / FILE).exists():
                 raise
@@ -109,31 +141,6 @@ def _report(measured: LoadingBench, folder: Path, as_json: bool) -> None:
     print_text(f"\n{folder / 'loaders.html'}")
 
 
-@contextmanager
-def _progress(
-    plan: LoadingPlan, hidden: bool
-) -> Iterator[tuple[Callable[[str, int], None], Callable[[Any], None]]]:
-    """A bar on stderr: what is being timed, and how much is left."""
-    console = stderr()
-    if hidden or not console.is_terminal:
-        yield lambda name, repeat: None, lambda fact: None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
-        total = plan.repeats * len(plan.candidates)
-        task = bar.add_task("looking at the images", total=total)
-
-        def begun(name: str, repeat: int) -> None:
-            bar.update(task, description=f"round {repeat + 1} of {plan.repeats}: {name}")
-
-        yield begun, lambda fact: bar.advance(task)
-
-
-# `raysuite bench loaders`: images per second of every loader, and what bounds the best.
-
-
 def loaders(
     what: Annotated[
         str,
@@ -176,21 +183,11 @@ def loaders(
     device: Annotated[
         Literal["auto", "cpu", "gpu"], typer.Option(help="Where batches are delivered.")
     ] = "auto",
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Default: results/loaders-DATASET/DATE-TIME."),
-    ] = None,
-    mlflow: Annotated[bool, typer.Option(help="Send the figures to MLflow.")] = True,
-    tracking_uri: Annotated[
-        str | None,
-        typer.Option(
-            envvar="MLFLOW_TRACKING_URI", help="MLflow's store; default sqlite:///mlflow.db."
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be timed; start nothing.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    out: Out = None,
+    mlflow: Mlflow = True,
+    tracking_uri: TrackingUri = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
 ) -> None:
     """Time every loader on a data set, beside bare decoding and bare reading.
 
@@ -216,7 +213,8 @@ def loaders(
     if device == "gpu" and not gpus:
         raise UserError("--device gpu: there is no GPU here; use cpu, or auto")
     blocks = blocks_of(_parsed(loader)) if loader else [*own, *default_blocks(gpus)]
-    several = _numbers("--threads", threads, 1) or _spread(cpus())
+    several = numbers("--threads", threads) if threads else _spread(cpus())
+    loading = numbers("--processes", processes, 0) if processes else [cpus()]
     plan = LoadingPlan(
         data=data,
         facts=facts_of(data),
@@ -226,14 +224,13 @@ def loaders(
         images=images,
         repeats=repeats,
         device="gpu" if gpus and device != "cpu" else "cpu",
-        candidates=tuple(
-            candidates(blocks, several, _numbers("--processes", processes, 0) or _all(processes))
-        ),
+        candidates=tuple(candidates(blocks, several, [each for each in loading if each])),
     )
     if dry_run:
         tell_plan(plan, as_json)
         return
-    folder = _loaders_folder(out, data.name)
+    stem = "".join(letter if letter.isalnum() else "-" for letter in data.name)
+    folder = _folder(out, f"loaders-{stem}")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
     measured = measure_and_tell(plan, folder, bool(loader), as_json, mlflow, tracking_uri)
     names = {each.name for each in measured.candidates if each.kind == "loader" and each.width}
@@ -247,7 +244,7 @@ def _data(what: str, given: dict[str, Any]) -> tuple[DataOptions, list[dict[str,
     from raysuite.plan.loading import checked_data
     from raysuite.spec import read_document
 
-    if Path(what).suffix not in (".yaml", ".yml"):
+    if Path(what).suffix not in SPEC_SUFFIXES:
         return checked_data({"name": what, **given}), []
     specs = [spec for _, spec in expand(read_document(Path(what)))]
     sets = {each.data.model_dump_json(): each.data.model_dump() | given for each in specs}
@@ -274,47 +271,15 @@ def _parsed(loader: Sequence[str]) -> list[Any]:
     return found
 
 
-def _numbers(option: str, given: str | None, least: int) -> list[int]:
-    words = given.split(",") if given else []
-    if not all(word.strip().isdecimal() and int(word) >= least for word in words):
-        raise UserError(
-            f"{option}: given was {given!r}; valid are whole numbers from {least} on, such as 1,2,4"
-        )
-    return sorted({int(word) for word in words} - {0})
-
-
 def _spread(most: int) -> list[int]:
     """A few numbers of threads up to `most`."""
     return sorted({1, most // 4, most // 2, most} - {0})
 
 
-def _all(processes: str | None) -> list[int]:
-    return [cpus()] if processes is None else []
-
-
-def _loaders_folder(out: Path | None, name: str) -> Path:
-    stem = "".join(letter if letter.isalnum() else "-" for letter in name)
-    folder = out or Path("results", f"loaders-{stem}", time.strftime("%Y%m%d-%H%M%S"))
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "messages.log").touch()
-    except OSError as error:
-        raise UserError(f"{folder} cannot be written to: {error.strerror}; give --out") from error
-    return folder
-
-
-# `raysuite bench batch`: which batches fit, and how fast they are, for each strategy of a spec.
-
-
 def batch(
-    spec: Annotated[Path, typer.Argument(metavar="SPEC", help="The experiment's YAML file.")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Override keys of the spec."),
-    ] = None,
-    scale: Annotated[
-        str | None, typer.Option(help="A form under the spec's `scales`, such as laptop.")
-    ] = None,
+    spec: SpecFile,
+    overrides: Overrides = None,
+    scale: Scale = None,
     at_most: Annotated[
         int | None, typer.Option(min=1, help="The largest micro-batch that is tried.")
     ] = None,
@@ -322,18 +287,10 @@ def batch(
         float | None,
         typer.Option(min=0.01, max=1.0, help="Share of the free memory that may be used; 0.9."),
     ] = None,
-    address: Annotated[
-        str | None,
-        typer.Option(envvar="RAY_ADDRESS", help="Join this Ray cluster instead of starting one."),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Default: results/batches-NAME/DATE-TIME."),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be tried; start nothing.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    address: Address = None,
+    out: Out = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
 ) -> None:
     """Try batch sizes on the workers of each variant of a spec: what fits, and how fast it is.
 
@@ -365,7 +322,7 @@ def batch(
     if dry_run:
         _tell_plan(first, as_json)
         return
-    folder = _batch_folder(out, first[0].spec.name)
+    folder = _folder(out, f"batches-{first[0].spec.name}")
     with (
         dry_batch(unproven(first), document) as check_batch,
         StopWatch(None, 0.0) as watch,
@@ -381,7 +338,7 @@ def batch(
     data = [_batch_data(plan, each) for plan, each in zip(decision.plans, found, strict=True)]
     (folder / "batches.json").write_text(json.dumps(data, indent=2), "utf-8")
     if as_json:
-        print_text(json.dumps({"folder": str(folder), "searches": data}, indent=2))
+        print_json({"folder": str(folder), "searches": data})
         return
     console = stdout()
     for plan, each in zip(decision.plans, found, strict=True):
@@ -397,21 +354,12 @@ def _distinct(plans: Sequence[RunPlan]) -> list[RunPlan]:
     return list({same_search(plan): plan for plan in reversed(plans)}.values())[::-1]
 
 
-def _batch_folder(out: Path | None, name: str) -> Path:
-    folder = out or Path("results", f"batches-{name}", time.strftime("%Y%m%d-%H%M%S"))
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{folder} cannot be written to: {error.strerror}; give --out") from error
-    return folder
-
-
 def _tell_plan(plans: Sequence[RunPlan], as_json: bool) -> None:
     from raysuite.plan.batches import sizes_of
 
     tried = {_name(plan): sizes_of(plan).sizes for plan in plans}
     if as_json:
-        print_text(json.dumps(tried, indent=2))
+        print_json(tried)
         return
     for name, sizes in tried.items():
         print_text(f"{name}: micro-batches of {', '.join(map(str, sizes))}, as far as they fit")
@@ -439,17 +387,9 @@ def _batch_data(plan: RunPlan, found: BatchFound) -> dict[str, Any]:
         "fastest": found.micro_batch,
         "seconds": found.seconds,
         "sizes": [
-            {
-                "micro_batch": each.micro_batch,
-                "fits": each.fits,
-                "peak_bytes": each.peak_bytes,
-                "limit_bytes": each.limit_bytes,
-                "images_per_second": list(speed.values)
-                if (speed := each.images_per_second)
-                else [],
-                "message": each.message,
-            }
+            {**asdict(each), "images_per_second": list(speed.values) if speed else []}
             for each in figures
+            for speed in [each.images_per_second]
         ],
     }
 
@@ -466,28 +406,23 @@ def told(plan: RunPlan, found: BatchFound) -> tuple[Table, str]:
 
 
 def _table(plan: RunPlan, found: BatchFound) -> Table:
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
     from raysuite.report.text import stat
 
-    table = Table(
-        box=box.SIMPLE_HEAD, pad_edge=False, title=Text(_name(plan)), title_justify="left"
-    )
-    for heading in ("micro-batch", "fits", "memory", "of", "images/s", ""):
-        table.add_column(heading, justify="left" if heading in ("fits", "") else "right")
-    for each in _figures(found):
-        note = "fastest" if each.micro_batch == found.micro_batch else each.message
-        table.add_row(
+    rows = [
+        (
             str(each.micro_batch),
             Text("yes", "green") if each.fits else Text("no", "red"),
             human_bytes(each.peak_bytes) if each.peak_bytes is not None else "–",
             human_bytes(each.limit_bytes) if each.limit_bytes is not None else "–",
             stat(each.images_per_second),
-            Text(note),
+            "fastest" if each.micro_batch == found.micro_batch else each.message,
         )
-    return table
+        for each in _figures(found)
+    ]
+    headings = ("micro-batch", "fits", "memory", "of", "images/s", "")
+    return table(headings, rows, ("micro-batch", "memory", "of", "images/s"), _name(plan))
 
 
 def _summary(found: BatchFound) -> str:
@@ -498,18 +433,12 @@ def _summary(found: BatchFound) -> str:
         "samples": "the training set holds no more",
         "batch": "it is the whole batch of a worker",
     }[found.bound]
+    others = ", ".join(map(str, found.not_told_apart))
+    unclear = f"; the timings vary so much that {others} may be as fast or faster" if others else ""
     return (
         f"largest: {largest} samples a worker ({why}); fastest: {found.micro_batch}, the smallest "
-        "whose mean is within 5 % of the highest" + _unclear(found)
+        f"whose mean is within 5 % of the highest{unclear}"
     )
-
-
-def _unclear(found: BatchFound) -> str:
-    others = ", ".join(map(str, found.not_told_apart))
-    return f"; the timings vary so much that {others} may be as fast or faster" if others else ""
-
-
-# `raysuite bench network`: seconds of collectives, and the link that they amount to.
 
 
 def network(
@@ -528,7 +457,7 @@ def network(
         ),
     ] = None,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds for all.")] = 300,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the timings as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Time all-reduce, all-gather, broadcast and send over sizes and numbers of processes.
 
@@ -541,14 +470,11 @@ def network(
       raysuite bench network --workers 2,4 --kib 1,1024,65536 --out this-machine-network.yaml
       raysuite bench network --device gpu --workers 2,4,8 --out nvlink.yaml
     """
-    import statistics
-
     from raysuite.orchestrate.torchrun import time_collectives
     from raysuite.perf.calibration import fit_link
 
-    counts = _numbers("--workers", workers, 2)
-    sizes = [size * KIB for size in _numbers("--kib", kib, 1)]
-    assert counts is not None
+    counts = numbers("--workers", workers, 2)
+    sizes = [size * KIB for size in numbers("--kib", kib)]
     request = {"device": device, "bytes": sizes, "workers": counts, "repeats": repeats}
     with stderr().status("timing collectives"):
         timed = time_collectives(request, max(counts), timeout)
@@ -563,24 +489,15 @@ def network(
         }
         out.write_text(yaml.safe_dump(content, sort_keys=False), "utf-8")
     if as_json:
-        told = {"timings": timed, "link": link, "errors": errors.model_dump()}
-        print_text(json.dumps(told, indent=2))
+        print_json({"timings": timed, "link": link, "errors": errors.model_dump()})
         return
-    from raysuite.report.tables import Sheet, terminal_sheet
-
-    cells = tuple(
-        (
-            each["collective"],
-            str(each["workers"]),
-            human_bytes(each["bytes"]),
-            f"{statistics.median(each['seconds']) * 1e3:,.3f} ms",
-            f"{min(each['seconds']) * 1e3:,.3f} ms",
-            f"{max(each['seconds']) * 1e3:,.3f} ms",
-        )
-        for each in timed
-    )
-    header = ("Collective", "Processes", "Buffer", "Median", "Least", "Most")
-    stdout().print(terminal_sheet(Sheet("network", "", header, cells, frozenset(header[1:]))))
+    rows = []
+    for each in timed:
+        times = (of(each["seconds"]) * 1e3 for of in (statistics.median, min, max))
+        who = (each["collective"], str(each["workers"]), human_bytes(each["bytes"]))
+        rows.append((*who, *(f"{milliseconds:,.3f} ms" for milliseconds in times)))
+    headings = ("Collective", "Processes", "Buffer", "Median", "Least", "Most")
+    stdout().print(table(headings, rows, headings[1:]))
     print_text(
         f"all-reduce by ring: {link['latency_us']:.1f} us a message, {link['gb_per_s']:.2f} GB/s; "
         f"a buffer left out of the fit is {errors.median:.0%} off (median); n = {repeats} each"
@@ -589,15 +506,9 @@ def network(
         print_text(str(out))
 
 
-# `raysuite bench stages`: what each block of a network costs, and PipeDream's plan of its stages.
-
-
 def stages(
-    spec: Annotated[Path, typer.Argument(metavar="SPEC", help="The experiment's YAML file.")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Override keys of the spec."),
-    ] = None,
+    spec: SpecFile,
+    overrides: Overrides = None,
     link: Annotated[
         str,
         typer.Option(
@@ -607,10 +518,8 @@ def stages(
             "that `raysuite bench network --out FILE` wrote.",
         ),
     ] = "ethernet-40g",
-    scale: Annotated[
-        str | None, typer.Option(help="A form under the spec's `scales`, such as laptop.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    scale: Scale = None,
+    as_json: AsJson = False,
 ) -> None:
     """Time each block of a network here, and find its stages and their workers as PipeDream does.
 
@@ -653,11 +562,9 @@ def stages(
             "seconds": {"alone": alone, "plan": slowest, "data_parallel": parallel},
             "strategy": strategy,
         }
-        print_text(json.dumps(told, indent=2))
+        print_json(told)
         return
-    from raysuite.report.tables import Sheet, terminal_sheet
-
-    cells = tuple(
+    rows = [
         (
             str(number),
             name,
@@ -667,9 +574,9 @@ def stages(
             human_bytes(each.output_bytes),
         )
         for number, (name, each) in enumerate(costs.items(), 1)
-    )
-    header = ("#", "Block", "Weights", "Forward", "Backward", "Output")
-    stdout().print(terminal_sheet(Sheet("blocks", "", header, cells, frozenset(header[2:]))))
+    ]
+    headings = ("#", "Block", "Weights", "Forward", "Backward", "Output")
+    stdout().print(table(headings, rows, headings[2:]))
     print_text(
         f"{plan.spec.model.name}, micro-batches of {plan.micro_batch}, {plan.workers} workers, "
         f"{rate / 1e9:g} GB/s: a micro-batch every {slowest * 1e3:,.1f} ms, {alone / slowest:.2f} "
@@ -678,18 +585,4 @@ def stages(
     )
 
 
-bench = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="Measure a part of training by itself.",
-)
-
-
-@bench.callback()
-def _group() -> None:
-    """A group of verbs."""
-
-
-for _verb in (loaders, batch, network, stages):
-    bench.command(_verb.__name__)(_verb)
+bench = group("Measure a part of training by itself.", loaders, batch, network, stages)

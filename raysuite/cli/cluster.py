@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -16,17 +15,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from raysuite.cli.console import print_text, stderr, stdout
+from raysuite.cli.console import print_json, print_text, stderr, stdout, table
+from raysuite.cli.run_options import AsJson, DryRun, group
 from raysuite.cluster.backend import State
 from raysuite.errors import SpecError, UserError
+from raysuite.files import write_whole
+from raysuite.units import human_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from raysuite.cluster.client import Progress, Status
     from raysuite.cluster.dashboard import RayJob
     from raysuite.cluster.files import Cluster, Head
     from raysuite.cluster.folder import ClusterFolder
+
+ClusterName = Annotated[
+    str | None, typer.Argument(help="The cluster; default: the only one.", show_default=False)
+]
 
 # Clusters as text and as JSON.
 
@@ -51,15 +55,6 @@ def mlflow_in_words(head: Head) -> str:
     return head.mlflow if head.mlflow_answers else f"{head.mlflow} (starting)"
 
 
-def age(since: float) -> str:
-    """How long ago, in the largest unit that fits twice."""
-    seconds = max(0, int(time.time() - since))
-    for unit, name in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= 2 * unit:
-            return f"{seconds // unit} {name}"
-    return f"{seconds} s"
-
-
 def as_data(status: Status) -> dict[str, Any]:
     """For --json; no secret is in it."""
     cluster, head = status.cluster, status.head
@@ -78,10 +73,7 @@ def as_data(status: Status) -> dict[str, Any]:
         "nodes_alive": status.alive_count,
         "cpus": status.alive.cpus if status.alive else 0.0,
         "gpus": status.alive.gpus if status.alive else 0.0,
-        "gcs": head.gcs if head else None,
-        "client": head.client if head else None,
-        "dashboard": head.dashboard if head else None,
-        "mlflow": head.mlflow if head else None,
+        **{key: getattr(head, key, None) for key in ("gcs", "client", "dashboard", "mlflow")},
         "mlflow_answers": bool(head and head.mlflow_answers),
         "mlflow_error": head.mlflow_error if head else "",
         "nodes": [
@@ -97,14 +89,9 @@ def as_data(status: Status) -> dict[str, Any]:
     }
 
 
-# `raysuite cluster env`: the variables by which programs find a cluster.
-
-
 def env(
-    name: Annotated[
-        str | None, typer.Argument(help="The cluster; default: the only one.", show_default=False)
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
+    name: ClusterName = None,
+    as_json: AsJson = False,
 ) -> None:
     """Print `export` lines that let `ray job submit` and MLflow find a cluster.
 
@@ -125,7 +112,10 @@ def env(
         hint = "wait until it is up" if status.lives else "`raysuite cluster up` starts it"
         raise UserError(f"the cluster {folder.name!r} is {status.state}; {hint}")
     variables = client_environment(folder, status.head)
-    print_text(json.dumps(variables, indent=2) if as_json else exports(variables))
+    if as_json:
+        print_json(variables)
+    else:
+        print_text(exports(variables))
 
 
 def exports(variables: Mapping[str, str]) -> str:
@@ -181,14 +171,7 @@ def _value(key: str, text: str) -> Any:
     if key == "modules":
         return [name.strip() for name in text.split(",") if name.strip()]
     if key in ("nodes", "cpus_per_node", "gpus_per_node"):
-        import yaml
-
-        from raysuite.spec.document import UNREADABLE, Loader
-
-        try:
-            return yaml.load(text, Loader)
-        except UNREADABLE:
-            return text
+        return int(text) if text.isdecimal() else text
     return text
 
 
@@ -227,17 +210,6 @@ def _hints() -> dict[str, str]:
     return hints
 
 
-# `raysuite cluster site`: the sites that there are, and a new one.
-
-site = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="Describe the machines on which clusters are started.",
-)
-
-
-@site.command()
 def new(
     name: Annotated[str, typer.Argument(help="What the site shall be called.")],
     start: Annotated[
@@ -252,7 +224,7 @@ def new(
     image: Annotated[str | None, typer.Option(help="An Apptainer image, as a path.")] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
     force: Annotated[bool, typer.Option(help="Replace a site of your own.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show it, write nothing.")] = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Write a site of your own to $RAYSUITE_HOME/sites (~/.raysuite/sites), and show it.
 
@@ -268,7 +240,7 @@ def new(
     import yaml
 
     from raysuite.cluster.sites import own_sites, site_file
-    from raysuite.spec.reading import read_document
+    from raysuite.spec.document import read_document
     from raysuite.spec.site_file import site_of
 
     file = own_sites() / f"{name}.yaml"
@@ -289,16 +261,13 @@ def new(
     text += yaml.safe_dump(document.data, sort_keys=False, allow_unicode=True, width=100)
     if not dry_run:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        fresh = file.with_name(f".{file.name}.new")
-        fresh.write_text(text, encoding="utf-8")
-        fresh.replace(file)
+        write_whole(file, text.encode())
         print_text(f"wrote {file}; next: raysuite cluster doctor --site {name}", error=True)
     print_text(text.rstrip("\n"))
 
 
-@site.command("list")
 def list_sites(
-    as_json: Annotated[bool, typer.Option("--json", help="Print the sites as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Every site that `--site` takes by its name: your own, and those that raysuite includes.
 
@@ -320,23 +289,15 @@ def list_sites(
             row = {"kind": "?", "description": words, "ok": False}
         rows.append({"name": name, **row, "file": str(file)})
     if as_json:
-        print_text(json.dumps(rows, indent=2))
+        print_json(rows)
         return
-    from rich.table import Table  # here: --help needs none
-    from rich.text import Text
-
-    table = Table()
-    for heading in ("name", "kind", "description", "file"):
-        table.add_column(heading, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(str(row[key])) for key in ("name", "kind", "description", "file")))
-    stdout().print(table)
+    headings = ("name", "kind", "description", "file")
+    stdout().print(table(headings, ([str(row[key]) for key in headings] for row in rows)))
 
 
-@site.command()
 def show(
     name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A site's name, or its file.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Every key of a site, defaults included.
 
@@ -351,7 +312,7 @@ def show(
 
     values = find_site(name).model_dump(mode="json")
     if as_json:
-        print_text(json.dumps(values, indent=2))
+        print_json(values)
         return
     print_text(f"# {site_file(name)}")
     print_text(yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=100).rstrip())
@@ -366,7 +327,7 @@ def doctor(
     site: Annotated[
         str, typer.Option(metavar="NAME|FILE", help="A site's name, or a file that describes it.")
     ] = "local",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Look at a site from here: SLURM, partition, limits, accounts, image, folders.
 
@@ -384,19 +345,13 @@ def doctor(
     bad = [finding.what for finding in findings if finding.state is State.WRONG]
     if as_json:
         rows = [asdict(finding) for finding in findings]
-        print_text(json.dumps({"site": found.name, "ok": not bad, "findings": rows}, indent=2))
+        print_json({"site": found.name, "ok": not bad, "findings": rows})
     else:
-        from rich.table import Table  # here: --help needs none
-        from rich.text import Text
+        from rich.text import Text  # here: --help needs none
 
-        table = Table(title=f"site {found.name}")
-        for heading in ("what", "state", "note", "fix"):
-            table.add_column(heading, overflow="fold")
-        for finding in findings:
-            state = Text(finding.state, style=_COLOURS[finding.state])
-            table.add_row(finding.what, state, Text(finding.note), Text(finding.mend))
-        stdout().print(table)
-        print_text(f"To fix: {', '.join(bad)}." if bad else "No problem was found.")
+        lines = [(f.what, Text(f.state, _COLOURS[f.state]), f.note, f.mend) for f in findings]
+        stdout().print(table(("what", "state", "note", "mend"), lines, title=f"site {found.name}"))
+        print_text(f"To mend: {', '.join(bad)}." if bad else "Nothing speaks against a start.")
     if bad:
         raise typer.Exit(1)
 
@@ -426,10 +381,8 @@ def up(
     wait: Annotated[
         bool, typer.Option("--wait/--no-wait", help="Wait until all nodes have joined.")
     ] = True,
-    dry_run: Annotated[
-        bool, typer.Option(help="Print the batch script, or the command, and stop.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print its state as JSON.")] = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
 ) -> None:
     """Start a Ray cluster, and an MLflow server beside it, for you alone.
 
@@ -460,7 +413,7 @@ def up(
     if wait:
         _wait(folder, keep)
     if as_json:
-        print_text(json.dumps(as_data(status_of(folder)), indent=2))
+        print_json(as_data(status_of(folder)))
         return
     print_text(_how_to_go_on(cluster, wait), error=not wait)
 
@@ -531,8 +484,6 @@ def _scratch(cluster: Cluster) -> str | None:
 
 
 def _text(cluster: Cluster, folder: ClusterFolder, command: tuple[str, ...]) -> str:
-    import shlex
-
     from raysuite.cluster.slurm import script
 
     if cluster.backend == "local":
@@ -563,27 +514,18 @@ def _wait(folder: ClusterFolder, keep: bool) -> None:
 @contextmanager
 def _shown(name: str) -> Iterator[Callable[[Progress], None]]:
     """Progress on stderr: one line that changes on a terminal, else a line for each change."""
-    console = stderr()
-    last = ""
+    console, tell = stderr(), _teller(name)
 
-    def line(progress: Progress) -> str:
-        job = progress.job
-        if job.phase == "waiting":
-            return f"{name}: {job.state}, {job.reason}"
-        return f"{name}: {progress.joined} of {progress.wanted} nodes joined"
+    def text(progress: Progress) -> str:
+        if progress.job.phase == "waiting":
+            return f"{progress.job.state}, {progress.job.reason}"
+        return f"{progress.joined} of {progress.wanted} nodes joined"
 
-    if console.is_terminal:
-        with console.status(name) as status:
-            yield lambda progress: status.update(f"{line(progress)}, {progress.seconds:.0f} s")
+    if not console.is_terminal:
+        yield lambda progress: tell(text(progress))
         return
-
-    def tell(progress: Progress) -> None:
-        nonlocal last
-        if line(progress) != last:
-            last = line(progress)
-            console.print(f"{last}, {progress.seconds:.0f} s")
-
-    yield tell
+    with console.status(name) as status:
+        yield lambda now: status.update(f"{name}: {text(now)}, {now.seconds:.0f} s")
 
 
 def _how_to_go_on(cluster: Cluster, is_up: bool) -> str:
@@ -602,14 +544,9 @@ def _how_to_go_on(cluster: Cluster, is_up: bool) -> str:
     )
 
 
-# `raysuite cluster status`: one cluster, its nodes and its jobs.
-
-
 def status(
-    name: Annotated[
-        str | None, typer.Argument(help="The cluster; default: the only one.", show_default=False)
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+    name: ClusterName = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show a cluster: its state, nodes, addresses and jobs, and how long its start took."""
     from raysuite.cluster.client import find_folder, status_of
@@ -622,7 +559,7 @@ def status(
             "jobs": [{"id": job.id, "status": job.status} for job in jobs],
             "timings": folder.timings(),
         }
-        print_text(json.dumps(data, indent=2))
+        print_json(data)
         return
     _show(folder, found, jobs)
 
@@ -639,13 +576,11 @@ def _jobs(folder: ClusterFolder, found: Status) -> list[RayJob]:
 
 
 def _show(folder: ClusterFolder, found: Status, jobs: list[RayJob]) -> None:
-    from rich.table import Table
-
     cluster, head, out = found.cluster, found.head, stdout()
     facts = {
         "state": in_words(found),
         "site": f"{cluster.site.name} ({cluster.backend}, job {cluster.job or '-'})",
-        "since": age(cluster.created),
+        "age": human_seconds(time.time() - cluster.created),
         "nodes": f"{found.alive_count} of {found.wanted} alive",
         "folder": str(folder.path),
         "jobs start in": cluster.working_folder,
@@ -664,23 +599,17 @@ def _show(folder: ClusterFolder, found: Status, jobs: list[RayJob]) -> None:
     for what, value in facts.items():
         out.print(f"  {what:14}{value}", soft_wrap=True)
     if found.nodes:
-        table = Table("node", "address", "state", box=None)
-        for index, node in enumerate(found.nodes):
-            table.add_row(node.host, node.address, node_in_words(found, index))
-        out.print(table)
+        nodes = enumerate(found.nodes)
+        rows = [(node.host, node.address, node_in_words(found, index)) for index, node in nodes]
+        out.print(table(("node", "address", "state"), rows))
     if jobs:
-        table = Table("job", "status", "command", box=None)
-        for job in jobs:
-            table.add_row(job.id, job.status, job.entrypoint)
-        out.print(table)
-
-
-# `raysuite cluster list`: the clusters that there are.
+        rows = [(job.id, job.status, job.entrypoint) for job in jobs]
+        out.print(table(("job", "status", "command"), rows))
 
 
 def list_clusters(
     everything: Annotated[bool, typer.Option("--all", help="Those that have ended too.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List your clusters, the newest first.
 
@@ -693,20 +622,23 @@ def list_clusters(
         status for status in all_status() if everything or status.lives or status.state == "stale"
     ]
     if as_json:
-        print_text(json.dumps([as_data(status) for status in found], indent=2))
+        print_json([as_data(status) for status in found])
         return
     if not found:
         print_text("no cluster is there; `raysuite cluster up` starts one", error=True)
         return
-    from rich.table import Table
-
-    table = Table("name", "state", "site", "nodes", "job", "age", box=None)
-    for status in found:
-        cluster = status.cluster
-        nodes = f"{status.alive_count} of {status.wanted}"
-        words = (cluster.name, in_words(status), cluster.site.name, nodes, cluster.job)
-        table.add_row(*words, age(cluster.created))
-    stdout().print(table)
+    rows = [
+        (
+            status.cluster.name,
+            in_words(status),
+            status.cluster.site.name,
+            f"{status.alive_count} of {status.wanted}",
+            status.cluster.job,
+            human_seconds(time.time() - status.cluster.created),
+        )
+        for status in found
+    ]
+    stdout().print(table(("name", "state", "site", "nodes", "job", "age"), rows))
 
 
 # `raysuite cluster logs`: the output of Ray, the agents and MLflow.
@@ -774,14 +706,9 @@ def _marked(file: Path, line: str, files: int) -> str:
     return f"{file.stem}: {line}" if files > 1 else line
 
 
-# `raysuite cluster down`: end a cluster, and nothing else of the same user.
-
-
 def down(
-    name: Annotated[
-        str | None, typer.Argument(help="The cluster; default: the only one.", show_default=False)
-    ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All running clusters.")] = False,
+    name: ClusterName = None,
+    everything: Annotated[bool, typer.Option("--all", help="All clusters that live.")] = False,
     grace: Annotated[
         float, typer.Option(min=0, help="Seconds that runs have to write a checkpoint and stop.")
     ] = 30.0,
@@ -842,18 +769,7 @@ def _teller(name: str) -> Callable[[str], None]:
     return tell
 
 
-cluster = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="A Ray cluster of your own: on this machine, or on the nodes of a SLURM site.",
-)
-
-cluster.command("up")(up)
-cluster.command("env")(env)
-cluster.command("status")(status)
-cluster.command("list")(list_clusters)
-cluster.command("logs")(logs)
-cluster.command("down")(down)
-cluster.command("doctor")(doctor)
-cluster.add_typer(site, name="site")
+about = "A Ray cluster of your own: on this machine, or on the nodes of a SLURM site."
+cluster = group(about, up, env, status, list_clusters, logs, down, doctor)
+about = "Describe the machines on which clusters are started."
+cluster.add_typer(group(about, new, list_sites, show), name="site")

@@ -1,15 +1,20 @@
-"""The two streams of every verb: results on stdout, words about them on stderr.
+"""What every verb prints: results on stdout, as text, table or JSON; words about them on stderr.
 
 rich honours NO_COLOR and FORCE_COLOR, and writes no control codes where a stream is no terminal.
 """
 
 from __future__ import annotations
 
+import json
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+    from raysuite.report.tables import Sheet
 
 PLAIN_WIDTH = 200
 """Columns of a file or a pipe: a table there is not cut to 80."""
@@ -43,3 +48,45 @@ def _console(stderr: bool) -> Console:
 def print_text(text: str, *, error: bool = False) -> None:
     """One text as it is: not wrapped, not coloured, nothing in it read as markup."""
     print(text, file=sys.stderr if error else sys.stdout, flush=True)
+
+
+def print_json(data: Any) -> None:
+    """Results as one JSON document."""
+    print_text(json.dumps(data, indent=2))
+
+
+def table(
+    headings: Sequence[str],
+    rows: Iterable[Sequence[RenderableType]],
+    numbers: Collection[str] = (),
+    title: str = "",
+) -> Table:
+    """A table; columns whose headings are in `numbers` are set flush right and not wrapped."""
+    from rich import box  # here: --help needs none
+    from rich.table import Table
+
+    from raysuite.report.tables import Sheet
+    from rich.text import Text
+
+    shown = Table(
+        box=box.SIMPLE_HEAD, pad_edge=False, title=Text(title) or None, title_justify="left"
+    )
+    for heading in headings:
+        if heading in numbers:
+            shown.add_column(heading, justify="right", no_wrap=True)
+        else:
+            shown.add_column(heading, overflow="fold")
+    for row in rows:
+        shown.add_row(*row)
+    return shown
+
+
+def print_sheet(sheet: Sheet, without: Collection[str] = ()) -> None:
+    """A table of a report under its title, without some columns, and its notes."""
+    from raysuite.report.tables import terminal_sheet
+
+    out = stdout()
+    out.print(sheet.title)
+    out.print(terminal_sheet(sheet, without))
+    for note in sheet.notes:
+        out.print(f"- {note}")

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from raysuite.cli.console import print_text, stderr, stdout
+from raysuite.cli.console import print_json, print_text, stderr, stdout, table
+from raysuite.cli.run_options import AsJson, DryRun, Scale, Workers, group
 from raysuite.errors import RunError, UserError
 from raysuite.spec.base import IMPORT_PATH
 from raysuite.spec.datasets import NAMED, Format, default_path
@@ -37,12 +38,12 @@ def cpus() -> int:
 
 
 @contextmanager
-def progress(title: str, total: int, unit: str, hidden: bool) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr, fed by what this yields; none if `hidden`, or where stderr is no
-    terminal."""
+def progress(title: str, total: int, unit: str, hidden: bool) -> Iterator[Callable[..., None]]:
+    """A bar on stderr; none if `hidden`, or where stderr is no terminal. What this yields takes how
+    many units were done since, and maybe another title."""
     console = stderr()
     if hidden or not console.is_terminal:
-        yield lambda more: None
+        yield lambda *_: None
         return
     from rich.progress import (
         BarColumn,
@@ -59,7 +60,7 @@ def progress(title: str, total: int, unit: str, hidden: bool) -> Iterator[Callab
 
     class Rate(ProgressColumn):
         def render(self, task: Task) -> Text:
-            return Text(f"{task.speed:,.0f} {unit}/s" if task.speed else "")
+            return Text(f"{task.speed:,.0f} {unit}/s" if task.speed and unit else "")
 
     counted = (MofNCompleteColumn(), Rate())
     columns = (
@@ -70,7 +71,7 @@ def progress(title: str, total: int, unit: str, hidden: bool) -> Iterator[Callab
     )
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(title, total=total)
-        yield lambda more: bar.advance(task, more)
+        yield lambda more, now=None: bar.update(task, advance=more, description=now)
 
 
 # The synthetic data sets that a spec asks for, and where its runs look for them.
@@ -159,10 +160,8 @@ def make(
         Path | None,
         typer.Option(help="Default: $RAYSUITE_DATA/NAME-FORMAT, where a spec looks for it."),
     ] = None,
-    scale: Annotated[str | None, typer.Option(help="With a spec: a form of it.")] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes (on each node); default: all CPUs.")
-    ] = None,
+    scale: Scale = None,
+    workers: Workers = None,
     shards: Annotated[
         int | None, typer.Option(help="Training files of TFRecords; default: 1,251 images each.")
     ] = None,
@@ -173,10 +172,8 @@ def make(
             envvar="RAY_ADDRESS", help="Make it on every node of this Ray cluster, on its own disk."
         ),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be made; write nothing.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
     force: Annotated[
         bool, typer.Option("--force", help="Replace a data set that was made or begun before.")
     ] = False,
@@ -238,8 +235,7 @@ def _print_synthetic_plan(synthetic: SyntheticSet, folder: Path, as_json: bool) 
 
     size = expected_bytes(synthetic, synthetic.train + synthetic.val)
     if as_json:
-        plan = {"path": str(folder), "bytes": size, **synthetic.parameters}
-        print_text(json.dumps(plan, indent=2))
+        print_json({"path": str(folder), "bytes": size, **synthetic.parameters})
     else:
         print_text(
             f"{folder}: {synthetic.told()}, as {synthetic.form}, about {human_bytes(size)}"
@@ -272,7 +268,7 @@ def _here(
     with progress(f"making {synthetic.name}", total, "images", hidden=as_json) as count:
         made = make(synthetic, folder, workers, force, count, waiting)
     if as_json:
-        print_text(json.dumps(_as_data(synthetic, made), indent=2))
+        print_json(_as_data(synthetic, made))
     else:
         print_text(f"{made.path}: {_told(synthetic, made)}{_fewer(synthetic)}")
 
@@ -340,18 +336,13 @@ def _tell_nodes(synthetic: SyntheticSet, ends: list[NodeEnd], as_json: bool) -> 
             }
             for end in ends
         ]
-        print_text(json.dumps({"synthetic": synthetic.parameters, "nodes": nodes}, indent=2))
+        print_json({"synthetic": synthetic.parameters, "nodes": nodes})
         return
     for end in ends:
         told = end.error if end.made is None else f"{end.made.path}: {_told(synthetic, end.made)}"
         print_text(f"{end.node}  {told}")
     if _fewer(synthetic):
         print_text(_fewer(synthetic).lstrip())
-
-
-# `raysuite data check`: the content of a data set, and what is wrong with it, and where.
-
-_SPEC_SUFFIXES = (".yaml", ".yml")
 
 
 def check(
@@ -380,13 +371,11 @@ def check(
         bool,
         typer.Option("--write-index", help="Write missing and wrong indices of whole TFRecords."),
     ] = False,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes; default: the CPUs of this machine.")
-    ] = None,
+    workers: Workers = None,
     limit_shown: Annotated[
         int, typer.Option(min=0, help="Things that are wrong, and notes, to print of each.")
     ] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check a data set: counts, classes, unreadable images, checksums, indices, labels.
 
@@ -417,7 +406,7 @@ def check(
             reports.append(look(target, decode, write_index, workers or cpus(), begin))
     if as_json:
         told = [_report_as_data(report) for report in reports]
-        print_text(json.dumps(told[0] if len(told) == 1 else told, indent=2))
+        print_json(told[0] if len(told) == 1 else told)
     else:
         for report in reports:
             _print_report(report, limit_shown)
@@ -436,8 +425,8 @@ def _targets(what: str, name: str | None, form: Format | None) -> list[Target]:
     if re.fullmatch(IMPORT_PATH, what) and not path.exists():
         if name or form:
             raise UserError(f"--name and --format are for folders; {what} is your own data set")
-        return [target_of(DataOptions(name=what, image_size=1))]  # its size is not used
-    if path.suffix in _SPEC_SUFFIXES:
+        return [target_of(DataOptions(name=what, image_size=1))]  # its size is not looked at
+    if path.suffix in SPEC_SUFFIXES:
         if name or form:
             raise UserError(f"--name and --format are for folders; {what} names its data set")
         blocks = [spec.data for _, spec in expand(read_document(path))]
@@ -462,10 +451,9 @@ def _reason(error: ValueError) -> str:
 
 
 def _print_report(report: Report, limit: int) -> None:
-    out = stdout()
     print_text(f"{report.path}: {report.form}")
     if report.splits:
-        out.print(_table(report))
+        stdout().print(_table(report))
     wrong = [finding for finding in report.findings if not finding.note]
     notes = [finding for finding in report.findings if finding.note]
     for title, found, count in (("note", notes, len(notes)), ("wrong", wrong, report.errors)):
@@ -480,16 +468,9 @@ def _print_report(report: Report, limit: int) -> None:
 
 
 def _table(report: Report) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    for heading in ("split", "images", "unreadable", "classes", "images per class"):
-        table.add_column(heading, justify="left" if heading == "split" else "right")
-    for heading in ("pixels", "kinds"):
-        table.add_column(heading)
-    for split, found in report.splits.items():
-        table.add_row(
+    figures = ("images", "unreadable", "classes", "images per class")
+    rows = [
+        (
             split,
             f"{found.images:,}",
             f"{found.unreadable:,}",
@@ -498,7 +479,9 @@ def _table(report: Report) -> Table:
             _sizes(found.sizes),
             ", ".join(f"{count:,} {name}" for name, count in found.looks.items()),
         )
-    return table
+        for split, found in report.splits.items()
+    ]
+    return table(("split", *figures, "pixels", "kinds"), rows, figures)
 
 
 def _span(counts: Any) -> str:
@@ -536,9 +519,6 @@ def _report_as_data(report: Report) -> dict[str, Any]:
     }
 
 
-# `raysuite data convert`: an image folder as TFRecord shards.
-
-
 def convert(
     source: Annotated[
         Path, typer.Argument(metavar="SRC", help="A folder with train/CLASS/* and val/CLASS/*.")
@@ -573,16 +553,12 @@ def convert(
     bad: Annotated[
         Literal["error", "skip"], typer.Option(help="What to do about unreadable images.")
     ] = "error",
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes; default: the CPUs of this machine.")
-    ] = None,
+    workers: Workers = None,
     force: Annotated[
         bool, typer.Option("--force", help="Begin anew where a conversion was begun.")
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be written; write nothing.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
 ) -> None:
     """Convert an image folder to TFRecord shards, with an index for DALI beside each.
 
@@ -607,7 +583,7 @@ def convert(
     with progress("converting", total, "images", hidden=as_json) as count:
         summary = run(conversion, workers or cpus(), bad, force, count)
     if as_json:
-        print_text(json.dumps({"target": str(conversion.target), **asdict(summary)}, indent=2))
+        print_json({"target": str(conversion.target), **asdict(summary)})
     else:
         _print_conversion(conversion, summary)
 
@@ -615,8 +591,7 @@ def convert(
 def _print_conversion_plan(conversion: Conversion, as_json: bool) -> None:
     if as_json:
         told = {**conversion.document, "first_label": conversion.first_label}
-        told["passed_over"] = conversion.passed_over
-        print_text(json.dumps({**told, "bytes": conversion.bytes}, indent=2))
+        print_json({**told, "passed_over": conversion.passed_over, "bytes": conversion.bytes})
         return
     counts = conversion.document["shards"]
     for split in ("train", "val"):
@@ -674,12 +649,4 @@ def _spec(conversion: Conversion) -> str:
     )
 
 
-data = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="Make, convert and check data sets.",
-)
-
-for _verb in (make, convert, check):
-    data.command(_verb.__name__)(_verb)
+data = group("Make, convert and check data sets.", make, convert, check)

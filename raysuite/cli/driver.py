@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 import sys
@@ -24,8 +25,7 @@ import psutil
 import typer
 
 from raysuite import __version__
-from raysuite.cli import console
-from raysuite.cli.console import print_text
+from raysuite.cli.console import print_text, stdout
 from raysuite.cli.progress import LiveView, Progress
 from raysuite.cli.run_options import gpus_before
 from raysuite.cli.sweep_progress import SweepProgress, foresee
@@ -183,21 +183,19 @@ _UPLOADS = "working_dir_files"
 
 @dataclass(frozen=True)
 class Request:
-    """What `raysuite run` or `raysuite sweep` was asked for."""
-
     spec: Path | None
-    overrides: Sequence[str]
-    scale: str | None
-    address: str | None
-    root: Path
-    resume: bool
-    resume_from: Path | None
-    retry_failed: bool
-    mlflow: bool
-    tracking_uri: str | None
-    quiet: bool
-    as_json: bool
-    stop_within_s: float
+    overrides: Sequence[str] = ()
+    scale: str | None = None
+    address: str | None = None
+    root: Path = Path("results")
+    resume: bool = False
+    resume_from: Path | None = None
+    retry_failed: bool = False
+    mlflow: bool = True
+    tracking_uri: str | None = None
+    quiet: bool = False
+    as_json: bool = False
+    stop_within_s: float = 60.0
     verb: Verb = "run"
     timings: bool = False
     budget_s: float | None = None
@@ -260,23 +258,20 @@ class Request:
         return (*words, "--stop-within", f"{self.stop_within_s:g}")
 
 
-def resume_command(verb: Verb, results: Results) -> str:
-    """The command that resumes what was interrupted, from whichever folder and spec it began."""
-    return f"raysuite {verb} --resume-from {shlex.quote(str(results.folder))}"
-
-
-def print_how_to_resume(verb: Verb, results: Results) -> None:
-    """After Ctrl-C."""
-    print_text(
-        f"what has finished is kept; resume with: {resume_command(verb, results)}", error=True
-    )
+def print_how_to_resume(verb: Verb, results: Results, stop: Stop | None = None) -> None:
+    """After Ctrl-C, or where it was asked to stop: before all else, for that may end it soon."""
+    why = f"stopped ({STOPPED[stop.reason]})" if stop else "what has finished is kept"
+    folder = shlex.quote(str(results.folder))
+    print_text(f"{why}; resume with: raysuite {verb} --resume-from {folder}", error=True)
 
 
 def print_what_changed(results: Results, document: Document) -> None:
     """Where the spec was edited since the results began: what is on record is resumed."""
+    from raysuite.track.entries import flatten
+
     file = results.folder / "spec.yaml"
-    then = _flat(parse_document(file.read_text("utf-8"), str(file)).data)
-    now = _flat(parse_document(document.text, document.file).data)
+    then = dict(flatten(parse_document(file.read_text("utf-8"), str(file)).data))
+    now = dict(flatten(parse_document(document.text, document.file).data))
     changed = [key for key in {**then, **now} if then.get(key) != now.get(key)]
     if changed:
         listed = ", ".join(f"{key} from {then.get(key)!r} to {now.get(key)!r}" for key in changed)
@@ -285,17 +280,6 @@ def print_what_changed(results: Results, document: Document) -> None:
             f"as they were planned: {listed}; leave --resume out to run it as it is now",
             error=True,
         )
-
-
-def _flat(data: dict[str, Any], above: str = "") -> dict[str, Any]:
-    """Dotted keys of nested mappings."""
-    flat: dict[str, Any] = {}
-    for key, value in data.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{above}{key}.")
-        else:
-            flat[f"{above}{key}"] = value
-    return flat
 
 
 def write_report(results: Results, request: Request) -> None:
@@ -342,16 +326,6 @@ def registered(
         raise
     if watch.asked() is None or watch.is_last_word():
         forget()
-
-
-def print_stopped(verb: Verb, results: Results, stop: Stop) -> None:
-    """Say how to resume: before all else, for whoever stopped this may end it soon."""
-    words = f"stopped ({STOPPED[stop.reason]}); resume with: {resume_command(verb, results)}"
-    print_text(words, error=True)
-
-
-def _has_time(stop: Stop) -> bool:
-    return stop.deadline is None or time.time() + _SYNC_S < stop.deadline
 
 
 # Batches that a spec leaves to be found by trial.
@@ -584,7 +558,7 @@ class SuiteWork(Work):
 
     def view(self) -> LiveView:
         request = self.request
-        return Progress(self.plans, request.quiet, request.as_json, console.stdout())
+        return Progress(self.plans, request.quiet, request.as_json, stdout())
 
     def execute(self, capacity: Capacity, listener: Listener) -> Stop | None:
         from raysuite.orchestrate import budget, suite
@@ -652,9 +626,9 @@ class SweepWork(Work):
         from raysuite.orchestrate import suite
 
         search, request = self.search, self.request
-        total = count(search, search.seed)
+        total = count(search)
         self.shown = SweepProgress(
-            search.space, search.wanted, total, request.quiet, request.as_json, console.stdout()
+            search.space, search.wanted, total, request.quiet, request.as_json, stdout()
         )
         for plan in suite.planned(self.results) if self.is_resumed else ():
             self.shown.add(plan)
@@ -668,7 +642,7 @@ class SweepWork(Work):
     def follow(self, tracking: Tracking, listener: Listener) -> Listener:
         def poll() -> None:
             listener.poll()
-            tracking.follow(self.results, self.shown.state.ended)
+            tracking.follow(self.results, self.shown.ended)
 
         return replace(listener, poll=poll)
 
@@ -730,9 +704,9 @@ def drive(request: Request) -> None:
                     kept.close()
                     if request.as_json:
                         print_text(last_line(results))
-                    print_stopped(request.verb, results, stop)
+                    print_how_to_resume(request.verb, results, stop)
                     with ending(joined):
-                        if tracking and _has_time(stop):
+                        if tracking and (stop.deadline or math.inf) > time.time() + _SYNC_S:
                             tracking.sync(results, "KILLED")
                     raise typer.Exit(os.EX_TEMPFAIL)
                 with timings.phase("report"), ending(joined):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from raysuite.cli.console import print_text, stderr, stdout
+from raysuite.cli.console import print_text, stderr, stdout, table
+from raysuite.cli.run_options import AsJson, RunResults
 from raysuite.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,9 +23,7 @@ _MOST_CONFUSED = 5
 
 
 def evaluate(
-    results: Annotated[
-        Path, typer.Argument(metavar="RESULTS", help="A folder that `raysuite run` printed.")
-    ],
+    results: RunResults,
     overrides: Annotated[
         list[str] | None,
         typer.Argument(metavar="[KEY=VALUE]...", help="Other data, such as data.path=FOLDER."),
@@ -37,7 +35,7 @@ def evaluate(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write every prediction to a CSV file.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Predict a data set by a run's network: accuracy, figures by class, confused classes.
 
@@ -94,18 +92,16 @@ def evaluate(
 def _with_data(plan: RunPlan, overrides: list[str]) -> RunPlan:
     """The run's plan, with the keys of `data` that are given."""
     from raysuite.plan import make_plans
-    from raysuite.spec import read_document
+    from raysuite.spec.document import Document, override
 
     if not overrides:
         return plan
     wrong = [each for each in overrides if not each.startswith("data.")]
     if wrong:
         raise UserError(f"{', '.join(wrong)}: only keys of data, such as data.path=FOLDER")
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "spec.yaml"
-        spec = plan.spec.model_dump(mode="json")
-        file.write_text(json.dumps(spec), "utf-8")  # which is YAML
-        [other] = make_plans(read_document(file, overrides), int(plan.device == "gpu"))
+    document = Document(plan.spec.model_dump(mode="json"), "the run's spec")
+    override(document, overrides)
+    [other] = make_plans(document, int(plan.device == "gpu"))
     facts = other.dataset
     if (facts.classes, facts.channels) != (plan.dataset.classes, plan.dataset.channels):
         raise UserError(
@@ -127,8 +123,6 @@ def _write(found: Evaluation, where: list[str], out: Path) -> None:
 
 
 def _show(found: Evaluation, split: str) -> None:
-    from rich.table import Table
-
     print_text(
         f"{len(found.labels):,} images ({split}): accuracy {found.accuracy:.2%}, "
         f"loss {found.loss:.4g}"
@@ -139,12 +133,13 @@ def _show(found: Evaluation, split: str) -> None:
         lines = sorted(lines, key=lambda each: (each["recall"] is None, each["recall"]))
         lines = lines[:_MOST_CLASSES]
         note = f"the {_MOST_CLASSES} classes with the lowest recall, of {len(found.classes)}"
-    table = Table("Class", "Images", "Precision", "Recall", "F1", title=note or None)
+    rows = []
     for each in lines:
         shares = ("–" if each[k] is None else f"{each[k]:.1%}" for k in ("precision", "recall"))
         f1 = "–" if each["f1"] is None else f"{each['f1']:.3f}"
-        table.add_row(str(each["class"]), f"{each['samples']:,}", *shares, f1)
-    stdout().print(table)
+        rows.append((str(each["class"]), f"{each['samples']:,}", *shares, f1))
+    headings = ("Class", "Images", "Precision", "Recall", "F1")
+    stdout().print(table(headings, rows, headings[1:], note))
     wrong = found.confusion.copy()
     wrong[range(len(wrong)), range(len(wrong))] = 0
     order = wrong.argsort(axis=None, kind="stable")[::-1][:_MOST_CONFUSED]

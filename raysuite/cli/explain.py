@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from raysuite.cli.console import print_text, stdout
+from raysuite.cli.console import print_json, print_sheet, print_text
+from raysuite.cli.run_options import AsJson, RunResults
 
 if TYPE_CHECKING:
     from raysuite.perf.explanation import Explained
@@ -18,14 +18,12 @@ if TYPE_CHECKING:
 
 
 def explain(
-    results: Annotated[
-        Path, typer.Argument(metavar="RESULTS", help="The folder that `raysuite run` printed.")
-    ],
+    results: RunResults,
     calibration: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="A calibration; it separates more terms."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Name what takes most of each row's time, the throughput without it, and what to try.
 
@@ -41,7 +39,6 @@ def explain(
     from raysuite.perf.calibration import Calibration
     from raysuite.perf.explanation import explain as explained
     from raysuite.records import Results, make_rows, results_figures
-    from raysuite.report.tables import terminal_sheet
 
     opened = Results.open(results)
     runs = results_figures(opened)
@@ -51,19 +48,13 @@ def explain(
     }
     rows = explained(make_rows(runs), found, idle)
     if as_json:
-        print_text(json.dumps([_data(each) for each in rows], indent=2))
+        limits = [{term: row.limit(term) for term in row.shares} for row in rows]
+        print_json([asdict(row) | {"limits": own} for row, own in zip(rows, limits, strict=True)])
         return
     if not rows:
         print_text("no row has a throughput yet")
         return
-    sheet = sheet_of(rows)
-    stdout().print(terminal_sheet(sheet))
-    for note in sheet.notes:
-        print_text(f"- {note}")
-
-
-def _data(row: Explained) -> dict[str, Any]:
-    return asdict(row) | {"limits": {term: row.limit(term) for term in row.shares}}
+    print_sheet(sheet_of(rows))
 
 
 def sheets_of(results: Results) -> list[Sheet]:
@@ -105,8 +96,6 @@ def sheet_of(rows: list[Explained]) -> Sheet:
 def idle_of(plan: dict[str, Any]) -> tuple[float, float]:
     """What a pipeline's bubble takes of its time, and what stages of unequal length add, if they
     compute in proportion to their FLOPs and transfers take no time."""
-    from dataclasses import replace
-
     from raysuite.cli.simulate import stages_of
     from raysuite.perf.simulator import pipeline_step
     from raysuite.plan import RunPlan

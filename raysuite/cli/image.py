@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
@@ -13,14 +12,12 @@ from typing import Annotated, Any
 
 import typer
 
-from raysuite.cli.console import print_text, stderr
+from raysuite.cli.console import print_json, print_text, stderr
+from raysuite.cli.run_options import AsJson, DryRun, group
 from raysuite.errors import UserError
 from raysuite.images.layers import EXTRAS, Bootstrap, Choice, Variant
 from raysuite.spec.datasets import cache_dir
 from raysuite.units import GIB, human_bytes
-
-# `raysuite image recipe`: the definition files of containers/.
-
 
 def recipe(
     out: Annotated[
@@ -38,7 +35,6 @@ def recipe(
       raysuite image recipe --check
     """
     from raysuite.images.build import checkout
-    from raysuite.images.layers import Choice, Variant
     from raysuite.images.recipe import definitions, file_names
 
     folder = out or checkout() / "containers"
@@ -56,27 +52,28 @@ def recipe(
         raise typer.Exit(1)
 
 
-# `raysuite image build`: both layers of an image, from the checkout's locked requirements.
-
-
 def chosen(variant: Variant, bootstrap: Bootstrap | None, extras: str | None) -> Choice:
     """The choice that the options name; `extras` are separated by commas, or `none`."""
     names = EXTRAS if extras is None else tuple(name.strip() for name in extras.split(","))
     return Choice(variant, bootstrap, () if names == ("none",) else names)
 
 
-VARIANT = typer.Option(
-    help="cuda and cuda12 compile Horovod with NCCL; cuda12 is for NVIDIA drivers before 580."
-)
-BOOTSTRAP = typer.Option(help="Origin of the base layer; default: cpu debootstrap, cuda docker.")
-EXTRAS_OPTION = typer.Option(help=f"Any of {','.join(EXTRAS)}, or `none`; default: all.")
-
-
 def build(
     out: Annotated[Path, typer.Argument(metavar="OUT.sif", help="The image to write.")],
-    variant: Annotated[Variant, VARIANT] = Variant.CPU,
-    bootstrap: Annotated[Bootstrap | None, BOOTSTRAP] = None,
-    extras: Annotated[str | None, EXTRAS_OPTION] = None,
+    variant: Annotated[
+        Variant,
+        typer.Option(
+            help="cuda and cuda12 compile Horovod with NCCL; cuda12 is for NVIDIA drivers before "
+            "580."
+        ),
+    ] = Variant.CPU,
+    bootstrap: Annotated[
+        Bootstrap | None,
+        typer.Option(help="Where the base comes from; default: cpu debootstrap, cuda docker."),
+    ] = None,
+    extras: Annotated[
+        str | None, typer.Option(help=f"Of {','.join(EXTRAS)}; `none` for none; default: all.")
+    ] = None,
     mirror: Annotated[
         str | None, typer.Option(metavar="URL", help="Debian's mirror; default: this machine's.")
     ] = None,
@@ -89,10 +86,8 @@ def build(
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Build the base layer anew too.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace OUT.sif.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print definition files and commands, build nothing.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
 ) -> None:
     """Build an image from this checkout: the locked packages, Horovod compiled inside, raysuite.
 
@@ -139,7 +134,7 @@ def build(
 
             sign_image(built.path, sign)
     if as_json:
-        print(json.dumps(asdict(built), indent=2, default=str))
+        print_json({**asdict(built), "path": str(built.path), "log": str(built.log)})
     else:
         steps = ", ".join(f"{name} {took:.0f} s" for name, took in built.seconds.items())
         print(f"{built.path}: {built.size_bytes / GIB:.2f} GiB ({steps})")
@@ -153,15 +148,13 @@ def shelf() -> Path:
 
 # `raysuite image inspect` and `raysuite image verify`.
 
-_IMAGE = typer.Argument(metavar="IMAGE.sif", help="An image built by `raysuite image build`.")
-_JSON = typer.Option("--json", help="Print it as JSON.")
+Image = Annotated[
+    Path, typer.Argument(metavar="IMAGE.sif", help="An image built by `raysuite image build`.")
+]
 
 
-def inspect(
-    image: Annotated[Path, _IMAGE],
-    as_json: Annotated[bool, _JSON] = False,
-) -> None:
-    """Print an image's description: versions, digest of its recipe, commit, labels.
+def inspect(image: Image, as_json: AsJson = False) -> None:
+    """Print what an image holds: versions, digest of its recipe, commit, labels.
 
     \b
     Examples:
@@ -172,7 +165,7 @@ def inspect(
 
     found = describe(image)
     if as_json:
-        print_text(json.dumps(asdict(found), indent=2))
+        print_json(asdict(found))
         return
     facts: dict[str, Any] = dict(found.facts)
     versions = facts.pop("versions", {})
@@ -184,7 +177,7 @@ def inspect(
 
 
 def verify(
-    image: Annotated[Path, _IMAGE],
+    image: Image,
     key: Annotated[
         Path | None,
         typer.Option(metavar="KEY.pem", help="The public key that it must be signed by."),
@@ -193,7 +186,7 @@ def verify(
         bool, typer.Option("--signature", help="Ask for a signature by a key of the keyring.")
     ] = False,
     test: Annotated[bool, typer.Option(help="Run the image's own test too.")] = True,
-    as_json: Annotated[bool, _JSON] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check that an image was built from this checkout's recipe, that it works, and its signature.
 
@@ -214,7 +207,7 @@ def verify(
         if test:
             found.append(checks.test(image))
     if as_json:
-        print_text(json.dumps([asdict(check) for check in found], indent=2))
+        print_json([asdict(check) for check in found])
     else:
         for check in found:
             print_text(f"{'ok    ' if check.passed else 'FAILED'}  {check.name}: {check.note}")
@@ -224,16 +217,21 @@ def verify(
 
 # `raysuite image shell` and `raysuite image run`: a person's way into an image.
 
-_BIND = typer.Option("--bind", metavar="SRC[:DST[:ro]]", help="A folder to bind; repeatable.")
-_GPUS = typer.Option("--gpus/--no-gpus", help="Bind NVIDIA's driver; default: where there is one.")
-_DRY_RUN = typer.Option("--dry-run", help="Print the command, run nothing.")
+Binds = Annotated[
+    list[str] | None,
+    typer.Option("--bind", metavar="SRC[:DST[:ro]]", help="A folder to show; repeatable."),
+]
+Driver = Annotated[
+    bool | None,
+    typer.Option("--gpus/--no-gpus", help="Show NVIDIA's driver; default: where there is one."),
+]
 
 
 def shell(
-    image: Annotated[Path, _IMAGE],
-    bind: Annotated[list[str] | None, _BIND] = None,
-    gpus: Annotated[bool | None, _GPUS] = None,
-    dry_run: Annotated[bool, _DRY_RUN] = False,
+    image: Image,
+    bind: Binds = None,
+    gpus: Driver = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Open a shell inside an image.
 
@@ -246,13 +244,13 @@ def shell(
 
 
 def run(
-    image: Annotated[Path, _IMAGE],
+    image: Image,
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="ARGS", help="Arguments of raysuite inside.")
     ] = None,
-    bind: Annotated[list[str] | None, _BIND] = None,
-    gpus: Annotated[bool | None, _GPUS] = None,
-    dry_run: Annotated[bool, _DRY_RUN] = False,
+    bind: Binds = None,
+    gpus: Driver = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Run the raysuite of an image, with the arguments after `--`.
 
@@ -285,12 +283,6 @@ def _enter(
     os.execv(engine(), line)
 
 
-image = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Build, inspect and enter Apptainer images.",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-for _verb in (build, verify, inspect, shell, recipe):
-    image.command(_verb.__name__)(_verb)
+about = "Build, inspect and enter Apptainer images."
+image = group(about, build, verify, inspect, shell, recipe)
 image.command("run", context_settings={"ignore_unknown_options": True})(run)

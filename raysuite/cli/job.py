@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
@@ -10,13 +9,14 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raysuite.cli import console
 from raysuite.cli.cluster import exports
-from raysuite.cli.console import print_text
+from raysuite.cli.console import print_json, print_text, stdout, table
+from raysuite.cli.run_options import AsJson, group
 from raysuite.errors import RunError, UserError
 
 if TYPE_CHECKING:
@@ -36,7 +36,9 @@ ViaOption = Annotated[
         help="The cluster is of another machine: reach it by `ssh LOGIN`, as in me@login.site.org.",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+JobArgument = Annotated[
+    str | None, typer.Argument(metavar="[JOB]", help="The job; default: the newest.")
+]
 
 
 @contextmanager
@@ -64,15 +66,6 @@ def _chosen(name: str | None) -> ClusterFolder:
     return current if name is None and current is not None else find_folder(name)
 
 
-# Jobs as JSON and as lines of a table.
-
-
-def as_json(job: Job | Sequence[Job]) -> str:
-    """One job as an object, several as an array."""
-    found = [asdict(each) for each in job] if isinstance(job, Sequence) else asdict(job)
-    return json.dumps(found, indent=2)
-
-
 def rows(jobs: Sequence[Job]) -> list[tuple[str, ...]]:
     """What a table shows of each job."""
     return [
@@ -88,12 +81,7 @@ def _clock(seconds: float | None) -> str:
 def _lasted(job: Job) -> str:
     if job.started is None:
         return ""
-    minutes, seconds = divmod(int((job.ended or time.time()) - job.started), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}"
-
-
-# A job followed to its end, and left alone by Ctrl-C.
+    return str(timedelta(seconds=int((job.ended or time.time()) - job.started)))
 
 
 def follow_to_end(server: JobServer, name: str, silent: bool = False) -> Job:
@@ -132,9 +120,6 @@ def ending(job: Job) -> str:
     return f"job {job.id} failed: {said}"
 
 
-# `raysuite job submit`: a command on the cluster's head, followed to its end.
-
-
 def submit(
     words: Annotated[
         list[str],
@@ -145,7 +130,7 @@ def submit(
     follow: Annotated[
         bool, typer.Option(help="Print what the job prints, and end as it does.")
     ] = True,
-    json_: JsonOption = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run a command on a cluster: on its head node, in the folder where it was started.
 
@@ -163,21 +148,19 @@ def submit(
         name = server.submit(shlex.join(words))
         print_text(f"job {name} is submitted", error=True)
         if not follow:
-            print_text(as_json(server.job(name)) if json_ else name)
+            if as_json:
+                print_json(asdict(server.job(name)))
+            else:
+                print_text(name)
             return
-        ended = follow_to_end(server, name, silent=json_)
-        if json_:
-            print_text(as_json(ended))
+        ended = follow_to_end(server, name, silent=as_json)
+        if as_json:
+            print_json(asdict(ended))
     raise typer.Exit(ended.code)
 
 
-# `raysuite job logs`: what a job printed.
-
-
 def logs(
-    name: Annotated[
-        str | None, typer.Argument(metavar="[JOB]", help="The job; default: the newest.")
-    ] = None,
+    name: JobArgument = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Print until the job ends; exit with its code.")
     ] = False,
@@ -200,16 +183,11 @@ def logs(
     raise typer.Exit(ended.code)
 
 
-# `raysuite job status`: the state of a job.
-
-
 def status(
-    name: Annotated[
-        str | None, typer.Argument(metavar="[JOB]", help="The job; default: the newest.")
-    ] = None,
+    name: JobArgument = None,
     cluster: ClusterOption = None,
     via: ViaOption = None,
-    json_: JsonOption = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print the state of a job.
 
@@ -220,13 +198,13 @@ def status(
     """
     with job_server(cluster, via) as server:
         wanted = server.job(name) if name else server.newest()
-    print_text(as_json(wanted) if json_ else ending(wanted))
+    if as_json:
+        print_json(asdict(wanted))
+    else:
+        print_text(ending(wanted))
 
 
-# `raysuite job list`: the jobs of a cluster.
-
-
-def list_(cluster: ClusterOption = None, via: ViaOption = None, json_: JsonOption = False) -> None:
+def list_(cluster: ClusterOption = None, via: ViaOption = None, as_json: AsJson = False) -> None:
     """List the jobs of a cluster, the oldest first.
 
     \b
@@ -236,18 +214,10 @@ def list_(cluster: ClusterOption = None, via: ViaOption = None, json_: JsonOptio
     """
     with job_server(cluster, via) as server:
         jobs = server.jobs()
-    if json_:
-        console.print_text(as_json(jobs))
+    if as_json:
+        print_json([asdict(job) for job in jobs])
         return
-    from rich.table import Table
-
-    table = Table("job", "state", "started", "h:mm:ss", "command", box=None, pad_edge=False)
-    for row in rows(jobs):
-        table.add_row(*row)
-    console.stdout().print(table, markup=False)
-
-
-# `raysuite job cancel`: a job asked to end.
+    stdout().print(table(("job", "state", "started", "h:mm:ss", "command"), rows(jobs)))
 
 
 def cancel(
@@ -271,9 +241,6 @@ def cancel(
     if not job.ended_already:
         raise RunError(f"job {name} has not ended within {patience_s:g} s; it was asked to")
     print_text(ending(job))
-
-
-# `raysuite job forward`: a tunnel that stays open, for `ray job submit`, browsers and MLflow.
 
 
 def forward(
@@ -302,12 +269,5 @@ def forward(
         folder.wait()
 
 
-job = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="Submit jobs to a cluster, follow and cancel them; from a laptop too, through SSH.",
-)
-
-for _verb in (submit, logs, status, list_, cancel, forward):
-    job.command(_verb.__name__.rstrip("_"))(_verb)
+about = "Submit jobs to a cluster, follow and cancel them; from a laptop too, through SSH."
+job = group(about, submit, logs, status, list_, cancel, forward)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from raysuite.cli.console import print_text, stderr, stdout
+from raysuite.cli.console import print_json, stderr, stdout, table
+from raysuite.cli.run_options import AsJson
 from raysuite.errors import UserError
 from raysuite.units import MIB
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from raysuite.models.costs import ModelCost
     from raysuite.spec.datasets import DatasetFacts
     from raysuite.spec.stems import Stem
@@ -45,7 +43,7 @@ def models(
         str | None,
         typer.Option(help="small or large, where models have both; default: by the size."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print parameters, forward FLOPs and activation bytes of networks. Nothing is trained.
 
@@ -65,11 +63,24 @@ def models(
     facts = DatasetFacts(0, 0, classes, channels, size)
     rows = _measured(names or PAPERS_MODELS, facts, stem)
     if as_json:
-        print_text(json.dumps(_as_data(rows, facts), indent=2))
+        print_json(_as_data(rows, facts))
         return
     out = stdout()
     out.print(f"images of {channels} x {size} x {size}, {classes} classes")
-    out.print(_table(rows))
+    figures = ("parameters", "GFLOP", "activations, MiB", "gradients, MiB")
+    cells = [
+        (
+            row.name,
+            row.family,
+            row.stem or "-",
+            f"{row.cost.parameters:,}",
+            _gflop(row.cost.forward_flops),
+            f"{row.cost.activation_bytes / MIB:.1f}",
+            f"{row.cost.gradient_bytes / MIB:.1f}",
+        )
+        for row in rows
+    ]
+    out.print(table(("model", "family", "stem", *figures), cells, figures))
     out.print(CONVENTIONS)
 
 
@@ -106,28 +117,6 @@ def _as_data(rows: Sequence[_Row], facts: DatasetFacts) -> dict[str, Any]:
     ]
     shape = {"image_size": facts.image_size, "channels": facts.channels, "classes": facts.classes}
     return {**shape, "models": models}
-
-
-def _table(rows: Sequence[_Row]) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("model", "family", "stem"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("parameters", "GFLOP", "activations, MiB", "gradients, MiB"):
-        table.add_column(heading, justify="right")
-    for row in rows:
-        table.add_row(
-            row.name,
-            row.family,
-            row.stem or "-",
-            f"{row.cost.parameters:,}",
-            _gflop(row.cost.forward_flops),
-            f"{row.cost.activation_bytes / MIB:.1f}",
-            f"{row.cost.gradient_bytes / MIB:.1f}",
-        )
-    return table
 
 
 def _gflop(flops: int) -> str:

@@ -2,39 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from raysuite.cli.console import print_text, stdout
+from raysuite.cli.console import print_json, print_text, stdout, table
+from raysuite.cli.run_options import AsJson, Gpus, Overrides, Scale, SpecFile
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from raysuite.plan import RunPlan
     from raysuite.spec.schedules import Operation, Schedule
 
 
 def plan(
-    spec: Annotated[Path, typer.Argument(metavar="SPEC", help="The experiment's YAML file.")],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="Keys to set instead, such as training.epochs=3."),
-    ] = None,
-    scale: Annotated[
-        str | None, typer.Option(help="A form under the spec's `scales`, such as laptop.")
-    ] = None,
-    gpus: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="GPUs of a cluster elsewhere: named data sets that are not here are assumed to "
-            "have their official size. Default: this machine.",
-        ),
-    ] = None,
+    spec: SpecFile,
+    overrides: Overrides = None,
+    scale: Scale = None,
+    gpus: Gpus = None,
     deep: Annotated[
         bool,
         typer.Option(
@@ -44,7 +29,7 @@ def plan(
     schedule: Annotated[
         bool, typer.Option("--schedule", help="Draw each pipeline's schedule, and its bubble.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the plans as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print every run of a spec with its resolved numbers. Nothing is started.
 
@@ -69,12 +54,14 @@ def plan(
         with dry_batch(plans, document) as check:
             check()
     if as_json:
-        print_text(json.dumps([_data(each) for each in plans], indent=2))
+        print_json([_data(each) for each in plans])
         return
     out = stdout()
     rows = [_row(each, number, warm) for each, number, warm in _with_groups(plans)]
     same = [key for key in rows[0] if len({row[key] for row in rows}) == 1 and key not in _OWN]
-    out.print(_table(rows, same))
+    shown = [key for key in rows[0] if key not in same]
+    lines = ([row[key] for key in shown] for row in rows)
+    out.print(table(shown, lines, numbers=set(shown) - {"run"}))
     if same:
         shared = " · ".join(f"{key} {rows[0][key]}" for key in same)
         out.print(f"{'each run' if len(rows) > 1 else 'the run'}: {shared}")
@@ -185,21 +172,6 @@ def _row(each: RunPlan, group: int, warm: bool) -> dict[str, str]:
         "steps": told("total_steps"),
         "epochs": str(each.spec.training.epochs),
     }
-
-
-def _table(rows: Sequence[dict[str, str]], same: Sequence[str]) -> Table:
-    """One row a run, in the order of execution; a column for what differs between runs."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    shown = [key for key in rows[0] if key not in same]
-    for key in shown:
-        name = key == "run"  # long ones are folded, so that no figure is cut
-        table.add_column(key, justify="left" if name else "right", no_wrap=not name)
-    for row in rows:
-        table.add_row(*(row[key] for key in shown))
-    return table
 
 
 def _placement(each: RunPlan) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raysuite.cli.console import print_text, stdout
-from raysuite.cli.run_options import Overrides, Scale
+from raysuite.cli.console import print_json, print_sheet, print_text
+from raysuite.cli.run_options import AsJson, Gpus, Overrides, Scale, SeveralResults
 
 if TYPE_CHECKING:
     from raysuite.perf.calibration import Model
@@ -19,21 +18,12 @@ CalibrationFile = Annotated[
     Path,
     typer.Option("--calibration", metavar="FILE", help="What `raysuite calibrate` wrote."),
 ]
-Gpus = Annotated[
-    int | None,
-    typer.Option(
-        min=0, help="GPUs of a cluster elsewhere, as `raysuite plan` takes it. Default: here."
-    ),
-]
 DEFAULT = Path("calibration.yaml")
 
 
 def calibrate(
-    results: Annotated[
-        list[Path],
-        typer.Argument(metavar="RESULTS...", help="Folders that `raysuite run` printed."),
-    ],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The file to write.")] = DEFAULT,
+    results: SeveralResults,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where the costs go.")] = DEFAULT,
     workers_per_node: Annotated[
         int | None,
         typer.Option(min=1, help="Workers that shared a node. Default: all of them did."),
@@ -44,7 +34,7 @@ def calibrate(
             min=0, help="Leave out epochs beside which other programs kept more cores busy."
         ),
     ] = 0.5,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the calibration as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Fit the costs of this machine to measured runs, and state their errors.
 
@@ -111,7 +101,7 @@ def predict(
     root: Annotated[
         Path, typer.Option("--results", help="Folder under which NAME/DATE-TIME is made.")
     ] = Path("predictions"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print the predictions as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Predict throughput, times, speed-up and memory of each run, with 90 % intervals.
 
@@ -129,7 +119,6 @@ def predict(
     from raysuite.perf.prediction import predict as predicted
     from raysuite.records import Results, results_figures
     from raysuite.report.predictions import predictions_sheet
-    from raysuite.report.tables import terminal_sheet
 
     found = Calibration.read(calibration)
     if spec.is_dir():
@@ -139,7 +128,7 @@ def predict(
     predictions = predicted(results.plans(), found, str(calibration), pipeline_seconds)
     results.write_predictions(predictions)
     if as_json:
-        print_text(json.dumps([each.model_dump(mode="json") for each in predictions], indent=2))
+        print_json([each.model_dump(mode="json") for each in predictions])
         return
     sheet = predictions_sheet(results_figures(results), results.predictions())
     if sheet is not None:
@@ -148,9 +137,7 @@ def predict(
             for place, title in enumerate(sheet.header)
             if all(cells[place] in ("", "–") for cells in sheet.cells)
         }
-        stdout().print(terminal_sheet(sheet, without=empty))
-        for note in sheet.notes:
-            print_text(f"- {note}")
+        print_sheet(sheet, without=empty)
     print_text(str(results.folder))
 
 

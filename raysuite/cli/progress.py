@@ -1,13 +1,14 @@
-"""What `raysuite run` shows while it runs, drawn from the runs' journals alone."""
+"""What is shown of runs and trials while they are made, drawn from their journals alone."""
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self, get_args
+from typing import Literal, Self
 
 from pydantic import TypeAdapter, ValidationError
 from rich.console import Console, Group, RenderableType
@@ -27,9 +28,7 @@ from raysuite.records import (
     GateVerdict,
     Record,
     Results,
-    RunCosts,
     RunFailed,
-    RunFigures,
     RunFinished,
     RunJudged,
     RunPruned,
@@ -38,10 +37,10 @@ from raysuite.records import (
     SamplesSkipped,
     StagesMeasured,
     TimeShares,
-    run_figures,
 )
 from raysuite.records.live import LivePosition, live_file, live_position
 from raysuite.records.schema import json_line
+from raysuite.records.sweep import TrialFigures, trial_figures
 from raysuite.units import human_seconds
 
 # Journals read as they grow: each byte once.
@@ -76,92 +75,44 @@ class Tail:
         return records
 
 
-# Where runs and trials are shown: a terminal, a log, a pipe that takes JSON.
+# Where an experiment stands, from its Records: what the progress display shows.
 
-
-class LiveView(ABC):
-    """A live display on a terminal, lines elsewhere, JSON lines, or failures only.
-
-    Enter it to show the live part.
-    """
-
-    def __init__(self, quiet: bool, json: bool, console: Console, per_second: float) -> None:
-        self._quiet, self._json, self._console = quiet, json, console
-        self._is_live = console.is_terminal and not quiet and not json
-        self._per_second = per_second
-        self._live: Live | None = None
-
-    @abstractmethod
-    def view(self) -> RenderableType:
-        """The live part."""
-
-    @abstractmethod
-    def add(self, plan: RunPlan) -> None:
-        """Add a run or trial after the others."""
-
-    @abstractmethod
-    def totals(self) -> str:
-        """One line on the state of the suite or sweep."""
-
-    @abstractmethod
-    def poll(self, results: Results) -> None:
-        """About twice a second: take in what the journals gained, and show it."""
-
-    def __enter__(self) -> Self:
-        if self._is_live:
-            self._live = Live(
-                get_renderable=self.view,
-                console=self._console,
-                refresh_per_second=self._per_second,
-                transient=True,
-            )
-            self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def _write_json(self, record: Record) -> None:
-        """A Record as a line; not through rich, which would wrap it."""
-        self._console.file.write(json_line(record) + "\n")
-        self._console.file.flush()
-
-    def _write(self, line: Text) -> None:
-        """A line above the live part; with --quiet on stderr, as it is no result."""
-        (stderr() if self._quiet else self._console).print(line, soft_wrap=True)
-
-
-# The state of an experiment, from its Records: what the progress display shows.
-
-Status = Literal["waiting", "running", "paused", "stopped", "finished", "failed", "pruned"]
-"""paused: waits at an interval of its sweep for the others. stopped: to be resumed. pruned:
-ended early by a sweep's scheduler."""
+Status = Literal["finished", "pruned", "failed", "stopped", "running", "paused", "waiting"]
+"""pruned: ended early by a sweep's scheduler. stopped: to be resumed. paused: waits at an interval
+of its sweep for the others."""
+ENDED: tuple[Status, ...] = ("finished", "pruned", "failed")
+WORDS: dict[Status, str] = {"pruned": "stopped early", "waiting": "starting"}
+STYLES: dict[Status, str] = {
+    "finished": "green",
+    "pruned": "cyan",
+    "failed": "red",
+    "stopped": "yellow",
+    "running": "",
+    "paused": "dim",
+    "waiting": "dim",
+}
+"""In the order in which runs are counted."""
 
 
 class RunState:
-    """One run, from its Records so far."""
+    """One run or trial, from its Records so far."""
 
     def __init__(self, plan: RunPlan) -> None:
         self.plan = plan
+        self.tail = Tail()
         self.status: Status = "waiting"
         self.epochs_done = 0
         self.verdict: GateVerdict | None = None
         self.last_epoch: EpochFinished | None = None
         self.live: LivePosition | None = None
         """Inside the present epoch; None before its first second."""
-        self.measured: tuple[int, float] = (0, 0.0)
-        """Images of epochs that ended here, and the seconds of their training and validation."""
         self._records: list[Record] = []
+        self._figures: TrialFigures | None = None
 
     def take(self, record: Record) -> None:
         """Move on by one Record."""
         self._records.append(record)
+        self._figures = None
         match record:
             case RunStarted():
                 self.status, self.epochs_done = "running", record.first_epoch
@@ -170,9 +121,6 @@ class RunState:
                 self.verdict = record
             case EpochFinished():
                 self.epochs_done, self.last_epoch, self.live = record.epoch + 1, record, None
-                images, seconds = self.measured
-                seconds += record.seconds + record.validation_seconds
-                self.measured = images + record.images, seconds
             case RunFinished():
                 self.status = "finished"
             case RunFailed():
@@ -194,15 +142,23 @@ class RunState:
 
     @property
     def rate(self) -> float | None:
-        """Images per second: of the last seconds, else of the epochs so far; None before any."""
+        """Images per second: of the last seconds, else of the last epoch; None before any."""
         if self.live is not None and self.live.images_per_second is not None:
             return self.live.images_per_second
-        images, seconds = self.measured
-        return images / seconds if images and seconds > 0 else None
+        last = self.last_epoch
+        seconds = last.seconds + last.validation_seconds if last else 0.0
+        return last.images / seconds if last and seconds > 0 else None
 
-    def figures(self) -> RunFigures:
-        """The run's figures, as the report will show them."""
-        return run_figures(self.plan.model_dump(mode="json"), self._records)
+    @property
+    def figures(self) -> TrialFigures:
+        """What it reached so far, as the report will show it."""
+        if self._figures is None:
+            self._figures = trial_figures(self.plan.model_dump(mode="json"), self._records)
+        return self._figures
+
+    @property
+    def has_ended(self) -> bool:
+        return self.status in ENDED
 
     @property
     def epoch_text(self) -> str:
@@ -220,61 +176,10 @@ class RunState:
     @property
     def images_to_go(self) -> int:
         """Training images before it; none once it has ended."""
-        if self.status in ("finished", "failed", "pruned"):
+        if self.has_ended:
             return 0
         whole = self.plan.spec.training.epochs * self.plan.dataset.train_samples
         return max(0, whole - self.images_done)
-
-
-class TimeLeft:
-    """Estimates of the time that is left, in seconds of any one clock.
-
-    A run needs the images to go at its present rate. The runs to come need theirs at the rate of
-    all runs so far, and each as much besides (start of workers, gate, checkpoints) as the runs so
-    far did. Runs on more workers are faster than estimated, those of larger networks slower.
-    """
-
-    def __init__(self, runs: Sequence[RunState], now: float) -> None:
-        self._runs = runs
-        self._start = now
-        self._before = {id(run): run.measured for run in runs if run.status != "waiting"}
-        self._estimate: tuple[float, float | None, float] | None = None
-
-    def update(self, now: float) -> None:
-        """Call when a run has moved on."""
-        images, seconds, begun = 0.0, 0.0, 0
-        for run in self._runs:
-            before = self._before.get(id(run))
-            images += run.measured[0] - (before or (0, 0.0))[0]
-            seconds += run.measured[1] - (before or (0, 0.0))[1]
-            if run.live is not None and run.rate:
-                images += run.live.images
-                seconds += run.live.images / run.rate
-            begun += run.status != "waiting" and (before is None or run.status == "running")
-        if not images or seconds <= 0:
-            return
-        besides = max(0.0, now - self._start - seconds) / max(1, begun)
-        of_run, left = None, 0.0
-        for run in self._runs:
-            if run.status == "running" and run.rate:
-                of_run = run.images_to_go / run.rate
-                left += of_run
-            else:
-                left += run.images_to_go * seconds / images
-                left += besides if run.status == "waiting" else 0.0
-        self._estimate = (now, of_run, left)
-
-    def seconds(self, now: float) -> float | None:
-        """Seconds until the last run has ended; None before anything was measured."""
-        if self._estimate is None:
-            return None
-        return max(0.0, self._estimate[2] - (now - self._estimate[0]))
-
-    def seconds_of_run(self, now: float) -> float | None:
-        """Seconds until the run at work has ended; None where none is known to be."""
-        if self._estimate is None or self._estimate[1] is None:
-            return None
-        return max(0.0, self._estimate[1] - (now - self._estimate[0]))
 
 
 LONG_EPOCH_SECONDS = 30.0
@@ -282,15 +187,142 @@ LONG_EPOCH_SECONDS = 30.0
 LOG_SECONDS = 60.0
 """Without a terminal, the position inside an epoch is written after so long without a line."""
 
-_STYLES = {RunFinished: "green", RunFailed: "red", RunPruned: "cyan", RunStopped: "yellow"}
+# The displays: of a suite here, of a sweep in `sweep_progress`.
+
+
+class LiveView(ABC):
+    """A live display on a terminal, lines elsewhere, JSON lines, or failures only.
+
+    Enter it to show the live part. Records that lay in the results folder before this object was
+    made (runs that are resumed) are counted and not announced.
+    """
+
+    per_second = 4
+    """How often the live part is drawn."""
+
+    def __init__(self, quiet: bool, json: bool, console: Console, clock: Callable[[], float]):
+        self._quiet, self._json, self._console, self._clock = quiet, json, console, clock
+        self._is_live = console.is_terminal and not quiet and not json
+        self._live: Live | None = None
+        self._made = time.time()
+        self._began: tuple[float, int] | None = None
+        """When the journals were looked at first, and how many runs had ended by then."""
+        self._last = (0.0, 0)
+        """The same of the last end since then."""
+        self.runs: list[RunState] = []
+        """In the order of execution."""
+        self._places: dict[int, int] = {}
+        """Number of a run -> where it stands in `runs`."""
+        self.current: RunState | None = None
+        """The one that moved last."""
+
+    @property
+    def total(self) -> int:
+        """How many runs there will be."""
+        return len(self.runs)
+
+    @property
+    def ended(self) -> int:
+        return sum(run.has_ended for run in self.runs)
+
+    @abstractmethod
+    def view(self) -> RenderableType:
+        """The live part."""
+
+    @abstractmethod
+    def heading(self, run: RunState) -> str:
+        """What a line begins with."""
+
+    @abstractmethod
+    def announce(self, run: RunState, record: Record) -> None:
+        """Write a line on a new Record, if it is worth one."""
+
+    @abstractmethod
+    def time_left(self, now: float) -> str:
+        """An estimate, `now` being the clock's; empty where there is none."""
+
+    def add(self, plan: RunPlan) -> None:
+        """One run more, unless it is known; one whose batch was found takes its own place."""
+        place = self._places.setdefault(plan.index, len(self.runs))
+        if place == len(self.runs):
+            self.runs.append(RunState(plan))
+        elif self.runs[place].plan.run_id != plan.run_id:
+            self.runs[place] = RunState(plan)
+
+    def poll(self, results: Results) -> None:
+        """About twice a second: take in what the journals gained, and show it."""
+        for run in self.runs:
+            if run.status == "finished":
+                continue
+            journal = results.journal_file(run.plan.run_id)
+            for record in run.tail.new(journal):
+                run.take(record)
+                if self._began is not None or record.time >= self._made:
+                    self.current = run
+                    self._tell(run, record)
+            if run.look(live_file(journal)):
+                self.current = run
+        ended = self.ended
+        if self._began is None:
+            self._began = self._last = (self._clock(), ended)
+        elif ended != self._last[1]:
+            self._last = (self._clock(), ended)
+
+    def pace(self) -> float | None:
+        """Seconds from the end of a run to that of the next, so far; None before one has ended."""
+        (since, before), (until, ended) = self._began or self._last, self._last
+        return (until - since) / (ended - before) if ended > before else None
+
+    def _tell(self, run: RunState, record: Record) -> None:
+        if self._json:  # not through rich, which would wrap it
+            self._console.file.write(json_line(record) + "\n")
+            self._console.file.flush()
+        elif not self._quiet or isinstance(record, RunFailed | RunStopped):
+            self.announce(run, record)
+
+    def write(self, run: RunState, text: str, style: str = "") -> None:
+        """Write a line above the live part; with --quiet on stderr, as it is no result."""
+        line = Text(f"{self.heading(run)}  ")
+        line.append(text, style=style)
+        (stderr() if self._quiet else self._console).print(line, soft_wrap=True)
+
+    def totals(self) -> str:
+        """How many runs are in which state, and the time left."""
+        count = Counter(run.status for run in self.runs)
+        to_go = self.total - len(self.runs) + count.pop("waiting", 0)
+        parts = [f"{count[each]} {WORDS.get(each, each)}" for each in STYLES if count[each]]
+        parts += [f"{to_go} to go"] if to_go > 0 else []
+        left = self.time_left(self._clock())
+        return " · ".join([*parts, left] if left else parts)
+
+    def __enter__(self) -> Self:
+        if self._is_live:
+            self._live = Live(
+                get_renderable=self.view,
+                console=self._console,
+                refresh_per_second=self.per_second,
+                transient=True,
+            )
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+
+_ENDS = RunFinished | RunFailed | RunPruned | RunStopped
+_ABOVE = BatchFound | SamplesSkipped | StagesMeasured | TimeShares | _ENDS
+"""Records that have a line also above a live part, which does not show them."""
 
 
 class Progress(LiveView):
-    """A live display on a terminal, a line an event elsewhere, JSON lines, or errors only.
-
-    `poll` is called about twice a second. Records that lay in the results folder before this
-    object was made (a run resumed) are counted and not announced.
-    """
+    """The runs of a suite, one after the other: the live part shows the one at work."""
 
     def __init__(
         self,
@@ -300,125 +332,64 @@ class Progress(LiveView):
         console: Console,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(quiet, json, console, per_second=4)
-        self._runs = [RunState(plan) for plan in plans]
-        self._tails = [Tail() for _ in plans]
-        self._clock = clock
-        self._made = time.time()
-        self._polled = False
-        self._current: RunState | None = None
-        self._time_left: TimeLeft | None = None
+        super().__init__(quiet, json, console, clock)
+        for plan in plans:
+            self.add(plan)
         self._logged = clock()
         self._spinner = Spinner("dots", style="cyan")
 
-    def add(self, plan: RunPlan) -> None:
-        """Add a run after the others."""
-        self._runs.append(RunState(plan))
-        self._tails.append(Tail())
-
     def poll(self, results: Results) -> None:
-        """Take in what the journals gained, and show it."""
-        changed = False
-        for run, tail in zip(self._runs, self._tails, strict=True):
-            if run.status == "finished":
-                continue
-            for record in tail.new(results.journal_file(run.plan.run_id)):
-                old = not self._polled and record.time < self._made
-                run.take(record)
-                changed = True
-                if not old:
-                    self._current = run
-                    self._announce(run, record)
-            if run.look(live_file(results.journal_file(run.plan.run_id))):
-                changed, self._current = True, run
-        now = self._clock()
-        if self._time_left is None:
-            self._time_left = TimeLeft(self._runs, now)
-        if changed:
-            self._time_left.update(now)
-        self._polled = True
-        self._log_position(now)
-
-    def _log_position(self, now: float) -> None:
-        """In a log: a line now and then inside of long epochs."""
-        run = self._current
-        if self._is_live or self._json or self._quiet or run is None or run.live is None:
-            return
-        if now - self._logged >= LOG_SECONDS:
+        super().poll(results)
+        now, run = self._clock(), self.current
+        shown = self._is_live or self._json or self._quiet
+        if not shown and run is not None and run.live and now - self._logged >= LOG_SECONDS:
             self._logged = now
-            self._write_line(run, ", ".join(_facts(run)))
+            self.write(run, ", ".join(_facts(run)))
 
-    def _announce(self, run: RunState, record: Record) -> None:
-        if self._json:
-            self._write_json(record)
-            return
-        if self._quiet and not isinstance(record, RunFailed | RunStopped):
-            return
-        if self._is_live and not isinstance(
-            record,
-            BatchFound
-            | RunFinished
-            | RunFailed
-            | RunPruned
-            | RunStopped
-            | SamplesSkipped
-            | StagesMeasured
-            | TimeShares,
-        ):
-            return  # the live part shows it
+    def announce(self, run: RunState, record: Record) -> None:
         text = event(run, record)
-        if text is None:
+        if text is None or (self._is_live and not isinstance(record, _ABOVE)):
             return
         self._logged = self._clock()
-        self._write_line(run, text, _STYLES.get(type(record), ""))
+        self.write(run, text, STYLES[run.status] if isinstance(record, _ENDS) else "")
 
-    def _write_line(self, run: RunState, text: str, style: str = "") -> None:
-        number = f"run {run.plan.index + 1} of {len(self._runs)}"
-        line = Text(f"{number}  {run.plan.title}  ")
-        line.append(text, style=style)
-        self._write(line)
+    def heading(self, run: RunState) -> str:
+        return f"run {run.plan.index + 1} of {self.total}  {run.plan.title}"
 
     def view(self) -> RenderableType:
-        """The live part: the current run, and the state of the suite."""
         rows: list[RenderableType] = []
-        run = self._current
+        run = self.current
         if run is not None and run.status == "running":
-            rows += [_heading(run, len(self._runs), self._spinner), _epoch_bar(run)]
+            self._spinner.update(text=Text(f" {self.heading(run)}"))
+            rows += [self._spinner, _epoch_bar(run)]
             if run.verdict is not None:
                 style = "green" if run.verdict.passed else "red"
                 rows.append(Text(f"  {gate_words(run.verdict)}", style=style))
-        elif any(run.images_to_go for run in self._runs):
+        elif any(run.images_to_go for run in self.runs):
             self._spinner.update(text="  starting workers")
             rows.append(self._spinner)
         rows.append(Text(f"  {self.totals()}", style="dim"))
         return Group(*rows)
 
-    def totals(self) -> str:
-        """How many runs are in which state, and the time left."""
-        count = dict.fromkeys(get_args(Status), 0)
-        for run in self._runs:
-            count[run.status] += 1
-        parts = [f"{count['finished']} finished", f"{count['failed']} failed"]
-        parts += [f"{count['pruned']} stopped early"] if count["pruned"] else []
-        parts += [f"{count['stopped']} stopped"] if count["stopped"] else []
-        parts.append(f"{count['waiting']} to go")
-        left, now = self._time_left, self._clock()
-        suite = None if left is None else left.seconds(now)
-        if suite is not None:
-            parts.append(f"about {_about(suite)} left")
-        of_run = None if left is None else left.seconds_of_run(now)
-        if of_run is not None and count["waiting"]:
-            parts[-1] += f", {_about(of_run)} in this run"
-        return " · ".join(parts)
+    def time_left(self, now: float) -> str:
+        """The run at work needs its images to go at its present rate, those to come as long as the
+        runs so far did."""
+        run, each = self.current, self.pace()
+        of_run = None
+        if run is not None and run.status == "running" and run.rate:
+            of_run = run.images_to_go / run.rate
+        if each is None:
+            if of_run is None or self._began is None:
+                return ""
+            each = now - self._began[0] + of_run
+        waiting = sum(other.status == "waiting" for other in self.runs)
+        inside = f", {about(of_run)} in this run" if of_run is not None and waiting else ""
+        return f"about {about((of_run or 0.0) + waiting * each)} left{inside}"
 
 
-def _about(seconds: float) -> str:
+def about(seconds: float) -> str:
+    """Whole seconds, or minutes and hours."""
     return f"{seconds:.0f} s" if seconds < 60 else human_seconds(seconds)
-
-
-def _heading(run: RunState, runs: int, spinner: Spinner) -> RenderableType:
-    spinner.update(text=Text(f" run {run.plan.index + 1} of {runs}  {run.plan.title}"))
-    return spinner
 
 
 def _epoch_bar(run: RunState) -> RenderableType:
@@ -472,12 +443,10 @@ def event(run: RunState, record: Record) -> str | None:
                 f"epoch {record.epoch + 1} of {run.plan.spec.training.epochs}: {rate:,.0f} "
                 f"images/s, accuracy {record.val_accuracy:.3f}"
             )
-        case RunCosts():
-            return None
         case TimeShares() | StagesMeasured():
             return record.words
         case RunFinished():
-            figures, parts = run.figures(), []
+            figures, parts = run.figures.figures, []
             if figures.throughput is not None:
                 parts.append(f"{figures.throughput:,.0f} images/s")
             if figures.final_accuracy is not None:
@@ -486,13 +455,15 @@ def event(run: RunState, record: Record) -> str | None:
             return f"finished{early}: " + ", ".join([*parts, human_seconds(record.seconds)])
         case RunFailed():
             why = FAILED[record.reason]
-            return f"failed{f' ({why})' if why else ''}: {record.message}"
+            return f"failed{f' ({why})' if why else ''}: {record.message.strip()}"
         case RunPruned():
             return f"stopped early {record.words}"
         case RunStopped():
             return f"stopped ({STOPPED[record.reason]}) {record.words}"
         case RunJudged():
             return record.words
+        case _:
+            return None
 
 
 def gate_words(verdict: GateVerdict) -> str:

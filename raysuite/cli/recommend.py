@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -11,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 import yaml
 
-from raysuite.cli.console import print_text, stdout
-from raysuite.cli.predict import DEFAULT, CalibrationFile, Gpus
-from raysuite.cli.run_options import Overrides, Scale
+from raysuite.cli.console import print_json, print_text, stdout, table
+from raysuite.cli.predict import DEFAULT, CalibrationFile
+from raysuite.cli.run_options import AsJson, Gpus, Overrides, Scale, SpecFile, numbers
 from raysuite.errors import SpecError, UserError
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def recommend(
-    spec: Annotated[Path, typer.Argument(metavar="SPEC", help="The experiment's YAML file.")],
+    spec: SpecFile,
     overrides: Overrides = None,
     workers: Annotated[
         str, typer.Option(metavar="N,N", help="Numbers of workers that may be used.")
@@ -65,7 +64,7 @@ def recommend(
     top: Annotated[int, typer.Option(min=1, help="Lines to print.")] = 15,
     scale: Scale = None,
     gpus: Gpus = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all candidates as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Rank strategies, batches and numbers of workers by their predicted epoch, and write a spec.
 
@@ -89,10 +88,8 @@ def recommend(
 
     found = Calibration.read(calibration)
     document = read_document(spec, overrides or [], scale)
-    given = _numbers("--batches", batches) if batches else [_batch(document)]
-    wanted = list(
-        choices(_numbers("--workers", workers), given, _numbers("--accumulate", accumulate))
-    )
+    given = numbers("--batches", batches) if batches else [_batch(document)]
+    wanted = choices(numbers("--workers", workers), given, numbers("--accumulate", accumulate))
     made = [(keys, plan) for keys in wanted if (plan := _plan(document, keys, gpus)) is not None]
     plans = [plan.model_dump(mode="json") for _, plan in made]
     predicted = predict(plans, found, str(calibration), pipeline_seconds)
@@ -110,7 +107,7 @@ def recommend(
     if probe is not None:
         _write(probe, document, _matrix([_keys(each, made) for each in tied]), "probe")
     if as_json:
-        print_text(json.dumps([_data(each) for each in ranked], indent=2))
+        print_json([_data(each) for each in ranked])
         return
     _print(ranked[:top], len(ranked), tied)
     for message in unseen:
@@ -118,16 +115,6 @@ def recommend(
     print_text(f"- {out}  (run it: raysuite run {out})")
     if probe is not None:
         print_text(f"- {probe}  measures the {len(tied)} that are tied")
-
-
-def _numbers(option: str, text: str) -> list[int]:
-    try:
-        found = [int(each) for each in text.split(",")]
-    except ValueError:
-        found = [0]
-    if min(found) < 1:
-        raise UserError(f"{option}: given was {text!r}; it should be numbers such as 1,2")
-    return found
 
 
 def _batch(document: Document) -> int:
@@ -156,8 +143,7 @@ def _plan(document: Document, keys: dict[str, Any], gpus: int | None) -> RunPlan
 
 def _without_matrix(document: Document) -> dict[str, Any]:
     """The spec as one run, with the first value of each line of its matrix."""
-    from raysuite.spec.document import set_dotted
-    from raysuite.spec.sweeps import swept_keys
+    from raysuite.spec.document import set_dotted, swept_keys
 
     data = copy.deepcopy(document.data)
     for written, values in (data.pop("matrix", None) or {}).items():
@@ -213,29 +199,22 @@ def _name(choice: Choice) -> str:
 def _print(shown: Sequence[Choice], count: int, tied: Sequence[Choice]) -> None:
     from raysuite.report import text
     from raysuite.report.predictions import interval
-    from raysuite.report.tables import Sheet, terminal_sheet
 
-    sheet = Sheet(
-        name="recommended",
-        title="",
-        header=("Candidate", "Images/s", "Epoch", "Efficiency", "Energy, J", "Memory", "Remarks"),
-        cells=tuple(
-            (
-                _name(each),
-                interval(each.predicted.throughput),
-                interval(each.epoch, text.seconds),
-                text.NONE if each.efficiency is None else text.number(each.efficiency),
-                interval(each.predicted.joules),
-                interval(each.predicted.memory_bytes, text.size),
-                "; ".join(
-                    ["tied with the best"] * (each.tied and len(tied) > 1)
-                    + [f"out of range: {one}" for one in each.predicted.outside]
-                ),
-            )
-            for each in shown
-        ),
-        numbers=frozenset(("Images/s", "Epoch", "Efficiency", "Energy, J", "Memory")),
-    )
-    without = set() if any(each.predicted.joules for each in shown) else {"Energy, J"}
-    stdout().print(terminal_sheet(sheet, without=without))
+    figures = ["Images/s", "Epoch", "Efficiency", "Energy, J", "Memory"]
+    if not any(each.predicted.joules for each in shown):
+        figures.remove("Energy, J")
+    rows = []
+    for each in shown:
+        predicted, efficiency = each.predicted, each.efficiency
+        cells = {
+            "Images/s": interval(predicted.throughput),
+            "Epoch": interval(each.epoch, text.seconds),
+            "Efficiency": text.NONE if efficiency is None else text.number(efficiency),
+            "Energy, J": interval(predicted.joules),
+            "Memory": interval(predicted.memory_bytes, text.size),
+        }
+        remarks = ["tied with the best"] if each.tied and len(tied) > 1 else []
+        remarks += [f"out of range: {one}" for one in predicted.outside]
+        rows.append((_name(each), *(cells[name] for name in figures), "; ".join(remarks)))
+    stdout().print(table(("Candidate", *figures, "Remarks"), rows, figures))
     print_text(f"- {count} candidates; predicted with 90 % intervals, not measured")

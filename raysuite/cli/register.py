@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from raysuite.cli.console import print_text
-from raysuite.cli.run_options import Store, StoreExperiment
+from raysuite.cli.run_options import (
+    AsJson,
+    RunResults,
+    SeveralResults,
+    StoreExperiment,
+    TrackingUri,
+)
 from raysuite.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,9 +26,7 @@ if TYPE_CHECKING:
 
 
 def register(
-    results: Annotated[
-        Path, typer.Argument(metavar="RESULTS", help="A folder that `raysuite run` printed.")
-    ],
+    results: RunResults,
     run: Annotated[
         str | None,
         typer.Option(metavar="RUN_ID", help="Which run; default: the only one, or a sweep's best."),
@@ -31,9 +35,9 @@ def register(
         str | None,
         typer.Option(metavar="NAME", help="The registered model; default: the spec's name."),
     ] = None,
-    tracking_uri: Store = None,
+    tracking_uri: TrackingUri = None,
     experiment: StoreExperiment = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Register a trained network as a model in MLflow, with its signature and its spec.
 
@@ -170,11 +174,8 @@ def only_run(results: Results) -> str:
 
 
 def sync(
-    results: Annotated[
-        list[Path],
-        typer.Argument(metavar="RESULTS...", help="Folders that `raysuite run` printed."),
-    ],
-    tracking_uri: Store = None,
+    results: SeveralResults,
+    tracking_uri: TrackingUri = None,
     experiment: StoreExperiment = None,
 ) -> None:
     """Write the journals of a results folder into MLflow.

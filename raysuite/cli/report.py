@@ -1,31 +1,27 @@
-"""`raysuite report`: the figures of a results folder."""
+"""`raysuite report` and `raysuite history`: what one results folder holds, and several."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raysuite.cli.console import print_text, stdout
+from raysuite.cli.console import print_json, print_sheet, print_text, stdout
 from raysuite.cli.explain import sheets_of
+from raysuite.cli.run_options import AsJson, NewestResults
+from raysuite.errors import UserError
 
 if TYPE_CHECKING:
     from raysuite.report import Report
     from raysuite.report.against import Comparison
-    from raysuite.report.sweep.build import SweepReport
 
 
 def report(
-    results: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RESULTS",
-            help="The folder that `raysuite run` printed, or one above it: the newest is taken.",
-        ),
-    ] = Path("results"),
+    results: NewestResults = Path("results"),
     baseline: Annotated[
         str | None,
         typer.Option(
@@ -52,9 +48,7 @@ def report(
         bool,
         typer.Option("--pictures/--no-pictures", help="Draw each plot as SVG, PDF and PNG too."),
     ] = True,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print rows and runs as JSON instead of a table.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write report.html, tables and plots of a results folder, and print the table.
 
@@ -75,7 +69,9 @@ def report(
     from raysuite.report.data import finite
 
     opened = Results.open(results)
-    made = build(opened, out, baseline, against=against, further=sheets_of(opened))
+    made = build(
+        opened, out, baseline, against=against, pictures=pictures, further=sheets_of(opened)
+    )
     if as_json:
         compared = {"against": made.comparison.data()} if made.comparison else {}
         print_text(json.dumps(finite(made.data() | compared), indent=2, ensure_ascii=False))
@@ -91,7 +87,9 @@ def show(made: Report, folder: Path) -> None:
     if made.sweep is None:
         console.print(terminal_table(made.rows, console.width))
     else:
-        _show_best(made.sweep)
+        from raysuite.report.sweep.tables import best_sheet
+
+        print_sheet(best_sheet(made.sweep.study), without=("Rank", "Gate"))
     for sentence in made.summary:
         style = {"caveat": "yellow", "problem": "red"}.get(sentence.kind, "")
         console.print(f"- {sentence.text}", style=style)
@@ -104,32 +102,75 @@ def show(made: Report, folder: Path) -> None:
         print_text(f"{folder / name}  (run it: raysuite run {folder / name})")
 
 
-def _show_best(sweep: SweepReport) -> None:
-    """Print the best trials, or the Pareto front."""
-    from raysuite.report.sweep.tables import best_sheet
-    from raysuite.report.tables import terminal_sheet
-
-    console, sheet = stdout(), best_sheet(sweep.study)
-    console.print(f"\n{sheet.title}")
-    console.print(terminal_sheet(sheet, without=("Rank", "Gate")))
-
-
 def _show_comparison(comparison: Comparison) -> None:
     """Print both sides, values that a paper gives twice, and the number of rows without a
     counterpart, with the reasons."""
     from raysuite.report.against import comparison_sheets
-    from raysuite.report.tables import terminal_sheet
 
     console = stdout()
     for sheet in comparison_sheets(comparison):
-        if sheet.name == "against-unmatched":
-            continue
-        console.print(f"\n{sheet.title}")
-        console.print(terminal_sheet(sheet, without=("Notes", "Interval of")))
-        for note in sheet.notes:
-            console.print(f"- {note}")
+        if sheet.name != "against-unmatched":
+            print_sheet(sheet, without=("Notes", "Interval of"))
     reasons = Counter(f"{each.side}: {each.reason}" for each in comparison.unmatched)
     if reasons:
         console.print("\nWithout a counterpart (each by name in tables/against-unmatched.md)")
     for reason, count in reasons.most_common():
         console.print(f"- {count} of {reason}")
+
+
+def history(
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[RESULTS]...",
+            help="Results folders, or folders above them; default: results.",
+        ),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a page with a plot and a table per variant."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show each variant's throughput by date, version and commit, and where it changed.
+
+    Runs compare only on the same hardware. A change is named where the confidence interval of the
+    ratio of the throughputs after and before excludes 1, over all places of a series together.
+
+    \b
+    Examples:
+      raysuite history
+      raysuite history results/quickstart
+      raysuite history results/nightly --html history.html
+      raysuite history results/nightly /shared/results/nightly --json
+    """
+    from raysuite.records import Results
+    from raysuite.records.history import histories
+
+    given = folders or [Path("results")]
+    found = sorted(
+        {
+            file.parent.resolve()
+            for folder in given
+            for depth in ("", "*/", "*/*/")
+            for file in folder.glob(f"{depth}plan.json")
+        }
+    )
+    series = histories(Results(folder) for folder in found)
+    if as_json:
+        print_json([asdict(each) for each in series])
+        return
+    if not series:
+        named = ", ".join(map(str, given))
+        raise UserError(
+            f"{len(found)} results folders below {named}, and no variant has a throughput in two "
+            "of them on the same hardware; give folders of the same spec"
+        )
+    from raysuite.report.history import history_sheet, page
+
+    if html is not None:
+        html.write_text(page(series), "utf-8")
+    for each in series:
+        print_sheet(history_sheet(each))
+    if html is not None:
+        print_text(str(html))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from raysuite.cli.run_options import (
     Address,
-    AsJson,
     Budget,
     DryRun,
     Mlflow,
     Overrides,
     Quiet,
+    RecordsAsJson,
     Resume,
     ResumeFrom,
     RetryFailed,
@@ -24,6 +25,9 @@ from raysuite.cli.run_options import (
     gpus_before,
 )
 from raysuite.errors import UserError
+
+if TYPE_CHECKING:
+    from raysuite.cluster.suites import Verb
 
 
 def run(
@@ -38,11 +42,11 @@ def run(
     dry_run: DryRun = False,
     mlflow: Mlflow = True,
     tracking_uri: TrackingUri = None,
-    stop_within: StopWithin = 60.0,
+    stop_within_s: StopWithin = 60.0,
     quiet: Quiet = False,
-    as_json: AsJson = False,
+    as_json: RecordsAsJson = False,
     timings: ShowTimings = False,
-    budget: Budget = None,
+    budget_s: Budget = None,
 ) -> None:
     """Run every run of a spec and report what was measured.
 
@@ -60,34 +64,7 @@ def run(
       raysuite run --resume-from results/quickstart/20261122-101500
       raysuite run experiments/quickstart.yaml --address 10.0.0.1:6379
     """
-    if dry_run:
-        from raysuite.cli.plan import plan
-
-        if spec is None:
-            raise UserError("--dry-run prints the runs of a SPEC, and none was given")
-        plan(spec, overrides, scale, as_json=as_json)
-        return
-    from raysuite.cli.driver import Request, drive
-
-    drive(
-        Request(
-            spec=spec,
-            overrides=overrides or [],
-            scale=scale,
-            address=address,
-            root=root,
-            resume=resume,
-            resume_from=resume_from,
-            retry_failed=retry_failed,
-            mlflow=mlflow,
-            tracking_uri=tracking_uri,
-            quiet=quiet,
-            as_json=as_json,
-            stop_within_s=stop_within,
-            timings=timings,
-            budget_s=budget,
-        )
-    )
+    _make("run", **locals())
 
 
 def sweep(
@@ -102,9 +79,9 @@ def sweep(
     dry_run: DryRun = False,
     mlflow: Mlflow = True,
     tracking_uri: TrackingUri = None,
-    stop_within: StopWithin = 60.0,
+    stop_within_s: StopWithin = 60.0,
     quiet: Quiet = False,
-    as_json: AsJson = False,
+    as_json: RecordsAsJson = False,
     timings: ShowTimings = False,
 ) -> None:
     """Search the space of a spec's `search` section, and report what was best there.
@@ -124,32 +101,25 @@ def sweep(
       raysuite sweep --resume-from results/sweep-quickstart/20261122-101500
       raysuite sweep experiments/sweep-quickstart.yaml --address 10.0.0.1:6379
     """
-    if dry_run:
+    _make("sweep", **locals())
+
+
+def _make(verb: Verb, dry_run: bool, **options: Any) -> None:
+    """Carry out what the options of `verb` ask for, or print what that would be."""
+    spec, scale, as_json = (options[name] for name in ("spec", "scale", "as_json"))
+    options["overrides"] = overrides = options["overrides"] or []
+    if not dry_run:
+        from raysuite.cli.driver import Request, drive
+
+        drive(Request(verb=verb, **options))
+    elif spec is None:
+        raise UserError("--dry-run prints what would be made of a SPEC, and none was given")
+    elif verb == "run":
+        from raysuite.cli.plan import plan
+
+        plan(spec, overrides, scale, as_json=as_json)
+    else:
         from raysuite.cli.sweep_progress import dry_run as foretell
         from raysuite.spec import read_document
 
-        if spec is None:
-            raise UserError("--dry-run prints the trials of a SPEC, and none was given")
-        foretell(read_document(spec, overrides or [], scale), as_json, gpus_before(address))
-        return
-    from raysuite.cli.driver import Request, drive
-
-    drive(
-        Request(
-            spec=spec,
-            overrides=overrides or [],
-            scale=scale,
-            address=address,
-            root=root,
-            resume=resume,
-            resume_from=resume_from,
-            retry_failed=retry_failed,
-            mlflow=mlflow,
-            tracking_uri=tracking_uri,
-            quiet=quiet,
-            as_json=as_json,
-            stop_within_s=stop_within,
-            verb="sweep",
-            timings=timings,
-        )
-    )
+        foretell(read_document(spec, overrides, scale), as_json, gpus_before(options["address"]))

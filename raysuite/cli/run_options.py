@@ -1,9 +1,10 @@
-"""Options that several verbs have in common."""
+"""Arguments and options that several verbs have in common, and groups of verbs."""
 
 from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,21 @@ import typer
 
 from raysuite.errors import UserError
 
+HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
+
+
+def group(about: str, *verbs: Callable[..., None]) -> typer.Typer:
+    """Verbs below one name. Each is called as its function, up to the first underscore."""
+    made = typer.Typer(
+        no_args_is_help=True, rich_markup_mode=None, context_settings=HELP_OPTIONS, help=about
+    )
+    for verb in verbs:
+        made.command(verb.__name__.partition("_")[0])(verb)
+    return made
+
+
 Spec = Annotated[Path | None, typer.Argument(help="The experiment, as YAML.", show_default=False)]
+SpecFile = Annotated[Path, typer.Argument(metavar="SPEC", help="The experiment's YAML file.")]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="[KEY=VALUE]...", help="Override keys of the spec."),
@@ -38,29 +53,52 @@ TrackingUri = Annotated[
     str | None,
     typer.Option(envvar="MLFLOW_TRACKING_URI", help="MLflow's store; default sqlite:///mlflow.db."),
 ]
-Store = Annotated[
-    str | None,
-    typer.Option(
-        "--tracking-uri",
-        metavar="URI",
-        help="MLflow's store; default: MLFLOW_TRACKING_URI, else mlflow.db in this folder.",
-    ),
-]
 StoreExperiment = Annotated[
     str | None,
     typer.Option(
         "--experiment", metavar="NAME", help="MLflow's experiment; default: the spec's name."
     ),
 ]
+RunResults = Annotated[
+    Path, typer.Argument(metavar="RESULTS", help="A folder that `raysuite run` printed.")
+]
+SeveralResults = Annotated[
+    list[Path], typer.Argument(metavar="RESULTS...", help="Folders that `raysuite run` printed.")
+]
+NewestResults = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RESULTS",
+        help="The folder that `raysuite run` printed, or one above it: the newest is taken.",
+    ),
+]
 StopWithin = Annotated[
     float,
-    typer.Option(metavar="SECONDS", min=0, help="Time for a checkpoint after SIGTERM or SIGUSR1."),
+    typer.Option(
+        "--stop-within",
+        metavar="SECONDS",
+        min=0,
+        help="Time for a checkpoint after SIGTERM or SIGUSR1.",
+    ),
 ]
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print failures, and at the end the results folder.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print every record as a line of JSON.")]
-
+RecordsAsJson = Annotated[
+    bool, typer.Option("--json", help="Print every record as a line of JSON.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Workers = Annotated[
+    int | None, typer.Option(min=1, help="Processes on a machine; default: all of its CPUs.")
+]
+Gpus = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="GPUs of a cluster elsewhere: named data sets that are not here count as official. "
+        "Default: this machine.",
+    ),
+]
 ShowTimings = Annotated[
     bool, typer.Option("--timings", help="Show where the wall time went, by phase and by run.")
 ]
@@ -68,6 +106,7 @@ ShowTimings = Annotated[
 Budget = Annotated[
     float | None,
     typer.Option(
+        "--budget",
         metavar="TIME",
         parser=lambda text: budget_seconds(text),
         help="Such as 90s, 5m or 1h: repeat runs, at most 30 times, until that is over or their "
@@ -82,6 +121,16 @@ def budget_seconds(text: str) -> float:
     if found is None or float(found[1]) == 0:
         raise UserError(f"--budget: given was {text!r}; valid are such as 90s, 5m and 1h")
     return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
+
+
+def numbers(option: str, given: str, least: int = 1) -> list[int]:
+    """`1,2,4` as numbers. Raises UserError for anything else, and for a number below `least`."""
+    words = [word.strip() for word in given.split(",")]
+    if not all(word.isdecimal() and int(word) >= least for word in words):
+        raise UserError(
+            f"{option}: given was {given!r}; valid are whole numbers from {least} on, such as 1,2,4"
+        )
+    return [int(word) for word in words]
 
 
 def gpus_before(address: str | None) -> int | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raysuite.cli.console import print_text
+from raysuite.cli.console import print_json, print_text
 
 if TYPE_CHECKING:
     from raysuite.spec.json_schema import Schema
@@ -106,9 +106,7 @@ def schema(
     from raysuite.records.schema import record_schema
     from raysuite.spec import spec_schema
 
-    if records:
-        print_text(json.dumps(record_schema(), indent=2))
-        return
-
-    content = spec_schema()
-    print_text(spec_tables(content) if markdown else json.dumps(content, indent=2))
+    if markdown and not records:
+        print_text(spec_tables(spec_schema()))
+    else:
+        print_json(record_schema() if records else spec_schema())

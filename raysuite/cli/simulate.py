@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from raysuite.cli.console import print_text, stdout
-from raysuite.cli.run_options import Overrides, Scale
+from raysuite.cli.console import print_json, print_text, stdout, table
+from raysuite.cli.run_options import AsJson, Overrides, Scale, SpecFile, numbers
 from raysuite.errors import UserError
 from raysuite.units import human_seconds
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def simulate(
-    spec: Annotated[Path, typer.Argument(metavar="SPEC", help="The experiment's YAML file.")],
+    spec: SpecFile,
     overrides: Overrides = None,
     workers: Annotated[
         str | None,
@@ -72,7 +72,7 @@ def simulate(
     ] = None,
     gantt: Annotated[bool, typer.Option("--gantt", help="Draw each step in text.")] = False,
     scale: Scale = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the steps as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Simulate one optimiser step of each run from the schedule that would run. Nothing is started.
 
@@ -127,14 +127,12 @@ def simulate(
             for text in step.gantt():
                 print_text(f"  {text}")
     if as_json:
-        print_text(json.dumps(lines, indent=2))
+        print_json(lines)
         return
     _print(lines)
 
 
 def _print(lines: Sequence[dict[str, Any]]) -> None:
-    from raysuite.report.tables import Sheet, terminal_sheet
-
     header = ["Run", "Step", "Images/s", "Where the time goes", "Training"]
     failures = "expected_s" in lines[0]
     header += ["With failures", "Checkpoint every"] if failures else []
@@ -150,9 +148,8 @@ def _print(lines: Sequence[dict[str, Any]]) -> None:
         ]
         if failures:
             cell += [human_seconds(line["expected_s"]), human_seconds(line["checkpoint_every_s"])]
-        cells.append(tuple(cell))
-    sheet = Sheet("simulated", "Simulated, not measured", tuple(header), tuple(cells))
-    stdout().print(terminal_sheet(sheet))
+        cells.append(cell)
+    stdout().print(table(header, cells))
     print_text("simulated, not measured: docs/how-to/predictions.md gives its errors")
 
 
@@ -163,14 +160,8 @@ def _plans(
     from raysuite.plan import make_plans
     from raysuite.spec import read_document
 
-    counts = []
-    if workers is not None:
-        try:
-            counts = [int(each) for each in workers.split(",")]
-        except ValueError:
-            counts = [0]
-        if min(counts) < 1:
-            raise UserError(f"--workers: given was {workers!r}; it should be numbers such as 4,64")
+    counts = numbers("--workers", workers) if workers else []
+    if counts:
         overrides = [*overrides, f"matrix.resources.workers={json.dumps(counts)}"]
     document = read_document(spec, overrides, scale)
     plans = make_plans(document, max([*counts, 2**21]), elsewhere=True)

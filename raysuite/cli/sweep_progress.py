@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from raysuite.cli.console import print_text, stdout
-from raysuite.cli.progress import LiveView, RunState, Status, Tail
+from raysuite.cli.console import print_json, print_text, stdout, table
+from raysuite.cli.progress import STYLES, WORDS, LiveView, RunState, about, event
 from raysuite.errors import SpecError
 from raysuite.plan import RunPlan
 from raysuite.plan.dataset import Datasets
@@ -23,132 +20,22 @@ from raysuite.plan.population import taken
 from raysuite.plan.space import Values, drawn
 from raysuite.plan.trials import check_space, trial_plan
 from raysuite.records import (
-    FAILED,
     Record,
     Results,
     RunFailed,
+    RunFinished,
     RunJudged,
+    RunPruned,
     RunStopped,
     SamplesSkipped,
 )
-from raysuite.records.live import live_file
 from raysuite.records.names import key_name
-from raysuite.records.sweep import Goal, TrialFigures, best, pareto, trial_figures
+from raysuite.records.sweep import Goal, TrialFigures, best, pareto
 from raysuite.report.sweep.study import TOLD, goal_text, value_text
 from raysuite.spec import Document
-from raysuite.spec.search import SearchOptions
+from raysuite.spec.search import PbtScheduler, SearchOptions
 from raysuite.spec.search_check import read_search
-from raysuite.spec.searchers import PbtScheduler
 from raysuite.units import human_seconds
-
-# The state of a sweep, from its trials' Records: what the live table and the log show.
-
-ENDED: tuple[Status, ...] = ("finished", "pruned", "failed")
-
-
-class TrialState:
-    """One trial, from its Records so far."""
-
-    def __init__(self, plan: RunPlan) -> None:
-        self.plan = plan
-        self.run = RunState(plan)
-        self.tail = Tail()
-        self._data = plan.model_dump(mode="json")
-        self._records: list[Record] = []
-        self._figures: TrialFigures | None = None
-
-    def take(self, record: Record) -> None:
-        """Move on by one Record."""
-        self.run.take(record)
-        self._records.append(record)
-        self._figures = None
-
-    @property
-    def figures(self) -> TrialFigures:
-        """Its results so far."""
-        if self._figures is None:
-            self._figures = trial_figures(self._data, self._records)
-        return self._figures
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether nothing more will come."""
-        return self.run.status in ENDED
-
-
-class SweepState:
-    """All trials that were decided so far, of `total`."""
-
-    def __init__(self, goals: Sequence[Goal], total: int) -> None:
-        self.goals = tuple(goals)
-        self.total = total
-        self.trials: list[TrialState] = []
-        self._began: tuple[float, int] | None = None
-
-    def add(self, plan: RunPlan) -> None:
-        """One trial more, unless it is known; one whose batch was found takes its own place."""
-        known = {trial.plan.index: place for place, trial in enumerate(self.trials)}
-        if plan.index not in known:
-            self.trials.append(TrialState(plan))
-        elif self.trials[known[plan.index]].plan.run_id != plan.run_id:
-            self.trials[known[plan.index]] = TrialState(plan)
-
-    def begin(self, now: float) -> None:
-        """From here on time is counted, in seconds of any one clock."""
-        self._began = (now, self.ended)
-
-    @property
-    def ended(self) -> int:
-        """How many trials have ended."""
-        return sum(trial.has_ended for trial in self.trials)
-
-    def counts(self) -> Counter[Status]:
-        """How many trials are in each state."""
-        return Counter(trial.run.status for trial in self.trials)
-
-    def best(self) -> TrialFigures | None:
-        """The best by the first goal of those that have ended."""
-        return best(self._well(), self.goals[0])
-
-    def front(self) -> list[TrialFigures]:
-        """Of several goals, the trials that no other beats so far; else none."""
-        return pareto(self._well(), self.goals) if len(self.goals) > 1 else []
-
-    def _well(self) -> list[TrialFigures]:
-        return [trial.figures for trial in self.trials if trial.has_ended]
-
-    def seconds_left(self, now: float) -> float | None:
-        """An estimate: as if the trials to come took as long as those that ended since `begin`;
-        None before one has."""
-        if self._began is None:
-            return None
-        since, before = self._began
-        ended = self.ended - before
-        if not ended:
-            return None
-        return max(0.0, (now - since) / ended * (self.total - self.ended))
-
-
-# A sweep on a terminal: its table of trials, and a line a trial for logs.
-
-STYLES: dict[Status, str] = {
-    "finished": "green",
-    "pruned": "cyan",
-    "failed": "red",
-    "stopped": "yellow",
-    "paused": "dim",
-    "waiting": "dim",
-}
-_WORDS: dict[Status, str] = {"pruned": "stopped early", "waiting": "starting"}
-_ORDER: tuple[Status, ...] = (
-    "finished",
-    "pruned",
-    "failed",
-    "stopped",
-    "running",
-    "paused",
-    "waiting",
-)
 
 
 def titles(keys: Iterable[str]) -> dict[str, str]:
@@ -160,162 +47,22 @@ def titles(keys: Iterable[str]) -> dict[str, str]:
     }
 
 
-def values_words(trial: TrialFigures, keys: Mapping[str, str]) -> str:
-    """`lr 0.12 · strategy ddp`."""
-    return " · ".join(
-        f"{title} {value_text(trial.values_now[key])}"
-        for key, title in keys.items()
-        if key in trial.values_now
-    )
-
-
-def goal_words(trial: TrialFigures, goals: Sequence[Goal]) -> str:
-    """`validation accuracy 95.3 %, throughput 812 images/s`: its values of the goals."""
-    told = {goal: trial.goals[goal] for goal in goals}
-    return ", ".join(
-        f"{TOLD[goal].words} {goal_text(goal, value)}"
-        for goal, value in told.items()
-        if value is not None
-    )
-
-
-def end_words(trial: TrialState, goals: Sequence[Goal]) -> str:
-    """How a trial ended, in one line."""
-    figures = trial.figures
-    end = figures.figures.end
-    if isinstance(end, RunFailed):
-        why = FAILED[end.reason]
-        return f"failed{f' ({why})' if why else ''}: {one_line(end.message)}"
-    stopped = figures.figures.stopped
-    if isinstance(stopped, RunStopped):
-        return f"stopped {stopped.words}"
-    epochs = f"{figures.epochs} epoch{'' if figures.epochs == 1 else 's'}"
-    cost = f"{human_seconds(figures.worker_seconds)} of workers"
-    state = _WORDS.get(trial.run.status, trial.run.status)
-    return f"{state}: {', '.join(filter(None, [goal_words(figures, goals), epochs, cost]))}"
-
-
-def table(state: SweepState, keys: Mapping[str, str], rows: int, width: int) -> Table:
-    """The trials, at most so many: the last ones, and the best.
-
-    A column for each key, where they fit into so many columns of the screen; else one for all.
-    """
-    winners = {trial.number for trial in [*state.front(), *filter(None, [state.best()])]}
-    trials = _shown(state, winners, rows)
-    goals: tuple[Goal, ...] = tuple(dict.fromkeys(("accuracy", *state.goals)))
-    cells = [[_cell(trial.figures, key) for key in keys] for trial in trials]
-    heads, cells = _fitted([*keys.values()], cells, width - _FIXED - _GOAL * len(goals))
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    shown.add_column("Trial", justify="right", no_wrap=True, min_width=5)
-    for head in heads:
-        shown.add_column(head, no_wrap=True)
-    shown.add_column("Epoch", justify="right", no_wrap=True, min_width=5)
-    for goal in goals:
-        shown.add_column(_HEADS[goal], justify="right", no_wrap=True, min_width=8)
-    shown.add_column("State", no_wrap=True, min_width=len("stopped early"))
-    for trial, values in zip(trials, cells, strict=True):
-        figures = trial.figures
-        best = figures.number in winners
-        shown.add_row(
-            f"{'*' if best else ''}{figures.number}",
-            *values,
-            f"{trial.run.epoch_text}/{trial.plan.spec.training.epochs}",
-            *(goal_text(goal, figures.goals[goal]) for goal in goals),
-            _WORDS.get(trial.run.status, trial.run.status),
-            style="bold" if best else STYLES.get(trial.run.status, ""),
-        )
-    return shown
-
-
-_LEAST, _GAP = 6, 3
-_GOAL = 8 + _GAP
-_FIXED = sum(len(word) + _GAP for word in ("Trial", "Epoch", "stopped early"))
-"""Columns of the screen: a key at least, the gap between two, a goal, what every table has."""
-
-
-def _cell(trial: TrialFigures, key: str) -> str:
-    """A value, short enough for a table."""
-    if key not in trial.values_now:
-        return "–"
-    value = trial.values_now[key]
-    return f"{value:.3g}" if isinstance(value, float) else value_text(value)
-
-
-def _fitted(
-    heads: list[str], cells: list[list[str]], width: int
-) -> tuple[list[str], list[list[str]]]:
-    """Columns in so many columns of the screen: as they are, with heads that are cut, or as one."""
-    widths = [max([_LEAST, *map(len, column)]) for column in zip(*cells, strict=True)]
-    cut = [_cut(head, wide) for head, wide in zip(heads, widths, strict=True)]
-    for tried in (heads, cut):
-        wanted = zip(tried, widths, strict=True)
-        if sum(max(len(head), wide) + _GAP for head, wide in wanted) <= width:
-            return tried, cells
-    most = max(width - _GAP, _LEAST)
-    return [_cut(" · ".join(heads), most)], [[_cut(" · ".join(values), most)] for values in cells]
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 1]}…"
-
-
 _HEADS: dict[Goal, str] = {
     "accuracy": "Accuracy",
     "time_to_accuracy": "To target",
     "throughput": "Images/s",
 }
-
-
-def _shown(state: SweepState, winners: set[int], rows: int) -> list[TrialState]:
-    """Trials under way go before those that ended, late ones before early ones."""
-    by_weight = sorted(
-        state.trials,
-        key=lambda t: (t.plan.index in winners, not t.has_ended, t.plan.index),
-        reverse=True,
-    )
-    return sorted(by_weight[: max(1, rows)], key=lambda trial: trial.plan.index)
-
-
-def best_words(state: SweepState, keys: Mapping[str, str]) -> str:
-    """The best so far, or the Pareto front; empty before there is one."""
-    front = state.front()
-    if len(front) > 1:
-        numbers = ", ".join(str(trial.number) for trial in front)
-        return f"Pareto front so far (*): trials {numbers}"
-    best = front[0] if front else state.best()
-    if best is None:
-        return ""
-    reached = goal_words(best, state.goals)
-    return f"best so far (*): trial {best.number}, {reached}, with {values_words(best, keys)}"
-
-
-def totals(state: SweepState, left: float | None) -> str:
-    """How many trials are in which state, and an estimate of the time left."""
-    count = state.counts()
-    parts = [f"{count[s]} {_WORDS.get(s, s)}" for s in _ORDER if count[s]]
-    to_go = state.total - len(state.trials)
-    parts += [f"{to_go} to go"] if to_go > 0 else []
-    if left is not None and state.ended < state.total:
-        time = f"{left:.0f} s" if left < 60 else human_seconds(left)
-        parts.append(f"about {time} left (an estimate)")
-    return " · ".join(parts)
-
-
-def one_line(text: str) -> str:
-    """The first line that is not blank."""
-    return next((line for line in text.splitlines() if line.strip()), "")
-
-
+_LEAST, _GOAL = 11, 11
+_FIXED = len("Trial   Epoch   stopped early   ")
+"""Columns of the screen for a key at least, for a goal, and for what every table has."""
 _AROUND = 8
 """Lines of the screen that the table leaves free, for its head and for the lines below it."""
 
 
 class SweepProgress(LiveView):
-    """A live table on a terminal, a line a trial elsewhere, JSON lines, or failures only.
+    """The trials of a sweep: the live part is a table, the best so far, and the totals."""
 
-    `poll` is called about twice a second. Records that lay in the results folder before this
-    object was made (a sweep resumed) are counted and not announced.
-    """
+    per_second = 2
 
     def __init__(
         self,
@@ -327,84 +74,151 @@ class SweepProgress(LiveView):
         console: Console,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(quiet, json, console, per_second=2)
-        self.state = SweepState(goals, total)
-        self._keys = titles(keys)
-        self._clock = clock
-        self._made = time.time()
-        self._polled = False
-        self._best: int | None = None
+        super().__init__(quiet, json, console, clock)
+        self._keys, self._goals, self._total = titles(keys), tuple(goals), total
+        self._best: TrialFigures | None = None
 
-    def add(self, plan: RunPlan) -> None:
-        """One trial more."""
-        self.state.add(plan)
+    @property
+    def total(self) -> int:
+        return self._total
+
+    def best(self) -> TrialFigures | None:
+        """The best by the first goal of those that have ended."""
+        return best((run.figures for run in self.runs if run.has_ended), self._goals[0])
+
+    def front(self) -> list[TrialFigures]:
+        """Of several goals, the trials that no other beats so far; else none."""
+        ended = [run.figures for run in self.runs if run.has_ended]
+        return pareto(ended, self._goals) if len(self._goals) > 1 else []
 
     def poll(self, results: Results) -> None:
-        """Take in what the journals gained, and show it."""
-        for trial in list(self.state.trials):
-            if trial.has_ended:
-                continue
-            for record in trial.tail.new(results.journal_file(trial.plan.run_id)):
-                trial.take(record)
-                if self._polled or record.time >= self._made:
-                    self._announce(trial, record)
-            trial.run.look(live_file(results.journal_file(trial.plan.run_id)))
-        if not self._polled:
-            self._polled = True
-            self.state.begin(self._clock())
-            best = self.state.best()
-            self._best = None if best is None else best.number
+        is_first = self._began is None
+        super().poll(results)
+        if is_first:
+            self._best = self.best()
 
-    def _announce(self, trial: TrialState, record: Record) -> None:
-        if self._json:
-            self._write_json(record)
-            return
-        if isinstance(record, SamplesSkipped) and record.words and not self._quiet:
-            self._say(trial, record.words, "")
-        if isinstance(record, RunJudged) and record.source is not None and not self._quiet:
-            self._say(trial, record.words, "")
-        if not trial.has_ended and not (
-            isinstance(record, RunStopped) and trial.run.status == "stopped"
-        ):
-            return
-        if self._quiet and not isinstance(record, RunFailed | RunStopped):
-            return
-        self._say(
-            trial,
-            end_words(trial, self.state.goals) + self._news(),
-            STYLES.get(trial.run.status, ""),
+    def time_left(self, now: float) -> str:
+        """The trials to come take as long as those that ended here."""
+        pace, to_come = self.pace(), self.total - self.ended
+        return "" if pace is None or not to_come else f"about {about(pace * to_come)} left"
+
+    def heading(self, run: RunState) -> str:
+        place = f"{self.ended} of {self.total}"
+        return f"{place}  trial {run.plan.index}  {self._values(run.figures)}"
+
+    def announce(self, run: RunState, record: Record) -> None:
+        match record:
+            case RunFinished() | RunPruned():
+                text = self._end(run)
+            case RunStopped(reason="interval") | RunJudged(source=None):
+                return
+            case RunFailed() | RunStopped() | RunJudged() | SamplesSkipped():
+                text = (event(run, record) or "").partition("\n")[0]
+            case _:
+                return
+        if text:
+            in_passing = isinstance(record, RunJudged | SamplesSkipped)
+            self.write(run, text, "" if in_passing else STYLES[run.status])
+
+    def _end(self, run: RunState) -> str:
+        """How a trial ended that counts, and whether it is the best so far."""
+        figures, state = run.figures, WORDS.get(run.status, run.status)
+        epochs = f"{figures.epochs} epoch{'' if figures.epochs == 1 else 's'}"
+        cost = f"{human_seconds(figures.worker_seconds)} of workers"
+        parts = [part for part in (self._reached(figures), epochs, cost) if part]
+        before, self._best = self._best, self.best()
+        if self._best is not None and (before is None or before.number != self._best.number):
+            parts.append("the best so far")
+        return f"{state}: {', '.join(parts)}"
+
+    def _reached(self, trial: TrialFigures) -> str:
+        """`validation accuracy 95.3 %, throughput 812 images/s`: of the goals."""
+        values = {goal: trial.goals[goal] for goal in self._goals}
+        return ", ".join(
+            f"{TOLD[goal].words} {goal_text(goal, value)}"
+            for goal, value in values.items()
+            if value is not None
         )
 
-    def _news(self) -> str:
-        """Words on a new best."""
-        best = self.state.best()
-        if best is None or best.number == self._best:
-            return ""
-        self._best = best.number
-        return ", the best so far"
-
-    def _say(self, trial: TrialState, words: str, style: str) -> None:
-        figures = trial.figures
-        place = f"{self.state.ended} of {self.state.total}"
-        line = Text(f"{place}  trial {figures.number}  {values_words(figures, self._keys)}  ")
-        line.append(words, style=style)
-        self._write(line)
+    def _values(self, trial: TrialFigures) -> str:
+        """`lr 0.12 · strategy ddp`."""
+        return " · ".join(
+            f"{title} {value_text(trial.values_now[key])}"
+            for key, title in self._keys.items()
+            if key in trial.values_now
+        )
 
     def view(self) -> RenderableType:
-        """The live part: the trials, the best so far, and the state of the sweep."""
-        rows = self._console.size.height - _AROUND
         parts: list[RenderableType] = []
-        if self.state.trials:
-            parts.append(table(self.state, self._keys, rows, self._console.width))
-        parts += [
-            Text(words, style="bold") for words in [best_words(self.state, self._keys)] if words
-        ]
-        parts.append(Text(self.totals() or "starting", style="dim"))
+        if self.runs:
+            size = self._console.size
+            parts.append(self.trials_table(size.height - _AROUND, size.width))
+        if best := self._best_so_far():
+            parts.append(Text(best, style="bold"))
+        parts.append(Text(self.totals(), style="dim"))
         return Group(*parts)
 
-    def totals(self) -> str:
-        """How many trials are in which state, and the time left."""
-        return totals(self.state, self.state.seconds_left(self._clock()))
+    def _best_so_far(self) -> str:
+        """The best so far, or the Pareto front; empty before there is one."""
+        front = self.front()
+        if len(front) > 1:
+            numbers = ", ".join(str(trial.number) for trial in front)
+            return f"Pareto front so far (*): trials {numbers}"
+        best = front[0] if front else self.best()
+        if best is None:
+            return ""
+        reached, values = self._reached(best), self._values(best)
+        return f"best so far (*): trial {best.number}, {reached}, with {values}"
+
+    def trials_table(self, rows: int, width: int) -> Table:
+        """The trials, at most so many: the best, those under way, and the last ones.
+
+        A column for each key, where they fit into so many columns of the screen; else one for all.
+        """
+        winners = {trial.number for trial in [*self.front(), *filter(None, [self.best()])]}
+        by_weight = sorted(
+            self.runs,
+            key=lambda run: (run.plan.index in winners, not run.has_ended, run.plan.index),
+            reverse=True,
+        )
+        shown = sorted(by_weight[: max(1, rows)], key=lambda run: run.plan.index)
+        goals: tuple[Goal, ...] = tuple(dict.fromkeys(("accuracy", *self._goals)))
+        heads = [*self._keys.values()]
+        cells = [[_cell(run.figures, key) for key in self._keys] for run in shown]
+        if width < _FIXED + _GOAL * len(goals) + _LEAST * len(heads):
+            heads, cells = [" · ".join(heads)], [[" · ".join(values)] for values in cells]
+        made = table((), ())
+        made.add_column("Trial", justify="right", no_wrap=True, min_width=5)
+        for head in heads:
+            made.add_column(_in_one_line(head))
+        made.add_column("Epoch", justify="right", no_wrap=True, min_width=5)
+        for goal in goals:
+            made.add_column(_HEADS[goal], justify="right", no_wrap=True, min_width=8)
+        made.add_column("State", no_wrap=True, min_width=len("stopped early"))
+        for run, values in zip(shown, cells, strict=True):
+            is_best = run.plan.index in winners
+            made.add_row(
+                f"{'*' if is_best else ''}{run.plan.index}",
+                *map(_in_one_line, values),
+                f"{run.epoch_text}/{run.plan.spec.training.epochs}",
+                *(goal_text(goal, run.figures.goals[goal]) for goal in goals),
+                WORDS.get(run.status, run.status),
+                style="bold" if is_best else STYLES[run.status],
+            )
+        return made
+
+
+def _cell(trial: TrialFigures, key: str) -> str:
+    """A value as a table has room for it."""
+    if key not in trial.values_now:
+        return "–"
+    value = trial.values_now[key]
+    return f"{value:.3g}" if isinstance(value, float) else value_text(value)
+
+
+def _in_one_line(text: str) -> Text:
+    """Cut where its column is narrower."""
+    return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 # `raysuite sweep --dry-run`: what would be tried, before anything is.
@@ -433,7 +247,7 @@ def foresee(document: Document, search: SearchOptions, gpus: int | None = None) 
     seen, made = Datasets(), 0
     if search.searcher.name not in _FORESEEN:
         return found
-    for values in drawn(search, search.seed):
+    for values in drawn(search):
         try:
             plan = trial_plan(document, values, made, gpus, seen)
         except SpecError as error:
@@ -454,8 +268,9 @@ def dry_run(document: Document, as_json: bool, gpus: int | None = None) -> None:
     check_space(document, search)
     trials = foresee(document, search, gpus)
     if as_json:
-        data = {"search": search.model_dump(mode="json"), "trials": [_data(t) for t in trials]}
-        print_text(json.dumps(data, indent=2))
+        print_json(
+            {"search": search.model_dump(mode="json"), "trials": [_data(each) for each in trials]}
+        )
         return
     keys = titles(search.space)
     stdout().print(_trials(trials, keys) if trials else _space(search))
@@ -478,35 +293,27 @@ def _data(trial: Foreseen) -> dict[str, Any]:
 
 
 def _trials(trials: list[Foreseen], keys: dict[str, str]) -> Table:
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    for title in ("Trial", *keys.values(), "Workers", "Batch", "Steps"):
-        shown.add_column(title, justify="left" if title in keys.values() else "right")
+    rows = []
     for trial in trials:
-        values = [value_text(trial.values[k]) if k in trial.values else "–" for k in keys]
         plan = trial.plan
-        given = plan is not None and (plan.batch_is_given or not plan.undecided)
-        numbers = (
-            ["–", "–", "cannot be"]
-            if plan is None
-            else [
-                str(plan.workers),
-                str(plan.global_batch) if given else "auto",
-                str(plan.total_steps) if given else "auto",
-            ]
-        )
-        shown.add_row("–" if plan is None else str(plan.index), *values, *numbers)
-    return shown
+        values = [value_text(trial.values[k]) if k in trial.values else "–" for k in keys]
+        number, workers, batch, steps = "–", "–", "–", "cannot be"
+        if plan is not None:
+            number, workers, batch, steps = str(plan.index), str(plan.workers), "auto", "auto"
+            if plan.batch_is_given or not plan.undecided:
+                batch, steps = str(plan.global_batch), str(plan.total_steps)
+        rows.append((number, *values, workers, batch, steps))
+    figures = ("Workers", "Batch", "Steps")
+    return table(("Trial", *keys.values(), *figures), rows, ("Trial", *figures))
 
 
 def _space(search: SearchOptions) -> Table:
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    for title in ("Key", "Distribution", "When"):
-        shown.add_column(title)
+    rows = []
     for key, dimension in search.space.items():
         values = ", ".join(map(value_text, dimension.arguments))
         when = " and ".join(f"{other} is {wanted}" for other, wanted in dimension.when.items())
-        shown.add_row(key, f"{dimension.kind} {values}", when)
-    return shown
+        rows.append((key, f"{dimension.kind} {values}", when))
+    return table(("Key", "Distribution", "When"), rows)
 
 
 def _summary(search: SearchOptions, trials: list[Foreseen]) -> list[str]:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from raysuite.cli.console import print_text, stderr, stdout
+from raysuite.cli.console import print_json, stderr, stdout, table
+from raysuite.cli.run_options import AsJson
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -51,7 +52,7 @@ def verify(
     ] = None,
     precision: Annotated[str, typer.Option(help="fp32, bf16 or fp16.")] = "fp32",
     timeout: Annotated[float, typer.Option(min=1, help="Seconds for one strategy.")] = 180,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check strategies by the gate: equal weights on all ranks, and equal to one process.
 
@@ -92,7 +93,7 @@ def verify(
     passed = all(verdict.passed for verdict in verdicts)
     if as_json:
         rows = [_as_data(each, verdict) for each, verdict in zip(options, verdicts, strict=True)]
-        print_text(json.dumps({"ok": passed, "verdicts": rows}, indent=2))
+        print_json({"ok": passed, "verdicts": rows})
     else:
         out = stdout()
         out.print(_table(names, verdicts))
@@ -171,32 +172,26 @@ def _name(options: StrategyOptions) -> str:
 
 
 def _table(names: Sequence[str], verdicts: Sequence[GateVerdict]) -> Table:
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     network = any(each.network for each in verdicts)
-    numbers = ("error", "error BatchNorm", *(["error network"] if network else []))
-    for heading in ("strategy", "workers", "ranks equal", *numbers):
-        number = heading not in ("strategy", "ranks equal")
-        table.add_column(heading, justify="right" if number else "left")
-    for heading in ("tolerance", "verdict", "message"):
-        table.add_column(heading, overflow="fold")
+    errors = ("error", "error BatchNorm", *(["error network"] if network else []))
+    rows = []
     for name, each in zip(names, verdicts, strict=True):
-        verdict = Text("passed", "green") if each.passed else Text("FAILED", "red")
-        table.add_row(
-            name,
-            str(each.workers),
-            "yes" if each.ranks_equal else "no",
-            _scientific(each.error),
-            _scientific(each.error_batchnorm),
-            *([_scientific(each.error_network)] if network else []),
-            "none" if each.tolerance is None else f"{each.tolerance:.0e}",
-            verdict,
-            "; ".join(filter(None, [each.message, each.network if each.passed else ""])),
+        found = [each.error, each.error_batchnorm, each.error_network][: len(errors)]
+        rows.append(
+            (
+                name,
+                str(each.workers),
+                "yes" if each.ranks_equal else "no",
+                *map(_scientific, found),
+                "none" if each.tolerance is None else f"{each.tolerance:.0e}",
+                Text("passed", "green") if each.passed else Text("FAILED", "red"),
+                "; ".join(filter(None, [each.message, each.network if each.passed else ""])),
+            )
         )
-    return table
+    headings = ("strategy", "workers", "ranks equal", *errors, "tolerance", "verdict", "message")
+    return table(headings, rows, ("workers", *errors))
 
 
 def _summary(names: Sequence[str], verdicts: Sequence[GateVerdict]) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raysuite.cli.console import print_text, stdout
+from raysuite.cli.run_options import NewestResults
 
 if TYPE_CHECKING:
     from raysuite.cli.progress import LiveView
@@ -22,14 +23,8 @@ _SILENT_S = 30.0
 
 
 def watch(
-    results: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RESULTS",
-            help="The folder that `raysuite run` printed, or one above it: the newest is taken.",
-        ),
-    ] = Path("results"),
-    once: Annotated[bool, typer.Option("--once", help="Print the present state, and end.")] = False,
+    results: NewestResults = Path("results"),
+    once: Annotated[bool, typer.Option("--once", help="Print where it stands, and end.")] = False,
 ) -> None:
     """Show the progress of runs or trials that are made elsewhere, until they have ended.
 
@@ -95,7 +90,7 @@ def _view(results: Results) -> LiveView:
         return Progress([], False, False, stdout())
     search = SearchOptions.model_validate(found["search"])
     return SweepProgress(
-        search.space, search.wanted, count(search, search.seed), False, False, stdout()
+        search.space, search.wanted, count(search), False, False, stdout()
     )
 
 

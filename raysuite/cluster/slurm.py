@@ -19,7 +19,7 @@ from raysuite.cluster.backend import Finding, JobState, unsure, works, wrong
 from raysuite.cluster.files import Cluster
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.errors import RaysuiteError, UserError
-from raysuite.spec.checking import suggest
+from raysuite.spec.base import suggest
 from raysuite.spec.site import SlurmSite
 from raysuite.spec.site_values import node_range, one_line, slurm_seconds
 

@@ -125,21 +125,28 @@ def _cpu_model() -> str:
     return next(names, platform.processor())
 
 
-def _gpus() -> list[dict[str, Any]]:
+def nvml() -> Any:
+    """NVML, to be left by `nvmlShutdown`; None without a driver."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
     except Exception:  # no driver, no library: NVML has an exception for each
+        return None
+    return pynvml
+
+
+def _gpus() -> list[dict[str, Any]]:
+    if (pynvml := nvml()) is None:
         return []
     try:
-        driver = _text(pynvml.nvmlSystemGetDriverVersion())
+        driver = pynvml.nvmlSystemGetDriverVersion()
         handles = [
             pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())
         ]
         return [
             {
-                "name": _text(pynvml.nvmlDeviceGetName(handle)),
+                "name": pynvml.nvmlDeviceGetName(handle),
                 "memory_bytes": int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
                 "driver": driver,
             }
@@ -210,10 +217,6 @@ def _offered_cuda() -> int | None:
     except (OSError, AttributeError):
         return None
     return None if failed else number.value
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value  # older bindings give bytes
 
 
 def _versions() -> dict[str, str]:

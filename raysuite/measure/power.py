@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+from raysuite.measure.environment import nvml
+
 POWERCAP = Path("/sys/class/powercap")
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
@@ -67,7 +69,6 @@ class PowerMeter:
         return 0 if self._gpu is None else _number(self._gpu.uuid)
 
     def begin(self) -> None:
-        """Begin a window."""
         with self._lock:
             self._busy.clear()
             if self._rapl is not None:
@@ -86,7 +87,6 @@ class PowerMeter:
             )
 
     def close(self) -> None:
-        """End the thread."""
         self._ending.set()
         if self._thread is not None:
             self._thread.join()
@@ -162,13 +162,7 @@ class Gpu:
     @classmethod
     def found(cls, device: torch.device) -> Gpu | None:
         """None on a CPU, and where NVML does not answer."""
-        if device.type != "cuda":
-            return None
-        try:
-            import pynvml
-
-            pynvml.nvmlInit()
-        except Exception:  # no driver, no library: NVML has an exception for each
+        if device.type != "cuda" or (pynvml := nvml()) is None:
             return None
         # not by its index: CUDA_VISIBLE_DEVICES gives devices other indices than NVML's
         uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
@@ -195,7 +189,6 @@ class Gpu:
             return None
 
     def close(self) -> None:
-        """Leave NVML."""
         self._nvml.nvmlShutdown()
 
 

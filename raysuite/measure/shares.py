@@ -63,7 +63,6 @@ def within(whole: Intervals, window: Interval) -> Intervals:
 
 
 def seconds(whole: Intervals) -> float:
-    """How much time the intervals cover."""
     return sum(end - begin for begin, end in whole) / 1e9
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 
+from raysuite.measure.environment import nvml
 from raysuite.records.system import GpuSample, SystemSample
 
 PERIOD_S = 10.0
@@ -64,14 +65,7 @@ class Host:
         self._process = psutil.Process()
         self._network = psutil.net_io_counters()
         psutil.cpu_percent()  # the first call begins a window
-        self._nvml: Any = None
-        try:
-            import pynvml
-
-            pynvml.nvmlInit()
-            self._nvml = pynvml
-        except Exception:  # no driver, no library: NVML has an exception for each
-            return
+        self._nvml = nvml()
 
     def __enter__(self) -> Host:
         return self

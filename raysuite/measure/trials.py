@@ -35,8 +35,6 @@ _AT_ONCE = 2
 
 
 class State(StrEnum):
-    """What a trial found."""
-
     WORKS = "works"
     MISSING = "missing"
     BROKEN = "broken"
@@ -44,8 +42,6 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What trying one part gave."""
-
     name: str
     version: str
     state: State
@@ -205,9 +201,8 @@ _LOOPBACK = "127.0.0.1"
 
 
 def gloo() -> str:
-    """An all-reduce over Gloo."""
     with tempfile.TemporaryDirectory() as folder:
-        _run_ranks("gloo", lambda rank: _store_variables(folder, rank))
+        _run_ranks(_gloo_rank, lambda rank: _store_variables(folder, rank))
     return f"{RANKS} processes"
 
 
@@ -253,7 +248,7 @@ def horovod() -> str:
         }
 
     try:
-        _run_ranks("horovod", variables)
+        _run_ranks(_horovod_rank, variables)
     finally:
         server.shutdown()
     return f"{RANKS} processes, Gloo"
@@ -276,9 +271,8 @@ def deepspeed() -> str:
     if importlib.util.find_spec("deepspeed") is None:
         raise PartMissingError("no module named deepspeed")
     with tempfile.TemporaryDirectory() as folder:
-        _run_ranks(
-            "deepspeed", lambda rank: _store_variables(folder, rank) | {"DS_ACCELERATOR": "cpu"}
-        )
+        own = {"DS_ACCELERATOR": "cpu"}
+        _run_ranks(_deepspeed_rank, lambda rank: _store_variables(folder, rank) | own)
     return f"{RANKS} processes, ZeRO stage 1"
 
 
@@ -323,7 +317,7 @@ def jax() -> str:
     with socket.socket() as taken:
         taken.bind((_LOOPBACK, 0))
         address = f"{_LOOPBACK}:{taken.getsockname()[1]}"
-    _run_ranks("jax", lambda rank: {"COORDINATOR": address})
+    _run_ranks(_jax_rank, lambda rank: {"COORDINATOR": address})
     return f"{RANKS} processes, Gloo"
 
 
@@ -336,14 +330,6 @@ def _jax_rank(rank: int) -> None:
     j.distributed.initialize(address, RANKS, rank, coordinator_bind_address=address)
     expect(process_allgather(j.numpy.full(4, rank + 1.0)).sum(0).tolist(), [3.0] * 4)
     j.distributed.shutdown()
-
-
-RANK_TRIALS = {
-    "gloo": _gloo_rank,
-    "horovod": _horovod_rank,
-    "deepspeed": _deepspeed_rank,
-    "jax": _jax_rank,
-}
 
 
 def _loopback_name() -> str:
@@ -361,36 +347,24 @@ def _store_variables(folder: str, rank: int) -> dict[str, str]:
     }
 
 
-def _run_ranks(name: str, variables: Callable[[int], dict[str, str]]) -> None:
-    """Run a rank trial in RANKS processes; raises RuntimeError with a failing rank's last line."""
-    command = [sys.executable, "-m", "raysuite.measure.trials", name, "--rank"]
-    with contextlib.ExitStack() as stack:
-        # Files, not pipes: a full pipe stops a rank that prints much.
-        logs = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(RANKS)]
-        ranks = [
-            subprocess.Popen(
-                [*command, str(rank)],
-                env=os.environ | {"OMP_NUM_THREADS": "1"} | variables(rank),
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-            )
-            for rank, log in enumerate(logs)
-        ]
-        # A rank that fails leaves its peer waiting for it, so none is waited for alone.
-        states = [rank.poll() for rank in ranks]
-        while None in states and not any(states):
-            time.sleep(0.05)
-            states = [rank.poll() for rank in ranks]
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-        for number, (status, log) in enumerate(zip(states, logs, strict=True)):
-            if status:
-                log.seek(0)
-                lines = log.read().decode(errors="replace").strip().splitlines()
-                said = [line.removeprefix(MARK) for line in lines if line.startswith(MARK)]
-                last = (said or lines or [f"exit status {status}"])[-1]
-                raise RuntimeError(f"rank {number}: {last}")
+def _run_ranks(trial: Callable[[int], None], variables: Callable[[int], dict[str, str]]) -> None:
+    """Call `trial` in RANKS processes with variables of their own; one that fails ends the others.
+
+    Raises RuntimeError with a failing rank's last line.
+    """
+    from torch import multiprocessing as mp
+
+    os.environ["OMP_NUM_THREADS"] = "1"
+    try:
+        mp.spawn(_rank, (trial, [variables(rank) for rank in range(RANKS)]), RANKS)
+    except (mp.ProcessRaisedException, mp.ProcessExitedException) as error:
+        last = str(error).strip().splitlines()[-1]
+        raise RuntimeError(f"rank {error.error_index}: {last}") from error
+
+
+def _rank(rank: int, trial: Callable[[int], None], variables: list[dict[str, str]]) -> None:
+    os.environ.update(variables[rank])
+    trial(rank)
 
 
 def torch() -> str:
@@ -556,31 +530,19 @@ def gpu() -> str:
 
 
 TRIALS: dict[str, Callable[[], str]] = {
-    "torch": torch,
-    "torchvision": torchvision,
-    "ray": ray,
-    "gloo": gloo,
-    "horovod": horovod,
-    "deepspeed": deepspeed,
-    "dali": dali,
-    "timm": timm,
-    "fabric": fabric,
-    "accelerate": accelerate,
-    "tensorflow": tensorflow,
-    "jax": jax,
-    "mlflow": mlflow,
-    "gpu": gpu,
+    trial.__name__: trial
+    for trial in (
+        *(torch, torchvision, ray, gloo, horovod, deepspeed, dali, timm, fabric, accelerate),
+        *(tensorflow, jax, mlflow, gpu),
+    )
 }
 
 
 def main(arguments: list[str]) -> int:
     """Run one trial and print its note; the last line on stderr is what went wrong."""
-    name, *rest = arguments
+    (name,) = arguments
     try:
-        if rest:
-            RANK_TRIALS[name](int(rest[-1]))
-        else:
-            print(MARK + TRIALS[name]())
+        print(MARK + TRIALS[name]())
     except (PartMissingError, ModuleNotFoundError) as error:
         print(f"{MARK}{error}", file=sys.stderr)
         return MISSING

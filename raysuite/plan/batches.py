@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from raysuite.errors import RunError
 from raysuite.plan.feasible import accumulation
-from raysuite.plan.resolve import resolve
+from raysuite.plan.resolve import resolve, with_keys
 from raysuite.plan.run_plan import RunPlan
 from raysuite.records.batches import NEAR, BatchFound, BatchTried, Goal, Stage
 from raysuite.spec.batches import AutoBatch
@@ -71,12 +71,8 @@ def _cut_key(plan: RunPlan) -> Literal["training.accumulate", "strategy.micro_ba
 
 def _with(plan: RunPlan, changed: dict[str, Any]) -> RunPlan:
     """The plan with other values of dotted keys."""
-    spec = plan.spec
-    for key, value in changed.items():
-        block, _, name = key.partition(".")
-        own = getattr(spec, block).model_copy(update={name: value})
-        spec = spec.model_copy(update={block: own})
     gpus = plan.workers if plan.device == "gpu" else 0
+    spec = with_keys(plan.spec, changed)
     return resolve(spec, plan.label, plan.dataset, plan.repeat, plan.index, gpus)
 
 

@@ -13,6 +13,7 @@ from raysuite.records.loading import Candidate
 from raysuite.spec import ExperimentSpec, suggest, validate
 from raysuite.spec.data import DataOptions
 from raysuite.spec.datasets import DatasetFacts
+from raysuite.spec.document import COMMAND_LINE
 from raysuite.spec.loaders import LOADER_OPTIONS, LoaderOptions
 
 NAMES = tuple(LOADER_OPTIONS)
@@ -51,15 +52,14 @@ def loader_options(candidate: Candidate) -> LoaderOptions:
     return options
 
 
-def checked_data(block: dict[str, Any], place: str = "command line") -> DataOptions:
-    """`block` (plain dicts, as YAML gives them) as DataOptions. Raises SpecError with every
-    mistake."""
-    return _spec({"data": block}, place).data
+def checked_data(block: dict[str, Any]) -> DataOptions:
+    """The `data` block that plain data describes. Raises SpecError with every mistake."""
+    return _spec(block).data
 
 
 def facts_of(data: DataOptions) -> DatasetFacts:
-    """The data set's counts, from its files. Raises SpecError where they cannot be read."""
-    spec = _spec({"data": data.model_dump()}, "command line")
+    """Counts of what lies on disk. Raises SpecError where it cannot be read."""
+    spec = _spec(data.model_dump())
     seen = Datasets()
     mistakes = dataset_mistakes(spec, seen)
     if mistakes:
@@ -67,9 +67,9 @@ def facts_of(data: DataOptions) -> DatasetFacts:
     return dataset_facts(spec, seen)
 
 
-def _spec(block: dict[str, Any], place: str) -> ExperimentSpec:
+def _spec(data: dict[str, Any]) -> ExperimentSpec:
     rest = {"name": "bench", "model": "resnet18", "training": {"epochs": 1, "global_batch": 1}}
-    return validate({**rest, **block}, lambda path: (place, None))
+    return validate({**rest, "data": data}, lambda path: (COMMAND_LINE, None))
 
 
 def loader_blocks(given: Iterable[Any]) -> list[dict[str, Any]]:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from raysuite.errors import Mistake, SpecError
-from raysuite.spec import Document, ExperimentSpec, suggest, validate
-from raysuite.spec.checking import dotted_keys
-from raysuite.spec.document import KeyPath, set_dotted
-from raysuite.spec.experiment import FREE_FORM, NOT_IN_A_MATRIX
-from raysuite.spec.sweeps import swept_keys
+from raysuite.spec import Document, ExperimentSpec, validate
+from raysuite.spec.checking import not_swept
+from raysuite.spec.document import KeyPath, set_dotted, swept_keys
 
 _MOST_RUNS = 10_000
 
@@ -106,33 +104,42 @@ def _variant(
         together = swept_keys(written)
         for key, each in zip(together, [value] if len(together) == 1 else value, strict=True):
             label[key], places[key] = each, _at(written, pick, key)
-    settings = [*label.items()]
-    settings += [
-        (key, value)
-        for key, value in document.settings.items()
-        if any(key.startswith(f"{swept}.") for swept in label)
-    ]
+    return label, spec_with(document, data, label, places.get)
+
+
+Where = Callable[[str], KeyPath | None]
+"""Where a document gives a dotted key the value that a run has; None where the run has no other."""
+
+
+def spec_with(
+    document: Document, data: Mapping[str, Any], values: Mapping[str, Any], where: Where
+) -> ExperimentSpec:
+    """The spec of one run, which has `data` with other `values` at dotted keys.
+
+    Raises SpecError where a value cannot stand at its key.
+    """
+    below = tuple(f"{key}." for key in values)
+    later = {key: value for key, value in document.settings.items() if key.startswith(below)}
     content = copy.deepcopy(dict(data))
     # a whole block first, then the keys in it: `strategy` before `strategy.zero_stage`
+    settings = [*values.items(), *later.items()]
     for key, value in sorted(settings, key=lambda setting: setting[0].count(".")):
         set_dotted(content, key, copy.deepcopy(value))
-
-    def place(path: KeyPath) -> tuple[str, int | None]:
-        for end in range(len(path), 0, -1):
-            key = ".".join(map(str, path[:end]))
-            if key in document.settings:
-                break
-            if key in places:
-                return document.place((*places[key], *path[end:]))
-        return document.place(path)
-
-    return label, _one_run(validate(content, place))
-
-
-def _one_run(spec: ExperimentSpec) -> ExperimentSpec:
-    """The spec without what belongs to the whole experiment: other scales and data sets."""
+    spec = validate(content, lambda path: place_of(document, path, where))
+    # without what belongs to the whole experiment: other scales and data sets
     own = {name: each for name, each in spec.synthetic_data.items() if name == spec.data.name}
     return spec.model_copy(update={"scales": {}, "synthetic_data": own})
+
+
+def place_of(document: Document, path: KeyPath, where: Where) -> tuple[str, int | None]:
+    """File and line of a run's key, or of the nearest one above it."""
+    for end in range(len(path), 0, -1):
+        key = ".".join(map(str, path[:end]))
+        if key in document.settings:
+            break
+        if (found := where(key)) is not None:
+            return document.place((*found, *path[end:]))
+    return document.place(path)
 
 
 def _of_a_sweep(document: Document) -> list[Mistake]:
@@ -155,16 +162,12 @@ def _matrix_mistakes(document: Document, matrix: Any) -> list[Mistake]:
     if not isinstance(matrix, dict):
         return [mistake(f"given was {matrix!r}; it should map dotted keys to lists of values")]
     mistakes = []
-    known = [key for key in dotted_keys() if key.partition(".")[0] not in NOT_IN_A_MATRIX]
     lines: dict[str, str] = {}
     for written, values in matrix.items():
         together = swept_keys(str(written))
         for key in together:
-            if key not in known and not key.startswith(FREE_FORM):
-                block = key.rpartition(".")[0]
-                beside = [name for name in known if name.rpartition(".")[0] == block]
-                beside = beside or [name for name in known if "." not in name]
-                mistakes.append(mistake(f"unknown key; {suggest(key, beside, known)}", written))
+            if wrong := not_swept(key):
+                mistakes.append(mistake(wrong, written))
             if key in lines:
                 message = f"{key} is swept twice, also by {lines[key]!r}; keep one"
                 mistakes.append(mistake(message, written))

@@ -10,12 +10,13 @@ import math
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from raysuite.errors import Mistake, SpecError
 from raysuite.plan.dataset import Datasets, dataset_facts, dataset_mistakes
 from raysuite.plan.feasible import accumulation, device_of, infeasible
-from raysuite.plan.matrix import Variant, expand, swept_at
+from raysuite.plan.matrix import Variant, expand, place_of, swept_at
 from raysuite.plan.run_plan import RunPlan
 from raysuite.spec import Document, ExperimentSpec
 from raysuite.spec.aliases import former_names
@@ -90,18 +91,8 @@ def placed(document: Document, mistake: Mistake, label: dict[str, Any]) -> Mista
     """The mistake with the file and line of its key: its line in the matrix, where `label` has a
     value for it."""
     path = tuple(mistake.key.split("."))
-    for end in range(len(path), 0, -1):
-        key = ".".join(path[:end])
-        if key in document.settings:
-            file, line = document.place(path)
-            break
-        swept = swept_at(document, label, key)
-        if swept is not None:
-            file, line = document.place(swept)
-            break
-    else:
-        file, line = document.place(path)
-    return Mistake(mistake.message, key=mistake.key, file=file, line=line)
+    file, line = place_of(document, path, lambda key: swept_at(document, label, key))
+    return replace(mistake, file=file, line=line)
 
 
 def resolve(
@@ -144,6 +135,15 @@ def resolve(
         peak_lr=spec.optimizer.peak_lr(global_batch),
         memory_format=memory_format,
     )
+
+
+def with_keys(spec: ExperimentSpec, changed: dict[str, Any]) -> ExperimentSpec:
+    """The spec with other values of some keys of its blocks, which are not checked again."""
+    for key, value in changed.items():
+        block, _, name = key.partition(".")
+        own = getattr(spec, block).model_copy(update={name: value})
+        spec = spec.model_copy(update={block: own})
+    return spec
 
 
 def _run_id(spec: ExperimentSpec, repeat: int, index: int) -> str:
@@ -222,22 +222,19 @@ def _with(plan: RunPlan, workers: int) -> ExperimentSpec | None:
     accumulate = next(rounds, None)
     if accumulate is None:
         return None
-    first = spec.resources.elastic_of or plan.workers
-    resources = {"workers": workers, "device": plan.device, "elastic_of": first}
-    training: dict[str, Any] = {"global_batch": batch, "batch_per_worker": None}
-    strategy = spec.strategy
-    if strategy.own_accumulation is not None:
-        training["accumulate"] = 1
-        _, _, key = strategy.own_accumulation_key.rpartition(".")
-        strategy = strategy.model_copy(update={key: accumulate})
-    else:
-        training["accumulate"] = accumulate
-    changed = spec.model_copy(
-        update={
-            "resources": spec.resources.model_copy(update=resources),
-            "training": spec.training.model_copy(update=training),
-            "strategy": strategy,
-        }
+    own = spec.strategy.own_accumulation is not None
+    key = spec.strategy.own_accumulation_key if own else "training.accumulate"
+    changed = with_keys(
+        spec,
+        {
+            "resources.workers": workers,
+            "resources.device": plan.device,
+            "resources.elastic_of": spec.resources.elastic_of or plan.workers,
+            "training.global_batch": batch,
+            "training.batch_per_worker": None,
+            "training.accumulate": 1,
+            key: accumulate,
+        },
     )
     assert accumulation(changed) == accumulate
     return changed

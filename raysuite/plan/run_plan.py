@@ -69,11 +69,6 @@ class RunPlan(BaseModel):
         return self.spec.strategy.pipeline(self.accumulate)
 
     @property
-    def strategy_name(self) -> str:
-        """The strategy's name for people."""
-        return self.spec.strategy.name
-
-    @property
     def title(self) -> str:
         """Short name, such as `ddp · native · 2 workers`."""
         extra = [

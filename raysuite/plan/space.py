@@ -17,8 +17,8 @@ _DIGITS = 6
 """Significant digits of a number that is drawn: it can be read, and written again as it was."""
 
 
-def drawn(search: SearchOptions, seed: int) -> Iterator[Values]:
-    """The values of every trial of a searcher that ignores results: `random` or `grid`.
+def drawn(search: SearchOptions) -> Iterator[Values]:
+    """The values of every trial of a searcher that learns nothing: `random` or `grid`.
 
     A trial's values depend on the seed and on its own number, not on how the others ended.
     """
@@ -26,7 +26,7 @@ def drawn(search: SearchOptions, seed: int) -> Iterator[Values]:
         yield from _crossed(search.space, {}, LISTED)
         return
     for number in range(search.trials or 1):
-        chance = random.Random(f"{seed}/{number}")
+        chance = random.Random(f"{search.seed}/{number}")
         values = {
             key: draw(dimension, chance)
             for key, dimension in search.space.items()
@@ -35,15 +35,13 @@ def drawn(search: SearchOptions, seed: int) -> Iterator[Values]:
         yield from _crossed(search.space, values, ("grid",))
 
 
-def count(search: SearchOptions, seed: int) -> int:
-    """How many trials there will be."""
+def count(search: SearchOptions) -> int:
     if search.searcher.name in ("random", "grid"):
-        return sum(1 for _ in drawn(search, seed))
+        return sum(1 for _ in drawn(search))
     return search.trials or 1
 
 
 def draw(dimension: Dimension, chance: random.Random) -> Any:
-    """One value of a dimension."""
     arguments = dimension.arguments
     match dimension.kind:
         case "uniform":

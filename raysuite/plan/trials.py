@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from raysuite.errors import Mistake, SpecError, UserError
 from raysuite.plan.dataset import Datasets, dataset_facts, dataset_mistakes
 from raysuite.plan.feasible import infeasible
+from raysuite.plan.matrix import Where, place_of, spec_with
 from raysuite.plan.resolve import local_gpus, resolve
 from raysuite.plan.run_plan import RunPlan
 from raysuite.plan.space import Values, active
 from raysuite.records import Results
 from raysuite.records.journal import SEARCH, Decided
-from raysuite.spec import Document, ExperimentSpec, validate
-from raysuite.spec.document import KeyPath, set_dotted
+from raysuite.spec import Document, ExperimentSpec
 from raysuite.spec.search import Dimension, SearchOptions, name_of
 from raysuite.spec.search_check import read_search
 
@@ -47,20 +47,9 @@ def trial_plan(
 
 
 def trial_spec(document: Document, values: Mapping[str, Any]) -> ExperimentSpec:
-    """The spec of a trial alone. Raises SpecError where a value is invalid for its key."""
-    content = copy.deepcopy({k: v for k, v in document.data.items() if k not in _NOT_A_TRIALS})
-    settings = [*values.items()]
-    settings += [
-        (key, value)
-        for key, value in document.settings.items()
-        if any(key.startswith(f"{searched}.") for searched in values)
-    ]
-    # a whole block first, then the keys in it: `strategy` before `strategy.zero_stage`
-    for key, value in sorted(settings, key=lambda setting: setting[0].count(".")):
-        set_dotted(content, key, copy.deepcopy(value))
-    spec = validate(content, lambda path: _place(document, path, values))
-    own = {name: each for name, each in spec.synthetic_data.items() if name == spec.data.name}
-    return spec.model_copy(update={"synthetic_data": own})
+    """The spec of a trial alone. Raises SpecError where a value cannot stand at its key."""
+    data = {key: value for key, value in document.data.items() if key not in _NOT_A_TRIALS}
+    return spec_with(document, data, values, _where(values))
 
 
 def specs_of_space(document: Document, search: SearchOptions) -> list[ExperimentSpec]:
@@ -145,20 +134,13 @@ def _concerns(wrong: str, key: str) -> bool:
 
 
 def _placed(document: Document, mistake: Mistake, values: Mapping[str, Any]) -> Mistake:
-    """The mistake with the file and line of its key: its line in the space, where a trial's value
-    is the mistake."""
-    file, line = _place(document, tuple(mistake.key.split(".")), values)
-    return Mistake(mistake.message, key=mistake.key, file=file, line=line)
+    """The mistake with the file and line of its key: in the space, where a trial's value is it."""
+    file, line = place_of(document, tuple(mistake.key.split(".")), _where(values))
+    return replace(mistake, file=file, line=line)
 
 
-def _place(document: Document, path: KeyPath, values: Mapping[str, Any]) -> tuple[str, int | None]:
-    for end in range(len(path), 0, -1):
-        key = ".".join(map(str, path[:end]))
-        if key in document.settings:
-            break
-        if key in values:
-            return document.place(("search", "space", key))
-    return document.place(path)
+def _where(values: Mapping[str, Any]) -> Where:
+    return lambda key: ("search", "space", key) if key in values else None
 
 
 # A sweep as its results folder keeps it, and taken from there again.

@@ -4,11 +4,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from raysuite.spec.checking import load_spec, suggest, validate
-    from raysuite.spec.document import Document, parse_document
+    from raysuite.spec.base import suggest
+    from raysuite.spec.checking import load_spec, validate
+    from raysuite.spec.document import Document, parse_document, read_document
     from raysuite.spec.experiment import ExperimentSpec
     from raysuite.spec.json_schema import spec_schema
-    from raysuite.spec.reading import read_document
 
 __all__ = [
     "Document",
@@ -20,7 +20,7 @@ __all__ = [
     "suggest",
     "validate",
 ]
-_MODULES = ("checking", "document", "experiment", "json_schema", "reading")
+_MODULES = ("checking", "document", "experiment", "json_schema")
 
 
 def __getattr__(name: str) -> Any:

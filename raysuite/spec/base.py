@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 IMPORT_PATH = r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$"
 """`module:attribute`."""
@@ -39,6 +41,12 @@ class Options(BaseModel):
         return bool not in types and (int in types or float in types)
 
 
+def later(default: Any, **rules: Any) -> Any:
+    """A field that came after others: left out of dumps where it is not set, so that runs keep the
+    ids that they had without it."""
+    return Field(default=default, exclude_if=lambda value: value == default, **rules)
+
+
 def _types(annotation: Any) -> list[Any]:
     """The classes that a field's type allows."""
     if get_origin(annotation) is Annotated:
@@ -51,3 +59,16 @@ def _types(annotation: Any) -> list[Any]:
 def expand_shorthand(value: Any) -> Any:
     """`ddp` means `{name: ddp}`, for every block that is chosen by its name."""
     return {"name": value} if isinstance(value, str) else value
+
+
+def suggest(given: str, valid: Iterable[str], near: Iterable[str] = ()) -> str:
+    """`did you mean x? valid are x, y, z`, for a name that is not among the valid ones.
+
+    `near` are further names that may have been meant, and that are not listed.
+    """
+    names = list(valid)
+    close = difflib.get_close_matches(given, names, n=1, cutoff=0.6)
+    close += [name for name in near if name.rpartition(".")[2] == given]
+    close += difflib.get_close_matches(given, names, n=1, cutoff=0.5)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"{hint}valid are {', '.join(names)}"

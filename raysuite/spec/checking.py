@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
@@ -10,9 +9,9 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from raysuite.errors import Mistake, SpecError
-from raysuite.spec.base import CHOSEN, IMPORT_PATH
+from raysuite.spec.base import CHOSEN, IMPORT_PATH, suggest
 from raysuite.spec.document import Document, KeyPath
-from raysuite.spec.experiment import ExperimentSpec
+from raysuite.spec.experiment import FREE_FORM, NOT_IN_A_MATRIX, ExperimentSpec
 
 Place = Callable[[KeyPath], tuple[str, int | None]]
 Model = TypeVar("Model", bound=BaseModel)
@@ -37,31 +36,28 @@ def load_spec(document: Document) -> ExperimentSpec:
     return validate(document.data, document.place)
 
 
-def valid_keys(path: Iterable[str], root: type[BaseModel] = ExperimentSpec) -> list[str]:
-    """The keys that a block may have, over all options that it can be: `()` is the whole spec."""
-    models: list[type[BaseModel]] = [root]
-    for key in path:
-        models = _below(models, key)
-    return sorted({name for model in models for name in model.model_fields})
-
-
 def dotted_keys(root: type[BaseModel] = ExperimentSpec) -> list[str]:
-    """Every key of every block, written as in a matrix: `training.epochs`."""
-    blocks = valid_keys((), root)
-    return blocks + [f"{block}.{key}" for block in blocks for key in valid_keys((block,), root)]
-
-
-def suggest(given: str, valid: Iterable[str], near: Iterable[str] = ()) -> str:
-    """`did you mean x? valid are x, y, z`, for a name that is not among the valid ones.
-
-    `near` are further names that may have been meant, and that are not listed.
+    """Every key of every block, over all options that it can be, as in a matrix: `training.epochs`.
     """
-    names = list(valid)
-    close = difflib.get_close_matches(given, names, n=1, cutoff=0.6)
-    close += [name for name in near if name.rpartition(".")[2] == given]
-    close += difflib.get_close_matches(given, names, n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    return f"{hint}valid are {', '.join(names)}"
+    blocks = sorted(root.model_fields)
+    keys = list(blocks)
+    for block in blocks:
+        below = {key for model in _below([root], block) for key in model.model_fields}
+        keys += [f"{block}.{key}" for key in sorted(below)]
+    return keys
+
+
+def not_swept(key: str) -> str:
+    """Why runs of an experiment cannot differ in a dotted key; empty where they can."""
+    block, _, name = key.partition(".")
+    known = [each for each in dotted_keys() if each.partition(".")[0] not in NOT_IN_A_MATRIX]
+    if key in known or key.startswith(FREE_FORM):
+        return ""
+    if block in NOT_IN_A_MATRIX:
+        return "belongs to the whole experiment, and cannot differ between its runs"
+    beside = [each for each in known if name and each.startswith(f"{block}.")]
+    beside = beside or [each for each in known if "." not in each]
+    return f"unknown key; {suggest(key, beside, known)}"
 
 
 def blocks_of(annotation: Any) -> list[type[BaseModel]]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from raysuite.spec.base import IMPORT_PATH, Options
+from raysuite.spec.base import IMPORT_PATH, Options, later, suggest
 from raysuite.spec.datasets import (
     DATASETS,
     NAMED,
@@ -63,21 +62,13 @@ class DataOptions(Options):
     """Random augmentation of each training image in each epoch: `none`, `pad_crop_flip` (a shift by
     up to an eighth, CIFAR's recipe), `resized_crop_flip` (a random part, ImageNet's recipe);
     `auto`: the set's own."""
-    # left out where they are not set, so that runs keep their ids
-    mean: tuple[float, ...] | None = Field(
-        default=None, min_length=1, max_length=3, exclude_if=lambda values: values is None
-    )
+    mean: tuple[float, ...] | None = later(None, min_length=1, max_length=3)
     """Per channel, of pixels in 0..1: subtracted from each image; default: the set's own, or
     ImageNet's for your own images."""
-    std: tuple[Annotated[float, Field(gt=0)], ...] | None = Field(
-        default=None, min_length=1, max_length=3, exclude_if=lambda values: values is None
-    )
-    """Per channel: after `mean` is subtracted, images are divided by it; given together with
-    `mean`."""
-    transform: str | None = Field(
-        default=None, pattern=IMPORT_PATH, exclude_if=lambda name: name is None
-    )
-    """`module:function` of your own, called for each image after `augment` and before mean and
+    std: tuple[Annotated[float, Field(gt=0)], ...] | None = later(None, min_length=1, max_length=3)
+    """Per channel: what is left is divided by it; given together with `mean`."""
+    transform: str | None = later(None, pattern=IMPORT_PATH)
+    """`module:function` of your own, called for each image behind `augment` and before mean and
     std: (uint8 [size, size, C], numpy.random.Generator, None in validation) -> the same shape."""
     bad_samples: Literal["error", "skip"] = "error"
     """Unreadable images: `error` names the first one and ends the run; `skip` looks through the
@@ -90,11 +81,9 @@ class DataOptions(Options):
     def _known(cls, name: str) -> str:
         if name in DATASETS or re.fullmatch(IMPORT_PATH, name):
             return name
-        near = difflib.get_close_matches(name, DATASETS, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
         raise ValueError(
-            f"no data set is called {name!r}; {hint}valid are {', '.join(DATASETS)}, or "
-            "'module:attribute' of your own"
+            f"no data set is called {name!r}; {suggest(name, DATASETS)}, or 'module:attribute' of "
+            "your own"
         )
 
     @model_validator(mode="after")

@@ -1,16 +1,21 @@
-"""A spec as text: YAML with the line of every key, and keys that are set afterwards."""
+"""A spec as text: YAML with the line of every key, and keys that are set afterwards by a scale or
+on the command line."""
 
 from __future__ import annotations
 
+import copy
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from raysuite.errors import Mistake, SpecError
 from raysuite.spec.aliases import ALIASES, current_name, current_names
-from raysuite.spec.sweeps import SPACE, end_dimension, end_sweeps, set_dimension, swept_keys
+from raysuite.spec.base import expand_shorthand
+from raysuite.spec.search import holds
 
 KeyPath = tuple[str | int, ...]
 
@@ -145,15 +150,9 @@ def set_dotted(data: dict[str, Any], key: str, value: Any) -> None:
     *parents, last = key.split(".")
     block = data
     for parent in parents:
-        below = block.get(parent)
-        if isinstance(below, str):
-            below = {"name": below}
-        elif not isinstance(below, dict):
-            below = {}
-        else:
-            below = dict(below)
-        block[parent] = below
-        block = below
+        below = expand_shorthand(block.get(parent))
+        block[parent] = dict(below) if isinstance(below, dict) else {}
+        block = block[parent]
     block[last] = value
 
 
@@ -180,3 +179,174 @@ def set_key(document: Document, key: str, value: Any) -> None:
         matrix[swept] = value
     else:
         document.data["matrix"] = {**end_sweeps(matrix, swept_keys(swept)), swept: value}
+
+
+# Keys of a matrix and of a search space as they are written: single, or several together.
+
+Matrix = dict[str, Any]
+
+
+def swept_keys(written: str) -> tuple[str, ...]:
+    """The dotted keys of one line of a matrix: `data.name, training.global_batch` is two."""
+    return tuple(key.strip() for key in written.split(","))
+
+
+def end_sweeps(matrix: Matrix, keys: Iterable[str]) -> Matrix:
+    """The matrix without sweeps of `keys`.
+
+    Keys that were swept together with one of them continue without it; equal values that come of
+    that count once.
+    """
+    ended = set(keys)
+    left: Matrix = {}
+    for written, values in matrix.items():
+        together = swept_keys(str(written))
+        kept = [place for place, key in enumerate(together) if key not in ended]
+        if len(kept) == len(together):
+            left[written] = values
+        elif kept:
+            left[", ".join(together[place] for place in kept)] = _columns(values, kept)
+    return left
+
+
+def _columns(rows: Any, kept: list[int]) -> Any:
+    """The values at the places `kept` of each row, each combination once; rows alone are values."""
+    found: list[Any] = []
+    for row in rows if isinstance(rows, list) else [rows]:
+        if not isinstance(row, list) or len(row) <= kept[-1]:
+            return rows  # a mistake, which the check of the matrix reports
+        values = [row[place] for place in kept]
+        value = values[0] if len(kept) == 1 else values
+        if value not in found:
+            found.append(value)
+    return found
+
+
+SPACE = "search.space."
+"""Below it stand dotted keys as they are, not divided."""
+
+Search = dict[str, Any]
+
+
+def set_dimension(search: Any, key: str, dimension: Any) -> Search:
+    """The section with another dimension for `key`; without any where `dimension` is None."""
+    section = dict(search) if isinstance(search, dict) else {}
+    given = section.get("space")
+    space = dict(given) if isinstance(given, dict) else {}
+    if dimension is None:
+        space.pop(key, None)
+    else:
+        space[key] = dimension
+    return {**section, "space": space}
+
+
+def end_dimension(search: Any, key: str, value: Any) -> Any:
+    """The section where `key` has one `value`.
+
+    Conditions on it are decided by that: what they forbid is left out, and where they hold they
+    are removed.
+    """
+    space = search.get("space") if isinstance(search, dict) else None
+    if not isinstance(space, dict) or key not in space:
+        return search
+    left: dict[str, Any] = {}
+    for other, dimension in space.items():
+        when = dimension.get("when") if isinstance(dimension, dict) else None
+        if other == key:
+            continue
+        if isinstance(when, Mapping) and key in when:
+            if not holds({key: when[key]}, {key: value}):
+                continue
+            rest = {each: wanted for each, wanted in when.items() if each != key}
+            dimension = {**dimension, "when": rest}
+        left[other] = dimension
+    return {**search, "space": left}
+
+
+# `scales` of a spec: other forms of the same experiment, such as one for a laptop.
+
+
+def choose_scale(document: Document, scale: str) -> None:
+    """Set the keys of `scales.SCALE` in the document, as if each were given on the command line.
+
+    `matrix` replaces the whole matrix, and comes last. The experiment is then called NAME-SCALE,
+    so that its results stand apart. Raises SpecError for a scale that is not there.
+    """
+    scales = document.data.get("scales")
+    names = [str(name) for name in scales] if isinstance(scales, dict) else []
+    chosen = scales.get(scale) if isinstance(scales, dict) else None
+    if not isinstance(chosen, dict):
+        file, line = document.place(("scales", scale))
+        if scale in names:
+            message = f"given was {chosen!r}; it should map dotted keys to values"
+        else:
+            valid = f"valid are {', '.join(names)}" if names else "this spec has none"
+            message = f"no scale is called {scale!r}; {valid}; without --scale it is the full form"
+        raise SpecError([Mistake(message, key="scales", file=file, line=line)])
+    settings: dict[str, Any] = {str(key): value for key, value in chosen.items()}
+    for key in sorted(settings, key=lambda key: (key == "matrix", key.startswith("matrix."))):
+        set_key(document, key, copy.deepcopy(settings[key]))
+        document.scaled[current_name(key)] = settings[key]
+        _move_lines(document, ("scales", scale, key), _path(current_name(key)))
+    document.data["scale"] = scale
+    if "name" not in settings and isinstance(document.data.get("name"), str):
+        document.data["name"] += f"-{scale}"
+
+
+def _path(key: str) -> tuple[str, ...]:
+    """Where a dotted key stands in the document; those of the matrix, and of the space of a sweep,
+    are not divided."""
+    if key.startswith(SPACE):
+        return ("search", "space", key.removeprefix(SPACE))
+    head, separator, swept = key.partition(".")
+    return (head, swept) if head == "matrix" and separator else tuple(key.split("."))
+
+
+def _move_lines(document: Document, source: tuple[str, ...], target: tuple[str, ...]) -> None:
+    """Give keys at `target` the lines of those at `source`."""
+    ended = [path for path in document.lines if path[: len(target)] == target]
+    for path in ended:
+        del document.lines[path]
+    for path, line in list(document.lines.items()):
+        if path[: len(source)] == source:
+            document.lines[(*target, *path[len(source) :])] = line
+
+
+def read_document(file: Path, overrides: Sequence[str] = (), scale: str | None = None) -> Document:
+    """Read a spec's YAML, choose a scale, and apply `key=value` overrides; values are YAML too.
+
+    Raises SpecError for a file that is missing, is not YAML, or is not a mapping, and for a scale
+    that it does not have.
+    """
+    name = str(file)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise SpecError([Mistake(f"cannot be read: {error.strerror}", file=name)]) from error
+    except UnicodeDecodeError as error:
+        raise SpecError([Mistake(f"is not UTF-8 text: {error}", file=name)]) from error
+    document = parse_document(text, name)
+    if scale is not None:
+        choose_scale(document, scale)
+    override(document, overrides)
+    return document
+
+
+def override(document: Document, overrides: Sequence[str]) -> None:
+    """Apply `key=value` overrides. Raises SpecError with all that are none."""
+    mistakes = []
+    for each in overrides:
+        key, separator, value = each.partition("=")
+        if not separator or not key:
+            message = f"{each!r} is not key=value, such as training.epochs=3"
+            mistakes.append(Mistake(message, file=COMMAND_LINE))
+            continue
+        try:
+            parsed = yaml.load(value, Loader)
+        except UNREADABLE:
+            mistakes.append(Mistake(f"{value!r} is not YAML", key=key, file=COMMAND_LINE))
+            continue
+        document.overrides[current_name(key)] = parsed
+        set_key(document, key, parsed)
+    if mistakes:
+        raise SpecError(mistakes)

@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from raysuite.spec.aliases import current_names
-from raysuite.spec.base import IMPORT_PATH, Options, expand_shorthand
+from raysuite.spec.base import IMPORT_PATH, Options, expand_shorthand, later
 from raysuite.spec.batches import AUTO, AutoBatch, NumberOrAuto
 from raysuite.spec.data import DataOptions
 from raysuite.spec.loaders import LoaderOptions, NativeOptions
-from raysuite.spec.names import MODELS
+from raysuite.spec.stems import MODELS
 from raysuite.spec.optimizers import ConstantOptions, OptimizerOptions, ScheduleOptions, SgdOptions
 from raysuite.spec.search import SearchOptions
 from raysuite.spec.strategies import SingleOptions, StrategyOptions
@@ -63,11 +63,10 @@ class ModelOptions(Options):
     options: dict[str, Any] = Field(default_factory=dict)
     """Passed to the model's constructor as they are. `stem: small` or `large`, for torchvision's
     ResNets, VGGs and mobilenet_v2; default: small for images of up to 64 pixels."""
-    # both left out where they are not set, so that runs keep their ids
-    weights: str | None = Field(default=None, exclude_if=lambda weights: weights is None)
+    weights: str | None = later(None)
     """File to begin from instead of random weights: a state_dict by torch.save, such as a run's
     model.pt, or .safetensors. A last layer for another number of classes begins at random."""
-    freeze: tuple[str, ...] = Field(default=(), exclude_if=lambda patterns: not patterns)
+    freeze: tuple[str, ...] = later(())
     """Patterns of names of parameters that are not trained, such as `layer1.*`. BatchNorm's
     running statistics follow the images there too."""
 
@@ -118,32 +117,24 @@ class TrainingOptions(Options):
     clip_norm: float | None = Field(default=None, gt=0)
     """Gradients are scaled down to this global L2 norm."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Autocast of the forward and backward pass; the weights stay fp32."""
-    # both left out where they are not set, so that runs keep their ids
-    memory_format: Literal["auto", "channels_last", "contiguous"] = Field(
-        default="auto", exclude_if=lambda name: name == "auto"
-    )
+    """Autocast of forward and backward; the weights stay fp32."""
+    memory_format: Literal["auto", "channels_last", "contiguous"] = later("auto")
     """Strides of images and convolutions. `auto`: channels_last, which the tensor cores of GPUs
     compute in, for 16-bit precision on GPUs, else contiguous."""
-    cudnn_benchmark: bool = Field(default=False, exclude_if=lambda on: not on)
+    cudnn_benchmark: bool = later(False)
     """Let cuDNN time its algorithms for each new shape and take the fastest. Two runs may then take
     different ones and round differently, also a run and its own continuation."""
     compile: Annotated[
         Literal["off", "default", "reduce-overhead", "max-autotune"], BeforeValidator(_off)
-    ] = Field(default="off", exclude_if=lambda mode: mode == "off")
+    ] = later("off")
     """torch.compile's mode, for the network under any strategy. The last two record CUDA graphs on
     GPUs; `max-autotune` also times variants of kernels. Compiling is timed apart."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     """Weight of the uniform distribution in the target of the cross-entropy."""
-    # both left out where they are not set, so that runs keep their ids
-    class_weights: Literal["auto"] | tuple[Annotated[float, Field(ge=0)], ...] | None = Field(
-        default=None, exclude_if=lambda weights: weights is None
-    )
+    class_weights: Literal["auto"] | tuple[Annotated[float, Field(ge=0)], ...] | None = later(None)
     """A weight for each class in the training loss, which is then the weighted mean over the global
     batch. `auto`: samples / (classes * samples of the class). Validation is not weighted."""
-    sampler: Literal["shuffled", "balanced"] = Field(
-        default="shuffled", exclude_if=lambda name: name == "shuffled"
-    )
+    sampler: Literal["shuffled", "balanced"] = later("shuffled")
     """The order of an epoch. `shuffled`: each sample once; `balanced`: as many samples, of each
     class equally many, so that those of rare classes are repeated and some of others left out."""
     ema_decay: float | None = Field(default=None, gt=0, lt=1)
@@ -151,10 +142,7 @@ class TrainingOptions(Options):
     validation: each step keeps this share of the average."""
     target_accuracy: float | None = Field(default=None, gt=0, le=1)
     """Validation accuracy whose time is reported as time to accuracy."""
-    # left out where there is none, so that runs keep their ids
-    early_stopping: EarlyStoppingOptions | None = Field(
-        default=None, exclude_if=lambda options: options is None
-    )
+    early_stopping: EarlyStoppingOptions | None = later(None)
     """End the run before its last epoch where validation no longer gets better. The schedule of
     the learning rate stays that of all `epochs`; model.pt holds the last weights."""
     checkpoint_every: int = Field(default=1, ge=0)
@@ -272,8 +260,7 @@ class ExperimentSpec(Options):
     matrix: dict[str, list[Any]] = Field(default_factory=dict)
     """Dotted key -> values. Every combination is a run; the last key varies fastest. Keys that go
     together share a line: `data.name, training.global_batch: [[mnist, 128], [cifar10, 64]]`."""
-    # left out where there is none, so that runs keep their ids
-    search: SearchOptions | None = Field(default=None, exclude_if=lambda search: search is None)
+    search: SearchOptions | None = later(None)
     """A sweep: what `raysuite sweep SPEC` varies, towards which goal."""
     scales: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Other forms of the experiment, chosen by `--scale NAME`: dotted key -> its value in that

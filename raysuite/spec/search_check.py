@@ -8,11 +8,12 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from raysuite.errors import Mistake, SpecError
-from raysuite.spec.checking import Place, dotted_keys, suggest, validate_as
+from raysuite.spec.base import suggest
+from raysuite.spec.batches import AUTO
+from raysuite.spec.checking import Model, not_swept, validate_as
 from raysuite.spec.document import Document, KeyPath
-from raysuite.spec.experiment import FREE_FORM, NOT_IN_A_MATRIX
-from raysuite.spec.population import population_findings
-from raysuite.spec.search import LISTED, Dimension, SearchOptions, name_of
+from raysuite.spec.optimizers import SETTINGS
+from raysuite.spec.search import LISTED, Dimension, PbtScheduler, SearchOptions, name_of
 
 _ANY = {"seed": {"uniform": [0, 1]}}
 """A space that is in order."""
@@ -54,7 +55,7 @@ def _shape(document: Document, given: Mapping[str, Any], space: Mapping[str, Any
             mistakes.append(Mistake(message, key=".".join(path), file=file, line=line))
             continue
         try:
-            validate_as(model, content, _below(document, path))
+            validate_as(model, content, lambda below, path=path: document.place((*path, *below)))
         except SpecError as error:
             for each in error.mistakes:
                 key = ".".join(filter(None, [*path, each.key]))
@@ -62,19 +63,15 @@ def _shape(document: Document, given: Mapping[str, Any], space: Mapping[str, Any
     return mistakes
 
 
-def _below(document: Document, path: KeyPath) -> Place:
-    return lambda below: document.place((*path, *below))
-
-
 def _findings(
     document: Document, given: Mapping[str, Any], space: Mapping[str, Any]
 ) -> Iterator[Finding]:
     for key in space:
-        if unknown := _unknown(str(key)):
-            yield ("search", "space", key), unknown
-    read = {str(key): each for key, value in space.items() if (each := _dimension(value))}
+        if wrong := not_swept(str(key)):
+            yield ("search", "space", key), wrong
+    read = {str(key): each for key, value in space.items() if (each := _read(Dimension, value))}
     yield from _conditions(read, {str(key) for key in space})
-    rest = _rest(given)
+    rest = _read(SearchOptions, {**given, "space": _ANY})
     if rest is not None:
         yield from _together(rest, read)
         yield from _target(document, rest, space)
@@ -89,32 +86,12 @@ def _findings(
         )
 
 
-def _dimension(value: Any) -> Dimension | None:
+def _read(model: type[Model], value: Any) -> Model | None:
+    """The options where they are in order; what is wrong is reported by `_shape`."""
     try:
-        return Dimension.model_validate(value)
+        return model.model_validate(value)
     except ValidationError:
         return None
-
-
-def _rest(given: Mapping[str, Any]) -> SearchOptions | None:
-    """The section but for its space, where that is in order."""
-    try:
-        return SearchOptions.model_validate({**given, "space": _ANY})
-    except ValidationError:
-        return None
-
-
-def _unknown(key: str) -> str:
-    """Why a key cannot be searched; empty where it can."""
-    known = [each for each in dotted_keys() if each.partition(".")[0] not in NOT_IN_A_MATRIX]
-    if key in known or key.startswith(FREE_FORM):
-        return ""
-    if key.partition(".")[0] in NOT_IN_A_MATRIX:
-        return "belongs to the whole experiment, and cannot differ between trials"
-    block = key.rpartition(".")[0]
-    beside = [name for name in known if name.rpartition(".")[0] == block]
-    beside = beside or [name for name in known if "." not in name]
-    return f"unknown key; {suggest(key, beside, known)}"
 
 
 def _conditions(space: Mapping[str, Dimension], given: set[str]) -> Iterator[Finding]:
@@ -185,3 +162,73 @@ def _target(document: Document, rest: SearchOptions, space: Mapping[str, Any]) -
     if "time_to_accuracy" in rest.wanted and not has and "training.target_accuracy" not in space:
         where = "goals" if rest.goals else "goal"
         yield ("search", where), "time_to_accuracy needs training.target_accuracy; set it"
+
+
+# Population-based training: keys that can change while a network trains.
+
+CHANGED = (
+    *(f"optimizer.{name}" for name in SETTINGS),
+    "schedule",
+    "training.clip_norm",
+    "training.label_smoothing",
+)
+"""Keys, and all keys below them, that may change from one step to the next."""
+KEPT = ("seed",)
+"""Keys that trials may differ in, and that a trial keeps whatever weights it takes."""
+
+
+def can_change(key: str) -> bool:
+    """Whether a key may change in mid-training."""
+    return any(key == known or key.startswith(f"{known}.") for known in CHANGED)
+
+
+def population_findings(
+    document: Document, search: SearchOptions, space: Mapping[str, Dimension]
+) -> Iterator[Finding]:
+    """What keeps a sweep from population-based training: keys, and what is wrong there."""
+    scheduler = search.scheduler
+    if not isinstance(scheduler, PbtScheduler):
+        return
+    for key in space:
+        if key not in KEPT and not can_change(key):
+            yield (
+                ("search", "space", key),
+                "pbt moves weights from one trial to another, so that only keys can be searched "
+                f"that may change while a network trains: {', '.join(CHANGED)}; and "
+                f"{', '.join(KEPT)}, which each trial keeps",
+            )
+    if space and all(key in KEPT for key in space):
+        yield ("search", "space"), f"pbt has nothing to change; give one of {', '.join(CHANGED)}"
+    if search.wanted != ("accuracy",):
+        where = "goals" if search.goals else "goal"
+        said = " and ".join(search.wanted)
+        yield ("search", where), f"pbt compares accuracies; given was {said}: leave it out"
+    if search.searcher.name not in ("random", "grid"):
+        yield (
+            ("search", "searcher"),
+            "pbt draws its whole population at the start; give random or grid, "
+            f"not {search.searcher.name}",
+        )
+    if search.trials == 1 and not any(dimension.grid for dimension in space.values()):
+        yield ("search", "trials"), "pbt needs a population: give 2 trials or more"
+    yield from _of_training(document.data.get("training"), scheduler)
+
+
+def _of_training(training: Any, scheduler: PbtScheduler) -> Iterator[Finding]:
+    if not isinstance(training, dict):
+        return
+    epochs = training.get("epochs")
+    if isinstance(epochs, int) and scheduler.interval_epochs >= epochs:
+        yield (
+            ("search", "scheduler"),
+            f"an interval of {scheduler.interval_epochs} epochs ends no earlier than the "
+            f"{epochs} of training.epochs; give a shorter one",
+        )
+    for key in ("batch_per_worker", "accumulate"):
+        value = training.get(key)
+        if value == AUTO or isinstance(value, dict):
+            yield (
+                ("training", key),
+                "a population trains in the same steps, and pbt cannot leave them to be found by "
+                "each trial; give a number (raysuite bench batch SPEC finds one)",
+            )

@@ -95,7 +95,6 @@ class LocalSite(_Site):
 
     @property
     def has_gpus(self) -> bool:
-        """Whether GPUs are asked for."""
         return bool(self.gpus)
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from raysuite.errors import Mistake, SpecError
-from raysuite.spec.checking import suggest, validate_as
-from raysuite.spec.document import Document
-from raysuite.spec.reading import read_document
+from raysuite.spec.base import suggest
+from raysuite.spec.checking import validate_as
+from raysuite.spec.document import Document, read_document
 from raysuite.spec.site import SITES, LocalSite, SlurmSite
 
 

@@ -51,13 +51,15 @@ def _absolute(text: str) -> str:
     return text
 
 
-def _scratch(text: str) -> str:
-    if not re.fullmatch(rf"(/|{_VARIABLE})([^$]|{_VARIABLE})*", one_line(text)):
-        raise ValueError(
-            f"given was {text!r}; it should be an absolute path, in which each $ begins a variable "
-            "that the nodes have, such as $TMPDIR or /scratch/$USER/$SLURM_JOB_ID"
-        )
-    return text
+def _matching(pattern: str, wish: str) -> AfterValidator:
+    """One line of text that fits the pattern from end to end."""
+
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, one_line(text)):
+            raise ValueError(f"given was {text!r}; it should be {wish}")
+        return text
+
+    return AfterValidator(check)
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
@@ -87,15 +89,6 @@ def _nodes(nodes: int | str) -> int | str:
     return least if least == most else nodes
 
 
-def _interface(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._@:-]{0,14}", text):
-        raise ValueError(
-            f"given was {text!r}; it should be an interface's name as `ip link` shows it, such as "
-            "ib0"
-        )
-    return text
-
-
 def _bind(text: str) -> str:
     parts = one_line(text).split(":")
     parts[:2] = [_absolute(part) for part in parts[:2]]
@@ -104,32 +97,6 @@ def _bind(text: str) -> str:
             f"given was {text!r}; it should be SRC, SRC:DST or SRC:DST:ro, without commas"
         )
     return ":".join(parts)
-
-
-def _module(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_./+:=@-]*", text):
-        raise ValueError(
-            f"given was {text!r}; it should be a module's name as `module avail` shows it, such as "
-            "CUDA/12.4"
-        )
-    return text
-
-
-def _memory(text: str) -> str:
-    if not re.fullmatch(r"[0-9]{1,9}[KMGTkmgt]?", text):
-        raise ValueError(
-            f"given was {text!r}; it should be a number of megabytes, one with a letter such as "
-            "480G, or 0 for all of the node's"
-        )
-    return text
-
-
-def _sbatch_line(text: str) -> str:
-    if not re.match(r"#SBATCH -{1,2}[A-Za-z]", one_line(text)):
-        raise ValueError(
-            f"given was {text!r}; it should be one line such as '#SBATCH --mail-type=END'"
-        )
-    return text
 
 
 def _time(text: str) -> str:
@@ -190,13 +157,42 @@ Line = Annotated[str, BeforeValidator(_plain_number), AfterValidator(one_line)]
 """One line of text, not empty."""
 AbsolutePath = Annotated[str, AfterValidator(_absolute)]
 """A path from the root, or from the user's home by `~/`."""
-Scratch = Annotated[str, AfterValidator(_scratch)]
+Scratch = Annotated[
+    str,
+    _matching(
+        rf"(/|{_VARIABLE})([^$]|{_VARIABLE})*",
+        "an absolute path, in which each $ begins a variable that the nodes have, such as $TMPDIR "
+        "or /scratch/$USER/$SLURM_JOB_ID",
+    ),
+]
 """A path that each node expands: `$NAME` and `${NAME}` alone, never run by a shell."""
 NodeCount = Annotated[int | str, AfterValidator(_nodes)]
 """`4`, or `2-4`."""
-Interface = Annotated[str, AfterValidator(_interface)]
+Interface = Annotated[
+    str,
+    _matching(
+        r"[A-Za-z0-9][A-Za-z0-9._@:-]{0,14}",
+        "an interface's name as `ip link` shows it, such as ib0",
+    ),
+]
 Bind = Annotated[str, AfterValidator(_bind)]
-Module = Annotated[str, AfterValidator(_module)]
-Memory = Annotated[str, BeforeValidator(_plain_number), AfterValidator(_memory)]
-SbatchLine = Annotated[str, AfterValidator(_sbatch_line)]
+Module = Annotated[
+    str,
+    _matching(
+        r"[A-Za-z0-9_][A-Za-z0-9_./+:=@-]*",
+        "a module's name as `module avail` shows it, such as CUDA/12.4",
+    ),
+]
+Memory = Annotated[
+    str,
+    BeforeValidator(_plain_number),
+    _matching(
+        r"[0-9]{1,9}[KMGTkmgt]?",
+        "a number of megabytes, one with a letter such as 480G, or 0 for all of the node's",
+    ),
+]
+SbatchLine = Annotated[
+    str,
+    _matching(r"#SBATCH -{1,2}[A-Za-z].*", "one line such as '#SBATCH --mail-type=END'"),
+]
 SlurmTime = Annotated[str, BeforeValidator(_plain_number), AfterValidator(_time)]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_a
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from raysuite.spec.base import IMPORT_PATH, Options, expand_shorthand
+from raysuite.spec.base import IMPORT_PATH, Options, expand_shorthand, later
 from raysuite.spec.batches import AUTO, AutoBatch, NumberOrAuto
 from raysuite.spec.schedules import ASYNCHRONOUS, Schedule, ScheduleName
 
@@ -36,7 +36,6 @@ class Traffic:
 
     @property
     def total(self) -> int:
-        """All of them."""
         return self.all_reduced + self.reduce_scattered + self.all_gathered
 
     def sent(self, workers: int) -> float:
@@ -569,25 +568,21 @@ class PipelineOptions(_StrategyOptions):
     `replicas` their least common multiple. `auto`: the fastest, found by trial before the run;
     `{auto: largest}`: the fewest that fit into memory."""
     partition: Literal["auto"] | tuple[int, ...] = "auto"
-    """Blocks of the network per stage, such as `[5, 6]`. `auto`: by `balance`."""
-    # left out where they are not set, so that runs keep their ids
-    balance: Literal["time", "memory", "parameters"] = Field(
-        default="parameters", exclude_if=lambda value: value == "parameters"
-    )
-    """What `auto` balances over the stages, by making the largest sum of any stage as small as
-    possible: `parameters`; `time` of both passes, or `memory` including activations, both of which
-    the first worker measures before the run."""
-    chunks: int = Field(default=1, ge=1, exclude_if=lambda value: value == 1)
+    """Blocks of the network per stage, such as `[5, 6]`. `auto`: as `balance` says."""
+    balance: Literal["time", "memory", "parameters"] = later("parameters")
+    """Of what the largest sum of a stage is made as small as it can be: `parameters`; `time` of
+    both passes or `memory` with activations, which are measured on the first worker before."""
+    chunks: int = later(1, ge=1)
     """Stages on each worker in `interleaved_1f1b`: `stages` is a multiple of it."""
-    replicas: tuple[int, ...] | None = Field(default=None, exclude_if=lambda value: value is None)
+    replicas: tuple[int, ...] | None = later(None)
     """Workers of each stage in asynchronous schedules, such as `[3, 1]`: they take the
     micro-batches in turn, and average their gradients. Left out, each stage has one."""
-    vertical_sync: bool = Field(default=False, exclude_if=lambda value: not value)
+    vertical_sync: bool = later(False)
     """In `pipedream`: a micro-batch passes every stage with the version of weights with which it
     entered the first one."""
-    recompute: bool = Field(default=False, exclude_if=lambda value: not value)
-    """Keep a stage's input instead of its activations, and repeat the forward pass before the
-    backward pass: less memory for about a third more computation."""
+    recompute: bool = later(False)
+    """Keep what a stage was given instead of its activations, and pass it forward once more before
+    the pass backward: less memory for about a third more computation."""
 
     only: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "training.compile": ("off",),

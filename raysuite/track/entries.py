@@ -40,13 +40,17 @@ DECIDED = (
 """What a plan decides beyond its spec."""
 
 
+SOURCE = {
+    "raysuite.version": __version__,
+    "mlflow.source.name": "raysuite",
+    "mlflow.source.type": "LOCAL",
+}
+"""Tags of every run."""
 _OF_MANY = ("matrix", "search")
 """Keys of a spec that are no run's own."""
 
 
 class Point(NamedTuple):
-    """One value of a metric."""
-
     key: str
     value: float
     timestamp: int
@@ -142,7 +146,7 @@ def run_params(plan: Plan) -> dict[str, str]:
 
 def param_values(flat: Mapping[str, Any]) -> dict[str, str]:
     """Keys and values as MLflow takes them for params."""
-    return {_key(key): _cut(_written(value), MOST_PARAM) for key, value in flat.items()}
+    return {mlflow_key(key): _cut(_written(value), MOST_PARAM) for key, value in flat.items()}
 
 
 def run_tags(run: RunFigures, results_id: str) -> dict[str, str]:
@@ -151,21 +155,19 @@ def run_tags(run: RunFigures, results_id: str) -> dict[str, str]:
         "raysuite.kind": "run",
         "raysuite.results": results_id,
         "raysuite.run_id": run.run_id,
-        "raysuite.version": __version__,
         "raysuite.variant": run.variant,
         "raysuite.gate": run.gate,
         "raysuite.status": run.status,
         "raysuite.reason": run.reason,
         "raysuite.attempts": str(run.attempts),
-        "mlflow.source.name": "raysuite",
-        "mlflow.source.type": "LOCAL",
+        **SOURCE,
     }
     environment = run.started.environment if run.started else {}
     tags |= {f"env.{key}": _written(value) for key, value in flatten(environment)}
     commit = (environment.get("git") or {}).get("commit")
     if commit:
         tags["mlflow.source.git.commit"] = commit
-    return {_key(key): _cut(value, MOST_TAG) for key, value in tags.items()}
+    return {mlflow_key(key): _cut(value, MOST_TAG) for key, value in tags.items()}
 
 
 def shared_params(plans: Sequence[Plan]) -> dict[str, str]:
@@ -182,7 +184,7 @@ def row_points(rows: Sequence[Row]) -> Iterator[Point]:
     """What a report states of each variant: `throughput/VARIANT`, speed-up and efficiency."""
     for row in rows:
         ends = [milliseconds(run.end.time) for run in row.runs if run.end]
-        name = _key(row.name.replace(" · ", " "))
+        name = mlflow_key(row.name)
         figures = (row.throughput, row.speed_up, row.efficiency)
         for metric, figure in zip(("throughput", "speed_up", "efficiency"), figures, strict=True):
             if figure is not None and ends:
@@ -226,9 +228,10 @@ def flatten(block: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
             yield f"{prefix}{key}", value
 
 
-def _key(name: str) -> str:
-    """MLflow allows letters, digits, `_`, `-`, `.`, space and `/`, but reads `/` as a folder."""
-    return re.sub(r"[^\w.\- ]", "_", name)[:MOST_KEY]
+def mlflow_key(name: str) -> str:
+    """`ddp · native` -> `ddp native`: MLflow allows letters, digits, `_`, `-`, `.`, space and `/`,
+    but reads `/` as a folder."""
+    return re.sub(r"[^\w.\- ]", "_", name.replace(" · ", " "))[:MOST_KEY]
 
 
 def _written(value: Any) -> str:

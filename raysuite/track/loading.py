@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from raysuite import __version__
 from raysuite.errors import UserError
 from raysuite.records.loading import LoadingBench, loading_rows
-from raysuite.track.entries import MOST_PARAM, MOST_TAG, Point, flatten, milliseconds
+from raysuite.track.entries import (
+    MOST_PARAM,
+    MOST_TAG,
+    SOURCE,
+    Point,
+    flatten,
+    milliseconds,
+    mlflow_key,
+)
 from raysuite.track.store import Store, quiet, tracking_address, without_password
 from raysuite.track.sync import one_line
 
@@ -27,17 +33,11 @@ def log_loaders(bench: LoadingBench, folder: Path, tracking_uri: str | None = No
         with quiet():
             store = Store(uri, EXPERIMENT)
             begin = milliseconds(bench.time)
-            tags = {
-                "raysuite.kind": "loaders",
-                "raysuite.version": __version__,
-                "mlflow.source.name": "raysuite",
-                "mlflow.source.type": "LOCAL",
-                **{
-                    f"env.{key}": str(value)[:MOST_TAG] for key, value in flatten(bench.environment)
-                },
-            }
+            tags = {"raysuite.kind": "loaders", **SOURCE}
+            for key, value in flatten(bench.environment, "env."):
+                tags[key] = str(value)[:MOST_TAG]
             run_id = store.create(bench.name, begin, tags).info.run_id
-            params = {_key(key): str(value)[:MOST_PARAM] for key, value in flatten(bench.plan)}
+            params = {mlflow_key(key): str(value)[:MOST_PARAM] for key, value in flatten(bench.plan)}
             store.log(run_id, list(_points(bench)), params)
             for file in sorted(folder.iterdir()):
                 if file.is_file():
@@ -54,16 +54,11 @@ def _points(bench: LoadingBench) -> Iterator[Point]:
     when = milliseconds(bench.time)
     for timing in bench.timings:
         rate = timing.images / timing.seconds
-        name = _key(timing.candidate)
+        name = mlflow_key(timing.candidate)
         yield Point(f"images_per_second/{name}", rate, when, timing.repeat)
     for row in loading_rows(bench):
-        name = _key(row.candidate.name)
+        name = mlflow_key(row.candidate.name)
         if row.throughput is not None:
             yield Point(f"mean_images_per_second/{name}", row.throughput.mean, when, 0)
         if row.of_decoding is not None:
             yield Point(f"share_of_decoding/{name}", row.of_decoding.value, when, 0)
-
-
-def _key(name: str) -> str:
-    """`native · 2 threads` -> `native 2 threads`: MLflow allows no dot of this kind."""
-    return re.sub(r"[^\w.\- ]", "_", name.replace(" · ", " "))

@@ -137,14 +137,16 @@ WEIGHTS = "model.pt"
 """The trained state, beside the run's journal."""
 MODEL = "model"
 """What MLflow calls the model of a run."""
+DESCRIPTION = (
+    "Takes pixels, uint8 from 0 to 255, and gives a logit for each class. Each version's "
+    "`spec.yaml` trains it anew."
+)
 ACCURACY = "validation_accuracy"
 """Metric of a model: top-1 of these very weights on the validation set."""
 
 
 @dataclass(frozen=True)
 class Registration:
-    """The result of registering a model."""
-
     address: str
     """The tracking store, without any password."""
     run: str
@@ -158,7 +160,6 @@ class Registration:
 
     @property
     def ok(self) -> bool:
-        """Whether it is registered."""
         return not self.error
 
     @property
@@ -268,7 +269,7 @@ def _write(
         raise
     client.finalize_logged_model(model.model_id, "READY")
     try:
-        client.create_registered_model(name, {"raysuite.kind": "model"}, _description())
+        client.create_registered_model(name, {"raysuite.kind": "model"}, DESCRIPTION)
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
@@ -296,10 +297,3 @@ def _log_accuracy(client: MlflowClient, mlflow_run: str, run: RunFigures, model_
         dataset_digest=dataset_digest(run.plan, "val"),
     )
     client.log_batch(mlflow_run, metrics=[metric])
-
-
-def _description() -> str:
-    return (
-        "Takes pixels, uint8 from 0 to 255, and gives a logit for each class. Each version's "
-        "`spec.yaml` trains it anew."
-    )

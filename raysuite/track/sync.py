@@ -41,8 +41,6 @@ def _is_starting(folder: str, address: str) -> bool:
 
 @dataclass(frozen=True)
 class SyncSummary:
-    """The result of a sync."""
-
     address: str
     """The tracking store, without any password."""
     experiment: str
@@ -55,7 +53,6 @@ class SyncSummary:
 
     @property
     def ok(self) -> bool:
-        """Whether all went well."""
         return not self.error
 
     def __str__(self) -> str:

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from raysuite import __version__
 from raysuite.records import Results, RunFigures, make_rows
 from raysuite.records.names import Plan, block_name
 from raysuite.records.sweep import (
@@ -25,6 +24,7 @@ from raysuite.records.system import SystemSample, read_samples, system_files
 from raysuite.track.entries import (
     MOST_EXPERIMENT_TAG,
     MOST_TAG,
+    SOURCE,
     Point,
     begin_of,
     covered_points,
@@ -170,7 +170,9 @@ def trials_view(search: Search, results_id: str) -> str:
 
 def trial_params(values: Mapping[str, Any]) -> dict[str, str]:
     """A trial's values under the very keys that are searched; a block by its name."""
-    return param_values({key: _named(value) for key, value in values.items()})
+    return param_values(
+        {key: block_name(each) if isinstance(each, dict) else each for key, each in values.items()}
+    )
 
 
 def trial_points(search: Search, trial: TrialFigures) -> Iterator[Point]:
@@ -194,15 +196,6 @@ def trial_tags(trial: TrialFigures) -> dict[str, str]:
         tags["raysuite.pbt.values"] = json.dumps(trial.values_now)
         tags["raysuite.pbt.judged"] = "; ".join(turn.words for turn in trial.turns)
     return {key: value[:MOST_TAG] for key, value in tags.items()}
-
-
-def trial_title(number: int) -> str:
-    """A trial's name in MLflow, without its values, which have columns of their own."""
-    return f"trial {number}"
-
-
-def _named(value: Any) -> Any:
-    return block_name(value) if isinstance(value, dict) else value
 
 
 def _told(about: Mapping[str, Any]) -> dict[str, Any]:
@@ -259,9 +252,7 @@ class Upload:
             tags = {
                 "raysuite.kind": "sweep" if self.search else "results",
                 "raysuite.results": self.id,
-                "raysuite.version": __version__,
-                "mlflow.source.name": "raysuite",
-                "mlflow.source.type": "LOCAL",
+                **SOURCE,
                 "mlflow.user": getpass.getuser(),
             }
             name = f"{experiment_name(self.results)} {self.results.folder.resolve().name}"
@@ -276,7 +267,7 @@ class Upload:
             name = title(run)
             if self.search:
                 number = int(run.plan["index"])
-                name, tags[TRIAL] = trial_title(number), str(number)
+                name, tags[TRIAL] = f"trial {number}", str(number)
             self.known[run.run_id] = self.store.create(name, begin_of(run), tags)
         return self.known[run.run_id]
 

@@ -49,7 +49,7 @@ def test_every_trial_of_a_sweep_can_be(name: str, trials: int) -> None:
     document = read_document(spec_file(name))
     search = read_search(document)
     check_space(document, search)
-    found = list(drawn(search, search.seed))
+    found = list(drawn(search))
     assert len(found) == trials
     for number, values in enumerate(found):
         plan = trial_plan(document, values, number, gpus=0)

@@ -27,8 +27,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from raysuite.plan.space import active
 from raysuite.records.sweep import LOWER_IS_BETTER, Goal, TrialFigures
-from raysuite.spec.search import Dimension, SearchOptions, holds
-from raysuite.spec.searchers import OptunaSearch
+from raysuite.spec.search import Dimension, OptunaSearch, SearchOptions, holds
 
 # A space's dimensions in Optuna's terms: plain numbers between bounds.
 

@@ -23,8 +23,7 @@ from raysuite.records import EpochFinished, Journal, Record, Results, RunJudged
 from raysuite.records.attempts import current
 from raysuite.records.judged import held_after, turns_of
 from raysuite.spec import Document
-from raysuite.spec.search import SearchOptions
-from raysuite.spec.searchers import PbtScheduler
+from raysuite.spec.search import PbtScheduler, SearchOptions
 from raysuite.train.checkpoint import LoopState, latest_checkpoint, remove_checkpoint
 
 Journals = Mapping[str, Sequence[Record]]

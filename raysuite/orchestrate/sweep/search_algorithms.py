@@ -49,7 +49,7 @@ class Drawn:
         if search.trials and draws_replacements(search):
             search = search.model_copy(update={"trials": search.trials + len(left_out)})
         known: list[Mapping[str, Any]] = [*(trial.values for trial in trials), *left_out]
-        for values in drawn(search, search.seed):
+        for values in drawn(search):
             if values in known:
                 known.remove(values)
             else:

@@ -19,6 +19,7 @@ from raysuite.errors import GateError, UserError
 from raysuite.plan import RunPlan, make_plans
 from raysuite.spec import read_document
 from raysuite.spec.search import KINDS
+from tests.fake_results import write_results
 
 ROOT = Path(__file__).parents[3]
 ROOM = "free disk space, or give a writable folder"
@@ -147,3 +148,42 @@ def test_the_working_folder_is_searched_last(
         main()
     assert ended.value.code == 0
     assert sys.path == ["first", str(tmp_path)]
+
+
+def test_a_report_without_pictures(tmp_path: Path) -> None:
+    results = write_results(tmp_path)
+    run("report", str(results.folder), "--no-pictures")
+    assert (results.folder / "report.html").exists()
+    assert not (results.folder / "plots").exists()
+
+
+ASKED = {
+    "bash": {"COMP_WORDS": "raysuite re", "COMP_CWORD": "1"},
+    "zsh": {"_TYPER_COMPLETE_ARGS": "raysuite re"},
+    "fish": {"_TYPER_COMPLETE_ARGS": "raysuite re", "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
+}
+SCRIPTS = {
+    "bash": ".bash_completions/raysuite.sh",
+    "zsh": ".zfunc/_raysuite",
+    "fish": ".config/fish/completions/raysuite.fish",
+}
+
+
+@pytest.mark.parametrize("shell", ASKED)
+def test_verbs_are_completed(shell: str) -> None:
+    env = {"_RAYSUITE_COMPLETE": f"complete_{shell}", **ASKED[shell]}
+    seen = CliRunner().invoke(app, [], env=env, prog_name="raysuite")
+    assert "report" in seen.stdout
+    assert "register" in seen.stdout
+    assert "sweep" not in seen.stdout
+
+
+@pytest.mark.parametrize("shell", SCRIPTS)
+def test_completion_is_installed(
+    shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shellingham.detect_shell", lambda *_: (shell, f"/bin/{shell}"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    seen = CliRunner().invoke(app, ["--install-completion"], prog_name="raysuite")
+    assert seen.exit_code == 0, seen.output
+    assert "_RAYSUITE_COMPLETE" in (tmp_path / SCRIPTS[shell]).read_text()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from raysuite.cli import app
-from raysuite.cli.job import _chosen, as_json, ending, rows
+from raysuite.cli.job import _chosen, ending, rows
 from raysuite.cluster.files import Cluster, Head
 from raysuite.cluster.folder import ClusterFolder, prepare
 from raysuite.errors import UserError
@@ -108,8 +107,6 @@ def test_how_a_job_ended(status: str, code: int | None, told: str, exit_code: in
     assert job.code == exit_code
 
 
-def test_jobs_are_told_as_json_and_in_a_table() -> None:
+def test_jobs_are_told_in_a_table() -> None:
     job = Job("a", "SUCCEEDED", "true", started=10.0, ended=3672.0, exit_code=0)
-    assert json.loads(as_json(job))["exit_code"] == 0
-    assert [each["id"] for each in json.loads(as_json([job]))] == ["a"]
     assert rows([job])[0][3:] == ("1:01:02", "true")

@@ -16,6 +16,8 @@ from raysuite.report.build import collect, contents
 from raysuite.spec import read_document
 from tests.fake_calibration import HELD_OUT, SEEN, SPEC, seconds, write
 
+BY_C = ("--calibration", "c.yaml")
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -26,6 +28,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "spec.yaml").write_text(SPEC.replace("BATCHES", HELD_OUT), "utf-8")
     run("calibrate", str(made / "seen"), "--out", str(made / "c.yaml"))
     return made
+
+
+@pytest.fixture(autouse=True)
+def _there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
 
 
 def run(*arguments: str, code: int = 0) -> str:
@@ -42,10 +49,7 @@ def test_calibrate_writes_costs_with_their_errors(folder: Path) -> None:
 
 
 def test_predictions_of_a_spec_are_no_measurements(folder: Path) -> None:
-    told = run(
-        *("predict", str(folder / "spec.yaml"), "--calibration", str(folder / "c.yaml")),
-        *("--results", str(folder / "predictions"), "--json"),
-    )
+    told = run("predict", "spec.yaml", *BY_C, "--results", "predictions", "--json")
     assert len(json.loads(told)) == 20
     results = Results.open(folder / "predictions")
     assert not (results.folder / "runs").exists()
@@ -59,7 +63,7 @@ def test_predictions_of_a_spec_are_no_measurements(folder: Path) -> None:
 def test_a_report_overlays_predictions_and_measurements(folder: Path) -> None:
     results = Results.open(folder / "held-out")
     before = [row.throughput for row in collect(results).rows]
-    run("predict", str(results.folder), "--calibration", str(folder / "c.yaml"))
+    run("predict", str(results.folder), *BY_C)
     report = collect(results)
     assert [row.throughput for row in report.rows] == before
     plot = next(plot for plot in report.plots if plot.name == "predictions")
@@ -69,36 +73,30 @@ def test_a_report_overlays_predictions_and_measurements(folder: Path) -> None:
 
 
 def test_recommend_writes_a_spec_of_the_fastest(folder: Path) -> None:
-    out, probe = folder / "best.yaml", folder / "probe.yaml"
-    told = run(
-        *("recommend", str(folder / "spec.yaml"), "--calibration", str(folder / "c.yaml")),
-        *("--batches", "64,192", "--out", str(out), "--probe", str(probe), "--json"),
-    )
-    ranked = json.loads(told)
+    asked = ("--batches", "64,192", "--out", "best.yaml", "--probe", "probe.yaml", "--json")
+    ranked = json.loads(run("recommend", "spec.yaml", *BY_C, *asked))
     assert len(ranked) == 2 * 5  # DeepSpeed was not calibrated
     assert ranked[0]["tied"]
-    plans = make_plans(read_document(out), gpus=0)
+    plans = make_plans(read_document(Path("best.yaml")), gpus=0)
     assert len(plans) == 1
-    assert plans[0].strategy_name == "ddp"
+    assert plans[0].spec.strategy.name == "ddp"
     assert plans[0].workers == 2
     assert plans[0].global_batch == 192
     known = seconds(plans[0].model_dump(mode="json"))
     assert ranked[0]["epoch_s"][0] == pytest.approx(known, rel=1e-3)
     tied = sum(each["tied"] for each in ranked)
-    assert len(make_plans(read_document(probe), gpus=0)) == 5 * tied
+    assert len(make_plans(read_document(Path("probe.yaml")), gpus=0)) == 5 * tied
 
 
 def test_recommend_ranks_pipelines_where_the_calibration_has_them(folder: Path) -> None:
-    asked = (
-        *("recommend", str(folder / "spec.yaml"), "--batches", "64", "--accumulate", "1,4"),
-        *("--out", str(folder / "best.yaml"), "--json"),
-    )
-    without = json.loads(run(*asked, "--calibration", str(folder / "c.yaml")))
+    asked = ("recommend", "spec.yaml", "--batches", "64", "--accumulate", "1,4")
+    asked += ("--out", "best.yaml", "--json")
+    without = json.loads(run(*asked, *BY_C))
     errors = Errors(median=0.1, p90=0.1, largest=0.1)
     some = Simulated(runs=4, factor=1.1, sigma=0.05, errors=errors)
     found = Calibration.read(folder / "c.yaml").model_copy(update={"pipelines": some})
     found.write(folder / "piped.yaml")
-    ranked = json.loads(run(*asked, "--calibration", str(folder / "piped.yaml")))
+    ranked = json.loads(run(*asked, "--calibration", "piped.yaml"))
     added = [each for each in ranked if each["label"].startswith("pipeline")]
     assert len(ranked) == len(without) + 2
     assert sum("gpipe" in each["label"] for each in added) == 1  # the other is 1f1b, by default
@@ -108,9 +106,7 @@ def test_recommend_ranks_pipelines_where_the_calibration_has_them(folder: Path) 
 
 
 def test_explain_splits_the_time_by_the_calibration(folder: Path) -> None:
-    told = json.loads(
-        run("explain", str(folder / "seen"), "--calibration", str(folder / "c.yaml"), "--json")
-    )
+    told = json.loads(run("explain", "seen", *BY_C, "--json"))
     assert len(told) == 20
     assert all(sum(row["shares"].values()) == pytest.approx(1) for row in told)
     horovod = next(row for row in told if row["name"].startswith("horovod · native · 2 workers"))
@@ -119,11 +115,7 @@ def test_explain_splits_the_time_by_the_calibration(folder: Path) -> None:
 
 
 def test_simulate_from_a_calibration_is_near_its_sum(folder: Path) -> None:
-    told = json.loads(
-        run(
-            "simulate", str(folder / "spec.yaml"), "--calibration", str(folder / "c.yaml"), "--json"
-        )
-    )
+    told = json.loads(run("simulate", "spec.yaml", *BY_C, "--json"))
     plans = make_plans(read_document(folder / "spec.yaml"), gpus=0)
     for line, plan in zip(told, plans, strict=True):
         step = seconds(plan.model_dump(mode="json")) / plan.steps_per_epoch
@@ -132,23 +124,21 @@ def test_simulate_from_a_calibration_is_near_its_sum(folder: Path) -> None:
 
 
 def test_simulate_refuses_what_it_does_not_know(folder: Path) -> None:
-    spec = str(folder / "spec.yaml")
-    run("simulate", spec, code=2)
-    run("simulate", spec, "--workers", "1024", "--calibration", str(folder / "c.yaml"), code=2)
-    run("simulate", spec, "--images-per-second", "100", code=2)
-    run("simulate", spec, "--images-per-second", "1", "--network", "none.yaml", code=2)
+    run("simulate", "spec.yaml", code=2)
+    run("simulate", "spec.yaml", "--workers", "1024", *BY_C, code=2)
+    run("simulate", "spec.yaml", "--images-per-second", "100", code=2)
+    run("simulate", "spec.yaml", "--images-per-second", "1", "--network", "none.yaml", code=2)
 
 
 def test_simulated_pipelines_have_a_trace(folder: Path) -> None:
-    trace = folder / "trace.json"
     told = run(
-        *("simulate", str(folder / "spec.yaml"), "matrix=null", "training.global_batch=64"),
+        *("simulate", "spec.yaml", "matrix=null", "training.global_batch=64"),
         *("strategy={name: pipeline, schedule: gpipe, micro_batches: 4}", "resources.workers=2"),
-        *("--network", "hdr-fat-tree", "--images-per-second", "500", "--trace", str(trace)),
+        *("--network", "hdr-fat-tree", "--images-per-second", "500", "--trace", "trace.json"),
         "--json",
     )
     step = json.loads(told)[0]["step_s"]
-    events = json.loads(trace.read_text("utf-8"))["traceEvents"]
+    events = json.loads(Path("trace.json").read_text("utf-8"))["traceEvents"]
     ends = [each["ts"] + each["dur"] for each in events if each["ph"] == "X"]
     assert max(ends) == pytest.approx(step * 1e6)
     assert 64 / 500 / 2 < step < 64 / 500

@@ -12,7 +12,7 @@ import pytest
 from pydantic import TypeAdapter
 from rich.console import Console
 
-from raysuite.cli.progress import Progress, RunState, Tail, TimeLeft
+from raysuite.cli.progress import Progress, Tail
 from raysuite.plan import RunPlan, make_plans
 from raysuite.records import (
     EpochFinished,
@@ -20,7 +20,6 @@ from raysuite.records import (
     Record,
     Results,
     RunFailed,
-    RunStarted,
     SamplesSkipped,
 )
 from raysuite.records.live import LivePosition, live_file
@@ -139,11 +138,11 @@ def test_what_lay_there_before_is_counted_and_not_announced(tmp_path: Path) -> N
     stage.write(first, *run_records(first), when=time.time() - 60)
     stage.write(second, *run_records(second, FAILURE), when=time.time() - 60)
     assert stage.poll() == ""
-    assert "1 finished · 1 failed · 0 to go" in stage.view()
+    assert stage.view().strip() == "1 finished · 1 failed"
     again = run_records(second)[0].model_copy(update={"first_epoch": 1})
     stage.write(second, again)
     assert stage.poll().splitlines() == ["run 2 of 2  ddp · dali · 1 worker  resumed at epoch 2"]
-    assert "1 finished · 0 failed · 0 to go" in stage.view()
+    assert "1 finished · 1 running" in stage.view()
 
 
 def test_the_live_part(tmp_path: Path) -> None:
@@ -166,11 +165,10 @@ def test_the_live_part(tmp_path: Path) -> None:
     assert lines[1].startswith("epoch 2 of 3")
     assert f"2,000 images/s  loss 0.500  accuracy {first.val_accuracy:.3f}" in lines[1]
     assert lines[2] == "gate passed: error 2.5e-07, tolerance 1e-05"
-    # two epochs to go and three of the next run, at 2,000 images/s; what is no epoch took 9.9 s,
-    # and will again; 2 s have gone
-    images = 5 * plan.dataset.train_samples
-    assert f"about {images / 2000 + 9.9 - 2:.0f} s left" in lines[3]
-    assert lines[3].startswith("0 finished · 0 failed · 1 to go · ")
+    # two epochs to go, and the next run takes as long as this one: 12 s so far, and these two
+    of_run = 2 * plan.dataset.train_samples / 2000
+    assert f"about {12 + 2 * of_run:.0f} s left" in lines[3]
+    assert lines[3].startswith("1 running · 1 to go · ")
     assert "started" not in stage.screen.getvalue()
 
 
@@ -191,20 +189,14 @@ def test_samples_that_are_left_out_are_told_where_there_are_any(
     assert "val" not in said
 
 
-def test_time_left_counts_from_where_it_began() -> None:
-    plans = make_plans(parse_document(SPEC, "x"), gpus=0)
-    images = plans[0].dataset.train_samples
-    runs = [RunState(plan) for plan in plans]
-    before = RunStarted(run_id="", plan={}, environment={}, first_epoch=2)
-    runs[0].take(before)
-    left = TimeLeft(runs, now=100.0)
-    assert left.seconds(100.0) is None
-    took = {"images": images, "seconds": 3.0, "validation_seconds": 1.0}
-    runs[0].take(epoch(plans[0], 2).model_copy(update=took))
-    left.update(105.0)
-    assert left.seconds_of_run(105.0) == 0.0
-    assert left.seconds(105.0) == pytest.approx(13.0)  # three epochs at 4 s, and 1 s of start
-    assert left.seconds(200.0) == 0.0
+def test_time_left_goes_by_the_runs_that_ended_here(tmp_path: Path) -> None:
+    stage = Stage(tmp_path)
+    stage.poll()
+    stage.now = 20.0
+    stage.write(stage.plans[0], *run_records(stage.plans[0]))
+    stage.poll()
+    stage.now = 30.0
+    assert stage.progress.totals() == "1 finished · 1 to go · about 20 s left"
 
 
 def position(step: int, images: int, **changes: float | None) -> LivePosition:
@@ -229,8 +221,8 @@ def test_inside_of_an_epoch(tmp_path: Path) -> None:
         assert "epoch 1 of 3, step 2 of 23" in lines[1]
         assert "100 images/s  loss 2.250" in lines[1]
         whole = 3 * plan.dataset.train_samples
-        # 2 s for the start of each run, 1.28 s for 128 images
-        of_run, of_all = (whole - 128) / 100, (2 * whole - 128) / 100 + 2
+        of_run = (whole - 128) / 100
+        of_all = 3.28 + 2 * of_run
         assert lines[-1].endswith(f"about {human_seconds(of_all)} left, {of_run:.0f} s in this run")
         file.write_text(position(23, 1437).model_dump_json())
         stage.poll()

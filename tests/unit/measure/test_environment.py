@@ -65,7 +65,7 @@ def test_gpus_are_listed_and_no_driver_means_none(monkeypatch):
     assert environment()["gpus"] == []
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
     monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: None)
-    monkeypatch.setattr(pynvml, "nvmlSystemGetDriverVersion", lambda: b"550.1")
+    monkeypatch.setattr(pynvml, "nvmlSystemGetDriverVersion", lambda: "550.1")
     monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: 1)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda index: index)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetName", lambda handle: "Made-up GPU")
@@ -128,26 +128,18 @@ def test_the_image_and_its_reader_agree_on_the_file():
         ("13.2", None, "535.129.03", ("libcuda.so.1", "--nv")),
         ("13.2", None, "", ("no NVIDIA driver", "driver 580")),
         (None, 13000, "580.65.06", ("without CUDA", "make setup")),
+        ("13.2", 13000, "580.65.06", ()),
+        ("12.8", 12020, "535.129.03", ()),
+        ("12.8", 13020, "595.10", ()),
+        ("13.2", 13020, "535.129.03", ()),  # by cuda-compat
     ],
 )
-def test_gpus_that_torch_cannot_use(
+def test_gpus_that_torch_can_and_cannot_use(
     built: str | None, offered: int | None, driver: str, words: tuple[str, ...]
 ) -> None:
     found = cuda_mistake(built, offered, driver)
     assert [word for word in words if word not in found] == []
-
-
-@pytest.mark.parametrize(
-    ("built", "offered", "driver"),
-    [
-        ("13.2", 13000, "580.65.06"),
-        ("12.8", 12020, "535.129.03"),
-        ("12.8", 13020, "595.10"),
-        ("13.2", 13020, "535.129.03"),  # by cuda-compat
-    ],
-)
-def test_gpus_that_torch_can_use(built: str, offered: int, driver: str) -> None:
-    assert cuda_mistake(built, offered, driver) == ""
+    assert bool(found) == bool(words)
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_its_trials_learn() -> None:
     search = read_search(document)
     check_space(document, search)
     reached = []
-    for number, values in enumerate(drawn(search, search.seed)):
+    for number, values in enumerate(drawn(search)):
         plan = trial_plan(document, values, number, gpus=0)
         assert plan.spec.model.options == {"width": values["model.options.width"]}
         records = list(execute(plan, World(0, 1, 0, torch.device("cpu"))))

@@ -31,124 +31,54 @@ def mistakes(
     return []
 
 
+TWO = "resources: {workers: 2}\n"
+PIPEDREAM = TWO + "strategy: {name: pipeline, schedule: pipedream}"
+HOROVOD = "strategy: {name: horovod, backward_passes_per_step: 4}"
+ZERO = "strategy: {name: deepspeed, zero_stage: "
+DALI_ON_GPU = "loader: {name: dali, device: gpu}\n"
+
+
 @pytest.mark.parametrize(
     ("text", "training", "key", "words"),
     [
-        ("resources: {workers: 2}", "", "resources.workers", "one process"),
-        (
-            "resources: {workers: 2, device: gpu}\nstrategy: ddp",
-            "",
-            "resources.device",
-            "2 GPUs; there are 1",
-        ),
+        (TWO, "", "resources.workers", "one process"),
+        ("resources: {workers: 2, device: gpu}\nstrategy: ddp", "", "resources.device", "are 1"),
         ("resources: {workers: 3}\nstrategy: ddp", "", "training.global_batch", "9 would do"),
+        ("loader: synthetic", "sampler: balanced", "loader.name", "training.sampler"),
+        ("", "class_weights: [1, 2]", "training.class_weights", "has 10 classes"),
+        ("", "global_batch: 9, accumulate: 2", "training.global_batch", "8 would do"),
+        ("", "batch_per_worker: 9, accumulate: 2", "training.batch_per_worker", "8 would do"),
+        ("strategy: pipeline\nresources: {workers: 3}", "", "resources.workers", "on 2 workers"),
+        (PIPEDREAM, "precision: fp16", "training.precision", "1f1b"),
+        (PIPEDREAM, "ema_decay: 0.9", "training.ema_decay", "1f1b"),
         (
-            "loader: synthetic",
-            "{epochs: 1, global_batch: 8, sampler: balanced}",
-            "loader.name",
-            "training.sampler",
+            f"{TWO}strategy: pipeline",
+            "batch_per_worker: auto",
+            *("training.batch_per_worker", "strategy.micro_batches: auto"),
         ),
         (
-            "",
-            "{epochs: 1, global_batch: 8, class_weights: [1, 2]}",
-            "training.class_weights",
-            "has 10 classes",
+            f"{TWO}strategy: {{name: pipeline, micro_batches: 4}}",
+            "global_batch: 6",
+            *("training.global_batch", "8 would do"),
         ),
-        ("", "{epochs: 1, global_batch: 9, accumulate: 2}", "training.global_batch", "8 would do"),
-        (
-            "",
-            "{epochs: 1, batch_per_worker: 9, accumulate: 2}",
-            "training.batch_per_worker",
-            "8 would do",
-        ),
-        (
-            "strategy: pipeline\nresources: {workers: 3}",
-            "",
-            "resources.workers",
-            "on 2 workers",
-        ),
-        (
-            "strategy: {name: pipeline, schedule: pipedream}\nresources: {workers: 2}",
-            "{epochs: 1, global_batch: 8, precision: fp16}",
-            "training.precision",
-            "1f1b",
-        ),
-        (
-            "strategy: {name: pipeline, schedule: pipedream}\nresources: {workers: 2}",
-            "{epochs: 1, global_batch: 8, ema_decay: 0.9}",
-            "training.ema_decay",
-            "1f1b",
-        ),
-        (
-            "strategy: pipeline\nresources: {workers: 2}",
-            "{epochs: 1, batch_per_worker: auto}",
-            "training.batch_per_worker",
-            "strategy.micro_batches: auto",
-        ),
-        (
-            "strategy: {name: pipeline, micro_batches: 4}\nresources: {workers: 2}",
-            "{epochs: 1, global_batch: 6}",
-            "training.global_batch",
-            "8 would do",
-        ),
-        (
-            "strategy: {name: horovod, backward_passes_per_step: 4}",
-            "{epochs: 1, global_batch: 8, accumulate: 2}",
-            "strategy.backward_passes_per_step",
-            "one thing",
-        ),
-        (
-            "strategy: {name: deepspeed, zero_stage: 0, offload: optimizer}",
-            "",
-            "strategy.offload",
-            "zero_stage 1 or more",
-        ),
-        (
-            "strategy: {name: deepspeed, zero_stage: 2, offload: parameters}",
-            "",
-            "strategy.offload",
-            "zero_stage 3 or more",
-        ),
-        (
-            "optimizer: lars\nstrategy: {name: deepspeed, zero_stage: 1}",
-            "",
-            "optimizer.name",
-            "whole weight tensor",
-        ),
-        (
-            "optimizer: lamb\nstrategy: {name: deepspeed, zero_stage: 3}",
-            "",
-            "optimizer.name",
-            "strategy.zero_stage to 0",
-        ),
-        (
-            "strategy: {name: deepspeed, zero_stage: 3}",
-            "{epochs: 1, global_batch: 8, ema_decay: 0.99}",
-            "training.ema_decay",
-            "strategy.zero_stage to 2",
-        ),
-        (
-            "loader: {name: dali, device: gpu}\nresources: {device: cpu}",
-            "",
-            "loader.device",
-            "resources.device is cpu",
-        ),
-        (
-            "loader: {name: dali, device: gpu}\nresources: {workers: 2}\nstrategy: ddp",
-            "",
-            "loader.device",
-            "1 GPUs for 2",
-        ),
+        (HOROVOD, "accumulate: 2", "strategy.backward_passes_per_step", "one thing"),
+        (f"{ZERO}0, offload: optimizer}}", "", "strategy.offload", "zero_stage 1 or more"),
+        (f"{ZERO}2, offload: parameters}}", "", "strategy.offload", "zero_stage 3 or more"),
+        (f"optimizer: lars\n{ZERO}1}}", "", "optimizer.name", "whole weight tensor"),
+        (f"optimizer: lamb\n{ZERO}3}}", "", "optimizer.name", "strategy.zero_stage to 0"),
+        (f"{ZERO}3}}", "ema_decay: 0.99", "training.ema_decay", "strategy.zero_stage to 2"),
+        (f"{DALI_ON_GPU}resources: {{device: cpu}}", "", "loader.device", "resources.device is"),
+        (f"{DALI_ON_GPU}{TWO}strategy: ddp", "", "loader.device", "1 GPUs for 2"),
         (
             "measure: {profile: nsight}\nresources: {device: cpu}",
             "",
-            "measure.profile",
-            "off and torch",
+            *("measure.profile", "off and torch"),
         ),
     ],
 )
 def test_one_reason(text: str, training: str, key: str, words: str) -> None:
-    (found,) = mistakes(text, training=training or "{epochs: 1, global_batch: 8}", gpus=1)
+    batch = "" if "batch" in training else "global_batch: 8, "
+    (found,) = mistakes(text, training=f"{{epochs: 1, {batch}{training}}}", gpus=1)
     assert found.key == key
     assert words in found.message
     assert found.line is not None

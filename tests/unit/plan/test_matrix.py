@@ -80,6 +80,10 @@ def test_a_mistake_in_such_an_override_stands_on_the_command_line() -> None:
         expand(doc)
 
 
+WIDE = ("seed", "resources.retries", "training.epochs", "measure.warmup_steps", "optimizer.lr")
+TEN_BILLION = str(dict.fromkeys(WIDE, list(range(1, 101)))).replace("'", "")
+
+
 @pytest.mark.parametrize(
     ("matrix", "key", "line", "words"),
     [
@@ -88,12 +92,18 @@ def test_a_mistake_in_such_an_override_stands_on_the_command_line() -> None:
         ("{strategyy: [ddp]}", "matrix.strategyy", 5, "'strategy'"),
         ("{workers: [1]}", "matrix.workers", 5, "did you mean 'resources.workers'?"),
         ("{training.epoch: [1]}", "matrix.training.epoch", 5, "did you mean 'training.epochs'?"),
-        ("{repeats: [1, 2]}", "matrix.repeats", 5, "unknown key"),
+        ("{repeats: [1, 2]}", "matrix.repeats", 5, "the whole experiment"),
         ("{7: [1, 2]}", "matrix.7", 5, "unknown key"),
         ("{strategy: ddp}", "matrix.strategy", 5, "at least one"),
         ("{strategy: []}", "matrix.strategy", 5, "at least one"),
         ("{strategy: [ddp, dpp]}", "strategy", 5, "'ddp'"),
         ("\n  seed:\n    - 0\n    - x", "seed", 8, "given was 'x'"),
+        ("{seed: [3, 3]}", "matrix", 5, "seed=3 is there twice"),
+        (TEN_BILLION, "matrix", 5, "10,000,000,000 runs"),
+        (
+            "{strategy: [ddp, {name: ddp, bucket_mb: 5}], strategy.bucket_mb: [1]}",
+            *("matrix", 5, "is the same run as"),
+        ),
     ],
 )
 def test_one_mistake(matrix: str, key: str, line: int, words: str) -> None:
@@ -102,6 +112,11 @@ def test_one_mistake(matrix: str, key: str, line: int, words: str) -> None:
     (found,) = caught.value.mistakes
     assert (found.key, found.line) == (key, line)
     assert words in found.message
+
+
+def test_a_billion_repeats() -> None:
+    with pytest.raises(SpecError, match="repeats: the matrix and repeats make 1,000,000,000 runs"):
+        expand(document("repeats: 1000000000"))
 
 
 def test_mistakes_of_the_matrix_and_of_the_rest_at_once_and_once_each() -> None:

@@ -75,7 +75,7 @@ def test_horovods_own_name_for_accumulation() -> None:
 
 def test_repeats_vary_slowest_and_seed_the_runs() -> None:
     found = plans(BATCH + "seed: 3\nrepeats: 2\nmatrix: {strategy: [ddp, deepspeed]}\n")
-    facts = [(plan.index, plan.repeat, plan.seed, plan.strategy_name) for plan in found]
+    facts = [(plan.index, plan.repeat, plan.seed, plan.spec.strategy.name) for plan in found]
     assert facts == [
         (0, 0, 3, "ddp"),
         (1, 0, 3, "deepspeed"),
@@ -145,7 +145,7 @@ def sizes(text: str, gpus: int = 0, one_node: bool = True) -> list[int]:
 
 def test_runs_that_can_share_workers_stand_together() -> None:
     text = "matrix: {resources.workers: [1, 2], strategy: [horovod, ddp, deepspeed]}\n"
-    found = [(p.workers, p.strategy_name) for p in plans(BATCH + text)]
+    found = [(p.workers, p.spec.strategy.name) for p in plans(BATCH + text)]
     assert found == [
         (1, "ddp"),
         (1, "deepspeed"),
@@ -199,7 +199,7 @@ def test_a_run_with_a_profile_has_workers_of_its_own() -> None:
 def test_rounds_are_turned_and_every_second_one_goes_backwards() -> None:
     text = "repeats: 5\nmatrix: {strategy: [ddp, deepspeed], loader: [native, dali]}\n"
     rounds = [
-        [(plan.strategy_name[:2], plan.spec.loader.name[0]) for plan in found]
+        [(plan.spec.strategy.name[:2], plan.spec.loader.name[0]) for plan in found]
         for _, found in itertools.groupby(plans(BATCH + text), lambda plan: plan.repeat)
     ]
     first = [("dd", "n"), ("dd", "d"), ("de", "n"), ("de", "d")]

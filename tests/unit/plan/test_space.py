@@ -51,7 +51,7 @@ def ranges(draw: st.DrawFn) -> tuple[str, list[float]]:
 def test_every_value_lies_within_its_bounds(given: tuple[str, list[float]], seed: int) -> None:
     kind, arguments = given
     low, high = arguments[:2]
-    for values in drawn(search({"seed": {kind: arguments}}), seed):
+    for values in drawn(search({"seed": {kind: arguments}}, seed=seed)):
         value = values["seed"]
         if kind == "randint":
             assert isinstance(value, int)
@@ -72,13 +72,13 @@ def test_a_quniform_stands_on_its_steps(
     dimension = Dimension(quniform=[low, low + steps * step + rest, step])
     expected = [low + number * step for number in range(steps + 1)]
     assert dimension.steps() == pytest.approx(expected, rel=1e-9, abs=1e-12)
-    for values in drawn(search({"seed": dimension.model_dump(exclude_none=True)}), 0):
+    for values in drawn(search({"seed": dimension.model_dump(exclude_none=True)})):
         assert values["seed"] in dimension.steps()
 
 
 @given(st.integers(0, 10_000))
 def test_a_conditional_key_is_there_exactly_when_its_condition_holds(seed: int) -> None:
-    for values in drawn(search(), seed):
+    for values in drawn(search(seed=seed)):
         deep = name_of(values["strategy"]) == "deepspeed"
         assert ("strategy.zero_stage" in values) == deep
         assert ("strategy.offload" in values) == (deep and values.get("strategy.zero_stage") == 2)
@@ -89,14 +89,14 @@ def test_a_conditional_key_is_there_exactly_when_its_condition_holds(seed: int) 
 
 @given(st.integers(0, 10_000), st.integers(1, 19))
 def test_the_same_seed_gives_the_same_trials_however_many(seed: int, fewer: int) -> None:
-    whole = list(drawn(search(), seed))
-    assert list(drawn(search(), seed)) == whole
-    assert list(drawn(search(trials=fewer), seed)) == whole[:fewer]
-    assert list(drawn(search(), seed + 1)) != whole
+    whole = list(drawn(search(seed=seed)))
+    assert list(drawn(search(seed=seed))) == whole
+    assert list(drawn(search(trials=fewer, seed=seed))) == whole[:fewer]
+    assert list(drawn(search(seed=seed + 1))) != whole
 
 
 def test_every_choice_comes() -> None:
-    found = [name_of(values["strategy"]) for values in drawn(search(trials=200), 0)]
+    found = [name_of(values["strategy"]) for values in drawn(search(trials=200))]
     assert {name: found.count(name) > 40 for name in set(found)} == {
         "ddp": True,
         "horovod": True,
@@ -105,7 +105,7 @@ def test_every_choice_comes() -> None:
 
 
 def test_each_order_of_magnitude_comes_alike() -> None:
-    found = [v["optimizer.lr"] for v in drawn(search(trials=1000), 0)]
+    found = [v["optimizer.lr"] for v in drawn(search(trials=1000))]
     below = sum(value < 0.1 for value in found) / len(found)
     assert 0.45 < below < 0.55
     assert all(len(f"{value:g}") <= 11 for value in found)
@@ -113,8 +113,8 @@ def test_each_order_of_magnitude_comes_alike() -> None:
 
 def test_a_grid_is_crossed_with_every_trial_that_is_drawn() -> None:
     space = {**SPACE, "seed": {"grid": [0, 1]}, "resources.workers": {"grid": [1, 2]}}
-    found = list(drawn(search(space, trials=3), 0))
-    assert len(found) == count(search(space, trials=3), 0) == 12
+    found = list(drawn(search(space, trials=3)))
+    assert len(found) == count(search(space, trials=3)) == 12
     assert [(v["seed"], v["resources.workers"]) for v in found[:4]] == [
         (0, 1),
         (0, 2),
@@ -132,7 +132,7 @@ def test_the_searcher_grid_makes_every_combination_once() -> None:
         "strategy.zero_stage": {"grid": [0, 1, 2], "when": {"strategy": "deepspeed"}},
         "seed": {"grid": [0, 1]},
     }
-    found = list(drawn(search(space, trials=None, searcher="grid"), 0))
+    found = list(drawn(search(space, trials=None, searcher="grid")))
     stages = [("ddp", None), *(("deepspeed", stage) for stage in range(3))]
     expected = set(itertools.product(stages, (0, 1)))
     seen = [((v["strategy"], v.get("strategy.zero_stage")), v["seed"]) for v in found]
@@ -148,14 +148,14 @@ def test_a_condition_on_a_key_that_is_left_out_does_not_hold() -> None:
 
 @given(st.floats(-10, 10), st.floats(0.01, 10))
 def test_a_normal_lies_about_its_mean(mean: float, spread: float) -> None:
-    found = [v["x"] for v in drawn(search({"x": {"normal": [mean, spread]}}, trials=400), 3)]
+    found = [v["x"] for v in drawn(search({"x": {"normal": [mean, spread]}}, trials=400, seed=3))]
     error = sum(found) / len(found) - mean
     assert abs(error) < 5 * spread / math.sqrt(len(found))
 
 
 def test_a_grid_tells_apart_what_python_takes_for_equal() -> None:
     grid = {"model.options.x": {"grid": [1, True, 1.0, {"name": "a"}]}}
-    found = [values["model.options.x"] for values in drawn(search(grid, trials=1), 0)]
+    found = [values["model.options.x"] for values in drawn(search(grid, trials=1))]
     assert [str(each) for each in found] == ["1", "True", "1.0", "{'name': 'a'}"]
 
 
@@ -170,7 +170,7 @@ STEPPED: dict[str, list[Any]] = {
 @pytest.mark.parametrize("kind", STEPPED)
 def test_values_with_steps(kind: str) -> None:
     dimension = Dimension.model_validate({kind: STEPPED[kind]})
-    found = [v["x"] for v in drawn(search({"x": {kind: STEPPED[kind]}}, trials=2000), 1)]
+    found = [v["x"] for v in drawn(search({"x": {kind: STEPPED[kind]}}, trials=2000, seed=1))]
     steps = dimension.steps()
     assert set(found) <= set(steps)
     assert {type(each) for each in found} == {type(steps[0])}
@@ -184,7 +184,7 @@ def test_values_with_steps(kind: str) -> None:
 
 
 def test_a_normal_on_steps() -> None:
-    found = [v["x"] for v in drawn(search({"x": {"qrandn": [1.0, 0.5, 0.25]}}, trials=400), 3)]
+    found = [v["x"] for v in drawn(search({"x": {"qrandn": [1.0, 0.5, 0.25]}}, trials=400, seed=3))]
     assert all((each / 0.25).is_integer() for each in found)
     assert abs(sum(found) / len(found) - 1.0) < 5 * 0.5 / math.sqrt(len(found))
 

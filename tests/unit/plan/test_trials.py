@@ -146,7 +146,7 @@ def test_a_required_block_may_be_searched() -> None:
     base = BASE.replace("model: resnet20\n", "")
     found = document("search: {trials: 2, space: {model: {grid: [resnet20, resnet32]}}}\n", base)
     check_space(found, read_search(found))
-    names = [trial_plan(found, v, 0, gpus=0).spec.model.name for v in drawn(read_search(found), 0)]
+    names = [trial_plan(found, v, 0, gpus=0).spec.model.name for v in drawn(read_search(found))]
     assert names == ["resnet20", "resnet32"] * 2
 
 
@@ -160,7 +160,7 @@ def test_a_sweep_is_taken_from_its_folder_again(tmp_path: Path) -> None:
     write_sweep(began, results)
     again = sweep_document(results)
     assert read_search(again) == read_search(began)
-    for number, values in enumerate(drawn(read_search(began), 0)):
+    for number, values in enumerate(drawn(read_search(began))):
         if "deepspeed" in str(values):
             continue
         left = {**values, "resources.workers": 1}
@@ -204,7 +204,7 @@ def test_the_most_epochs_are_those_of_whichever_trial(space, most):
     search = read_search(found)
     assert most_epochs(found, search) == most
     check_space(found, search)
-    specs = [trial_plan(found, values, 0, gpus=0).spec for values in drawn(search, 0)]
+    specs = [trial_plan(found, values, 0, gpus=0).spec for values in drawn(search)]
     assert all(spec.training.epochs <= most for spec in specs)
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from raysuite.records import RunFailed
+from raysuite.records import Results, RunFailed
 from raysuite.records.sweep import trials
 from raysuite.track.entries import run_params
 from raysuite.track.upload import (
@@ -25,9 +26,14 @@ from tests.fake_sweeps import write_sweep
 OOM = RunFailed(run_id="", reason="out_of_memory", message="no memory")
 
 
+def searched(results: Results) -> dict[str, Any]:
+    found = results.search()
+    assert found is not None
+    return found
+
+
 def test_what_was_searched_stands_in_params(tmp_path: Path) -> None:
-    search = write_sweep(tmp_path, trials=1).search()
-    assert search is not None
+    search = searched(write_sweep(tmp_path, trials=1))
     params = sweep_params(search)
     assert params["space.optimizer.lr"] == '{"loguniform": [0.001, 1.0]}'
     assert params["search.scheduler.name"] == "asha"
@@ -35,8 +41,7 @@ def test_what_was_searched_stands_in_params(tmp_path: Path) -> None:
 
 
 def test_the_table_of_trials_has_goals_and_searched_keys_as_columns(tmp_path: Path) -> None:
-    search = write_sweep(tmp_path, trials=1).search()
-    assert search is not None
+    search = searched(write_sweep(tmp_path, trials=1))
     view = json.loads(trials_view(search, "feed"))
     assert {"metrics.`goal/accuracy`", "params.`optimizer.lr`", "params.`strategy`"} <= set(
         view["selectedColumns"]
@@ -57,8 +62,7 @@ def test_searched_keys_are_params_of_their_own(tmp_path: Path) -> None:
 
 def test_the_best_is_one_and_the_front_may_be_several(tmp_path: Path) -> None:
     one = write_sweep(tmp_path / "one", fails={0: OOM})
-    found, search = trials(one), one.search()
-    assert search is not None
+    found, search = trials(one), searched(one)
     [winner] = best_runs(search, found)
     top = max(trial.goals["accuracy"] or 0 for trial in found if trial.counts)
     assert {t.run_id: t.goals["accuracy"] for t in found}[winner] == top
@@ -67,8 +71,7 @@ def test_the_best_is_one_and_the_front_may_be_several(tmp_path: Path) -> None:
     assert tags["raysuite.sweep.best"] == winner[:3].lstrip("0")
     goals = ("accuracy", "throughput")
     several = write_sweep(tmp_path / "several", scheduler="none", goals=goals)
-    search = several.search()
-    assert search is not None
+    search = searched(several)
     front = best_runs(search, trials(several))
     assert len(front) > 1
     assert len(sweep_tags(search, trials(several))["raysuite.sweep.best"].split(", ")) == len(front)
@@ -76,8 +79,7 @@ def test_the_best_is_one_and_the_front_may_be_several(tmp_path: Path) -> None:
 
 def test_the_best_so_far_never_falls(tmp_path: Path) -> None:
     results = write_sweep(tmp_path, missing=[11])
-    search = results.search()
-    assert search is not None
+    search = searched(results)
     points = list(sweep_points(search, trials(results)))
     assert [point.step for point in points] == list(range(1, 12))
     values = [point.value for point in points]
@@ -88,8 +90,7 @@ def test_the_best_so_far_never_falls(tmp_path: Path) -> None:
 
 
 def test_a_failed_trial_takes_no_step_from_those_after_it(tmp_path: Path) -> None:
-    search = write_sweep(tmp_path / "whole", trials=4, scheduler="none").search()
-    assert search is not None
+    search = searched(write_sweep(tmp_path / "whole", trials=4, scheduler="none"))
     failed = trials(write_sweep(tmp_path / "failed", trials=4, scheduler="none", fails={0: OOM}))
     points = list(sweep_points(search, failed))
     assert [point.step for point in points] == [1, 2, 3]
@@ -99,8 +100,7 @@ def test_a_failed_trial_takes_no_step_from_those_after_it(tmp_path: Path) -> Non
 def test_a_trial_tells_its_goals_once_it_has_ended(tmp_path: Path, goals: tuple[str, ...]) -> None:
     scheduler = "asha" if len(goals) == 1 else "none"
     results = write_sweep(tmp_path, missing=[3], scheduler=scheduler, goals=goals)
-    search = results.search()
-    assert search is not None
+    search = searched(results)
     told = {trial.number: list(trial_points(search, trial)) for trial in trials(results)}
     assert told[3] == []
     names = {"accuracy": "goal/accuracy", "throughput": "goal/images_per_second"}

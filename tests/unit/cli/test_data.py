@@ -1,0 +1,325 @@
+"""`raysuite data`: what check, convert and make print, and how they end."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner, Result
+
+from raysuite.cli import app
+from raysuite.cli.data import data
+from raysuite.spec import parse_document
+from raysuite.spec.data import DataOptions
+from tests import small_sets
+
+
+def check(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["data", "check", *map(str, arguments), "--workers", "1"])
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    small_sets.write("imagenet-tfrecord", tmp_path / "set")
+    return tmp_path / "set"
+
+
+def spec(folder: Path, *blocks: str) -> Path:
+    path = folder / "x.yaml"
+    path.write_text(
+        "name: x\nmodel: resnet20\ntraining: {epochs: 1, batch_per_worker: 4}\n"
+        f"data: {blocks[0]}\nmatrix: {{data: [{', '.join(blocks)}], seed: [1, 2]}}\n"
+    )
+    return path
+
+
+def test_a_sound_set(shards: Path) -> None:
+    result = check(shards)
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    assert result.stdout.startswith(f"{shards}: tfrecord\n")
+    rows = {line.split()[0]: line.split() for line in result.stdout.splitlines() if line.strip()}
+    assert rows["train"][1:4] == ["23", "0", "3"]
+    assert rows["val"][1:4] == ["9", "0", "3"]
+    assert result.stdout.endswith("nothing is wrong\n")
+
+
+def test_what_is_wrong_is_told_with_its_place(shards: Path) -> None:
+    path = shards / "train-00001-of-00003"
+    content = bytearray(path.read_bytes())
+    content[40] ^= 1
+    path.write_bytes(content)
+    result = check(shards, "--no-decode")
+    assert result.exit_code == 1
+    assert f"1 wrong:\n  {path} at byte 0: the checksum of the record's data" in result.stdout
+    told = json.loads(check(shards, "--json").stdout)
+    assert (told["ok"], told["errors"]) == (False, 1)
+    (finding,) = (each for each in told["findings"] if not each["note"])
+    assert (finding["place"], finding["offset"], finding["kind"]) == (str(path), 0, "record")
+    assert told["splits"]["val"]["images"] == 9
+
+
+def test_long_lists_are_cut(shards: Path) -> None:
+    for path in (shards / "idx_files").iterdir():
+        path.unlink()
+    result = check(shards, "--limit-shown", 2)
+    assert result.exit_code == 1
+    assert "6 wrong:\n" in result.stdout
+    assert result.stdout.count("there is no index") == 2
+    assert "  and 4 more; --limit-shown or --json shows them\n" in result.stdout
+    assert check(shards, "--write-index").exit_code == 0
+    assert check(shards).exit_code == 0
+
+
+def test_the_sets_of_a_spec(shards: Path, tmp_path: Path) -> None:
+    small_sets.write("mnist-idx", tmp_path / "mnist")
+    blocks = (
+        f"{{name: imagenet, format: tfrecord, path: {shards}}}",
+        f"{{name: mnist, path: {tmp_path / 'mnist'}}}",
+    )
+    told = json.loads(check(spec(tmp_path, *blocks), "--json").stdout)
+    assert [each["form"] for each in told] == ["tfrecord", "idx"]
+    assert [each["splits"]["train"]["images"] for each in told] == [23, 23]
+
+
+def test_a_named_set_at_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAYSUITE_DATA", str(tmp_path))
+    small_sets.write("cifar10-pickle", tmp_path / "cifar10-pickle")
+    result = check("cifar10", "--format", "pickle")
+    assert result.exit_code == 0, result.output
+    assert str(tmp_path / "cifar10-pickle") in result.stdout
+    missing = check("cifar10")
+    assert missing.exit_code == 1
+    assert "raysuite data make cifar10" in missing.stdout
+
+
+def test_stated_names(tmp_path: Path) -> None:
+    small_sets.write("imagenet-folder", tmp_path)
+    (tmp_path / "val" / small_sets.SYNSETS[0]).rename(tmp_path / "away")
+    assert check(tmp_path).exit_code == 1
+    # of ImageNet, validation may lack classes: synthetic sets are small
+    assert check(tmp_path, "--name", "imagenet").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("nowhere",), "give a folder"),
+        (("nowhere.yaml",), "nowhere.yaml"),
+        ((".", "--name", "minst"), "'mnist'"),
+        ((".", "--name", "mnist", "--format", "binary"), "'binary'"),
+        (("nowhere", "--name", "mnist"), "no folder"),
+    ],
+)
+def test_bad_usage_ends_with_2(arguments: tuple[str, ...], said: str) -> None:
+    result = check(*arguments)
+    assert result.exit_code == 2, result.output
+    assert result.stderr.startswith("error: ")
+    assert said in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("fault", "wrong"),
+    [
+        ("", {}),
+        ("negative", {"file": 1}),
+        ("lacking", {"image": 2}),
+        ("float", {"image": 2}),
+        ("four", {"image": 2}),
+        ("half", {"image": 2}),
+        ("label", {"label": 2}),
+        ("below", {"label": 2}),
+    ],
+)
+def test_ones_own_set(fault: str, wrong: dict[str, int], tmp_path: Path) -> None:
+    block = f"{{name: 'tests.odd_sets:Odd', image_size: 8, options: {{fault: '{fault}'}}}}"
+    result = check(spec(tmp_path, block), "--json", "--workers", 1)
+    told = json.loads(result.stdout)
+    assert Counter(each["kind"] for each in told["findings"] if not each["note"]) == wrong
+    assert result.exit_code == (1 if wrong else 0)
+    if fault != "negative":
+        bad = wrong.get("image", 0) // 2
+        assert [told["splits"][each]["unreadable"] for each in ("train", "val")] == [bad, bad]
+        assert told["splits"]["train"]["images"] == 12
+
+
+@pytest.mark.parametrize("fault", ["drawn", "drawn_label"])
+def test_samples_that_are_not_the_same_each_time(fault: str, tmp_path: Path) -> None:
+    block = f"{{name: 'tests.odd_sets:Odd', image_size: 8, options: {{fault: {fault}}}}}"
+    result = check(spec(tmp_path, block), "--json", "--workers", 1)
+    assert result.exit_code == 1
+    assert "another one" in json.loads(result.stdout)["findings"][0]["message"]
+
+
+def test_ones_own_set_by_its_name() -> None:
+    assert check("tests.odd_sets:Odd", "--workers", 1).exit_code == 0
+    assert check("tests.odd_sets:Nowhere").exit_code == 1
+    assert check("tests.odd_sets:Odd", "--format", "idx").exit_code == 2
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["data", *map(str, arguments)])
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    for split, count in (("train", 4), ("val", 2)):
+        for name in ("ant", "bee"):
+            folder = tmp_path / "photos" / split / name
+            folder.mkdir(parents=True)
+            for number in range(count):
+                Image.new("RGB", (9, 7 + number)).save(folder / f"{number}.jpg")
+    return tmp_path / "photos"
+
+
+def test_every_verb_has_help_with_examples() -> None:
+    listing = run("--help").stdout
+    verbs = [command.name or "" for command in data.registered_commands]
+    assert "convert" in verbs
+    for verb in verbs:
+        assert re.search(rf"^  {verb} ", listing, re.M)
+        assert "Examples:" in run(verb, "--help").stdout, f"{verb} --help has no examples"
+
+
+def test_the_summary_tells_what_lies_there_and_how_to_read_it(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "a: folder, #1"
+    result = run("convert", source, target, "--shards", 2, "--workers", 1)
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    first, second, spec = result.stdout.splitlines()
+    assert first == f"{target}: 3 shards"
+    assert second.startswith("8 training and 4 validation images of 2 classes, labels from 0, ")
+    options = DataOptions(**parse_document(spec.removeprefix("in a spec: "), "x").data["data"])
+    assert (options.path, options.classes) == (str(target), 2)
+    again = run("convert", source, target, "--shards", 2)
+    assert again.stdout.startswith(f"{target}: nothing to do: all 3 shards are complete\n")
+
+
+def test_the_summary_as_json(source: Path, tmp_path: Path) -> None:
+    result = run("convert", source, tmp_path / "x", "--json", "--workers", 1)
+    told = json.loads(result.stdout)
+    assert (told["train"], told["val"], told["shards"], told["skipped"]) == (8, 4, 2, [])
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_dry_run_writes_nothing(source: Path, tmp_path: Path, as_json: bool) -> None:
+    options = ["--json"] if as_json else []
+    result = run("convert", source, tmp_path / "x", "--dry-run", "--shards", 4, *options)
+    assert result.exit_code == 0
+    assert not (tmp_path / "x").exists()
+    if as_json:
+        assert json.loads(result.stdout)["shards"] == {"train": 4, "val": 2}
+    else:
+        assert "train: 8 images into 4 shards\nval: 4 images into 2 shards\n" in result.stdout
+
+
+def test_bad_images_end_with_2_and_skipped_ones_are_listed(source: Path, tmp_path: Path) -> None:
+    bad = source / "val" / "bee" / "1.jpg"
+    bad.write_text("not a picture")
+    result = run("convert", source, tmp_path / "x", "--workers", 1)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: 1 image cannot be read")
+    assert str(bad) in result.stderr
+    skipped = run("convert", source, tmp_path / "x", "--bad", "skip", "--workers", 1)
+    assert skipped.exit_code == 0
+    assert f"left out, as they cannot be read: 1\n  {bad}: " in skipped.stdout
+
+
+def test_no_folder_of_images_ends_with_2(tmp_path: Path) -> None:
+    result = run("convert", tmp_path / "nowhere", tmp_path / "x")
+    assert result.exit_code == 2
+    assert "no folder" in result.stderr
+    assert "Traceback" not in result.output
+
+
+def done(*arguments: object, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, ["data", *map(str, arguments)])
+    assert result.exit_code == code, result.output
+    return result
+
+
+@pytest.fixture(autouse=True)
+def at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAYSUITE_DATA", str(tmp_path / "sets"))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+
+def test_it_says_what_was_made_where_a_spec_looks_for_it(tmp_path: Path) -> None:
+    made = done("make", "mnist", "--images", "40", "--workers", "1")
+    assert made.stdout.startswith(
+        f"{tmp_path}/sets/mnist-idx: 40 training and 10 validation images of 10 classes, "
+        "28 x 28 grey, as idx, "
+    )
+    assert "images/s" in made.stdout
+    assert made.stderr == ""
+    again = done("make", "mnist", "--images", "40")
+    assert "nothing was written" in again.stdout
+    (tmp_path / "spec.yaml").write_text(
+        "name: x\nmodel: resnet20\ndata: mnist\ntraining: {epochs: 1, global_batch: 20}\n"
+    )
+    (plan,) = json.loads(
+        CliRunner().invoke(app, ["plan", str(tmp_path / "spec.yaml"), "--json"]).stdout
+    )
+    assert plan["steps_per_epoch"] == 2
+
+
+def test_classes_that_are_left_out_are_told(tmp_path: Path) -> None:
+    made = done("make", "imagenet", "--images", "30", "--size", "24x16", "--workers", "1")
+    assert "3 of imagenet's 1,000 classes" in made.stdout
+    assert "24 x 16 RGB" in made.stdout
+
+
+def test_a_dry_run_makes_nothing(tmp_path: Path) -> None:
+    told = done("make", "mnist", "--dry-run").stdout
+    assert told == (
+        f"{tmp_path}/sets/mnist-idx: 60,000 training and 10,000 validation images of 10 classes, "
+        "28 x 28 grey, as idx, about 52.4 MiB\n"
+    )
+    plan = json.loads(done("make", "cifar10", "--fraction", "0.1", "--dry-run", "--json").stdout)
+    assert (plan["train"], plan["val"], plan["form"]) == (5000, 1000, "binary")
+    assert plan["bytes"] == 6000 * 3073
+    assert not (tmp_path / "sets").exists()
+
+
+def test_json_tells_what_lies_there(tmp_path: Path) -> None:
+    words = ("make", "cifar10", "--images", "20", "--out", tmp_path / "c", "--workers", "1")
+    first, again = (json.loads(done(*words, "--json").stdout) for _ in range(2))
+    assert first["path"] == str(tmp_path / "c")
+    assert (first["images"], first["drawn"], again["drawn"]) == (30, 30, 0)
+    assert first["images_per_s"] > 0
+    assert again["images_per_s"] is None
+    assert again["digest"] == first["digest"]
+    assert first["synthetic"]["seed"] == 0
+
+
+@pytest.mark.parametrize("form", ["folder", "tfrecord"])
+def test_what_was_made_is_found_in_order(tmp_path: Path, form: str) -> None:
+    words = ("--images", "20", "--size", "48x32", "--format", form, "--workers", "1")
+    done("make", "imagenet", *words, "--out", tmp_path / "set")
+    done("check", tmp_path / "set", "--name", "imagenet", "--format", form, "--workers", "1")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["minst"], "'minst'"),
+        (["mnist", "--size", "big"], "such as 64, or 500x375"),
+        (["mnist", "--format", "tfrecords"], "folder or tfrecord"),
+        (["mnist", "--address", "auto"], "may"),
+    ],
+)
+def test_bad_input_exits_with_2(words: list[str], message: str) -> None:
+    result = done("make", *words, code=2)
+    assert result.stderr.startswith("error: ")
+    assert message in result.stderr
+
+
+def test_another_set_in_the_way_exits_with_2() -> None:
+    done("make", "mnist", "--images", "20", "--workers", "1")
+    other = ("make", "mnist", "--images", "30", "--workers", "1")
+    assert "--force replaces it" in done(*other, code=2).stderr
+    assert "30 training" in done(*other, "--force").stdout

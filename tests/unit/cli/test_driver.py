@@ -1,0 +1,238 @@
+"""The driver of `raysuite run` and `raysuite sweep`: options that do not go together, GPUs that are
+counted where the runs will be, and where the time of a command went."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import raysuite.cli
+from raysuite.__main__ import command
+from raysuite.cli import app
+from raysuite.cli.driver import (
+    Request,
+    Timings,
+    print_how_to_resume,
+    print_what_changed,
+    timing_lines,
+)
+from raysuite.errors import UserError
+from raysuite.orchestrate import suite
+from raysuite.orchestrate.cluster import Capacity, Node
+from raysuite.records import Journal, Results, RunFinished
+from raysuite.spec import parse_document
+from tests.fake_results import TWELVE_ROWS, write_results
+
+SPEC = Path("x y.yaml")
+
+
+@pytest.mark.parametrize("verb", ["run", "sweep"])
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "--resume-from RESULTS"),
+        (["--dry-run"], "none was given"),
+        (["x.yaml", "--resume-from", "results"], "leave SPEC and KEY=VALUE out"),
+        (["--resume", "--resume-from", "results"], "one of them"),
+        (["x.yaml", "repeats=2", "--resume"], "leave KEY=VALUE out"),
+        (["x.yaml", "--retry-failed"], "--retry-failed goes with --resume or --resume-from"),
+        (["--resume-from", "nowhere"], "a results folder"),
+        (["x.yaml", "--address", "http://10.0.0.1:8265"], "-- raysuite VERB"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(
+    verb: str, words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    done = CliRunner().invoke(app, [verb, *words])
+    assert done.exit_code == 2
+    assert message.replace("VERB", verb) in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_what_ray_was_sent_is_no_place_for_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload = tmp_path / "runtime_resources" / "working_dir_files" / "_ray_pkg_0"
+    upload.mkdir(parents=True)
+    monkeypatch.chdir(upload)
+    for words in (["x.yaml"], ["--resume-from", "results"]):
+        done = CliRunner().invoke(app, ["run", *words])
+        assert done.exit_code == 2
+        assert "submit without --working-dir" in done.stderr
+    assert "x.yaml" in CliRunner().invoke(app, ["run", "x.yaml", "--results", "/shared"]).stderr
+
+
+def test_an_address_of_jobs_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "https://10.0.0.1:8265")
+    done = CliRunner().invoke(app, ["run", "x.yaml"])
+    assert done.exit_code == 2
+    assert "no Ray can be joined there" in done.stderr
+
+
+def test_ctrl_c_while_the_command_line_is_built(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(raysuite.cli, "main", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        command()
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_how_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+    print_how_to_resume("sweep", Results(Path("my results")))
+    assert "raysuite sweep --resume-from 'my results'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("now", "words"),
+    [
+        ("name: x\noptimizer: {lr: 0.1}  # as before\n", []),
+        ("name: x\noptimizer: {lr: 0.2}\n", ["optimizer.lr from 0.1 to 0.2"]),
+        ("name: x\noptimizer: {lr: 0.1}\nrepeats: 3\n", ["repeats from None to 3"]),
+    ],
+)
+def test_an_edited_spec_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], now: str, words: list[str]
+) -> None:
+    (tmp_path / "spec.yaml").write_text("name: x\noptimizer: {lr: 0.1}\n")
+    print_what_changed(Results(tmp_path), parse_document(now, "mine.yaml"))
+    said = capsys.readouterr().err
+    assert [each for each in words if each not in said] == []
+    assert bool(said) == bool(words)
+
+
+def test_what_holds_for_the_continuation_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://node1:5000")
+    within = ("--stop-within", "60")
+    assert Request(SPEC).arguments() == within
+    given = Request(SPEC, mlflow=False, as_json=True)
+    assert given.arguments() == ("--json", "--no-mlflow", *within)
+    # the next head's server has another address, which its environment names
+    assert Request(SPEC, tracking_uri="http://node1:5000").arguments() == within
+    own = Request(SPEC, quiet=True, tracking_uri="sqlite:///own.db")
+    assert own.arguments() == ("--quiet", "--tracking-uri", "sqlite:///own.db", *within)
+    assert Request(SPEC, tracking_uri="http://me:secret@host").arguments() == within
+
+
+ON_GPUS = """\
+name: on-gpus
+model: resnet20
+data: digits
+strategy: ddp
+training: {epochs: 1, global_batch: 64}
+resources: {device: gpu, workers: 8}
+"""
+SEARCH = "search: {space: {optimizer.lr: {grid: [0.1, 0.2]}}, searcher: grid}\n"
+SPECS = {"run": ON_GPUS, "sweep": ON_GPUS + SEARCH}
+TOO_FEW = "on-gpus.yaml:6: resources.device: 8 workers need 8 GPUs; there are"
+JOINED = ("--address", "10.0.0.1:6379")
+
+
+@pytest.fixture
+def connected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+    """To which addresses; the cluster there has 4 GPUs, or 8 of a name with an 8."""
+    asked: list[str | None] = []
+
+    @contextmanager
+    def connect(address: str | None) -> Iterator[Capacity]:
+        asked.append(address)
+        yield Capacity((Node(32, 4 if address and "8" in address else 2),) * 2)
+
+    def check(*given: object) -> None:
+        raise UserError("there is room")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(suite, "connect", connect)
+    monkeypatch.setattr(suite, "check", check)
+    monkeypatch.setattr("raysuite.cli.driver.create_sweep", check)
+    return asked
+
+
+def invoke(verb: str, *words: str) -> Result:
+    Path("on-gpus.yaml").write_text(SPECS[verb], "utf-8")
+    return CliRunner().invoke(app, [verb, "on-gpus.yaml", *words])
+
+
+@pytest.mark.parametrize("verb", ["run", "sweep"])
+def test_a_cluster_is_asked_for_its_gpus(verb: str, connected: list[str | None]) -> None:
+    few = invoke(verb, "--no-mlflow", *JOINED)
+    assert (few.exit_code, connected) == (2, [JOINED[1]])
+    assert f"{TOO_FEW} 4" in few.stderr
+    enough = invoke(verb, "--no-mlflow", "--address", "10.0.0.8:6379")
+    assert (enough.exit_code, enough.stderr) == (2, "error: there is room\n")
+    assert not Path("results").exists()
+
+
+@pytest.mark.parametrize("verb", ["run", "sweep"])
+def test_this_machine_is_known_before(verb: str, connected: list[str | None]) -> None:
+    refused = invoke(verb, "--no-mlflow")
+    assert (refused.exit_code, connected) == (2, [])
+    assert f"{TOO_FEW} 0" in refused.stderr
+
+
+def test_a_dry_run_of_a_sweep_asks_no_cluster(connected: list[str | None]) -> None:
+    assert f"{TOO_FEW} 0" in invoke("sweep", "--dry-run").stderr
+    foreseen = invoke("sweep", "--dry-run", *JOINED)
+    assert foreseen.exit_code == 0, foreseen.stderr
+    assert "2 trials" in foreseen.stdout
+    assert connected == []
+
+
+ONE_RUN = TWELVE_ROWS.replace("[ddp, horovod, deepspeed]", "[ddp]").replace("[1, 2]", "[1]")
+
+
+def finished(run_id: str, begins: float) -> RunFinished:
+    return RunFinished(
+        run_id=run_id,
+        peak_process_bytes=[1],
+        start_process_bytes=[1],
+        peak_device_bytes=[0],
+        time_to_accuracy=None,
+        seconds=5.0,
+        first_step_seconds=2.0,
+        first_step_time=begins + 2.0,
+        parts_seconds={"gate": 1.5, "training": 3.0},
+    )
+
+
+def test_the_start_of_the_workers_is_no_part_of_the_runs(tmp_path: Path) -> None:
+    results = write_results(tmp_path, spec=ONE_RUN)
+    timings = Timings()
+    began = time.time()
+    timings.seconds["runs"] = 20.0
+    for place, plan in enumerate(results.plans()):
+        run_id = plan["run_id"]
+        Journal(results.journal_file(run_id)).write(finished(run_id, began + 6.0 + 7 * place))
+    timings.split_runs(results, began)
+    assert timings.seconds["workers"] == pytest.approx(6.0)
+    assert timings.seconds["runs"] == pytest.approx(14.0)
+    table = list(timing_lines(results, timings))
+    assert [line.split()[0] for line in table if line][:4] == ["phase", "driver", "workers", "runs"]
+    assert table[-1].split()[1:] == ["5.00", "1.50", "3.00"]
+
+
+def test_a_phase_counts_also_where_it_fails_and_commands_are_kept_apart(tmp_path: Path) -> None:
+    results = Results(tmp_path)
+    results.write_timings([{"began": 1.0, "seconds": {"driver": 2.0}}])
+    timings = Timings()
+    with pytest.raises(OSError, match="no"), timings.phase("report"):
+        raise OSError("no")
+    timings.write(results)
+    timings.write(results)
+    first, second = results.timings()
+    assert first == {"began": 1.0, "seconds": {"driver": 2.0}}
+    assert second["began"] == timings.began
+    assert set(second["seconds"]) == {"driver", "report"}
