@@ -33,8 +33,7 @@ def write_population(folder: Path, trials: int = 8) -> Results:
     results, search = Results(folder), read_search(document)
     record_sweep(document, results)
     plans = [
-        trial_plan(document, values, number, gpus=0)
-        for number, values in enumerate(drawn(search))
+        trial_plan(document, values, number, gpus=0) for number, values in enumerate(drawn(search))
     ]
     for plan in plans:
         results.add_plan(plan.model_dump(mode="json"))

@@ -64,8 +64,6 @@ def table(
     """A table; columns whose headings are in `numbers` are set flush right and not wrapped."""
     from rich import box  # here: --help needs none
     from rich.table import Table
-
-    from raysuite.report.tables import Sheet
     from rich.text import Text
 
     shown = Table(

@@ -19,6 +19,7 @@ from raysuite.images.layers import EXTRAS, Bootstrap, Choice, Variant
 from raysuite.spec.datasets import cache_dir
 from raysuite.units import GIB, human_bytes
 
+
 def recipe(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Default: containers/ of the checkout.")

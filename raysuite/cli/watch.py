@@ -89,9 +89,7 @@ def _view(results: Results) -> LiveView:
     if found is None:
         return Progress([], False, False, stdout())
     search = SearchOptions.model_validate(found["search"])
-    return SweepProgress(
-        search.space, search.wanted, count(search), False, False, stdout()
-    )
+    return SweepProgress(search.space, search.wanted, count(search), False, False, stdout())
 
 
 def _add(view: LiveView, plans: list[dict[str, Any]], known: set[str]) -> None:

@@ -352,7 +352,7 @@ def _run_ranks(trial: Callable[[int], None], variables: Callable[[int], dict[str
 
     Raises RuntimeError with a failing rank's last line.
     """
-    from torch import multiprocessing as mp
+    import torch.multiprocessing.spawn as mp
 
     os.environ["OMP_NUM_THREADS"] = "1"
     try:

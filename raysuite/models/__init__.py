@@ -11,8 +11,7 @@ from raysuite import lazy
 from raysuite.errors import UserError
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.experiment import ModelOptions
-from raysuite.spec.stems import CIFAR_RESNETS
-from raysuite.spec.stems import MOBILENETS, RESNETS, VGGS, misfit
+from raysuite.spec.stems import CIFAR_RESNETS, MOBILENETS, RESNETS, VGGS, misfit
 
 if TYPE_CHECKING:
     from torch import nn

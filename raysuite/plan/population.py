@@ -17,8 +17,8 @@ from raysuite.plan.run_plan import RunPlan
 from raysuite.plan.space import Values, active, draw, perturbed
 from raysuite.plan.trials import trial_spec
 from raysuite.spec import Document
-from raysuite.spec.search_check import KEPT
 from raysuite.spec.search import PbtScheduler, SearchOptions
+from raysuite.spec.search_check import KEPT
 
 _TRIES = 20
 """How many times valid values are drawn before those of the source are kept as they are."""

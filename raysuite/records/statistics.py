@@ -164,9 +164,7 @@ def difference_of_shares(
     )
 
 
-def ratio_of_shares(
-    above: float, below: float, n_above: int, n_below: int
-) -> Ratio | None:
+def ratio_of_shares(above: float, below: float, n_above: int, n_below: int) -> Ratio | None:
     """The ratio of two shares with its interval, from Wilson's of each (Donner and Zou 2012,
     Statistical Methods in Medical Research 21:347, MOVER-R). The shares are taken as independent:
     of one validation set, the interval is wide. None where the lower one is 0."""

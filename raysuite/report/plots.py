@@ -644,9 +644,7 @@ def stages(drawing: Drawing) -> Plot | None:
                 if slot.kind == kind
             ]
             if slots:
-                traces.append(
-                    p.trace("slot", slots, panel=panels[-1], series=kind, key=key(row))
-                )
+                traces.append(p.trace("slot", slots, panel=panels[-1], series=kind, key=key(row)))
     names = sorted({name for trace in traces for name in trace["y"]}, key=lambda n: int(n[7:]))
     cut = (
         f" The first {MOST_STEPS} of {len(measured)} pipelines."

@@ -123,14 +123,14 @@ def predictions_plot(runs: Sequence[RunFigures], predicted: Predictions) -> Plot
     traces = [trace("mean", predictions, series=PREDICTED)]
     if measured:
         traces.append(trace("mean", measured, series="measured"))
-    ends = {"x": {"field": "low", "type": "quantitative"}, "x2": {"field": "high"}}
+    rule = {"x": {"field": "low", "type": "quantitative"}, "x2": {"field": "high"}}
     return Plot(
         name="predictions",
         title="Throughput predicted and measured",
         note="Rules are prediction intervals; a model made them, no run.",
         description=f"{len(shown)} runs with a predicted throughput.",
         traces=traces,
-        layers=[{**intervals(len(shown)), "mark": {"type": "rule"}, "encoding": ends}, markers()],
+        layers=[{**intervals(len(shown)), "mark": {"type": "rule"}, "encoding": rule}, markers()],
         x=quantity("images per second"),
         y=labels([short[run.name] for run, _ in shown]),
         styles={PREDICTED: Style(NEUTRAL, symbol="square"), "measured": Style(COLORS[0])},

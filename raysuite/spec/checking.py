@@ -37,8 +37,7 @@ def load_spec(document: Document) -> ExperimentSpec:
 
 
 def dotted_keys(root: type[BaseModel] = ExperimentSpec) -> list[str]:
-    """Every key of every block, over all options that it can be, as in a matrix: `training.epochs`.
-    """
+    """Each key of each block, over all options that it can be: `training.epochs`."""
     blocks = sorted(root.model_fields)
     keys = list(blocks)
     for block in blocks:

@@ -13,9 +13,9 @@ from raysuite.spec.base import IMPORT_PATH, Options, expand_shorthand, later
 from raysuite.spec.batches import AUTO, AutoBatch, NumberOrAuto
 from raysuite.spec.data import DataOptions
 from raysuite.spec.loaders import LoaderOptions, NativeOptions
-from raysuite.spec.stems import MODELS
 from raysuite.spec.optimizers import ConstantOptions, OptimizerOptions, ScheduleOptions, SgdOptions
 from raysuite.spec.search import SearchOptions
+from raysuite.spec.stems import MODELS
 from raysuite.spec.strategies import SingleOptions, StrategyOptions
 
 # What of a named data set is made up, where a spec asks for a synthetic data set.

@@ -8,8 +8,8 @@ from raysuite.spec.base import IMPORT_PATH
 from raysuite.spec.batches import AUTO
 from raysuite.spec.datasets import DATASETS
 from raysuite.spec.experiment import FREE_FORM, NOT_IN_A_MATRIX, ExperimentSpec
-from raysuite.spec.stems import MODELS
 from raysuite.spec.optimizers import UNNAMED_OPTIMIZER
+from raysuite.spec.stems import MODELS
 
 Schema = dict[str, Any]
 

@@ -54,8 +54,12 @@ def _shape(document: Document, given: Mapping[str, Any], space: Mapping[str, Any
             message = f"given was {content!r}; it should be a distribution: {{choice: [1, 2]}}"
             mistakes.append(Mistake(message, key=".".join(path), file=file, line=line))
             continue
+
+        def below(key: KeyPath, path: KeyPath = path) -> tuple[str, int | None]:
+            return document.place((*path, *key))
+
         try:
-            validate_as(model, content, lambda below, path=path: document.place((*path, *below)))
+            validate_as(model, content, below)
         except SpecError as error:
             for each in error.mistakes:
                 key = ".".join(filter(None, [*path, each.key]))

@@ -37,7 +37,9 @@ def log_loaders(bench: LoadingBench, folder: Path, tracking_uri: str | None = No
             for key, value in flatten(bench.environment, "env."):
                 tags[key] = str(value)[:MOST_TAG]
             run_id = store.create(bench.name, begin, tags).info.run_id
-            params = {mlflow_key(key): str(value)[:MOST_PARAM] for key, value in flatten(bench.plan)}
+            params = {
+                mlflow_key(key): str(value)[:MOST_PARAM] for key, value in flatten(bench.plan)
+            }
             store.log(run_id, list(_points(bench)), params)
             for file in sorted(folder.iterdir()):
                 if file.is_file():

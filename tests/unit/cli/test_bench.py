@@ -181,5 +181,7 @@ def test_a_slow_one_is_for_stages_that_the_spec_can_have(
     assert told["strategy"]["partition"] == [1, 1]
     assert told["seconds"]["plan"] == pytest.approx(1.0)
     strategy = json.dumps(told["strategy"])
-    (plan,) = make_plans(parse_document(STAGES.replace("ddp", strategy).replace("64", "63"), "x"), 0)
+    (plan,) = make_plans(
+        parse_document(STAGES.replace("ddp", strategy).replace("64", "63"), "x"), 0
+    )
     assert plan.accumulate == 3

@@ -15,8 +15,7 @@ from raysuite.models import build
 from raysuite.models.cifar_resnet import BasicBlock, CifarResNet
 from raysuite.spec.datasets import DIGITS, DatasetFacts
 from raysuite.spec.experiment import ModelOptions
-from raysuite.spec.stems import CIFAR_RESNETS, TORCHVISION_CLASSIFIERS
-from raysuite.spec.stems import ADAPTING, misfit
+from raysuite.spec.stems import ADAPTING, CIFAR_RESNETS, TORCHVISION_CLASSIFIERS, misfit
 
 HERE = "tests.unit.models.test_models"
 

@@ -81,7 +81,7 @@ def test_a_mistake_in_such_an_override_stands_on_the_command_line() -> None:
 
 
 WIDE = ("seed", "resources.retries", "training.epochs", "measure.warmup_steps", "optimizer.lr")
-TEN_BILLION = str(dict.fromkeys(WIDE, list(range(1, 101)))).replace("'", "")
+TEN_BILLION = str({key: list(range(1, 101)) for key in WIDE}).replace("'", "")
 
 
 @pytest.mark.parametrize(
