@@ -129,13 +129,14 @@ CASES = (
         [*slow_images(200, 0), "training.global_batch=1", "measure.profile=off"],
     ),
     Case(
-        "one huge bucket of 35 MiB, small batch",
+        "one huge bucket of 35 MiB, SGD without momentum",
         "exposed communication",
         [
             "strategy={name: ddp, bucket_mb: 1000}",
             "model=vgg11",
             "data.image_size=8",
-            "training.global_batch=8",
+            "training.global_batch=16",
+            "optimizer={name: sgd, lr: 0.01, momentum: 0}",
         ],
         2,
     ),
@@ -158,7 +159,7 @@ CASES = (
         ],
         2,
     ),
-    Case("two other programs at work", "other programs", ["measure.profile=off"], burners=2),
+    Case("four other programs at work", "other programs", ["measure.profile=off"], burners=4),
     Case(
         "computation on all cores",
         "computation",

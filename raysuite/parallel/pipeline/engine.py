@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -199,16 +199,27 @@ class PipelineEngine(TorchEngine):
         self._total = torch.zeros((), device=world.device)
         self._sends: deque[tuple[Any, Tensor]] = deque()
         self._incoming: dict[tuple[int, int], tuple[torch.Size, torch.dtype]] = {}
+        self._asked: dict[tuple[str, int, int], tuple[Any, Tensor]] = {}
+        """(kind, stage, micro-batch) -> what has begun to arrive for it."""
+        self._returned: set[tuple[int, int]] = set()
+        """(stage, rank) from which gradients have come."""
+        # NCCL has one queue for both directions between two ranks of a group, where a transfer
+        # that was asked for early would hold up one that it waits for: with chunks, they share it
+        self._early = world.device.type == "cpu" or self.schedule.chunks == 1
         self._announced: set[tuple[int, int]] = set()
         self._classes: int | None = None
 
     def execute(self, operations: Iterator[Operation], micro_batches: Sequence[Batch]) -> Tensor:
         """The summed loss [] of this rank's samples. `micro_batches` of a step, by number."""
         self._total = torch.zeros((), device=self.world.device)
-        for operation in operations:
+        todo = list(operations)
+        for operation, following in zip_longest(todo, todo[1:]):
             begin = self._now()
+            self._ask(operation, micro_batches)
+            if following is not None and self._early:  # what it needs arrives beside this one
+                self._ask(following, micro_batches, ahead=True)
             if operation.kind == "forward":
-                batch = micro_batches[operation.micro_batch % self.schedule.micro_batches]
+                batch = self._batch(operation, micro_batches)
                 self._pass_forward(operation, batch, self._given(batch.images, operation))
             elif operation.kind == "backward":
                 self._pass_backward(operation)
@@ -218,6 +229,38 @@ class PipelineEngine(TorchEngine):
                 self.measured.slots.append((operation, begin, self._now(), self.measured.waited_s))
                 self.measured.waited_s = 0.0
         return self._total
+
+    def _batch(self, operation: Operation, micro_batches: Sequence[Batch]) -> Batch:
+        return micro_batches[operation.micro_batch % self.schedule.micro_batches]
+
+    def _ask(
+        self, operation: Operation, micro_batches: Sequence[Batch], ahead: bool = False
+    ) -> None:
+        """Begin to receive what an operation needs from another stage, in the order of operations;
+        `ahead` of its turn only where the shape is known, and not as the first transfer between
+        two ranks: by that they connect, which waits for both."""
+        stage, key = operation.stage, (operation.kind, operation.stage, operation.micro_batch)
+        if key in self._asked:
+            return
+        if operation.kind == "forward" and stage:
+            source = self._rank(stage - 1, operation.micro_batch)
+            if not ahead or (stage - 1, source) in self._incoming:
+                count = len(self._batch(operation, micro_batches).images)
+                self._asked[key] = self._activations(count, operation)
+        elif operation.kind == "backward" and stage < self.last:
+            made = self._under_way.get((stage, operation.micro_batch))
+            source = self._rank(stage + 1, operation.micro_batch)
+            if made is not None and (not ahead or (stage, source) in self._returned):
+                self._returned.add((stage, source))
+                group = self.groups.backwards[self._chunk(stage)]
+                gradient = torch.empty(made.shape, dtype=made.dtype, device=self.world.device)
+                self._asked[key] = dist.irecv(gradient, source, group), gradient
+
+    def _received(self, operation: Operation) -> Tensor:
+        work, value = self._asked.pop((operation.kind, operation.stage, operation.micro_batch))
+        with self._waiting():
+            work.wait()
+        return value
 
     def _now(self) -> float:
         return self.measured.clock() if self.measured else 0.0
@@ -250,6 +293,7 @@ class PipelineEngine(TorchEngine):
             if stage == self.last:
                 made.result, summed = self.loss(batch, made.result)
                 self._total += summed
+        made.shape, made.dtype = made.result.shape, made.result.dtype
         if stage < self.last:
             self._pass_on(made.result.detach(), operation)
         if recompute:
@@ -262,12 +306,7 @@ class PipelineEngine(TorchEngine):
         stage = operation.stage
         made = self._under_way.pop((stage, operation.micro_batch))
         result = made.result if made.result is not None else self._again(operation, made)
-        gradient = None
-        if stage < self.last:
-            gradient = torch.empty_like(result)
-            source = self._rank(stage + 1, operation.micro_batch)
-            with self._waiting():
-                dist.recv(gradient, source, self.groups.backwards[self._chunk(stage)])
+        gradient = self._received(operation) if stage < self.last else None
         if self.measured:
             self._counted.pop((stage, operation.micro_batch), None)
         result.backward(gradient)
@@ -431,6 +470,13 @@ class PipelineEngine(TorchEngine):
         stage before."""
         if operation.stage == 0:
             return images.contiguous(memory_format=MEMORY_FORMATS[self.settings.memory_format])
+        key = (operation.kind, operation.stage, operation.micro_batch)
+        if key not in self._asked:
+            self._asked[key] = self._activations(len(images), operation)
+        return self._received(operation)
+
+    def _activations(self, count: int, operation: Operation) -> tuple[Any, Tensor]:
+        """Those of `count` samples, as they begin to arrive from the stage before."""
         before, device = operation.stage - 1, self.world.device
         source, group = (
             self._rank(before, operation.micro_batch),
@@ -442,10 +488,8 @@ class PipelineEngine(TorchEngine):
             number, *sizes = head[head >= 0].tolist()
             self._incoming[before, source] = torch.Size(sizes), _SENT_DTYPES[number]
         shape, dtype = self._incoming[before, source]
-        activations = torch.empty((len(images), *shape), dtype=dtype, device=device)
-        with self._waiting():
-            dist.recv(activations, source, group)
-        return activations
+        activations = torch.empty((count, *shape), dtype=dtype, device=device)
+        return dist.irecv(activations, source, group), activations
 
     def _pass_on(self, activations: Tensor, operation: Operation) -> None:
         stage = operation.stage
@@ -532,6 +576,9 @@ class _Pass:
     draws: Tensor | None
     """torch's random state before the forward pass, where it will be repeated."""
     result: Tensor | None = None
+    shape: Sequence[int] = ()
+    """Of the result."""
+    dtype: torch.dtype = torch.float32
 
 
 @dataclass(frozen=True)
