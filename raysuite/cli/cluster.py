@@ -351,7 +351,7 @@ def doctor(
 
         lines = [(f.what, Text(f.state, _COLOURS[f.state]), f.note, f.mend) for f in findings]
         stdout().print(table(("what", "state", "note", "mend"), lines, title=f"site {found.name}"))
-        print_text(f"To mend: {', '.join(bad)}." if bad else "Nothing speaks against a start.")
+        print_text(f"To fix: {', '.join(bad)}." if bad else "Nothing speaks against a start.")
     if bad:
         raise typer.Exit(1)
 

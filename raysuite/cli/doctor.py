@@ -45,7 +45,7 @@ def doctor(
         title = f"raysuite {raysuite.__version__}"
         stdout().print(table(("part", "version", "state", "note", "mend"), rows, title=title))
         if bad:
-            print_text(f"To mend: {', '.join(bad)}.")
+            print_text(f"To fix: {', '.join(bad)}.")
         elif off:
             print_text(f"Everything required works; optional and missing: {', '.join(off)}.")
         else:

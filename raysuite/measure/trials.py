@@ -352,12 +352,12 @@ def _run_ranks(trial: Callable[[int], None], variables: Callable[[int], dict[str
 
     Raises RuntimeError with a failing rank's last line.
     """
-    import torch.multiprocessing.spawn as mp
+    from torch.multiprocessing.spawn import ProcessException, spawn
 
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
-        mp.spawn(_rank, (trial, [variables(rank) for rank in range(RANKS)]), RANKS)
-    except (mp.ProcessRaisedException, mp.ProcessExitedException) as error:
+        spawn(_rank, (trial, [variables(rank) for rank in range(RANKS)]), RANKS)
+    except ProcessException as error:
         last = str(error).strip().splitlines()[-1]
         raise RuntimeError(f"rank {error.error_index}: {last}") from error
 
