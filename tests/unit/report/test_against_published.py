@@ -90,8 +90,8 @@ def test_forms_with_a_path_each_compare_where_there_is_no_choice(tmp_path, paths
     ("mean", "width", "said"),
     [
         (130.0, 10.0, "ours is within 120 to 140"),
-        (130.0, 30.0, "whether ours is within 120 to 140 cannot be decided"),
-        (150.0, 20.0, "whether ours is within 120 to 140 cannot be decided"),
+        (130.0, 30.0, "whether ours is within 120 to 140 cannot be told"),
+        (150.0, 20.0, "whether ours is within 120 to 140 cannot be told"),
         (160.0, 10.0, "ours is not within 120 to 140"),
         (100.0, None, "ours is not within 120 to 140 (n = 1)"),
         (130.0, None, "ours is within 120 to 140 (n = 1)"),

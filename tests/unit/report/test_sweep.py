@@ -67,7 +67,7 @@ def test_the_summary_tells_the_best_and_what_was_spared(asha):
     left = sum(9 - trial.epochs for trial in asha.sweep.study.of("pruned"))
     assert f"asha stopped 9 trials early and spared {left} epochs" in results
     assert "n = 1" in asha.sweep.sheets[0].notes[0]
-    assert "flatters" in said(asha, "caveat")
+    assert "optimistic" in said(asha, "caveat")
 
 
 def test_an_interval_of_an_accuracy_is_wilsons(asha):
