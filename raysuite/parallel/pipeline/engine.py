@@ -199,27 +199,27 @@ class PipelineEngine(TorchEngine):
         self._total = torch.zeros((), device=world.device)
         self._sends: deque[tuple[Any, Tensor]] = deque()
         self._incoming: dict[tuple[int, int], tuple[torch.Size, torch.dtype]] = {}
-        self._asked: dict[tuple[str, int, int], tuple[Any, Tensor]] = {}
-        """(kind, stage, micro-batch) -> what has begun to arrive for it."""
+        self._asked: dict[Operation, tuple[Any, Tensor]] = {}
+        """What has begun to arrive for an operation."""
         self._returned: set[tuple[int, int]] = set()
         """(stage, rank) from which gradients have come."""
-        # NCCL has one queue for both directions between two ranks of a group, where a transfer
-        # that was asked for early would hold up one that it waits for: with chunks, they share it
-        self._early = world.device.type == "cpu" or self.schedule.chunks == 1
         self._announced: set[tuple[int, int]] = set()
         self._classes: int | None = None
 
     def execute(self, operations: Iterator[Operation], micro_batches: Sequence[Batch]) -> Tensor:
         """The summed loss [] of this rank's samples. `micro_batches` of a step, by number."""
         self._total = torch.zeros((), device=self.world.device)
+        samples = [len(each.images) for each in micro_batches]
         todo = list(operations)
         for operation, following in zip_longest(todo, todo[1:]):
             begin = self._now()
-            self._ask(operation, micro_batches)
-            if following is not None and self._early:  # what it needs arrives beside this one
-                self._ask(following, micro_batches, ahead=True)
+            self._ask(operation, samples)
+            # Gloo begins a transfer when it is asked for. NCCL's are queued ahead of the device,
+            # where one that waits for a result of this operation could block it
+            if following is not None and self.world.device.type == "cpu":
+                self._ask(following, samples, ahead=True)
             if operation.kind == "forward":
-                batch = self._batch(operation, micro_batches)
+                batch = micro_batches[operation.micro_batch % self.schedule.micro_batches]
                 self._pass_forward(operation, batch, self._given(batch.images, operation))
             elif operation.kind == "backward":
                 self._pass_backward(operation)
@@ -230,23 +230,19 @@ class PipelineEngine(TorchEngine):
                 self.measured.waited_s = 0.0
         return self._total
 
-    def _batch(self, operation: Operation, micro_batches: Sequence[Batch]) -> Batch:
-        return micro_batches[operation.micro_batch % self.schedule.micro_batches]
-
-    def _ask(
-        self, operation: Operation, micro_batches: Sequence[Batch], ahead: bool = False
-    ) -> None:
+    def _ask(self, operation: Operation, samples: Sequence[int], ahead: bool = False) -> None:
         """Begin to receive what an operation needs from another stage, in the order of operations;
-        `ahead` of its turn only where the shape is known, and not as the first transfer between
-        two ranks: by that they connect, which waits for both."""
-        stage, key = operation.stage, (operation.kind, operation.stage, operation.micro_batch)
-        if key in self._asked:
+        `samples` of each micro-batch of the step. `ahead` of its turn only where the shape is
+        known, and not as the first transfer between two ranks: by that they connect, which waits
+        for both."""
+        stage = operation.stage
+        if operation in self._asked:
             return
         if operation.kind == "forward" and stage:
             source = self._rank(stage - 1, operation.micro_batch)
             if not ahead or (stage - 1, source) in self._incoming:
-                count = len(self._batch(operation, micro_batches).images)
-                self._asked[key] = self._activations(count, operation)
+                count = samples[operation.micro_batch % self.schedule.micro_batches]
+                self._asked[operation] = self._activations(count, operation)
         elif operation.kind == "backward" and stage < self.last:
             made = self._under_way.get((stage, operation.micro_batch))
             source = self._rank(stage + 1, operation.micro_batch)
@@ -254,10 +250,10 @@ class PipelineEngine(TorchEngine):
                 self._returned.add((stage, source))
                 group = self.groups.backwards[self._chunk(stage)]
                 gradient = torch.empty(made.shape, dtype=made.dtype, device=self.world.device)
-                self._asked[key] = dist.irecv(gradient, source, group), gradient
+                self._asked[operation] = dist.irecv(gradient, source, group), gradient
 
     def _received(self, operation: Operation) -> Tensor:
-        work, value = self._asked.pop((operation.kind, operation.stage, operation.micro_batch))
+        work, value = self._asked.pop(operation)
         with self._waiting():
             work.wait()
         return value
@@ -368,6 +364,7 @@ class PipelineEngine(TorchEngine):
         for stage in sorted(self.blocks):
             operation = Operation("forward", 0, stage)
             if self.schedule.worker(stage, 0) == self.worker:
+                self._ask(operation, [len(images)])
                 result = self._through(stage, self._given(images, operation))
                 if stage < self.last:
                     self._pass_on(result, operation)
@@ -470,9 +467,6 @@ class PipelineEngine(TorchEngine):
         stage before."""
         if operation.stage == 0:
             return images.contiguous(memory_format=MEMORY_FORMATS[self.settings.memory_format])
-        key = (operation.kind, operation.stage, operation.micro_batch)
-        if key not in self._asked:
-            self._asked[key] = self._activations(len(images), operation)
         return self._received(operation)
 
     def _activations(self, count: int, operation: Operation) -> tuple[Any, Tensor]:
