@@ -153,7 +153,7 @@ def look(root: Path, val_may_lack: bool = False, skip: bool = False) -> Images:
             continue
         found.splits[split], others = _images(folder, names[split])
         images, beside = _entries(folder)
-        beside = [name for name in beside if not (folder / name).is_dir()]
+        beside = [name for name in beside if name not in found.splits[split]]
         if names[split]:  # images beside class folders have no class
             beside += images
         elif split == "val":

@@ -30,7 +30,7 @@ import raysuite
 from raysuite.data.formats.tfrecord import encode_example, write_records
 from raysuite.data.processes import Count, each
 from raysuite.data.synthesis.pictures import VERSION, Painter, Pixels
-from raysuite.data.synthesis.plan import Chunk, Split, SyntheticSet
+from raysuite.data.synthesis.plan import Chunk, SyntheticSet
 from raysuite.errors import DataError, UserError
 from raysuite.files import continued_lines, lock, write_whole
 from raysuite.spec.datasets import CIFAR_FILES, CLASSES_FILE, IDX_FILES, NAMED
@@ -60,13 +60,13 @@ def write_chunk(synthetic: SyntheticSet, chunk: Chunk, folder: Path, count: Coun
 
     Raises OSError where they cannot be written.
     """
-    write = {
+    writers: dict[str, Callable[..., None]] = {
         "folder": _files,
         "tfrecord": _records,
-        "idx": _idx,
+        "idx": partial(_idx, chunk.images),
         "binary": _cifar_binary,
         "pickle": _cifar_pickle,
-    }[synthetic.form]
+    }
     painter = _painter(synthetic)
 
     def samples() -> Samples:
@@ -75,7 +75,7 @@ def write_chunk(synthetic: SyntheticSet, chunk: Chunk, folder: Path, count: Coun
             count(1)
 
     files = [folder / path for path in paths(synthetic, chunk)]
-    write(synthetic, files, samples())
+    writers[synthetic.form](synthetic, files, samples())
     digest, size = hashlib.sha256(), 0
     for content in files:
         size += content.stat().st_size
@@ -129,8 +129,9 @@ def _painter(synthetic: SyntheticSet) -> Painter:
 
 
 def _files(synthetic: SyntheticSet, files: list[Path], samples: Samples) -> None:
+    for folder in {path.parent for path in files}:
+        folder.mkdir(parents=True, exist_ok=True)
     for path, (_, pixels, _label) in zip(files, samples, strict=True):
-        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(encode(pixels, synthetic.quality))
 
 
@@ -145,10 +146,9 @@ def _records(synthetic: SyntheticSet, files: list[Path], samples: Samples) -> No
     )
 
 
-def _idx(synthetic: SyntheticSet, files: list[Path], samples: Samples) -> None:
-    """MNIST's files: http://yann.lecun.com/exdb/mnist, "file formats"; one chunk a split."""
-    split: Split = "train" if files[0].name == IDX_FILES["train"][0] else "val"
-    shape = (synthetic.samples(split), synthetic.height, synthetic.width)
+def _idx(count: int, synthetic: SyntheticSet, files: list[Path], samples: Samples) -> None:
+    """MNIST's files: http://yann.lecun.com/exdb/mnist, "file formats"; `count` images."""
+    shape = (count, synthetic.height, synthetic.width)
     images, labels = files
     with images.open("wb") as pixel_file, labels.open("wb") as label_file:
         pixel_file.write(struct.pack(">HBB3I", 0, 8, 3, *shape))
