@@ -183,6 +183,8 @@ _UPLOADS = "working_dir_files"
 
 @dataclass(frozen=True)
 class Request:
+    """What `raysuite run` or `raysuite sweep` was asked for."""
+
     spec: Path | None
     overrides: Sequence[str] = ()
     scale: str | None = None
