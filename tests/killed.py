@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sqlite3
 import subprocess
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from raysuite.cluster.agent.mlflow import ANSWERED
@@ -28,16 +26,18 @@ def kill_agent(folder: ClusterFolder, temp: Path, **values: object) -> None:
 
 
 @contextmanager
-def stray(folder: ClusterFolder, temp: Path) -> Iterator[subprocess.Popen[bytes]]:
+def stray(
+    folder: ClusterFolder, temp: Path, variables: dict[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
     """A process of that node, with the environment that its agent gives."""
-    words = ["bash", "-c", "sleep 600; true", f"{temp}/r/stray"]
-    variables = node_variables(folder, "127.0.0.1", "", temp, {})
-    with subprocess.Popen(words, env=variables, start_new_session=True) as process:
-        try:
-            yield process
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+    words = ["bash", "-c", "echo; read", f"{temp}/r/stray"]
+    variables = variables or node_variables(folder, "127.0.0.1", "", temp, {})
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, env=variables, stdin=pipe, stdout=pipe) as process:
+        assert process.stdout
+        process.stdout.read(1)  # /proc shows its words only some time after Popen has returned
+        yield process
+        process.kill()
 
 
 def write(database: Path, word: str) -> None:

@@ -113,6 +113,7 @@ def _left_behind(temp: str) -> list[psutil.Process]:
     A `tail -f` on a log in there is none of them: it inherited nothing from the node.
     """
     found = []
+    psutil.process_iter.cache_clear()  # it remembers ended processes whose ids are others' now
     for process in psutil.process_iter(["cmdline", "uids"]):
         words = process.info["cmdline"] or []
         uids = process.info["uids"]

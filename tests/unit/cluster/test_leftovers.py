@@ -99,6 +99,23 @@ def test_a_process_that_ends_meanwhile_hinders_nothing(
         assert not psutil.pid_exists(second.pid)
 
 
+def test_a_process_with_the_id_of_an_earlier_one_is_killed(
+    folder: ClusterFolder, temp: Path
+) -> None:
+    require("root")  # to choose the id
+    variables = node_variables(folder, "127.0.0.1", "", temp, {})  # runs processes of its own
+    with stray(folder, temp, variables) as earlier:
+        assert local.kill_left_behind(str(temp)) == [earlier.pid]
+    time.sleep(0.05)  # psutil tells two processes with one id by when they began, in 1/100 s
+    for _ in range(100):
+        Path("/proc/sys/kernel/ns_last_pid").write_text(str(earlier.pid - 1))
+        with stray(folder, temp, variables) as later:
+            assert local.kill_left_behind(str(temp)) == [later.pid]
+        if later.pid == earlier.pid:
+            return
+    pytest.fail("the id could not be had again")
+
+
 def test_a_database_that_is_older_than_the_copy_stays_away(
     folder: ClusterFolder, temp: Path, cluster: Cluster
 ) -> None:
