@@ -383,6 +383,8 @@ class Progress(LiveView):
                 return ""
             each = now - self._began[0] + of_run
         waiting = sum(other.status == "waiting" for other in self.runs)
+        if of_run is None and not waiting:
+            return ""
         inside = f", {about(of_run)} in this run" if of_run is not None and waiting else ""
         return f"about {about((of_run or 0.0) + waiting * each)} left{inside}"
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from raysuite.records.costs import step_traffic
@@ -157,7 +157,7 @@ def by_kind(seconds: Mapping[str, float]) -> dict[str, float]:
     return found
 
 
-# Published formulas, unchanged: what a calibrated model has to be better than.
+# A published formula, unchanged: what a calibrated model has to be better than.
 
 
 def ddlbench_data_parallel(
@@ -174,27 +174,6 @@ def ddlbench_data_parallel(
         return sequential_s
     hop = latency_s + min(gradient_bytes, fused) / (workers * rate)
     return sequential_s / workers + 2 * (workers - 1) * hop
-
-
-def ddlbench_gpipe(
-    sequential_s: float,
-    micro_batches: int,
-    activation_bytes: Sequence[float],
-    gradient_bytes: Sequence[float],
-    latency_s: float,
-    rate: float,
-) -> float:
-    """Seconds of a batch, equation 2 of Jansen et al. 2020: W stages, and the bytes that cross each
-    of the W - 1 boundaries in either direction. Model parallelism is one micro-batch."""
-    stages = len(activation_bytes) + 1
-    bubble = (stages + micro_batches - 1) / (stages * micro_batches)
-    passed = sum(latency_s + each / rate for each in (*activation_bytes, *gradient_bytes))
-    return sequential_s * bubble + passed
-
-
-def ddlbench_pipedream(sequential_s: float, stages: int) -> float:
-    """Seconds of a batch, equation 3 of Jansen et al. 2020."""
-    return sequential_s / stages
 
 
 def expected_run_seconds(

@@ -26,7 +26,7 @@ from raysuite.parallel.pipeline.engine import Pipeline, PipelineEngine
 from raysuite.parallel.single import Single
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.experiment import ModelOptions
-from raysuite.spec.schedules import Operation
+from raysuite.spec.schedules import Operation, Schedule
 from raysuite.spec.strategies import DdpOptions, PipelineOptions
 from raysuite.train import gate
 from raysuite.train.gate_check import Delayed, batch_of, make_engine, make_samples
@@ -97,7 +97,7 @@ def compared(options: PipelineOptions, network: str, world: World, folder: Path)
     reference = engine_of(single, network, replace(settings, accumulate=passes))
     # BatchNorm over micro-batches of four values enlarges a rounding by 10^7 in three steps of
     # MobileNetV2: in one process alone, the order in which four gradients are added does the same
-    steps = 1 if network == "mobilenet_v2" and world.size > schedule.stages else None
+    steps = 1 if network == "mobilenet_v2" and has_copies(schedule, world.size) else None
     # after the five samples of an epoch's last step, whose micro-batches hold one or two, the same
     # takes 8e-7 of ResNet-20 to 8e-5 in three steps more
     steps = 3 if max(schedule.replicas) > 1 else steps
@@ -281,11 +281,16 @@ _OF_SEVERAL = ("divided twice", "last micro-batch only")
 ALL_FLAWS = {**FLAWS, **FLAWS_OF_COPIES, **FLAWS_OF_DELAYS, **FLAWS_OF_VERSIONS}
 
 
+def has_copies(schedule: Schedule, workers: int) -> bool:
+    """Whether several of so many workers hold the same layers."""
+    return workers > schedule.workers or max(schedule.replicas) > 1
+
+
 def flaws(options: PipelineOptions, workers: int) -> list[str]:
     """Those that a pipeline on so many workers can have."""
     schedule = options.pipeline()
     found = [*FLAWS]
-    if workers > schedule.stages:
+    if has_copies(schedule, workers):
         found += FLAWS_OF_COPIES
     if schedule.asynchronous:
         # with one micro-batch, no gradient is divided, and the last micro-batch is all

@@ -197,6 +197,9 @@ def test_time_left_goes_by_the_runs_that_ended_here(tmp_path: Path) -> None:
     stage.poll()
     stage.now = 30.0
     assert stage.progress.totals() == "1 finished · 1 to go · about 20 s left"
+    stage.write(stage.plans[1], *run_records(stage.plans[1]))
+    stage.poll()
+    assert stage.progress.totals() == "2 finished"
 
 
 def position(step: int, images: int, **changes: float | None) -> LivePosition:

@@ -12,7 +12,6 @@ from raysuite.perf.calibration import Calibration, calibrate, fit_link
 from raysuite.perf.costs import (
     best_checkpoint_interval,
     ddlbench_data_parallel,
-    ddlbench_gpipe,
     expected_run_seconds,
     strategy_kind,
 )
@@ -97,11 +96,10 @@ def test_too_few_runs_are_refused() -> None:
         calibrate([measured(plans(SEEN)[0])], [])
 
 
-def test_published_formulas() -> None:
+def test_the_published_formula() -> None:
     # W = 4, one buffer of 8 MB at 1 GB/s: 2 * 3 * (1 ms + 2 ms) beside a quarter of the work
     assert ddlbench_data_parallel(1.0, 4, 8e6, 64e6, 1e-3, 1e9) == pytest.approx(0.25 + 0.018)
     assert ddlbench_data_parallel(1.0, 1, 8e6, 64e6, 1e-3, 1e9) == 1.0
-    assert ddlbench_gpipe(1.0, 4, [1e6], [1e6], 0.0, 1e9) == pytest.approx(5 / 8 + 0.002)
 
 
 def test_failures_cost_most_where_checkpoints_are_rare() -> None:
