@@ -1,5 +1,6 @@
 """Simulated steps of pipelines beside measured ones, from costs of runs without any pipeline, and
-the times of a network's blocks. Writes results/simulation.md, and prints it.
+one pipeline that gives the times of a network's blocks and what an operation costs beside them.
+Writes results/simulation.md, and prints it.
 
     python benchmarks/simulation.py                  measures first: about 4 minutes on 2 cores
     python benchmarks/simulation.py RESULTS          what was measured before
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from raysuite.cli.simulate import measured_network, step_of
+from raysuite.cli.simulate import measured_network, pipeline_seconds, step_of
 from raysuite.perf.calibration import calibrate
 from raysuite.plan import RunPlan
 from raysuite.records import Results, RunFigures, results_figures
@@ -39,7 +40,7 @@ CALIBRATED = [
     *((2, "ddp", batch, cut) for batch, cut in ((24, 1), (48, 1), (96, 1), (96, 2))),
     (2, "{name: pipeline, schedule: gpipe, stages: 2, micro_batches: 2, balance: time}", 48, 2),
 ]
-"""The last one is for the times of blocks alone."""
+"""The last one is for the times of blocks, and what an operation costs beside them."""
 SCHEDULES = ("model_parallel", "gpipe", "1f1b", "pipedream", "pipedream_2bw")
 COMPARED = [
     (2, "{name: pipeline, schedule: interleaved_1f1b, stages: 4, chunks: 2, micro_batches: 4}"),
@@ -72,6 +73,8 @@ def measure(folder: Path) -> Results:
 def compare(runs: list[RunFigures]) -> str:
     """The page."""
     found = calibrate(runs, ["simulation"], workers_per_node=4)
+    known = [run for run in runs if "balance" in run.plan["spec"]["strategy"]]
+    found = found.with_pipelines(known, pipeline_seconds)
     groups: dict[str, list[RunFigures]] = {}
     for run in runs:
         strategy = run.plan["spec"]["strategy"]
@@ -98,7 +101,9 @@ def compare(runs: list[RunFigures]) -> str:
             f"Written by `benchmarks/simulation.py`. {machine.get('model', 'CPU')}, "
             f"{machine.get('logical_cores', '?')} cores; ResNet-20, 16 x 16 digits, batch 96 in 4 "
             "micro-batches. Costs are of runs of `single` and `ddp`; the blocks of a stage take "
-            "shares of a pass as measured in one process. Error of "
+            "shares of a pass as measured in one process, and an operation costs "
+            f"{found.operation * 1e3:.2f} ms more, by GPipe in 2 stages with a batch of 48 in 2 "
+            "micro-batches. Error of "
             f"{len(errors)} steps: median {np.median(values):.1%}, 90th percentile "
             f"{np.quantile(values, 0.9):.1%}, largest {values.max():.1%}; repeats differ from "
             f"their mean by {np.median(apart):.1%} in the median, {max(apart):.1%} at most.",

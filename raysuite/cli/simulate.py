@@ -235,9 +235,13 @@ def step_of(
         assert rate is not None
         alone = together = plan.micro_batch / rate
     if plan.schedule is not None:
-        stages = _layers(plan, alone, calibration)
-        each = update / len(stages)
-        return pipeline_step(stages, plan.schedule, network, plan.replicas, each, pace)
+        beside = calibration.operation if calibration else 0.0
+        stages = [
+            replace(each, forward_s=each.forward_s + beside, backward_s=each.backward_s + beside)
+            for each in _layers(plan, alone, calibration)
+        ]
+        per_stage = update / len(stages)
+        return pipeline_step(stages, plan.schedule, network, plan.replicas, per_stage, pace)
     layers = _layers(plan, together, calibration)
     if straggler > 1 and plan.workers > 1:
         crowds: Sequence[Crowd] = [Crowd(plan.workers - 1), Crowd(1, straggler)]

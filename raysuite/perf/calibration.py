@@ -184,6 +184,9 @@ class Calibration(_Part):
     blocks: dict[str, tuple[tuple[float, float], ...]] = Field(default_factory=dict)
     """Network -> (forward, backward) seconds of each of its blocks, by a pipeline that measured
     them (`balance: time`)."""
+    operation: float = 0.0
+    """Seconds that each pass of a micro-batch through a stage costs beside its share of a pass
+    through the whole network; 0 where the calibration has no pipeline."""
     pipelines: Simulated | None = None
     """None where the calibration has too few pipelines: they are not predicted then."""
 
@@ -195,11 +198,15 @@ class Calibration(_Part):
     def with_pipelines(
         self, runs: Iterable[RunFigures], simulated: Callable[[Plan, Calibration], float]
     ) -> Calibration:
-        """This calibration with the errors of simulated steps, over the pipelines among `runs`.
-        None are computed where no run with several workers gives the cost of a byte."""
+        """This calibration with what an operation of a pipeline costs and the errors of simulated
+        steps, by the pipelines among `runs`: the cost for which measured and simulated steps agree
+        in the geometric mean, or 0 where simulated ones are longer without it. Neither is computed
+        where no run with several workers gives the cost of a byte."""
+        from scipy.optimize import brentq
+
         known = any(term.startswith("byte/") for term in self.seconds.costs)
-        ratios = [
-            run.plan["global_batch"] / run.throughput / simulated(run.plan, self)
+        measured = [
+            (run.plan, run.plan["global_batch"] / run.throughput)
             for run in runs
             if known
             and run.status == "finished"
@@ -207,7 +214,21 @@ class Calibration(_Part):
             and run.plan["spec"]["strategy"].get("stages")
             and work_name(run.plan) in self.works
         ]
-        return self.model_copy(update={"pipelines": Simulated.of(ratios)})
+
+        def with_cost(operation: float) -> Calibration:
+            return self.model_copy(update={"operation": operation})
+
+        def ratios(operation: float) -> list[float]:
+            return [took / simulated(plan, with_cost(operation)) for plan, took in measured]
+
+        def excess(operation: float) -> float:
+            return sum(map(math.log, ratios(operation)))
+
+        operation = 0.0
+        if measured and excess(0.0) > 0:  # with the longest step as a cost, all are too long
+            operation = float(brentq(excess, 0.0, max(took for _, took in measured), rtol=1e-6))
+        found = Simulated.of(ratios(operation))
+        return with_cost(operation).model_copy(update={"pipelines": found})
 
     def unseen(self, plan: Plan) -> list[str]:
         """Why a plan cannot be predicted: its parts that no run of the calibration had."""

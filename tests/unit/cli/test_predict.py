@@ -130,6 +130,18 @@ def test_simulate_refuses_what_it_does_not_know(folder: Path) -> None:
     run("simulate", "spec.yaml", "--images-per-second", "1", "--network", "none.yaml", code=2)
 
 
+def test_each_operation_of_a_simulated_pipeline_has_its_cost(folder: Path) -> None:
+    found = Calibration.read(folder / "c.yaml")
+    asked = ("simulate", "spec.yaml", "matrix=null", "training.global_batch=64", "--json")
+    asked += ("strategy={name: pipeline, schedule: gpipe, micro_batches: 4}", "resources.workers=2")
+    steps = []
+    for cost in (0.0, 0.01):
+        found.model_copy(update={"operation": cost}).write(folder / "cost.yaml")
+        steps.append(json.loads(run(*asked, "--calibration", "cost.yaml"))[0]["step_s"])
+    # 5 forward and 5 backward passes follow one another, and slow each other where they meet
+    assert steps[1] - steps[0] == pytest.approx(10 * 0.01, rel=0.1)
+
+
 def test_simulated_pipelines_have_a_trace(folder: Path) -> None:
     told = run(
         *("simulate", "spec.yaml", "matrix=null", "training.global_batch=64"),

@@ -134,22 +134,29 @@ def test_a_link_is_fitted_to_all_reduces() -> None:
     assert errors.largest < 1e-6
 
 
-def test_pipelines_are_predicted_by_simulated_steps_and_their_errors(exact: Calibration) -> None:
+@pytest.mark.parametrize("most", [1.2, 0.9])
+def test_pipelines_are_predicted_by_simulated_steps_and_their_errors(
+    exact: Calibration, most: float
+) -> None:
     made = [piped(plan) for plan in plans(SEEN) if plan["workers"] == 2]
     assert all("pipelines" in each.message for each in predict(made, exact, "x.yaml"))
-    factors = iter([1.0, 1.1, 1.2, 1.1] * 2)
+    factors = iter([most / 1.2, most / 1.1, most, most / 1.1] * 2)
     runs = [measured(plan) for plan in made]
     times = {
         run.run_id: run.plan["global_batch"] / run.throughput / next(factors)
         for run in runs
         if run.throughput
     }
-    found = exact.with_pipelines(runs, lambda plan, _: times[plan["run_id"]])
+
+    def simulated(plan: Plan, calibration: Calibration) -> float:
+        return float(times[plan["run_id"]] * (1 + 10 * calibration.operation))
+
+    found = exact.with_pipelines(runs, simulated)
     assert found.pipelines is not None
-    assert found.pipelines.factor == pytest.approx((1.1 * 1.1 * 1.2) ** 0.25)
-    for each, run in zip(
-        predict(made, found, "x.yaml", lambda plan, _: times[plan["run_id"]]), runs, strict=True
-    ):
+    mean = (most**4 / (1.1 * 1.1 * 1.2)) ** 0.25
+    assert 1 + 10 * found.operation == pytest.approx(max(1, mean))
+    assert found.pipelines.factor == pytest.approx(min(1, mean))
+    for each, run in zip(predict(made, found, "x.yaml", simulated), runs, strict=True):
         assert each.throughput is not None
         assert run.throughput is not None
         assert each.throughput.low < run.throughput < each.throughput.high
