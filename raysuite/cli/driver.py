@@ -308,16 +308,14 @@ def registered(
     if cluster is None:
         yield
         return
-    register(
-        cluster,
-        Suite(
-            results=results.folder.absolute(),
-            folder=Path.cwd(),
-            verb=request.verb,
-            arguments=request.arguments(),
-            job=job_id(),
-        ),
+    suite = Suite(
+        results=results.folder.absolute(),
+        folder=Path.cwd(),
+        verb=request.verb,
+        arguments=request.arguments(),
+        job=job_id(),
     )
+    register(cluster, suite)
     forget = partial(unregister, cluster, results.folder.absolute())
     watch.on_last_word = forget
     try:
@@ -328,6 +326,8 @@ def registered(
         raise
     if watch.asked() is None or watch.is_last_word():
         forget()
+    else:  # it was forgotten if the cluster's end was seen only after the signal
+        register(cluster, suite)
 
 
 # Batches that a spec leaves to be found by trial.

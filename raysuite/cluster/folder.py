@@ -77,6 +77,12 @@ class ClusterFolder:
         return self.path / "end"
 
     @property
+    def ending(self) -> Path:
+        """There from the moment that the head's agent gets a signal to end, until the next starts:
+        SLURM sends the same signal to all processes of a job, drivers of suites included."""
+        return self.path / "ending"
+
+    @property
     def suites(self) -> Path:
         return self.path / "suites"
 
@@ -226,7 +232,7 @@ def prepare(cluster: Cluster, resume: bool = False) -> ClusterFolder:
         for suite in folder.suites.glob("*.json"):
             suite.unlink(missing_ok=True)
     folder.forget_nodes()
-    for path in (folder.token_file, folder.over, folder.end):
+    for path in (folder.token_file, folder.over, folder.end, folder.ending):
         path.unlink(missing_ok=True)
     private.create(folder.token_file, private.new_token())
     folder.write(Mlflow(username="raysuite", password=private.new_token()))

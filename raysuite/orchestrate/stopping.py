@@ -30,6 +30,9 @@ PAUSE_FILE, PAUSED_FILE = "pause.json", "paused.json"
 _PAUSE_S = 30.0
 """How long the workers wait for the driver between two runs, at most."""
 _KNOCK_S = 3.0
+_AGENT_S = 1.0
+"""From a signal until the head's agent, which may have got it too, has told so. `ray job stop`
+leaves a driver 3 s."""
 LAST_WORDS_S = 3.0
 """Seconds before the deadline that the driver reserves to end by itself."""
 
@@ -46,6 +49,8 @@ class StopWatch:
         self._began = time.time()
         self._signals = Signals(within_s, kept=True)
         self._stop: Stop | None = None
+        self._heard = 0.0
+        """When it was first seen, by the monotonic clock."""
         self.on_last_word: Callable[[], None] = lambda: None
         """Called once a person has ended the suite, who may kill this process next."""
 
@@ -60,28 +65,40 @@ class StopWatch:
         """The first request to stop; the cluster's own has priority over a simultaneous signal."""
         if self._stop is None:
             self._stop = self._of_cluster() or self._signals.asked()
+            self._heard = time.monotonic()
             if self.is_last_word():
                 self.on_last_word()
         return self._stop
 
     def is_last_word(self) -> bool:
         """Whether a person ended the suite: it is not to be resumed by itself. One that ended
-        with its cluster is, by `raysuite cluster up --resume`, and so is one that got SIGTERM from
-        the agent of a head whose Ray has died."""
+        with its cluster is: by the next start of its head, or by `raysuite cluster up --resume`."""
         stop = self._of_cluster() or self._stop
-        return stop is not None and stop.reason == "interrupted" and not self._head_is_gone()
+        return stop is not None and stop.reason == "interrupted" and not self._cluster_is_ending()
 
-    def _head_is_gone(self) -> bool:
+    def _cluster_is_ending(self) -> bool:
+        """Whether the head's agent is told to end, or Ray's head has died, whose agent then sends
+        SIGTERM."""
         if self._cluster is None:
             return False
+        while not self._cluster.ending.exists():
+            if not self._head_answers():
+                return True
+            if time.monotonic() > self._heard + _AGENT_S:
+                return False
+            time.sleep(_AGENT_S / 10)
+        return True
+
+    def _head_answers(self) -> bool:
+        assert self._cluster is not None
         try:
             head = self._cluster.head()
             if head is not None:
                 host, _, port = head.gcs.rpartition(":")
                 socket.create_connection((host.strip("[]"), int(port)), _KNOCK_S).close()
-            return head is None
+            return head is not None
         except (UserError, OSError):
-            return True
+            return False
 
     def _of_cluster(self) -> Stop | None:
         if self._cluster is None:

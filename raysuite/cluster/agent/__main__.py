@@ -46,6 +46,9 @@ def main(arguments: list[str]) -> int:
         return BAD_INPUT
     _log_into(folder.log_of(place.host))
     log.info("agent %d on %s, node %d", signals.pid, place.host, place.index)
+    if place.is_head:
+        folder.ending.unlink(missing_ok=True)
+        signals.mark = folder.ending
     node: ThisNode | None = None
     temp: Path | None = None
     try:

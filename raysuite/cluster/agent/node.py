@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
@@ -309,6 +310,8 @@ class Signals:
     def __init__(self, end: Path) -> None:
         """The file `end` is there once the end was asked for."""
         self.pid = os.getpid()
+        self.mark: Path | None = None
+        """A file that is made when a signal means the end."""
         self._file, self._looked = end, 0.0
         self._ended = threading.Event()
         self._warned = threading.Event()
@@ -338,6 +341,9 @@ class Signals:
 
     def _end(self, number: int, frame: FrameType | None) -> None:
         self._ended.set()
+        if self.mark:
+            with contextlib.suppress(OSError):
+                self.mark.touch(0o600)
 
     def _warn(self, number: int, frame: FrameType | None) -> None:
         self._warned.set()

@@ -13,6 +13,7 @@ import sys, time
 from pathlib import Path
 from raysuite.cluster.agent.node import Signals
 signals = Signals(Path(sys.argv[1]))
+signals.mark = Path(sys.argv[2])
 assert not signals.ended
 print("waiting", flush=True)
 while not signals.ended:
@@ -24,7 +25,8 @@ print("warned" if signals.take_warning() else "ended", flush=True)
 @pytest.mark.parametrize("how", ["file", "TERM"])
 def test_an_agent_hears_of_its_end(how: str, tmp_path: Path) -> None:
     end = tmp_path / "end"
-    command = [sys.executable, "-c", AGENT, str(end)]
+    mark = tmp_path / "ending"
+    command = [sys.executable, "-c", AGENT, str(end), str(mark)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as agent:
         assert agent.stdout is not None
         assert agent.stdout.readline() == "waiting\n"
@@ -34,3 +36,4 @@ def test_an_agent_hears_of_its_end(how: str, tmp_path: Path) -> None:
             agent.terminate()
         assert agent.stdout.readline() == "ended\n"
     assert agent.returncode == 0
+    assert mark.exists() == (how == "TERM")

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -100,6 +101,21 @@ def test_a_signal_from_the_agent_of_a_head_that_died_is_no_persons(
         assert watch.asked() is not None
         (cluster.path / "head.json").unlink()
         assert not watch.is_last_word(), "between two starts of the head"
+    assert heard == []
+
+
+def test_a_signal_that_the_heads_agent_gets_too_is_no_persons(
+    cluster: ClusterFolder, gcs: socket.socket
+) -> None:
+    with StopWatch(cluster, 30.0) as watch:
+        heard: list[int] = []
+        watch.on_last_word = lambda: heard.append(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        told = threading.Timer(0.3, cluster.ending.touch)
+        told.start()
+        assert watch.asked() is not None
+        assert not watch.is_last_word()
+        told.join()
     assert heard == []
 
 
