@@ -132,8 +132,7 @@ def time_limit(cluster: FaultCluster, seed: int) -> None:
     (stop,) = (r for r in cluster.records(seed, RunStopped) if isinstance(r, RunStopped))
     assert stop.reason == "time_limit"
     _started_again(cluster, before)
-    job = f"JobId={cluster.job}"
-    cluster.lab.run("scontrol", "update", job, "TimeLimit=45", user=None)
+    cluster.lab.set_limit(cluster.job, 45)
     _taken_up(cluster, seed)
     begins = [r.first_step for r in cluster.records(seed, RunStarted) if isinstance(r, RunStarted)]
     assert begins[-1] == stop.step

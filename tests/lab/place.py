@@ -58,7 +58,12 @@ class LabPlace:
         """Move the time limit of a job that runs to one or two minutes from now."""
         used = reversed(self.out("squeue", "-h", "-j", job, "-o", "%M").split(":"))
         minutes = sum(int(part) * 60**place for place, part in enumerate(used)) // 60 + 2
-        self.out("scontrol", "update", f"JobId={job}", f"TimeLimit={minutes}", user=None)
+        self.set_limit(job, minutes)
+
+    def set_limit(self, job: str, minutes: int) -> None:
+        """Set a job's time limit; soon after a requeue SLURM says to try again in a bit."""
+        words = ("scontrol", "update", f"JobId={job}", f"TimeLimit={minutes}")
+        self.wait(lambda: self.run(*words, user=None, check=False).returncode == 0, 120)
 
     def node_state(self, host: str) -> str:
         """SLURM's word for a node's state, its marks included."""
