@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import io
 import struct
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -345,3 +346,8 @@ class OwnSet:
         pixels = picture(_seed(self._split, sample), 24, 24, 3)
         kinds = [lambda: Image.fromarray(pixels), lambda: pixels, lambda: encoded(pixels, "png")]
         return kinds[sample % 3](), self._labels[sample]
+
+
+def leaving(split: str) -> OwnSet:
+    """As a module with a command line of its own might."""
+    sys.exit(0)

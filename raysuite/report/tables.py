@@ -377,7 +377,7 @@ def rows_latex(rows: Sequence[Row]) -> str:
         r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
         "Means over the repeats of each variant",
         "rows",
-        r"@{}>{\raggedright\arraybackslash}p{0.33\columnwidth}rrrrr@{}",
+        r"@{}>{\raggedright\arraybackslash}p{0.27\columnwidth}rrrrr@{}",
         lines,
         r"\scriptsize",
         notes,

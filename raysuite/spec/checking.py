@@ -108,7 +108,7 @@ def _mistake(finding: Any, place: Place, root: type[BaseModel]) -> Mistake:
     models, path = _walk(finding["loc"], root)
     key = ".".join(map(str, path))
     file, line = place(path)
-    near = dotted_keys(root)
+    near = [each for each in dotted_keys(root) if each != key]  # it may be another block's
     return Mistake(_message(finding, models, key, path, near), key=key, file=file, line=line)
 
 

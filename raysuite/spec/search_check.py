@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from raysuite.spec.document import Document, KeyPath
 from raysuite.spec.optimizers import SETTINGS
 from raysuite.spec.search import LISTED, Dimension, PbtScheduler, SearchOptions, name_of
 
+_MOST_TRIALS = 10_000
 _ANY = {"seed": {"uniform": [0, 1]}}
 """A space that is in order."""
 
@@ -149,6 +151,12 @@ def _together(rest: SearchOptions, space: Mapping[str, Dimension]) -> Iterator[F
                 yield ("search", "space", key), message
     elif rest.trials is None:
         yield ("search", "trials"), f"the searcher {searcher} needs to know how many; give trials"
+    crossed = LISTED if searcher == "grid" else ("grid",)
+    trials = math.prod(len(each.arguments) for each in space.values() if each.kind in crossed)
+    trials *= rest.trials or 1
+    if trials > _MOST_TRIALS:
+        message = f"up to {trials:,} trials; at most {_MOST_TRIALS:,} are planned"
+        yield ("search", "space"), f"{message}: leave values out, or draw some of them"
     if searcher == "optuna":
         for key, dimension in space.items():
             if dimension.kind == "grid":

@@ -99,7 +99,7 @@ def _network(model: str, facts: DatasetFacts, memory_format: str) -> Network | s
     try:
         with torch.random.fork_rng(devices=[]):
             built = models.build(options, facts)
-            if options.weights is not None and Path(options.weights).is_file():
+            if options.weights is not None:
                 load_weights(built, Path(options.weights), facts.classes)
             return examine(built, facts, memory_format)
     except UserError as error:

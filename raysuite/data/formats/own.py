@@ -38,7 +38,7 @@ def open_split(data: DataOptions, split: str) -> Any:
         made = make(split=split, **data.options)
     except UserError:
         raise
-    except Exception as error:  # the user's code may raise anything
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
         raise DataError(
             f"{data.name}(split={split!r}, ...) raised {type(error).__name__}: {error}; it is "
             "called with the split, `train` or `val`, and data.options"
@@ -61,7 +61,10 @@ def count(data: DataOptions) -> Counts:
 def _length(data: DataOptions, split: str, made: Any) -> int:
     try:
         return len(made)
-    except Exception as error:  # the user's code may raise anything; len() where it is negative
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # the user's code may raise anything; len() where it is negative
         raise DataError(
             f"len({data.name}(split={split!r})) raised {type(error).__name__}: {error}; {EXPECTED}"
         ) from error
@@ -112,7 +115,7 @@ class Source:
             return self._pixels(image, place), number
         except DataError:
             raise
-        except Exception as error:  # the user's code may raise anything
+        except (Exception, SystemExit) as error:  # the user's code may raise anything
             raise DataError(
                 f"{place} raised {type(error).__name__}: {error}; expected are an image and its "
                 "label; correct it, or set data.bad_samples to skip"

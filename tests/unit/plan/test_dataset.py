@@ -211,6 +211,7 @@ OWN = {"name": "tests.small_sets:OwnSet", "image_size": 8}
         ({"options": {"counts": {"train": 0, "val": 3}}}, "samples in train"),
         ({"name": "builtins:dict", "options": {"a": 1}}, "classes is"),
         ({"name": "tests.small_sets:labels_of"}, "raised TypeError"),
+        ({"name": "tests.small_sets:leaving"}, "raised SystemExit: 0"),
         ({"name": "types:SimpleNamespace"}, "SimpleNamespace; expected"),
         ({"classes": 7}, "data.classes is 7"),
     ],
