@@ -17,6 +17,7 @@ from raysuite.report.sweep.importance import Importances
 from raysuite.report.sweep.study import (
     TOLD,
     Study,
+    epochs_to_target,
     goal_text,
     trial_name,
     value_text,
@@ -60,6 +61,8 @@ def _values(study: Study, trial: TrialFigures) -> str:
 
 def _reached(trial: TrialFigures, goal: Goal) -> str:
     said, epochs = goal_text(goal, trial.goals[goal]), text.count(trial.epochs, "epoch")
+    if goal == "time_to_accuracy":
+        return f"{said}{epochs_to_target(trial)} of {trial.epochs}"
     if goal != "accuracy":
         return f"{said} after {epochs}"
     low, high = accuracy_interval(trial)
