@@ -133,10 +133,11 @@ def _caveats(study: Study, found: Importances) -> Iterator[str]:
             f"that its result is of, so it is optimistic; run its spec with repeats for a spread."
             f"{seen if 'accuracy' in study.goals else ''}"
         )
-    if study.front and "throughput" in study.goals:
+    timed = [TOLD[goal].words for goal in study.goals if goal != "accuracy"]
+    if study.front and timed:
         yield (
-            "Each throughput on the Pareto front is of one run (n = 1): the front is not shown to "
-            "be more than noise."
+            f"Each {text.listed(timed)} on the Pareto front is of one run (n = 1): the front is "
+            "not shown to be more than noise."
         )
     yield from lineage.caveat(study)
     if found.message:

@@ -108,9 +108,14 @@ def test_epochs_to_the_target_stand_beside_a_time_to_accuracy(tmp_path):
     assert lines["epochs_to_accuracy"].ours_name == lines["time_to_accuracy_s"].ours_name
 
 
-def test_throughputs_of_a_front_are_of_one_run_each(asha, front):
-    assert "n = 1" in said(front, "caveat")
+def test_times_of_a_front_are_of_one_run_each(asha, front, tmp_path):
+    assert "Each throughput on" in said(front, "caveat")
     assert "n = 1" not in said(asha, "caveat")
+    goals = ("accuracy", "time_to_accuracy")
+    timed = collect(write_sweep(tmp_path, 4, scheduler="none", goals=goals))
+    assert "Each time to accuracy on the Pareto front is of one run (n = 1)" in said(
+        timed, "caveat"
+    )
 
 
 def test_tables_and_raw_values(asha):
