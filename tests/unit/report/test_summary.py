@@ -115,7 +115,7 @@ def test_nothing_so_far(tmp_path):
 
 def test_efficiency_above_one_is_pointed_out(tmp_path, monkeypatch):
     monkeypatch.setitem(PACE, "horovod", 4000.0)
-    report = collect(write_results(tmp_path), baseline="ddp · native · 1 worker")
+    report = collect(write_results(tmp_path, repeats=3), baseline="ddp · native · 1 worker")
     assert any(sentence.text.startswith("Efficiency above 1:") for sentence in report.summary)
 
 
