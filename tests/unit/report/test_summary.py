@@ -17,6 +17,7 @@ from raysuite.records.statistics import compared
 from raysuite.report import collect
 from raysuite.report import summary as summary_module
 from raysuite.report.summary import summarize_rows
+from raysuite.report.text import ratio
 from tests.fake_batches import batch_found
 from tests.fake_results import ENVIRONMENT, PACE, TWELVE_ROWS, write_results
 
@@ -117,6 +118,14 @@ def test_efficiency_above_one_is_pointed_out(tmp_path, monkeypatch):
     monkeypatch.setitem(PACE, "horovod", 4000.0)
     report = collect(write_results(tmp_path, repeats=3), baseline="ddp · native · 1 worker")
     assert any(sentence.text.startswith("Efficiency above 1:") for sentence in report.summary)
+
+
+def test_the_highest_efficiency_has_an_interval_for_all_rows(tmp_path):
+    report = collect(write_results(tmp_path, repeats=3))
+    [said] = [s.text for s in report.summary if s.text.startswith("Highest parallel")]
+    best = max((r for r in report.rows if not r.is_baseline), key=lambda r: r.efficiency.value)
+    assert ratio(best.joint_efficiency) != ratio(best.efficiency)
+    assert f"E = {ratio(best.joint_efficiency)}, a speed-up of {ratio(best.joint_speed_up)}" in said
 
 
 def test_different_environments_are_pointed_out(tmp_path, monkeypatch):
