@@ -178,3 +178,7 @@ def test_every_figure_of_repeats_has_its_interval(tmp_path):
         of_baselines = "baseline" if column.title == "Speed-up" else "1"
         bare = {cell for row in rows if "[" not in (cell := column.write(row))}
         assert bare <= {of_baselines}, column.title
+    [time] = [column for column in figures if column.title == "Time to accuracy"]
+    assert all(
+        time.write(row).endswith(f", {row.epochs_to_accuracy.mean:.3g} epochs") for row in rows
+    )

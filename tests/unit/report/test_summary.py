@@ -17,6 +17,7 @@ from raysuite.records.statistics import compared
 from raysuite.report import collect
 from raysuite.report import summary as summary_module
 from raysuite.report.summary import summarize_rows
+from raysuite.report.tables import columns
 from raysuite.report.text import ratio
 from tests.fake_batches import batch_found
 from tests.fake_results import ENVIRONMENT, PACE, TWELVE_ROWS, write_results
@@ -108,6 +109,26 @@ def test_failures_the_gate_and_missing_runs_are_named(tmp_path):
     assert "gate caught horovod" in said
     assert "2 runs of 12" in said
     assert "them: ddp · native · 1 worker" in said
+
+
+def test_what_diverged_is_named_with_its_step(tmp_path):
+    end = RunFailed(run_id="", reason="diverged", message="not finite", step=7)
+    report = collect(write_results(tmp_path, fails={0: end}))
+    [said] = [s for s in report.summary if s.text.startswith("Diverged, as losses or weights")]
+    assert said.kind == "problem"
+    assert "ddp · native · 1 worker (step 7)" in said.text
+    assert not [s for s in report.summary if "failed (" in s.text]
+    images = next(c for c in columns(report.rows) if c.title == "Images/s")
+    marked = [images.write(row).endswith(" (diverged)") for row in report.rows]
+    assert marked == [True] + [False] * 11
+
+
+def test_steps_that_fp16_skipped_are_a_caveat(tmp_path):
+    first, *others = results_figures(write_results(tmp_path))
+    epochs = [each.model_copy(update={"skipped_steps": 2}) for each in first.epochs[:2]]
+    runs = [replace(first, epochs=(*epochs, *first.epochs[2:])), *others]
+    [said] = [s for s in summarize_rows(make_rows(runs), runs) if "overflowed in fp16" in s.text]
+    assert (said.kind, said.text.partition(": ")[2]) == ("caveat", f"{first.name} (4).")
 
 
 def test_nothing_so_far(tmp_path):
