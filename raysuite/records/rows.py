@@ -258,14 +258,12 @@ def _against(row: Row, base: Row | None, level: float) -> Row:
     row = replace(row, baseline=base.name, is_baseline=row.key == base.key)
     if row.throughput is None or base.throughput is None:
         return row
-    if not row.is_baseline:
-        joint = ratio_of_means(row.throughput, base.throughput, level)
-        row = replace(row, joint_speed_up=joint)
+    joint = None if row.is_baseline else ratio_of_means(row.throughput, base.throughput, level)
     speed_up = ratio_of_means(
         row.throughput, row.throughput if row.is_baseline else base.throughput
     )
     efficiency = speed_up.scaled(base.workers / row.workers) if speed_up else None
-    return replace(row, speed_up=speed_up, efficiency=efficiency)
+    return replace(row, speed_up=speed_up, efficiency=efficiency, joint_speed_up=joint)
 
 
 def _beside(row: Row, rows: Mapping[str, Row]) -> Row:

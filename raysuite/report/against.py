@@ -680,14 +680,16 @@ def _sweep_lines(ours: Study, theirs: Study) -> Iterator[Line]:
                 theirs=Measured(second, *accuracy_interval(b)),
                 ratio=ratio_of_shares(first, second, a.figures.val_samples, b.figures.val_samples),
             )
-        names = {
-            "ours_name": f"{left}, {trial_name(a)}",
-            "theirs_name": f"{right}, {trial_name(b)}",
-        }
-        yield replace(found, **names)
+        made = [found]
         epochs = (a.figures.epochs_to_accuracy, b.figures.epochs_to_accuracy)
         if goal == "time_to_accuracy" and epochs[0] and epochs[1]:
-            yield replace(line("epochs_to_accuracy", epochs[0], epochs[1]), **names)
+            made.append(line("epochs_to_accuracy", epochs[0], epochs[1]))
+        for each in made:
+            yield replace(
+                each,
+                ours_name=f"{left}, {trial_name(a)}",
+                theirs_name=f"{right}, {trial_name(b)}",
+            )
 
 
 _GOALS: dict[Goal, str] = {"accuracy": "best_accuracy", "time_to_accuracy": "time_to_accuracy_s"}
