@@ -151,11 +151,21 @@ def recount(folder: Path, baselines: Sequence[int | None] | None = None) -> Reco
     firsts = [plans[numbers[0]] for numbers in groups.values()]
     ways = [{by_trial[n] for n in numbers} for numbers in groups.values()]
     keys = [way.pop() if len(way) == 1 else None for way in ways]
-    for number, base in enumerate(baselines or _baselines(firsts, keys)):
-        if base is not None:
-            workers = (firsts[base]["workers"], firsts[number]["workers"])
-            same = base == number
-            found.rows[number] |= _scaling(samples[number], samples[base], *workers, same=same)
+    sides = {
+        number: (samples[number], samples[base], firsts[base]["workers"], firsts[number]["workers"])
+        for number, base in enumerate(baselines or _baselines(firsts, keys))
+        if base is not None
+    }
+    for number, each in sides.items():
+        found.rows[number] |= _scaling(*each)
+    others = {n: each for n, each in sides.items() if each[0] is not each[1]}
+    repeated = sum(found.rows[n]["speed_up.low"] is not None for n in others)
+    for number in sides:
+        low = None
+        if number in others:
+            joint = _scaling(*others[number], 1 - (1 - LEVEL) / max(1, repeated))
+            low = joint["efficiency.low"]
+        found.rows[number]["efficiency_above_one"] = low is not None and low > 1
     return found
 
 
@@ -367,12 +377,11 @@ def _scaling(
     base: pd.DataFrame,
     base_workers: int,
     workers: int,
-    *,
-    same: bool,
+    level: float = LEVEL,
 ) -> Values:
     """Speed-up and efficiency with their interval by the delta method on the logarithm."""
     values: Values
-    paired = _by_round(ours, base)
+    same, paired = ours is base, _by_round(ours, base)
     ours, base = (side["speed"].to_numpy(float) for side in (ours, base))
     if not ours.size or not base.size or min(ours.mean(), base.mean()) <= 0:
         values = dict.fromkeys(("value", "low", "high"))
@@ -387,18 +396,16 @@ def _scaling(
                 apart = paired["speed_x"] / ours.mean() - paired["speed_y"] / base.mean()
                 with np.errstate(over="ignore"):
                     reach = float(
-                        np.exp(stats.t.isf((1 - LEVEL) / 2, len(apart) - 1) * stats.sem(apart))
+                        np.exp(stats.t.isf((1 - level) / 2, len(apart) - 1) * stats.sem(apart))
                     )
             elif u + v > 0:
                 freedom = (u + v) ** 2 / (u**2 / (ours.size - 1) + v**2 / (base.size - 1))
                 with np.errstate(over="ignore"):  # two wild repeats tell nothing: infinity
-                    reach = float(np.exp(stats.t.isf((1 - LEVEL) / 2, freedom) * np.sqrt(u + v)))
+                    reach = float(np.exp(stats.t.isf((1 - level) / 2, freedom) * np.sqrt(u + v)))
             values |= {"low": values["value"] / reach, "high": values["value"] * reach}
     part = base_workers / workers
     scaled = {name: None if end is None else end * part for name, end in values.items()}
-    above = scaled["value"] is not None and scaled["value"] > 1 and not same
     return {
         **{f"speed_up.{name}": value for name, value in values.items()},
         **{f"efficiency.{name}": value for name, value in scaled.items()},
-        "efficiency_above_one": above,
     }

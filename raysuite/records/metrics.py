@@ -153,6 +153,7 @@ METRICS: tuple[Metric, ...] = (
         "",
         "Epochs up to and with that validation.",
         reduction="all",
+        compared="epochs_to_accuracy",
     ),
     Metric(
         "data_wait_share",

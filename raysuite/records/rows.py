@@ -20,7 +20,7 @@ from raysuite.records.names import (
     work_key,
     work_name,
 )
-from raysuite.records.statistics import Ratio, Stat, fieller, ratio_of_means, summarize
+from raysuite.records.statistics import LEVEL, Ratio, Stat, fieller, ratio_of_means, summarize
 from raysuite.spec.strategies import STRATEGY_OPTIONS, Traffic
 
 
@@ -57,6 +57,8 @@ class Row:
     """S = throughput / throughput of the baseline."""
     efficiency: Ratio | None = None
     """E = S * workers of the baseline / workers."""
+    joint_speed_up: Ratio | None = None
+    """S with the interval at which those of all rows hold together; None for a baseline."""
     beside: str | None = None
     """The row without torch.compile, or with the bare strategy instead of a wrapper."""
     relative: Ratio | None = None
@@ -104,9 +106,17 @@ class Row:
         return "weak" if fixed is None else "strong"
 
     @property
+    def joint_efficiency(self) -> Ratio | None:
+        """E with the interval at which those of all rows hold together; None for a baseline."""
+        if self.joint_speed_up is None or self.speed_up is None or self.efficiency is None:
+            return None
+        return self.joint_speed_up.scaled(self.efficiency.value / self.speed_up.value)
+
+    @property
     def superlinear(self) -> bool:
-        """True where E is above 1, which calls for a look at the baseline."""
-        return self.efficiency is not None and self.efficiency.value > 1 and not self.is_baseline
+        """True where E is shown to be above 1, which calls for a look at the baseline."""
+        joint = self.joint_efficiency
+        return joint is not None and joint.low is not None and joint.low > 1
 
     @property
     def status(self) -> str:
@@ -153,7 +163,11 @@ def make_rows(runs: Sequence[RunFigures], baseline: str | None = None) -> list[R
         pairs = _named_baselines(rows, baseline)
     else:
         pairs = _own_baselines(rows, int(number[1]) if number else 1)
-    rows = [_against(row, base) for row, base in zip(rows, pairs, strict=True)]
+    measured = [(row, base) for row, base in zip(rows, pairs, strict=True) if base is not None]
+    compared = sum(row.key != base.key and _repeated(row, base) for row, base in measured)
+    # all are looked at for the highest efficiency, and for one above 1: Bonferroni
+    level = 1 - (1 - LEVEL) / max(1, compared)
+    rows = [_against(row, base, level) for row, base in zip(rows, pairs, strict=True)]
     keys = {row.key: row for row in rows}
     return [_beside(row, keys) for row in rows]
 
@@ -234,17 +248,22 @@ def _nearest(row: Row, matches: Sequence[Row]) -> Row | None:
     return max(same_work, key=likeness, default=None)
 
 
-def _against(row: Row, base: Row | None) -> Row:
+def _repeated(*rows: Row) -> bool:
+    return all(row.throughput is not None and row.throughput.n > 1 for row in rows)
+
+
+def _against(row: Row, base: Row | None, level: float) -> Row:
     if base is None:
         return row
     row = replace(row, baseline=base.name, is_baseline=row.key == base.key)
     if row.throughput is None or base.throughput is None:
         return row
+    joint = None if row.is_baseline else ratio_of_means(row.throughput, base.throughput, level)
     speed_up = ratio_of_means(
         row.throughput, row.throughput if row.is_baseline else base.throughput
     )
     efficiency = speed_up.scaled(base.workers / row.workers) if speed_up else None
-    return replace(row, speed_up=speed_up, efficiency=efficiency)
+    return replace(row, speed_up=speed_up, efficiency=efficiency, joint_speed_up=joint)
 
 
 def _beside(row: Row, rows: Mapping[str, Row]) -> Row:

@@ -680,11 +680,16 @@ def _sweep_lines(ours: Study, theirs: Study) -> Iterator[Line]:
                 theirs=Measured(second, *accuracy_interval(b)),
                 ratio=ratio_of_shares(first, second, a.figures.val_samples, b.figures.val_samples),
             )
-        yield replace(
-            found,
-            ours_name=f"{left}, {trial_name(a)}",
-            theirs_name=f"{right}, {trial_name(b)}",
-        )
+        made = [found]
+        epochs = (a.figures.epochs_to_accuracy, b.figures.epochs_to_accuracy)
+        if goal == "time_to_accuracy" and epochs[0] and epochs[1]:
+            made.append(line("epochs_to_accuracy", epochs[0], epochs[1]))
+        for each in made:
+            yield replace(
+                each,
+                ours_name=f"{left}, {trial_name(a)}",
+                theirs_name=f"{right}, {trial_name(b)}",
+            )
 
 
 _GOALS: dict[Goal, str] = {"accuracy": "best_accuracy", "time_to_accuracy": "time_to_accuracy_s"}
@@ -752,12 +757,13 @@ def comparison_sheets(comparison: Comparison) -> list[Sheet]:
 
 
 def _cells(line: Line, write: text.Writer) -> dict[str, str]:
+    single = " (n = 1)" if line.ratio and line.ratio.low is None else ""
     return {
         "Ours": line.ours_name,
         "Quantity": QUANTITIES[line.quantity].title,
         "Our value": _written(line.ours, write),
         "Their value": f"{line.bound} {_written(line.theirs, write)}".strip(),
-        "Ours / theirs": text.ratio(line.ratio),
+        "Ours / theirs": text.ratio(line.ratio) + single,
         "Interval of": _BASES[line.basis],
         "Theirs": ", ".join(filter(None, (line.theirs_name, line.source))),
         "Notes": "; ".join(line.notes),

@@ -224,7 +224,7 @@ def markers(kind: str = "mean", size: float = 45, **mark: Any) -> Layer:
     }
 
 
-def intervals(series: int, kind: str = "mean") -> Layer:
+def intervals(series: int, kind: str = "mean", **more: Any) -> Layer:
     """The 95 % intervals along lines: bands, or of many series, whose bands would cover each other,
     upright rules."""
     mark: Layer = {"type": "area", "opacity": 0.18, "tooltip": None}
@@ -232,7 +232,7 @@ def intervals(series: int, kind: str = "mean") -> Layer:
         mark = {"type": "rule", "strokeWidth": 1.2, "opacity": 0.7, "tooltip": None}
     return {
         "kind": kind,
-        "mark": mark,
+        "mark": mark | more,
         "transform": [_HAS_ENDS],
         "encoding": {"y": {"field": "low", "type": "quantitative"}, "y2": {"field": "high"}},
     }
@@ -258,7 +258,8 @@ def published() -> Layer:
 
 
 def bars(lying: bool = True, offset: bool = True, stacked: bool = False) -> list[Layer]:
-    """Bars with their intervals; the label is `x` of vertical bars, `y` of horizontal ones."""
+    """Bars with their intervals and repeats; the label is `x` of vertical bars, `y` of horizontal
+    ones."""
     across, along = ("y", "x") if lying else ("x", "y")
     place: Layer = {f"{across}Offset": {"field": "series", "sort": None}} if offset else {}
     ends = {
@@ -275,6 +276,7 @@ def bars(lying: bool = True, offset: bool = True, stacked: bool = False) -> list
             "transform": [_HAS_ENDS],
             "encoding": place | ends | _TIP,
         },
+        {**dots(), "encoding": place | _TIP | {"color": {"value": "currentColor"}}},
     ]
     return made[:1] if stacked else made
 

@@ -16,6 +16,7 @@ from raysuite.records.costs import PROJECTED_EPOCHS
 from raysuite.records.metrics import BY_NAME
 from raysuite.records.names import work_key, workers_name
 from raysuite.records.statistics import accuracy as accuracy_of
+from raysuite.records.statistics import summarize
 from raysuite.report import plot as p
 from raysuite.report import text
 from raysuite.report.against import Comparison
@@ -125,6 +126,10 @@ def traces_of(
     return [p.trace(kind, each, panel=panel, series=series) for kind, each in found if each]
 
 
+def _dots_note(traces: Sequence[Trace]) -> str:
+    return " Dots are single repeats." if any(each["kind"] == "repeat" for each in traces) else ""
+
+
 def _end(value: float | None, scale: float) -> float | None:
     """None where an interval has no end to draw."""
     return None if value is None or not math.isfinite(value) else max(0.0, value) * scale
@@ -223,7 +228,7 @@ def lines_over(
     return Plot(
         name=name,
         title=titled(title, both),
-        note=note + (" Open diamonds are a paper's values." if marks else ""),
+        note=note + _dots_note(traces) + (" Open diamonds are a paper's values." if marks else ""),
         description=f"Lines over {over.title}; the highest point is {shown.best(rows)}.",
         traces=traces,
         layers=point_layers(len(styles)),
@@ -445,15 +450,17 @@ def bars(
             inside = [row for row in rows if not several or facets(row)[panel] == heading]
             mine = [row for row in inside if series(row) == entry]
             if mine:
-                made = traces_of(mine, shown, label, heading, entry)[0] | {"kind": "bar"}
-                if not several:
-                    made["x"], made["y"] = made["y"], made["x"]
-                traces.append(made)
+                for made in traces_of(mine, shown, label, heading, entry):
+                    if made["kind"] == "mean":
+                        made["kind"] = "bar"
+                    if not several:
+                        made["x"], made["y"] = made["y"], made["x"]
+                    traces.append(made)
     order = p.labels(list(dict.fromkeys(map(label, rows))), lying=not several)
     return Plot(
         name=name,
         title=title,
-        note=note,
+        note=note + _dots_note(traces),
         description=f"Bars from {shown.best(rows, min)} to {shown.best(rows)}.",
         traces=traces,
         layers=p.bars(lying=not several),
@@ -685,6 +692,8 @@ def stages(drawing: Drawing) -> Plot | None:
 MOST_POINTS = 250
 """Points of one curve; longer ones are drawn as means of equal stretches of steps."""
 MOST_MARKERS = 40
+MOST_RULES = 25
+"""Intervals of one curve where they are rules beside those of many other curves."""
 SAME = 2e-3
 """Curves that are nowhere farther apart than this part of a plot's height share a line."""
 
@@ -711,11 +720,11 @@ def _mean_curve(curves: Sequence[Curve]) -> Curve:
     return x, [_mean([y[place] for _, y in curves if place < len(y)]) for place in range(len(x))]
 
 
-def _thinned(curve: Curve) -> Curve:
-    """Means of equal stretches of steps where there are many; after the mean over repeats, as
-    these may differ in length."""
+def _thinned(curve: Curve, steps: int) -> Curve:
+    """Means of equal stretches of steps where there are many; `steps` are those of the longest
+    repeat, so that the stretches of all repeats are the same steps."""
     x, y = curve
-    stretch = max(1, math.ceil(len(x) / MOST_POINTS))
+    stretch = max(1, math.ceil(steps / MOST_POINTS))
     starts = range(0, len(x), stretch)
     return (
         [_mean(x[start : start + stretch]) for start in starts],
@@ -745,9 +754,8 @@ def _curves(
     curve: Callable[[Row], Curve | None],
     digits: str,
     panel: Sequence[str] = WORK,
-) -> tuple[list[Trace], dict[str, Style], list[str], dict[str, list[Row]]]:
-    """Traces, styles, panels, and the rows of each series: series that coincide in all panels are
-    merged."""
+) -> tuple[list[Trace], dict[str, Style], list[str], list[list[Row]]]:
+    """Traces, styles, panels, and the rows of each trace: curves that coincide are merged."""
     names = telling(rows, always=panel)
     across, within = ([n for n in names if (n in panel) == wanted] for wanted in (True, False))
     drawn = [(row, found) for row in rows if (found := curve(row)) and found[0]]
@@ -765,11 +773,9 @@ def _curves(
     groups.sort(key=lambda each: min(map(list(rows).index, each[2])))
     traces: list[Trace] = []
     styles: dict[str, Style] = {}
-    series: dict[str, list[Row]] = {}
     for heading, (x, y), members in groups:
         label = _series_name(members, within, [row for row, _ in drawn])
         styles.setdefault(label, drawing.styles.of(members[0], within))
-        series.setdefault(label, []).extend(members)
         marked = len(x) <= MOST_MARKERS
         values = [
             {"x": a, "y": b if math.isfinite(b) else None}
@@ -778,7 +784,8 @@ def _curves(
         ]
         keys = "\n".join(key(row) for row in members)
         traces.append(p.trace("mean", values, panel=heading, series=label, tip=label, key=keys))
-    return traces, styles, list(dict.fromkeys(heading for heading, _, _ in groups)), series
+    panels = list(dict.fromkeys(heading for heading, _, _ in groups))
+    return traces, styles, panels, [members for _, _, members in groups]
 
 
 def _series_name(members: Sequence[Row], names: Sequence[str], drawn: Sequence[Row]) -> str:
@@ -800,7 +807,11 @@ def _curve_layers(traces: Sequence[Trace], series: int, width: float = 1.8) -> l
     marked = all(len(trace["x"]) <= MOST_MARKERS for trace in traces if trace["kind"] == "mean")
     hover = {"encoding": {"tooltip": {"field": "tip", "type": "nominal"}}}
     line = p.line(width=width)
-    layers = [p.level(), p.intervals(series, "interval"), line | ({} if marked else hover)]
+    layers = [
+        p.level(),
+        p.intervals(series, "interval", clip=True),
+        line | ({} if marked else hover),
+    ]
     return [*layers, p.markers(size=28)] if marked else layers
 
 
@@ -814,10 +825,16 @@ def accuracy(
         curves = [_by_epoch(run, lambda e: e.val_accuracy) for run in _runs([row])]
         return _mean_curve(curves) if curves else None
 
-    traces, styles, panels, series = _curves(drawing, rows, curve, ".2%")
+    def curves(runs: Sequence[RunFigures]) -> list[Curve]:
+        return [_by_epoch(run, lambda e: e.val_accuracy) for run in runs]
+
+    def stat(values: Sequence[float], runs: Sequence[RunFigures]) -> Stat | None:
+        return accuracy_of(values, min(run.val_samples for run in runs))
+
+    traces, styles, panels, members = _curves(drawing, rows, curve, ".2%")
     if not traces:
         return None
-    traces += [band for trace in traces for band in _intervals(trace, series[trace["series"]])]
+    traces += _intervals(traces, members, curves, stat)
     last = max(trace["x"][-1] for trace in traces)
     targets = sorted({run.target_accuracy for r in rows for run in r.runs if run.target_accuracy})
     traces += [
@@ -853,48 +870,77 @@ def accuracy(
     )
 
 
-def _intervals(trace: Trace, rows: Sequence[Row]) -> list[Trace]:
-    """95 % intervals over the repeats of a single variant, at each of its epochs."""
-    runs = _runs(rows)
-    if len(rows) != 1 or len(runs) < 2 or trace["kind"] != "mean":
-        return []
-    curves = [[epoch.val_accuracy for epoch in run.epochs] for run in runs]
-    samples = min(run.val_samples for run in runs)
-    stats = [
-        accuracy_of((y[place] for y in curves if place < len(y)), samples)
-        for place in range(len(trace["x"]))
-    ]
-    ends = [
-        (None, None)
-        if stat is None or stat.low is None or stat.high is None
-        else (max(0.0, stat.low), min(1.0, stat.high))
-        for stat in stats
-    ]
-    same = {name: trace[name] for name in ("panel", "series", "x", "y", "key")}
-    low, high = ([end[place] for end in ends] for place in (0, 1))
-    return [{**same, "kind": "interval", "low": low, "high": high}]
+def _intervals(
+    traces: Sequence[Trace],
+    members: Sequence[Sequence[Row]],
+    curves: Callable[[Sequence[RunFigures]], list[Curve]],
+    stat: Callable[[Sequence[float], Sequence[RunFigures]], Stat | None],
+) -> list[Trace]:
+    """95 % intervals over the repeats, of the traces that are of a single variant."""
+    series = len({trace["series"] for trace in traces})
+    made = []
+    for trace, rows in zip(traces, members, strict=True):
+        runs = _runs(rows)
+        if len(rows) != 1 or len(runs) < 2:
+            continue
+        repeats = [y for _, y in curves(runs)]
+        ends = [
+            _ends([y[place] for y in repeats if place < len(y)], runs, stat)
+            for place in range(len(trace["x"]))
+        ]
+        columns = {
+            **{name: trace[name] for name in ("x", "y")},
+            **{name: [end[place] for end in ends] for place, name in enumerate(("low", "high"))},
+        }
+        # upright rules at every point of many curves would be an area
+        every = math.ceil(len(ends) / MOST_RULES) if series > p.MOST_BANDS else 1
+        same = {name: trace[name] for name in ("panel", "series", "key")}
+        thin = {name: column[::every] for name, column in columns.items()}
+        made.append({**same, "kind": "interval", **thin})
+    return made
+
+
+def _ends(
+    values: Sequence[float],
+    runs: Sequence[RunFigures],
+    stat: Callable[[Sequence[float], Sequence[RunFigures]], Stat | None],
+) -> tuple[float | None, float | None]:
+    found = stat(values, runs) if all(map(math.isfinite, values)) else None
+    if found is None or found.high is None or not math.isfinite(found.high):
+        return None, None
+    return _end(found.low, 1.0), found.high
 
 
 def loss(drawing: Drawing) -> Plot | None:
     def curve(row: Row) -> Curve | None:
         curves = [_by_step(run, lambda e: e.losses) for run in _runs([row])]
-        return _thinned(_mean_curve(curves)) if curves else None
+        mean = _mean_curve(curves) if curves else None
+        return mean and _thinned(mean, len(mean[0]))
 
-    traces, styles, panels, _ = _curves(drawing, drawing.rows, curve, ".4f")
+    def curves(runs: Sequence[RunFigures]) -> list[Curve]:
+        found = [_by_step(run, lambda e: e.losses) for run in runs]
+        return [_thinned(each, max(len(x) for x, _ in found)) for each in found]
+
+    traces, styles, panels, members = _curves(drawing, drawing.rows, curve, ".4f")
     if not traces:
         return None
+    top = max((y for trace in traces for y in trace["y"] if y is not None), default=1.0)
+    bands = _intervals(traces, members, curves, lambda values, _: summarize(values))
     steps = max(e.first_step + len(e.losses) for run in _runs(drawing.rows) for e in run.epochs)
     stretch = math.ceil(steps / MOST_POINTS)
     means = f" Drawn as means of up to {stretch} steps." if stretch > 1 else ""
     return Plot(
         name="loss",
         title="Training loss",
-        note=f"Mean loss of the global batch in each optimiser step, mean over repeats.{means}",
+        note="Mean loss of the global batch in each optimiser step, mean over repeats"
+        + (" with 95 % intervals." if bands else ".")
+        + means,
         description="Lines over optimiser steps.",
-        traces=traces,
+        traces=[*traces, *bands],
         layers=_curve_layers(traces, len(styles), 1.3),
         x=p.quantity("optimiser steps"),
-        y=p.quantity("training loss"),
+        # of a few repeats the intervals reach far beyond: they are cut, the lines are not
+        y=p.quantity("training loss", scale={"domainMax": top} if bands else {}),
         styles=styles,
         panels=panels,
         columns=2,
@@ -910,7 +956,8 @@ def learning_rate(drawing: Drawing) -> Plot | None:
         if not runs:
             return None
         run = max(runs, key=lambda run: len(run.epochs))
-        steps, rates = _thinned(_by_step(run, lambda e: e.learning_rates))
+        steps, rates = _by_step(run, lambda e: e.learning_rates)
+        steps, rates = _thinned((steps, rates), len(steps))
         return [step / run.plan["steps_per_epoch"] for step in steps], rates
 
     traces, styles, _, _ = _curves(drawing, drawing.rows, curve, ".4g", panel=())

@@ -51,16 +51,18 @@ def _scaling(rows: Sequence[Row]) -> list[Sentence]:
     if not scaled:
         return []
     best = max(scaled, key=lambda row: row.efficiency.value if row.efficiency else 0.0)
-    assert best.speed_up is not None
-    assert best.efficiency is not None
+    speed_up = best.joint_speed_up
+    assert speed_up is not None
     said = (
         f"Highest parallel efficiency ({best.scaling} scaling): {best.name} with E = "
-        f"{text.ratio(best.efficiency)}, a speed-up of {text.ratio(best.speed_up)} against its "
+        f"{text.ratio(best.joint_efficiency)}, a speed-up of {text.ratio(speed_up)} against its "
         f"baseline {best.baseline}."
     )
-    if best.speed_up.low is None:
-        said += " n = 1: no interval."
-    elif not best.speed_up.differs_from_one:
+    if speed_up.low is None:
+        return [Sentence("result", f"{said} n = 1: no interval.")]
+    if len(scaled) > 1:
+        said += " Picked as the highest: these intervals hold at 95 % for all rows together."
+    if not speed_up.differs_from_one:
         said += " The speed-up is not shown to differ from 1."
     return [Sentence("result", said)]
 

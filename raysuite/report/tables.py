@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Generic, Literal, TypeVar
 
 from rich import box
+from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -322,8 +324,8 @@ def _point(ratio: Ratio | None, baseline: str | None) -> str:
     return text.NONE if ratio is None else baseline or f"{ratio.value:.2f}"
 
 
+_KEPT = (*(column.title for column in _NAMES), "Images/s", "Speed-up", "Efficiency", "Accuracy")
 _SHORT: dict[str, Callable[[Row], str]] = {
-    **{column.title: column.write for column in _NAMES},
     "Images/s": lambda r: text.stat(r.throughput),
     "Speed-up": lambda r: _point(r.speed_up, "baseline" if r.is_baseline else None),
     "Efficiency": lambda r: _point(r.efficiency, "1" if r.is_baseline else None),
@@ -332,15 +334,27 @@ _SHORT: dict[str, Callable[[Row], str]] = {
 
 
 def terminal_table(rows: Sequence[Row], width: int = NARROW) -> Table:
-    """The variants for a terminal of `width` columns; what is wrong is red."""
+    """The variants for a terminal of `width` columns; what is wrong is red. Intervals of all but
+    the throughput go where even the columns that are kept are too wide."""
     if width >= NARROW:
         return terminal_sheet(rows_sheet(rows))
     every = columns(rows)
-    shown = [replace(c, write=_SHORT[c.title]) for c in every if c.title in _SHORT]
-    table = terminal_sheet(sheet_of("variants", "", shown, rows, style=_row_style))
-    hidden = [column.title for column in every if column.title not in _SHORT]
-    if hidden:
-        table.caption = f"hidden below {NARROW} columns: {', '.join(hidden)}"
+    kept = [column for column in every if column.title in _KEPT]
+    table = terminal_sheet(sheet_of("variants", "", kept, rows, style=_row_style))
+    hidden = ", ".join(column.title for column in every if column not in kept)
+    notes = [f"hidden below {NARROW} columns: {hidden}"] if hidden else []
+    console = Console(width=width)
+    if Measurement.get(console, console.options.update(width=10 * NARROW), table).maximum > width:
+        short = [replace(c, write=_SHORT.get(c.title, c.write)) for c in kept]
+        table = terminal_sheet(sheet_of("variants", "", short, rows, style=_row_style))
+        bare = [
+            column.title
+            for column, full in zip(short, kept, strict=True)
+            if any("[" in full.write(row) and "[" not in column.write(row) for row in rows)
+        ]
+        if bare:
+            notes.append(f"intervals in the report or a wider terminal: {', '.join(bare)}")
+    table.caption = "\n".join(notes) or None
     return table
 
 

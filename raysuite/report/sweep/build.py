@@ -137,6 +137,7 @@ def trial_data(trial: TrialFigures) -> dict[str, Any]:
         "gate": trial.figures.gate,
         "goals": dict(trial.goals),
         "epochs": trial.epochs,
+        "epochs_to_accuracy": trial.figures.epochs_to_accuracy,
         "workers": trial.figures.workers,
         "worker_seconds": trial.worker_seconds,
         "curve": [

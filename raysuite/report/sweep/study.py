@@ -176,6 +176,12 @@ def goal_text(goal: Goal, value: float | None) -> str:
     return text.NONE if value is None else TOLD[goal].write(value)
 
 
+def epochs_to_target(trial: TrialFigures) -> str:
+    """`, 3 epochs`: what follows a time to accuracy, whose resolution is an epoch."""
+    epochs = trial.figures.epochs_to_accuracy
+    return "" if epochs is None else f", {text.count(epochs, 'epoch')}"
+
+
 def time_unit(most: float) -> tuple[float, str]:
     """The unit that suits up to so many worker-seconds, in seconds, and its name."""
     return (3600.0, "worker-hours") if most >= 3600 else (1.0, "worker-seconds")

@@ -17,6 +17,7 @@ from raysuite.report.sweep.importance import Importances
 from raysuite.report.sweep.study import (
     TOLD,
     Study,
+    epochs_to_target,
     goal_text,
     trial_name,
     value_text,
@@ -60,6 +61,8 @@ def _values(study: Study, trial: TrialFigures) -> str:
 
 def _reached(trial: TrialFigures, goal: Goal) -> str:
     said, epochs = goal_text(goal, trial.goals[goal]), text.count(trial.epochs, "epoch")
+    if goal == "time_to_accuracy":
+        return f"{said}{epochs_to_target(trial)} of {trial.epochs}"
     if goal != "accuracy":
         return f"{said} after {epochs}"
     low, high = accuracy_interval(trial)
@@ -130,10 +133,11 @@ def _caveats(study: Study, found: Importances) -> Iterator[str]:
             f"that its result is of, so it is optimistic; run its spec with repeats for a spread."
             f"{seen if 'accuracy' in study.goals else ''}"
         )
-    if study.front and "throughput" in study.goals:
+    timed = [TOLD[goal].words for goal in study.goals if goal != "accuracy"]
+    if study.front and timed:
         yield (
-            "Each throughput on the Pareto front is of one run (n = 1): the front is not shown to "
-            "be more than noise."
+            f"Each {text.listed(timed)} on the Pareto front is of one run (n = 1): the front is "
+            "not shown to be more than noise."
         )
     yield from lineage.caveat(study)
     if found.message:

@@ -13,6 +13,7 @@ from raysuite.report.sweep.study import (
     STATES,
     TOLD,
     Study,
+    epochs_to_target,
     goal_text,
     is_number,
     trial_name,
@@ -49,6 +50,11 @@ def best_sheet(study: Study) -> Sheet:
         f"By {TOLD[study.goal].words}, the best first. Failed trials never win; one that was "
         "stopped early counts with its last results. n = 1 for every trial."
     )
+    if "time_to_accuracy" in study.goals:
+        note += (
+            " A time to accuracy has the resolution of an epoch; beside it, the epochs to the "
+            "target, in which trials may be equal whose times differ."
+        )
     return sheet_of(
         "best-trials",
         f"{title}{cut}",
@@ -113,7 +119,7 @@ def _goal_column(study: Study, goal: Goal) -> Column[TrialFigures]:
     def write(trial: TrialFigures) -> str:
         value = trial.goals[goal]
         if goal == "time_to_accuracy" and value is not None:
-            return seconds(value)
+            return f"{seconds(value)}{epochs_to_target(trial)}"
         return goal_text(goal, value)
 
     return Column(TOLD[goal].words.capitalize(), write, lambda t: t.goals[goal])

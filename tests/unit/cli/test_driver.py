@@ -24,7 +24,7 @@ from raysuite.cli.driver import (
 from raysuite.errors import UserError
 from raysuite.orchestrate import suite
 from raysuite.orchestrate.cluster import Capacity, Node
-from raysuite.records import Journal, Results, RunFinished
+from raysuite.records import Journal, Results, RunFailed, RunFinished
 from raysuite.spec import parse_document
 from tests.fake_results import TWELVE_ROWS, write_results
 
@@ -191,7 +191,27 @@ def test_a_dry_run_of_a_sweep_asks_no_cluster(connected: list[str | None]) -> No
     assert connected == []
 
 
+DIVERGED = RunFailed(run_id="", reason="diverged", message="not finite", step=7)
 ONE_RUN = TWELVE_ROWS.replace("[ddp, horovod, deepspeed]", "[ddp]").replace("[1, 2]", "[1]")
+
+
+@pytest.mark.parametrize(("fails", "code"), [({}, 0), ({0: DIVERGED}, 1)])
+def test_a_suite_with_a_run_that_diverged_exits_with_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: dict[int, RunFailed], code: int
+) -> None:
+    """All of its runs have ended, so that Ray has nothing to do."""
+
+    @contextmanager
+    def connect(address: str | None) -> Iterator[Capacity]:
+        yield Capacity((Node(2, 0),))
+
+    monkeypatch.setattr(suite, "connect", connect)
+    # its pictures take seconds
+    monkeypatch.setattr("raysuite.cli.driver.write_report", lambda *given: None)
+    write_results(tmp_path, spec=ONE_RUN, fails=fails)
+    words = ["run", "--resume-from", str(tmp_path), "--no-mlflow", "--quiet"]
+    done = CliRunner().invoke(app, words)
+    assert (done.exit_code, type(done.exception)) == (code, SystemExit if code else type(None))
 
 
 def finished(run_id: str, begins: float) -> RunFinished:

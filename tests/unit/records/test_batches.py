@@ -59,6 +59,17 @@ def test_figures_of_each_size() -> None:
     assert found[2].message == "out of memory on rank 1"
 
 
+def test_a_choice_that_noise_forbids_is_told() -> None:
+    """A size with a mean 20 % above that of the one taken, in rounds that vary as much."""
+    speeds = {16: (100.0, 101.0, 99.0), 32: (100.0, 160.0, 101.0), 64: (60.0, 61.0, 59.0)}
+    sizes = [tried(size, "together", speed) for size, own in speeds.items() for speed in own]
+    noisy = batch_found("a", goal="fastest", micro_batch=16, tried=sizes)
+    assert noisy.not_told_apart == (32,)
+    assert "within 5% of the highest mean; the timings vary so much that 32 may be" in noisy.words
+    clear = noisy.model_copy(update={"tried": [each for each in sizes if each.micro_batch != 32]})
+    assert clear.words.endswith("(fastest: the smallest within 5% of the highest mean)")
+
+
 def test_the_record_comes_back_from_a_journal_and_tells_itself(tmp_path: Path) -> None:
     sizes = [tried(16, peak_bytes=[2**30], limit_bytes=[2**31]), tried(16, "together", 1234.5)]
     record = batch_found("a", micro_batch=16, accumulate=3, global_batch=96, tried=sizes)

@@ -103,6 +103,16 @@ def test_a_single_run_has_no_interval(tmp_path):
     assert all(each.ratio is None or each.ratio.low is None for each in lines)
 
 
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_a_ratio_of_single_runs_is_marked(tmp_path, repeats):
+    rows, others = (rows_of(tmp_path, repeats=repeats) for _ in range(2))
+    table = comparison_sheets(against_study(rows, others, "there"))[0]
+    written = {cells[table.header.index("Ours / theirs")] for cells in table.cells}
+    assert all(cell.endswith(" (n = 1)" if repeats == 1 else "]") for cell in written)
+    quantities = [cells[table.header.index("Quantity")] for cells in table.cells]
+    assert quantities.count("Epochs to accuracy") == quantities.count("Time to accuracy") > 0
+
+
 def test_a_bound_has_no_ratio_but_holds_or_not(aach):
     found = against_published(aach, published("aach2023"))
     over = line(found, "throughput_over_native", "ddp · dali · 4 workers")

@@ -152,6 +152,17 @@ def test_terminal_table(tmp_path, width):
     assert "…" not in shown
 
 
+@pytest.mark.parametrize(("width", "bare"), [(80, True), (130, False)])
+def test_a_narrow_terminal_keeps_the_intervals_or_names_them(tmp_path, width, bare):
+    table = terminal_table(collect(write_results(tmp_path, repeats=3)).rows, width)
+    cells = {str(column.header): str([*column.cells][-1]) for column in table.columns}
+    without = {title for title in ("Speed-up", "Efficiency", "Accuracy") if "[" not in cells[title]}
+    named = str(table.caption).partition("wider terminal: ")[2].split(", ")
+    assert without == ({*named} if bare else set())
+    assert bare == bool(without)
+    assert "[" in cells["Images/s"]
+
+
 def test_a_single_run_keeps_its_n_on_a_narrow_terminal(tmp_path):
     rows = collect(write_results(tmp_path)).rows
     console = Console(width=80, record=True, file=io.StringIO())
@@ -167,3 +178,7 @@ def test_every_figure_of_repeats_has_its_interval(tmp_path):
         of_baselines = "baseline" if column.title == "Speed-up" else "1"
         bare = {cell for row in rows if "[" not in (cell := column.write(row))}
         assert bare <= {of_baselines}, column.title
+    [time] = [column for column in figures if column.title == "Time to accuracy"]
+    assert all(
+        time.write(row).endswith(f", {row.epochs_to_accuracy.mean:.3g} epochs") for row in rows
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ import vl_convert
 from PIL import Image
 
 from raysuite.records import Row, RunFigures, Slot, StagesMeasured, make_rows, results_figures
+from raysuite.records.statistics import accuracy, summarize
 from raysuite.report import Report, collect, plots
 from raysuite.report.plot import COLORS, SHADES, Plot, Style, line, pictures, points, quantity
 from raysuite.report.plots import Drawing
@@ -81,6 +83,24 @@ def test_throughput_has_a_panel_a_loader_and_a_line_a_framework(reports):
 def test_intervals_are_told_where_there_are_some(tmp_path, repeats, told):
     report = collect(write_study(tmp_path, "throughput", repeats=repeats))
     assert ("95 % intervals" in named(report, "throughput").note) == told
+
+
+def test_bars_have_their_repeats(tmp_path, reports):
+    row = row_of(tmp_path)
+    plot = plots.throughput(Drawing([row]))
+    bar, dots = plot.traces
+    assert (bar["kind"], bar["x"], bar["high"]) == (
+        "bar",
+        [row.throughput.mean],
+        [row.throughput.high],
+    )
+    assert (dots["kind"], dots["x"]) == ("repeat", list(row.throughput.values))
+    assert dots["y"] == bar["y"] * 2
+    upright = named(reports["sets"], "epoch-time")
+    epochs = [each.epoch_seconds.values for each in reports["sets"].rows if each.workers == 1]
+    drawn = series_of(upright, "mnist", "repeat")["ddp · 1 worker"]
+    assert tuple(drawn["y"][:2]) == pytest.approx(epochs[0])
+    assert drawn["x"][::2] == ["resnet20", "resnet32", "vgg11"]
 
 
 def test_efficiency_has_its_ideal_line_and_one_line_per_network(reports):
@@ -248,10 +268,40 @@ def test_each_point_of_the_loss_is_of_the_same_steps_of_all_repeats(tmp_path):
     whole, cut = row.runs
     runs = (with_losses(whole, steps), with_losses(cut, steps[:400]))
     plot = plots.loss(Drawing([replace(row, runs=runs)]))
-    [trace] = plot.traces
+    trace, band = plot.traces
     assert len(trace["x"]) == plots.MOST_POINTS
+    assert band["high"][79:81] == [pytest.approx(398), None]  # one repeat alone has no interval
     assert trace["y"] == pytest.approx(trace["x"])
     assert plot.can_be_log
+
+
+def test_curves_have_a_band_over_the_repeats(tmp_path):
+    row = row_of(tmp_path)
+    losses = [[1.0 + step + n for step in range(500)] for n in range(2)]
+    losses[1][8] = math.nan  # of the fifth stretch
+    runs = tuple(with_losses(run, each) for run, each in zip(row.runs, losses, strict=True))
+    _, band = plots.loss(Drawing([replace(row, runs=runs)])).traces
+    first = summarize([1.5, 2.5])
+    assert (band["low"][0], band["high"][0]) == pytest.approx((first.low, first.high))
+    assert (len(band["x"]), band["low"][4], band["high"][4]) == (250, None, None)
+    plot = plots.accuracy(Drawing([row]))
+    curve, band, _ = plot.traces
+    accuracies = [[run.epochs[place].val_accuracy for run in row.runs] for place in range(6)]
+    wanted = [accuracy(each, row.runs[0].val_samples) for each in accuracies]
+    assert band["low"] == [each.low for each in wanted]
+    assert band["high"] == [each.high for each in wanted]
+    assert band["y"] == curve["y"]
+    assert {"interval", "mean"} <= drawn_by(plot)
+
+
+def test_bands_of_many_curves_are_a_few_rules(tmp_path):
+    [row] = make_rows(results_figures(write_results(tmp_path, ONE_ROW, 2)))
+    rows = []
+    for n in range(8):
+        runs = (with_losses(run, [n + 1.0 + step for step in range(100)]) for run in row.runs)
+        rows.append(replace(row, name=f"{n}", strategy=f"s{n}", runs=tuple(runs)))
+    bands = [t for t in plots.loss(Drawing(rows)).traces if t["kind"] == "interval"]
+    assert [len(band["x"]) for band in bands] == [plots.MOST_RULES] * 8
 
 
 def test_curves_that_coincide_share_an_entry_of_the_legend(tmp_path):

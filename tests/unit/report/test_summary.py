@@ -17,6 +17,8 @@ from raysuite.records.statistics import compared
 from raysuite.report import collect
 from raysuite.report import summary as summary_module
 from raysuite.report.summary import summarize_rows
+from raysuite.report.tables import columns
+from raysuite.report.text import ratio
 from tests.fake_batches import batch_found
 from tests.fake_results import ENVIRONMENT, PACE, TWELVE_ROWS, write_results
 
@@ -109,14 +111,42 @@ def test_failures_the_gate_and_missing_runs_are_named(tmp_path):
     assert "them: ddp · native · 1 worker" in said
 
 
+def test_what_diverged_is_named_with_its_step(tmp_path):
+    end = RunFailed(run_id="", reason="diverged", message="not finite", step=7)
+    report = collect(write_results(tmp_path, fails={0: end}))
+    [said] = [s for s in report.summary if s.text.startswith("Diverged, as losses or weights")]
+    assert said.kind == "problem"
+    assert "ddp · native · 1 worker (step 7)" in said.text
+    assert not [s for s in report.summary if "failed (" in s.text]
+    images = next(c for c in columns(report.rows) if c.title == "Images/s")
+    marked = [images.write(row).endswith(" (diverged)") for row in report.rows]
+    assert marked == [True] + [False] * 11
+
+
+def test_steps_that_fp16_skipped_are_a_caveat(tmp_path):
+    first, *others = results_figures(write_results(tmp_path))
+    epochs = [each.model_copy(update={"skipped_steps": 2}) for each in first.epochs[:2]]
+    runs = [replace(first, epochs=(*epochs, *first.epochs[2:])), *others]
+    [said] = [s for s in summarize_rows(make_rows(runs), runs) if "overflowed in fp16" in s.text]
+    assert (said.kind, said.text.partition(": ")[2]) == ("caveat", f"{first.name} (4).")
+
+
 def test_nothing_so_far(tmp_path):
     assert "No run has" in summary(tmp_path, missing=range(12))
 
 
 def test_efficiency_above_one_is_pointed_out(tmp_path, monkeypatch):
     monkeypatch.setitem(PACE, "horovod", 4000.0)
-    report = collect(write_results(tmp_path), baseline="ddp · native · 1 worker")
+    report = collect(write_results(tmp_path, repeats=3), baseline="ddp · native · 1 worker")
     assert any(sentence.text.startswith("Efficiency above 1:") for sentence in report.summary)
+
+
+def test_the_highest_efficiency_has_an_interval_for_all_rows(tmp_path):
+    report = collect(write_results(tmp_path, repeats=3))
+    [said] = [s.text for s in report.summary if s.text.startswith("Highest parallel")]
+    best = max((r for r in report.rows if not r.is_baseline), key=lambda r: r.efficiency.value)
+    assert ratio(best.joint_efficiency) != ratio(best.efficiency)
+    assert f"E = {ratio(best.joint_efficiency)}, a speed-up of {ratio(best.joint_speed_up)}" in said
 
 
 def test_different_environments_are_pointed_out(tmp_path, monkeypatch):

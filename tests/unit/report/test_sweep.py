@@ -93,9 +93,29 @@ def test_what_is_not_shown_to_be_worse_is_a_comparison_of_two(accuracy, named):
     assert ["trial 1" in each for each in told] == [True] * named
 
 
-def test_throughputs_of_a_front_are_of_one_run_each(asha, front):
-    assert "n = 1" in said(front, "caveat")
+def test_epochs_to_the_target_stand_beside_a_time_to_accuracy(tmp_path):
+    results = write_sweep(tmp_path, 6, scheduler="none", goals=("time_to_accuracy",))
+    report = collect(results, against=str(tmp_path))
+    best = report.sweep.study.best
+    epochs = next(n for n, _, accuracy in best.curve if accuracy >= 0.9) + 1
+    table = report.sweep.sheets[0]
+    cell = table.cells[0][table.header.index("Time to accuracy")]
+    assert cell.endswith(f" s, {epochs} epochs")
+    assert table.notes[0].count("resolution of an epoch") == 1
+    assert f" s, {epochs} epochs of 9: optimizer.lr" in said(report, "result")
+    lines = {line.quantity: line for line in report.comparison.lines}
+    assert lines["epochs_to_accuracy"].ours.value == epochs
+    assert lines["epochs_to_accuracy"].ours_name == lines["time_to_accuracy_s"].ours_name
+
+
+def test_times_of_a_front_are_of_one_run_each(asha, front, tmp_path):
+    assert "Each throughput on" in said(front, "caveat")
     assert "n = 1" not in said(asha, "caveat")
+    goals = ("accuracy", "time_to_accuracy")
+    timed = collect(write_sweep(tmp_path, 4, scheduler="none", goals=goals))
+    assert "Each time to accuracy on the Pareto front is of one run (n = 1)" in said(
+        timed, "caveat"
+    )
 
 
 def test_tables_and_raw_values(asha):
