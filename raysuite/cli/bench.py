@@ -306,10 +306,11 @@ def batch(
     """
     from raysuite.cli.driver import search_batches
     from raysuite.orchestrate import suite
-    from raysuite.orchestrate.preflight import dry_batch, unproven
+    from raysuite.orchestrate.preflight import dry_batch
     from raysuite.orchestrate.stopping import StopWatch
     from raysuite.plan import make_plans
     from raysuite.plan.batches import opened
+    from raysuite.plan.dry_batch import unproven
     from raysuite.spec import read_document
 
     document = read_document(spec, overrides or [], scale)

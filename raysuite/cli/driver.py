@@ -537,7 +537,8 @@ class SuiteWork(Work):
         return [plan for plan in self.plans if not (results and results.end_of(plan.run_id))]
 
     def dry_batch(self) -> AbstractContextManager[Callable[[], None]]:
-        from raysuite.orchestrate.preflight import dry_batch, unproven
+        from raysuite.orchestrate.preflight import dry_batch
+        from raysuite.plan.dry_batch import unproven
 
         return dry_batch(unproven(self._left()), self.document)
 
@@ -611,7 +612,8 @@ class SweepWork(Work):
                 suite.forget_failures(suite.planned(self.opened), self.opened)
 
     def dry_batch(self) -> AbstractContextManager[Callable[[], None]]:
-        from raysuite.orchestrate.preflight import dry_batch, unproven
+        from raysuite.orchestrate.preflight import dry_batch
+        from raysuite.plan.dry_batch import unproven
 
         if self.is_resumed:
             return super().dry_batch()

@@ -54,7 +54,7 @@ def _records(folder: Path, cache: Path) -> Path:
         split: [Shard(path, path.with_suffix(".idx")) for path in paths]
         for split, paths in shards.items()
     }
-    return listed(folder, found, cache)
+    return listed(folder, found, cache) / "listing"
 
 
 def write_digits(folder: Path, size: int) -> None:

@@ -69,17 +69,27 @@ class NodeShare:
         self._leave()
 
 
-def found_once(name: str, find: Callable[[], str]) -> str:
-    """The result of `find`, called by one process of the node and shared by those that wait."""
-    asked = time.monotonic()  # one clock for all processes
-    found = lock(_locks() / f"{name}.found", fcntl.LOCK_EX)
+def found_once(name: str, find: Callable[[], str], folder: Path | None = None) -> str:
+    """The result of `find`, called by one process of the node and shared by those that wait.
+
+    `folder`: where it is kept, if not in the node's memory; other nodes may see it. Where it has no
+    locks, each process calls `find`.
+    """
+    asked = time.monotonic()  # one clock for all processes of a node
+    file = _locks() / name if folder is None else folder / f".{socket.gethostname()}-{name}"
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        found = lock(file.with_name(f"{file.name}.found"), fcntl.LOCK_EX)
+    except OSError:
+        return find()
     try:
         when, _, text = os.pread(found, 4096, 0).decode().partition(" ")
         if when and asked <= float(when) <= time.monotonic():
             return text
         text = find()
-        os.ftruncate(found, 0)
-        os.pwrite(found, f"{time.monotonic()} {text}".encode(), 0)
+        with contextlib.suppress(OSError):  # a full disk: the others find it for themselves
+            os.ftruncate(found, 0)
+            os.pwrite(found, f"{time.monotonic()} {text}".encode(), 0)
         return text
     finally:
         os.close(found)

@@ -53,13 +53,17 @@ class Buffers(Generic[Kind]):
 
 
 class Normalise:
-    """Makes Batches on `device`; on a GPU it is the GPU that normalises. `batch` and `images` are
-    for one thread; `room` and `pinned` are for those that load."""
+    """Makes Batches on `device`; on a GPU it is the GPU that normalises, and `channels_last` the
+    memory format that it writes. `batch` and `images` are for one thread; `room` and `pinned` are
+    for those that load."""
 
-    def __init__(self, rendering: Rendering, device: torch.device) -> None:
+    def __init__(
+        self, rendering: Rendering, device: torch.device, channels_last: bool = False
+    ) -> None:
         self._rendering = rendering
         self._values = Buffers(np.float32)
         self._device, self._on_gpu = device, device.type == "cuda"
+        self._strides = torch.channels_last if channels_last else torch.contiguous_format
         self._mean, self._scale = (
             torch.from_numpy(each).to(device) for each in rendering.constants
         )
@@ -90,5 +94,5 @@ class Normalise:
 
     def _by_gpu(self, pixels: Tensor) -> Tensor:
         moved = pixels.to(self._device, non_blocking=True).permute(0, 3, 1, 2)
-        floats = moved.to(torch.float32, memory_format=torch.contiguous_format)
+        floats = moved.to(torch.float32, memory_format=self._strides)
         return floats.sub_(self._mean).mul_(self._scale)

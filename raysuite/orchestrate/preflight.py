@@ -20,6 +20,7 @@ from raysuite.measure.environment import cuda_mistake_here, driver_version
 from raysuite.orchestrate.cluster import Capacity
 from raysuite.parts import installed, part
 from raysuite.plan import RunPlan, placed
+from raysuite.plan.dry_batch import distinct
 from raysuite.spec import Document
 from raysuite.units import human_bytes
 
@@ -35,7 +36,7 @@ def dry_batch(plans: Sequence[RunPlan], document: Document | None) -> Iterator[C
     It imports torch and the user's modules, which takes seconds. Yields a function that waits for
     it and raises SpecError with all mistakes, with file and line where a document has them.
     """
-    plans = _distinct(plans)
+    plans = distinct(plans)
     if not plans:
         yield lambda: None
         return
@@ -77,37 +78,6 @@ def _raise_what_was_found(
         found.append((plans[len(lines)], Mistake(message, key="model.name")))
     if found:
         raise SpecError([placed(document, m, p.label) if document else m for p, m in found])
-
-
-def _distinct(plans: Sequence[RunPlan]) -> list[RunPlan]:
-    """The plans without those that differ in nothing that a dry batch depends on."""
-    return list(
-        {
-            json.dumps(
-                [
-                    plan.spec.model.model_dump(mode="json"),
-                    plan.spec.data.model_dump(mode="json"),
-                    plan.spec.strategy.model_dump(mode="json"),
-                ]
-            ): plan
-            for plan in reversed(plans)
-        }.values()
-    )[::-1]
-
-
-def unproven(plans: Sequence[RunPlan]) -> list[RunPlan]:
-    """Plans whose network, data set or transform is the user's own, or has the user's options or
-    weights. The others need no dry batch: raysuite's tests train them."""
-    return [
-        plan
-        for plan in plans
-        if ":" in plan.spec.model.name
-        or plan.spec.model.options
-        or plan.spec.model.weights
-        or plan.spec.model.freeze
-        or plan.spec.data.own
-        or plan.spec.data.transform
-    ]
 
 
 def unknown_model(plan: RunPlan) -> list[Mistake]:

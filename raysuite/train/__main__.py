@@ -37,6 +37,7 @@ from raysuite.records import (
 from raysuite.records.batches import BatchFound, TriedFile
 from raysuite.records.live import live_file
 from raysuite.spec import read_document
+from raysuite.train import dry_batch
 from raysuite.train.batches import search_batch
 from raysuite.train.checkpoint import keep_checkpoint, latest_checkpoint, remove_checkpoint
 from raysuite.train.loop import TrainingLoop
@@ -103,6 +104,9 @@ def main(arguments: list[str] | None = None) -> int:
                 f"start it with torchrun --nproc-per-node N, or set resources.workers={size}"
             )
         results = Results(given.results or Path("results") / plans[0].spec.name)
+        # each rank for itself: one that waited for rank 0 would be ended by torchrun alone, late
+        left = [each for each in ours if not given.resume or results.end_of(each.run_id) is None]
+        dry_batch.check(left, document)
         failed = False
         with Signals() as signals:
             for wish in ours:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -26,10 +26,12 @@ from raysuite.data import Split, prepare
 from raysuite.data.base import Slice
 from raysuite.data.formats import open_source
 from raysuite.data.reading import read, shown
-from raysuite.errors import Mistake, UserError
+from raysuite.errors import Mistake, SpecError, UserError
 from raysuite.models.fine_tuning import load_weights
 from raysuite.parallel.precision import MEMORY_FORMATS
-from raysuite.plan import RunPlan
+from raysuite.plan import RunPlan, placed
+from raysuite.plan.dry_batch import distinct, unproven
+from raysuite.spec import Document
 from raysuite.spec.data import DataOptions
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.experiment import ModelOptions
@@ -49,8 +51,25 @@ _STRIDES = (
 )
 
 
+def check(plans: Sequence[RunPlan], document: Document) -> None:
+    """Try a batch for the plans that need it, in this process.
+
+    Raises SpecError with all mistakes, with the document's file and lines.
+    """
+    found = [
+        placed(document, mistake, plan.label)
+        for plan in distinct(unproven(plans))
+        for mistake in mistakes(plan)
+    ]
+    if found:
+        raise SpecError(found)
+
+
 def mistakes(plan: RunPlan) -> list[Mistake]:
-    """Why this plan's network cannot be trained under its strategy, or its images not be read."""
+    """Why this plan's network cannot be trained under its strategy, or its images not be read.
+
+    What it depends on is in `raysuite.plan.dry_batch.distinct`.
+    """
     found = _network(plan.spec.model.model_dump_json(), plan.dataset, plan.memory_format)
     decays = plan.spec.optimizer.weight_decay > 0
     if isinstance(found, str):

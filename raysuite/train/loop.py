@@ -76,8 +76,9 @@ class TrainingLoop:
         self.prepared = prepare(plan.spec.data, plan.dataset)
         self.skipped: dict[str, NDArray[np.bool_]] = {}
         """Split -> [samples], True for what is left out on all ranks; set before the first epoch"""
-        self.train_loader = make_loader(self.prepared, "train", plan.spec.loader, world.device)
-        self._val = make_loader(self.prepared, "val", plan.spec.loader, world.device)
+        last, options = plan.memory_format == "channels_last", plan.spec.loader
+        self.train_loader = make_loader(self.prepared, "train", options, world.device, last)
+        self._val = make_loader(self.prepared, "val", options, world.device, last)
         self.power = EpochPower(plan, world)
         self.live = LiveProgress()
         self._confusion: Tensor | None = None

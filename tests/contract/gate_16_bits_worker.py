@@ -1,4 +1,5 @@
-"""What test_gate.py asks of two ranks in bf16 and fp16: the verdicts on right and wrong engines."""
+"""What test_gate.py asks of two ranks of each framework: the verdicts on right and wrong engines in
+bf16 and fp16, and in how many parts a step's gradients are reduced."""
 
 from __future__ import annotations
 
@@ -10,17 +11,22 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
 from pydantic import TypeAdapter
 from torch import Tensor
 
+from raysuite.data.base import Slice
+from raysuite.measure.shares import horovod_collectives
 from raysuite.parallel import make_strategy, precision
 from raysuite.parallel.base import Engine, StepSettings, TorchEngine, World
 from raysuite.parallel.precision import LossScale
 from raysuite.spec.strategies import StrategyOptions
 from raysuite.train import gate
+from raysuite.train.gate_check import batch_of, make_engine, make_samples
 from raysuite.train.world import world_from_environment
 from tests.contract.launches import write
+from tests.contract.traffic_worker import Collectives
 
 OPTIONS: TypeAdapter[StrategyOptions] = TypeAdapter(StrategyOptions)
 
@@ -30,9 +36,9 @@ def main(request: dict[str, Any], file: Path) -> None:
     found: list[dict[str, Any]] = []
     for given in request["strategies"]:
         options = OPTIONS.validate_python(given)
+        found.append({"reductions": reductions(options, world, file)})
         strategy = make_strategy(options)
         strategy.start(world)
-        found.append({})
         for defect in request["defects"]:
             short, strides = "fp16", "contiguous"
             if defect == "bf16":
@@ -48,6 +54,34 @@ def main(request: dict[str, Any], file: Path) -> None:
             }
         strategy.stop()
     write(found, file, world.rank)
+
+
+def reductions(options: StrategyOptions, world: World, file: Path) -> list[int]:
+    """Of the gradients of a step: as a run has them, and with the gate's settings for several."""
+    if options.name == "horovod":  # what is ready within a cycle is reduced in one part
+        options = options.model_copy(update={"cycle_time_ms": 20.0})
+    several = options.several_reductions()
+    if options.name not in ("horovod", "deepspeed") or several is None:
+        return []
+    first = make_strategy(options, profiled=True)
+    first.start(world)
+    found = []
+    for changed, pause_s in ((options, 0.0), several):
+        strategy = gate._started(changed, world)
+        engine = make_engine(strategy, world, StepSettings(1), pause_s=pause_s)
+        engine.model.train()
+        data = make_samples(2, world.device)
+        batch = batch_of(data, Slice(np.array([world.rank]), 1, 2))
+        timeline = file.with_name(f"{file.name}-timeline-{len(found)}")
+        with engine.timeline(timeline), Collectives() as seen:
+            engine.step([batch], 0.1)
+        counted = sum(count for name, count in seen.calls.items() if "reduce" in name)
+        if options.name == "horovod":  # the first rank alone has a timeline
+            counted = len(horovod_collectives(timeline)) if world.rank == 0 else 0
+        found.append(counted)
+        engine.close()
+    first.stop()
+    return found
 
 
 def _in_16_bits(owner: type, name: str, wrong: Callable[..., Any]) -> Any:

@@ -32,6 +32,7 @@ from raysuite.train import gate
 from raysuite.train.gate_check import Delayed, batch_of, make_engine, make_samples
 from raysuite.train.world import world_from_environment
 from tests.contract.launches import write
+from tests.contract.strategy_worker import left_of, parts_of
 
 BATCH, SAMPLES, MICRO_BATCHES = 16, 37, 4
 """The last batch holds 5 samples: micro-batches of 2, and of 1 with 1 of padding."""
@@ -142,6 +143,10 @@ def compared(options: PipelineOptions, network: str, world: World, folder: Path)
         two = PipelineOptions(schedule="gpipe", stages=2, micro_batches=2)
         found["resumed on 2 stages"] = elsewhere(Pipeline(two), 2, network, world, folder, through)
         found["resumed by ddp"] = elsewhere(Ddp(DdpOptions()), 1, network, world, folder, through)
+    parts = parts_of(engine)
+    engine.close()
+    del engine
+    found["left"] = left_of(parts)
     strategy.stop()
     return found
 

@@ -233,21 +233,30 @@ def buffers_averaged(strategy: Strategy, world: World) -> bool:
     return bool((after == after[0]).all()) and torch.allclose(after[0], before.mean(0))
 
 
+def parts_of(engine: Engine) -> dict[str, weakref.ref[Any]]:
+    """What must not be in memory after the engine's end."""
+    return {
+        "engine": weakref.ref(engine),
+        "model": weakref.ref(engine.model),
+        "weight": weakref.ref(next(engine.model.parameters())),
+        "optimizer": weakref.ref(vars(engine).get("optimizer") or vars(engine)["_optimizer"]),
+    }
+
+
+def left_of(parts: dict[str, weakref.ref[Any]]) -> list[str]:
+    """Those that are still in memory."""
+    gc.collect()
+    return [name for name, part in parts.items() if part() is not None]
+
+
 def left_behind(strategy: Strategy, world: World) -> list[str]:
     """What of an engine is still in memory after its end."""
     engine = engine_of(strategy, replace(BASE, micro_batch=GLOBAL_BATCH // world.size))
     train(engine, world, [0])
-    optimizer = vars(engine).get("optimizer") or vars(engine)["_optimizer"]
-    parts = {
-        "engine": weakref.ref(engine),
-        "model": weakref.ref(engine.model),
-        "weight": weakref.ref(next(engine.model.parameters())),
-        "optimizer": weakref.ref(optimizer),
-    }
+    parts = parts_of(engine)
     engine.close()
-    del engine, optimizer
-    gc.collect()
-    return [name for name, part in parts.items() if part() is not None]
+    del engine
+    return left_of(parts)
 
 
 def wrong_reductions(strategy: Strategy, world: World) -> list[str]:

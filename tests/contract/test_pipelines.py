@@ -69,7 +69,7 @@ LAUNCHES: list[tuple[Launch, bool]] = [
 ]
 
 
-def found(launch: Launch, key: str) -> list[dict[str, float]]:
+def found(launch: Launch, key: str) -> list[dict[str, Any]]:
     workers, networks, options = launch
     request = {"pipelines": options, "networks": networks, "gate": networks[0] == "resnet20"}
     limit_s = 240 if workers == 2 else 1100
@@ -119,6 +119,13 @@ def test_equal_to_one_process(launch: Launch, name: str, network: str) -> None:
         ]
     elif name in ("2bw", "2-1-1"):
         assert {each["versions"] for each in each_rank} == {2}
+
+
+@pytest.mark.parametrize(("launch", "name", "network"), cases(gate=False))
+def test_nothing_of_an_engine_is_left_after_its_end(
+    launch: Launch, name: str, network: str
+) -> None:
+    assert [each["left"] for each in found(launch, f"{name} {network}")] == [[]] * launch[0]
 
 
 @pytest.mark.parametrize(("launch", "name", "network"), cases(gate=True))

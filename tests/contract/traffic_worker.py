@@ -46,18 +46,21 @@ class Wide(nn.Module):
 
 
 class Collectives(TorchDispatchMode):
-    """The bytes of the whole buffers that torch.distributed's collectives combine."""
+    """torch.distributed's collectives, and the bytes of the whole buffers that they combine."""
 
     def __init__(self) -> None:
         super().__init__()
         self.bytes: Counter[str] = Counter()
+        self.calls: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.namespace == "c10d":
             # a gather's result and a scatter's input are the whole, and the larger of the two
             size = max(each.nbytes for each in tree_leaves(args) if isinstance(each, Tensor))
             if size > FLAG_BYTES:
-                self.bytes[func.name().removeprefix("c10d::").strip("_")] += size
+                name = func.name().removeprefix("c10d::").strip("_")
+                self.bytes[name] += size
+                self.calls[name] += 1
         return func(*args, **(kwargs or {}))
 
 

@@ -8,25 +8,23 @@ below ILSVRC/Data/CLS-LOC.
 from __future__ import annotations
 
 import csv
-import fcntl
 import hashlib
+import json
 import math
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from raysuite.data.cache import publish, verify
+from raysuite.data.cache import SETTLED_S, listed_once, publish, verify
 from raysuite.data.findings import Finding, Listed, Part, Target, check_image
 from raysuite.data.formats.base import Counts, Listing, absent, named
 from raysuite.data.prepared import Prepared, Split, prepared_of
 from raysuite.data.processes import Count
 from raysuite.errors import DataError
-from raysuite.files import lock
 from raysuite.spec.data import DataOptions, root_of
 from raysuite.spec.datasets import IMAGE_SUFFIXES, NAMED, SPLITS, DatasetFacts, Format
 
@@ -97,16 +95,10 @@ def folder_state(data: DataOptions) -> tuple[float, str]:
     paths += [path for path in _label_places(root, top) if path.is_file()]
     with ThreadPoolExecutor(_THREADS) as threads:
         found = list(threads.map(os.stat, paths))
-    told = hashlib.sha256(repr((data.name, data.bad_samples)).encode())
+    told = hashlib.sha256(repr((_CLASSES, data.name, data.bad_samples)).encode())
     for path, each in zip(paths, found, strict=True):
         told.update(os.fsencode(path) + f"\0{each.st_ino} {each.st_mtime_ns}\0".encode())
     return max(each.st_mtime for each in found), told.hexdigest()
-
-
-def classes_of(data: DataOptions) -> tuple[str, ...]:
-    """The names of the classes, in the order of their labels."""
-    root = root_of(data)
-    return tuple(class_names(root / f"{_top(root)}train"))
 
 
 def count(data: DataOptions) -> Counts:
@@ -310,62 +302,51 @@ def _devkit_names(meta: Path) -> dict[int, str]:
         raise ValueError(f"{meta}: {error}") from error
 
 
-_SETTLED_S = 2.0
-"""File systems keep times to within two seconds (FAT); a folder that was changed in the last ones
-may change again without another time."""
+_CLASSES = "classes.json"
 
 
 def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
     """List the images, in place; the listing is kept below `cache`.
 
-    One process of a node lists, and the others wait for it; none lists again what has not changed.
+    One process of a node looks whether the set has changed, and the others wait for it; none lists
+    again what has not.
     """
-    try:
-        changed, state = folder_state(data)
-    except OSError:  # `find` raises what is missing
-        changed, state = math.inf, ""
-    with _one_at_a_time(cache / "data"):
-        if changed < time.time() - _SETTLED_S:
-            folder = cache / "data" / f"image-folder-{state[:16]}"
-            publish(folder, lambda target: _write(listings(find(data))[1], target))
-        else:
-            folder = _by_content(data, cache)
-    verify(folder, ("listing",))
-    listing = folder / "listing"
+    listing = listed_once(data, cache, partial(_kept, data, cache)) / "listing"
     return prepared_of(
         data,
         facts,
         {split: len(Listing.read(listing, split).labels) for split in SPLITS},
-        classes=classes_of(data),
+        classes=tuple(json.loads((listing / _CLASSES).read_text())),
         form="folder",
         files=root_of(data).resolve(),
         listing=listing,
     )
 
 
-def _by_content(data: DataOptions, cache: Path) -> Path:
-    _, found = listings(find(data))
-    content = hashlib.sha256()
-    for listing in found.values():
-        content.update(listing.paths.tobytes() + listing.labels.tobytes())
-    folder = cache / "data" / f"image-folder-{content.hexdigest()[:16]}"
-    publish(folder, lambda target: _write(found, target))
+def _kept(data: DataOptions, cache: Path) -> Path:
+    """The folder with the listing of the set as it is now."""
+    try:
+        changed, state = folder_state(data)
+    except OSError:  # `find` raises what is missing
+        changed, state = math.inf, ""
+    if changed < time.time() - SETTLED_S:
+        folder = cache / "data" / f"image-folder-{state[:16]}"
+        publish(folder, lambda target: _write(*listings(find(data)), target))
+    else:
+        classes, found = listings(find(data))
+        content = hashlib.sha256(repr(classes).encode())
+        for listing in found.values():
+            content.update(listing.paths.tobytes() + listing.labels.tobytes())
+        folder = cache / "data" / f"image-folder-{content.hexdigest()[:16]}"
+        publish(folder, lambda target: _write(classes, found, target))
+    verify(folder, ("listing",))
     return folder
 
 
-def _write(found: dict[str, Listing], target: Path) -> None:
+def _write(classes: Sequence[str], found: dict[str, Listing], target: Path) -> None:
     for split, listing in found.items():
         listing.write(target / "listing", split)
-
-
-@contextmanager
-def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """On one node; nothing goes wrong where a file system cannot lock, but for the time."""
-    with ExitStack() as held:
-        with suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-            held.callback(os.close, lock(folder / ".listing.lock", fcntl.LOCK_EX))
-        yield
+    (target / "listing" / _CLASSES).write_text(json.dumps(classes))
 
 
 class Source:

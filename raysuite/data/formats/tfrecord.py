@@ -36,7 +36,7 @@ from google.protobuf import (  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from raysuite.data.cache import publish, verify
+from raysuite.data.cache import listed_once, publish, verify
 from raysuite.data.findings import Finding, Listed, Part, Target, check_image, reason
 from raysuite.data.formats.base import Counts, RecordListing, absent, named
 from raysuite.data.prepared import Prepared, Split, prepared_of
@@ -365,9 +365,13 @@ def decode_example(
 
 
 def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
-    """Read the shards' indices; the records are read in place, their positions go to `cache`."""
+    """Read the shards' indices; the records are read in place, their positions go to `cache`.
+
+    One process of a node looks at the shards, and the others wait for it.
+    """
     root = root_of(data)
-    listing = listed(root, _indexed(data), cache)
+    folder = listed_once(data, cache, lambda: listed(root, _indexed(data), cache))
+    listing = folder / "listing"
     return prepared_of(
         data,
         facts,
@@ -404,7 +408,7 @@ def listed(root: Path, shards: Mapping[str, Sequence[Shard]], cache: Path) -> Pa
 
     publish(folder, write)
     verify(folder, ("listing",))
-    return folder / "listing"
+    return folder
 
 
 def _index(shard: Shard) -> NDArray[np.int64]:

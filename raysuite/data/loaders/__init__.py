@@ -15,9 +15,16 @@ if TYPE_CHECKING:
 
 
 def make_loader(
-    prepared: Prepared, split: Split, options: LoaderOptions, device: torch.device
+    prepared: Prepared,
+    split: Split,
+    options: LoaderOptions,
+    device: torch.device,
+    channels_last: bool = False,
 ) -> Loader:
     """The loader that `options` names, for one split, with its batches on `device`.
+
+    `channels_last`: the memory format in which the network takes images; on a GPU they are written
+    in it.
 
     Raises MissingPartError where it is not installed, and DataError where it cannot load this
     data set on this device.
@@ -27,5 +34,5 @@ def make_loader(
             f"data.transform: the loader {options.name} does not call Python for each image; take "
             "another one"
         )
-    loader: Loader = load(options.implementation)(prepared, split, options, device)
+    loader: Loader = load(options.implementation)(prepared, split, options, device, channels_last)
     return loader

@@ -82,7 +82,12 @@ class DaliLoader:
     """
 
     def __init__(
-        self, prepared: Prepared, split: Split, options: DaliOptions, device: torch.device
+        self,
+        prepared: Prepared,
+        split: Split,
+        options: DaliOptions,
+        device: torch.device,
+        channels_last: bool = False,
     ) -> None:
         if options.device == "gpu" and device.type != "cuda":
             raise DataError(
@@ -90,6 +95,7 @@ class DaliLoader:
                 "set loader.device to cpu, or resources.device to gpu"
             )
         self._prepared, self._options, self._device = prepared, options, device
+        self._channels_last = channels_last
         self._source = open_source(prepared, split)
         self._fed = inputs_of(prepared)
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="raysuite-dali-reader")
@@ -120,7 +126,7 @@ class DaliLoader:
             labels = torch.from_numpy(self._labels.popleft())
             yield Batch(
                 # No copy: the tensor owns its memory, and the pipeline takes another.
-                images=from_dlpack(images.as_tensor()),
+                images=self._ordered(from_dlpack(images.as_tensor())),
                 labels=labels.to(self._device, non_blocking=True),
                 real=slice_.real,
                 of_global=slice_.of_global,
@@ -131,6 +137,10 @@ class DaliLoader:
         self._drop()
         self._reader.shutdown(cancel_futures=True)
         self._source.close()
+
+    def _ordered(self, images: torch.Tensor) -> torch.Tensor:
+        """[b, C, H, W], as the pipeline wrote them."""
+        return images.permute(0, 3, 1, 2) if self._channels_last else images
 
     def _stream(self) -> torch.cuda.Stream | None:
         return torch.cuda.current_stream(self._device) if self._device.type == "cuda" else None
@@ -210,7 +220,7 @@ class DaliLoader:
             images = fn.crop_mirror_normalize(
                 images,
                 dtype=types.DALIDataType.FLOAT,
-                output_layout="CHW",
+                output_layout="HWC" if self._channels_last else "CHW",
                 mirror=inputs.get("flip", 0),
                 mean=[255 * value for value in prepared.mean],
                 std=[255 * value for value in prepared.std],

@@ -142,10 +142,15 @@ class MemoryLoader:
     """
 
     def __init__(
-        self, prepared: Prepared, split: Split, options: MemoryOptions, device: torch.device
+        self,
+        prepared: Prepared,
+        split: Split,
+        options: MemoryOptions,
+        device: torch.device,
+        channels_last: bool = False,
     ) -> None:
         self._prepared = prepared
-        self._normalise = Normalise(Rendering(prepared, "exact"), device)
+        self._normalise = Normalise(Rendering(prepared, "exact"), device, channels_last)
         self._rendering = Rendering(prepared, "exact")
         self._source = open_source(prepared, split)
         samples = prepared.samples(split)

@@ -185,13 +185,18 @@ class NativeLoader:
     """Decodes by libjpeg-turbo, or Pillow; resizes by torch; normalises where that is cheapest."""
 
     def __init__(
-        self, prepared: Prepared, split: Split, options: NativeOptions, device: torch.device
+        self,
+        prepared: Prepared,
+        split: Split,
+        options: NativeOptions,
+        device: torch.device,
+        channels_last: bool = False,
     ) -> None:
         self._device, self._on_gpu = device, device.type == "cuda"
         self._rendering = rendering = Rendering(prepared, options.decode)
         self._dtype = _transport(options, self._on_gpu)
         self._pixels, self._values = Buffers(np.uint8), Buffers(np.float32)
-        self._normalise = Normalise(rendering, device)
+        self._normalise = Normalise(rendering, device, channels_last)
         self._ahead = (
             InProcesses(rendering, split, options, self._dtype, self._on_gpu)
             if options.processes

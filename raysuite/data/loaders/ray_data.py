@@ -44,7 +44,12 @@ class RayDataLoader:
     """
 
     def __init__(
-        self, prepared: Prepared, split: Split, options: RayDataOptions, device: torch.device
+        self,
+        prepared: Prepared,
+        split: Split,
+        options: RayDataOptions,
+        device: torch.device,
+        channels_last: bool = False,
     ) -> None:
         if not ray.is_initialized():
             raise UserError(
@@ -56,7 +61,7 @@ class RayDataLoader:
         self._name = uuid.uuid4().hex
         facts = prepared.facts
         self._image_bytes = facts.image_size**2 * facts.channels
-        self._normalise = Normalise(Rendering(prepared, "exact"), device)
+        self._normalise = Normalise(Rendering(prepared, "exact"), device, channels_last)
         self._rows: _Rows | None = None
         # a line or two per epoch and worker otherwise; its own log file has them
         logging.getLogger("ray.data").setLevel(logging.WARNING)

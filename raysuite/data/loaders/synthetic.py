@@ -22,9 +22,15 @@ class SyntheticLoader:
     """
 
     def __init__(
-        self, prepared: Prepared, split: Split, options: SyntheticOptions, device: torch.device
+        self,
+        prepared: Prepared,
+        split: Split,
+        options: SyntheticOptions,
+        device: torch.device,
+        channels_last: bool = False,
     ) -> None:
         self._facts, self._device = prepared.facts, device
+        self._strides = torch.channels_last if channels_last else torch.contiguous_format
         self._seed = SPLITS.index(split)
         self._images = self._labels = torch.empty(0)
         self._asked: Sequence[Slice] = ()
@@ -52,4 +58,4 @@ class SyntheticLoader:
         shape = (count, facts.channels, facts.image_size, facts.image_size)
         images = torch.randn(shape, generator=draws, device=self._device)
         labels = torch.randint(facts.classes, (count,), generator=draws, device=self._device)
-        return images, labels
+        return images.contiguous(memory_format=self._strides), labels

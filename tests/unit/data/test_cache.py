@@ -6,15 +6,21 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from raysuite.data import prepare
+from raysuite.data import cache, node_share, prepare
 from raysuite.data.cache import publish, verify
+from raysuite.data.formats import folder as folders
+from raysuite.data.formats import tfrecord
 from raysuite.errors import DataError
 from raysuite.spec.data import DataOptions
 from raysuite.spec.datasets import DIGITS, cache_dir
+from tests import small_sets
 
 PREPARE = """
 import sys
@@ -135,6 +141,53 @@ def test_damage_is_named_in_the_parts_that_are_asked_for(tmp_path):
     (folder / "manifest.json").write_text("{")
     with pytest.raises(DataError, match=r"manifest.json is damaged; delete"):
         verify(folder, ("a",))
+
+
+def test_what_was_found_whole_is_read_again_only_where_it_changed(tmp_path, monkeypatch):
+    folder = tmp_path / "set"
+    publish(folder, write_two)
+    os.utime(folder / "a" / "x", (10**9, 10**9))
+    verify(folder, ("a", "b"))
+    read: list[Path] = []
+    digest = cache._digest
+    monkeypatch.setattr(cache, "_digest", lambda path: read.append(path) or digest(path))
+    verify(folder, ("a", "b"))
+    assert read == [folder / "b" / "x"]  # just written: it may change without another time
+    (folder / "a" / "x").write_text("c")
+    with pytest.raises(DataError, match=r"a/x is damaged"):
+        verify(folder, ("a",))
+
+
+@pytest.mark.parametrize(
+    ("kind", "module", "looks"),
+    [
+        ("image_folder-folder", folders, "folder_state"),
+        ("tfrecord-tfrecord", tfrecord, "find"),
+    ],
+)
+def test_one_rank_of_a_node_looks_in_each_run(
+    kind: str, module: ModuleType, looks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = small_sets.write(kind, tmp_path / "set")
+    asking: list[object] = []
+    looked: list[object] = []
+    lock, look = node_share.lock, getattr(module, looks)
+
+    def looking(data: DataOptions) -> object:
+        looked.append(data)
+        until = time.monotonic() + 5
+        while len(asking) < 3 and time.monotonic() < until:
+            time.sleep(0.001)
+        return look(data)
+
+    monkeypatch.setattr(node_share, "lock", lambda *given: asking.append(given) or lock(*given))
+    monkeypatch.setattr(module, looks, looking)
+    with ThreadPoolExecutor(3) as ranks:
+        first, *others = ranks.map(lambda _: prepare(small.data, small.facts, tmp_path), range(3))
+    assert others == [first, first]
+    assert len(looked) == 1
+    assert prepare(small.data, small.facts, tmp_path) == first
+    assert len(looked) == 2
 
 
 def test_a_cache_that_cannot_be_written_is_told_with_the_way_out(tmp_path):

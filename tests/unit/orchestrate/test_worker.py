@@ -13,10 +13,11 @@ import torch
 
 from raysuite.orchestrate import preflight, worker
 from raysuite.orchestrate.controller import BrokenRunError
+from raysuite.orchestrate.groups import checkpoint_folder
 from raysuite.orchestrate.stopping import request_stop
 from raysuite.parallel.base import World
 from raysuite.plan import RunPlan, make_plans
-from raysuite.records import Results, RunFailed
+from raysuite.records import Results, RunFailed, RunFinished
 from raysuite.spec import parse_document
 from raysuite.train import world as world_module
 
@@ -95,3 +96,32 @@ def test_rank_0_alone_writes_the_journal(
         world = World(rank, 3, rank, torch.device("cpu"))
         worker._write_all(plan, world, results, None, tmp_path / "checkpoint", None)
     assert results.records(plan.run_id) == [record]
+
+
+@pytest.mark.parametrize(("every", "made"), [(0, False), (1, True)])
+def test_a_run_reports_nothing_to_ray_train_and_makes_folders_for_checkpoints_alone(
+    every: int, made: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = make_plans(
+        parse_document(
+            "name: a\nmodel: tests.tiny_model:Tiny\ndata: digits\nresources: {device: cpu}\n"
+            f"training: {{epochs: 2, global_batch: 720, checkpoint_every: {every}}}\n"
+            "measure: {power: false}\n",
+            "x.yaml",
+        )
+    )[0]
+    reported: list[object] = []
+    monkeypatch.setattr("ray.train.report", lambda *given, **more: reported.append(given))
+    folders: list[Path] = []
+    mkdir = Path.mkdir
+    monkeypatch.setattr(
+        Path,
+        "mkdir",
+        lambda self, *given, **more: folders.append(self) or mkdir(self, *given, **more),
+    )
+    results = Results(tmp_path / "results")
+    worker._run(plan, World(0, 1, 0, torch.device("cpu")), results, {}, None)
+    assert isinstance(results.end_of(plan.run_id), RunFinished)
+    kept = checkpoint_folder(results, plan.run_id)
+    assert any(folder.is_relative_to(kept.parent) for folder in folders) is made
+    assert reported == []

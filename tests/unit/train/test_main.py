@@ -110,6 +110,22 @@ def test_another_number_of_processes(spec: Path, capsys: pytest.CaptureFixture[s
     assert "torchrun --nproc-per-node N" in said
 
 
+def test_one_batch_is_tried_of_each_network_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "spec.yaml"
+    file.write_text(
+        SPEC.replace(
+            "tests.tiny_model:Tiny", "{name: tests.networks:made, options: {which: unused}}"
+        )
+        + "strategy: horovod\nmatrix:\n  optimizer.weight_decay: [0, 0.01]\n"
+    )
+    call = [str(file), "data.image_size=8", "--results", str(tmp_path / "results")]
+    assert main(call) == 2
+    assert f"error: {file}:3: model.freeze: " in capsys.readouterr().err
+    assert not (tmp_path / "results").exists()
+
+
 def test_a_mistake_in_the_spec(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(spec), "strategy=dpd"]) == 2
     assert "'ddp'" in capsys.readouterr().err

@@ -85,6 +85,23 @@ def test_images_and_convolutions_have_the_format() -> None:
     assert seen[0].is_contiguous(memory_format=torch.channels_last)
 
 
+def test_batches_come_in_the_format(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[bool] = []
+    forward = Autocast.forward
+
+    def seeing(self: Autocast, images: Tensor) -> Tensor:
+        if images.shape[1] == 3:  # the run's; the gate's are grey
+            given.append(images.is_contiguous(memory_format=torch.channels_last))
+        return forward(self, images)
+
+    monkeypatch.setattr(Autocast, "forward", seeing)
+    for name in ("contiguous", "channels_last"):
+        data = {"name": "digits", "channels": 3}
+        run(without_norm(training_memory_format=name, data=data, loader={"name": "synthetic"}))
+        assert set(given) == {name == "channels_last"}
+        given.clear()
+
+
 def test_both_formats_train_alike_and_leave_the_same_file(tmp_path: Path) -> None:
     losses, states = {}, {}
     for name in ("contiguous", "channels_last"):

@@ -1,0 +1,40 @@
+"""Which plans one batch is tried for: `raysuite.train.dry_batch` tries it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from raysuite.plan.run_plan import RunPlan
+
+
+def unproven(plans: Sequence[RunPlan]) -> list[RunPlan]:
+    """Plans whose network, data set or transform is the user's own, or has the user's options or
+    weights. The others need no dry batch: raysuite's tests train them."""
+    return [
+        plan
+        for plan in plans
+        if ":" in plan.spec.model.name
+        or plan.spec.model.options
+        or plan.spec.model.weights
+        or plan.spec.model.freeze
+        or plan.spec.data.own
+        or plan.spec.data.transform
+    ]
+
+
+def distinct(plans: Sequence[RunPlan]) -> list[RunPlan]:
+    """The first of all plans that differ in nothing that a dry batch depends on."""
+    return list(
+        {
+            (
+                plan.spec.model.model_dump_json(),
+                plan.spec.data.model_dump_json(),
+                plan.dataset,
+                plan.memory_format,
+                plan.spec.strategy.model_dump_json(),
+                plan.spec.optimizer.weight_decay > 0,
+                plan.spec.loader.loads,
+            ): plan
+            for plan in reversed(plans)
+        }.values()
+    )[::-1]
