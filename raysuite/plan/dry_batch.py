@@ -33,6 +33,7 @@ def distinct(plans: Sequence[RunPlan]) -> list[RunPlan]:
                 plan.memory_format,
                 plan.spec.strategy.model_dump_json(),
                 plan.spec.optimizer.weight_decay > 0,
+                plan.spec.training.ema_decay is None,
                 plan.spec.loader.loads,
             ): plan
             for plan in reversed(plans)

@@ -73,9 +73,13 @@ def mistakes(plan: RunPlan) -> list[Mistake]:
     found = _network(plan.spec.model.model_dump_json(), plan.dataset, plan.memory_format)
     decays = plan.spec.optimizer.weight_decay > 0
     if isinstance(found, str):
-        wrong = {"model.name": found}
+        key = "model.weights" if found.startswith("model.weights: ") else "model.name"
+        wrong = {key: found.removeprefix("model.weights: ")}
     else:
         wrong = _refused(plan.spec.strategy, replace(found, decays=decays))
+        if found.scripted and plan.spec.training.ema_decay is not None:
+            message = "a ScriptModule has no copy that averages its weights; leave ema_decay out"
+            wrong = {**wrong, "training.ema_decay": message}
     if isinstance(plan.spec.strategy, PipelineOptions) and not isinstance(found, str):
         wrong = {**wrong, **_uncut(plan)}
     read = plan.spec.loader.loads

@@ -54,6 +54,7 @@ CAUGHT = {
     "horovod": ["every_second_step"],
     "deepspeed-0": ["every_second_step"],
     "deepspeed-2": ["every_second_step"],
+    "deepspeed-3": ["every_second_step"],
 }
 """Refused by the dry batch, and by the gate where they come to it."""
 
@@ -84,6 +85,25 @@ def test_one_batch_says_what_cannot_be_cut_into_stages(
     }
     (plan,) = make_plans(Document(data, "test"), gpus=0)
     assert [mistake.key for mistake in mistakes(plan)] == keys
+
+
+@pytest.mark.parametrize(
+    ("model", "key"),
+    [
+        ({"name": "tests.networks:made", "options": {"which": "scripted"}}, "training.ema_decay"),
+        ({"name": "resnet20", "weights": "nowhere.pt"}, "model.weights"),
+    ],
+)
+def test_one_batch_says_what_no_strategy_can_train(model: dict[str, Any], key: str) -> None:
+    data = {
+        "name": "networks",
+        "model": model,
+        "data": {"name": "digits"},
+        "training": {"epochs": 1, "global_batch": 64, "ema_decay": 0.9},
+        "resources": {"device": "cpu"},
+    }
+    (plan,) = make_plans(Document(data, "test"), gpus=0)
+    assert [mistake.key for mistake in mistakes(plan)] == [key]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
