@@ -10,10 +10,9 @@ from typing import Any
 
 from raysuite.errors import Mistake, SpecError
 from raysuite.spec import Document, ExperimentSpec, validate
+from raysuite.spec.base import MOST_RUNS
 from raysuite.spec.checking import not_swept
 from raysuite.spec.document import KeyPath, set_dotted, swept_keys
-
-_MOST_RUNS = 10_000
 
 Variant = tuple[dict[str, Any], ExperimentSpec]
 """The matrix keys with this combination's values, and the spec that results."""
@@ -36,10 +35,10 @@ def expand(document: Document) -> list[Variant]:
 
     repeats = data.get("repeats", 1)
     count = math.prod(map(len, sweeps.values())) * (repeats if isinstance(repeats, int) else 1)
-    if count > _MOST_RUNS:
+    if count > MOST_RUNS:
         key = "matrix" if sweeps else "repeats"
         file, line = document.place((key,))
-        message = f"the matrix and repeats make {count:,} runs; at most {_MOST_RUNS:,} are planned"
+        message = f"the matrix and repeats make {count:,} runs; at most {MOST_RUNS:,} are planned"
         raise SpecError([*found, Mistake(message, key=key, file=file, line=line)])
     variants: list[Variant] = []
     for choice in itertools.product(*(range(len(values)) for values in sweeps.values())):

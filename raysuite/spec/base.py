@@ -12,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 IMPORT_PATH = r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$"
 """`module:attribute`."""
 
+MOST_RUNS = 10_000
+"""Runs of a matrix with its repeats, or trials of a sweep, that are planned at most."""
 CHOSEN = "chosen:"
 """Prefix of the tags of a value that is a number or a block; tags are no keys of a spec."""
 

@@ -9,14 +9,13 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from raysuite.errors import Mistake, SpecError
-from raysuite.spec.base import suggest
+from raysuite.spec.base import MOST_RUNS, suggest
 from raysuite.spec.batches import AUTO
 from raysuite.spec.checking import Model, not_swept, validate_as
 from raysuite.spec.document import Document, KeyPath
 from raysuite.spec.optimizers import SETTINGS
 from raysuite.spec.search import LISTED, Dimension, PbtScheduler, SearchOptions, name_of
 
-_MOST_TRIALS = 10_000
 _ANY = {"seed": {"uniform": [0, 1]}}
 """A space that is in order."""
 
@@ -154,8 +153,8 @@ def _together(rest: SearchOptions, space: Mapping[str, Dimension]) -> Iterator[F
     crossed = LISTED if searcher == "grid" else ("grid",)
     trials = math.prod(len(each.arguments) for each in space.values() if each.kind in crossed)
     trials *= rest.trials or 1
-    if trials > _MOST_TRIALS:
-        message = f"up to {trials:,} trials; at most {_MOST_TRIALS:,} are planned"
+    if trials > MOST_RUNS:
+        message = f"up to {trials:,} trials; at most {MOST_RUNS:,} are planned"
         yield ("search", "space"), f"{message}: leave values out, or draw some of them"
     if searcher == "optuna":
         for key, dimension in space.items():

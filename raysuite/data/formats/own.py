@@ -61,10 +61,7 @@ def count(data: DataOptions) -> Counts:
 def _length(data: DataOptions, split: str, made: Any) -> int:
     try:
         return len(made)
-    except (
-        Exception,
-        SystemExit,
-    ) as error:  # the user's code may raise anything; len() where it is negative
+    except (Exception, SystemExit) as error:  # anything, or len() itself where it is negative
         raise DataError(
             f"len({data.name}(split={split!r})) raised {type(error).__name__}: {error}; {EXPECTED}"
         ) from error
