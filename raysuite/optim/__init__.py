@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -68,22 +68,29 @@ def parameter_groups(
         exempt["adapt"] = False
     factors = options.lr_factors if names is not None else {}
     groups: dict[tuple[str | None, bool], dict[str, Any]] = {}
-    idle = set(factors)
+    seen = []
     for parameter in parameters:
         name = "" if names is None else names[parameter]
-        matching = [pattern for pattern in factors if fnmatchcase(name, pattern)]
-        idle -= set(matching)
+        seen.append(name)
         if not parameter.requires_grad:
             continue
-        pattern = matching[0] if matching else None
+        pattern = next((each for each in factors if fnmatchcase(name, each)), None)
         decays = options.decay_bias_and_norm or parameter.ndim > 1
         group = groups.setdefault((pattern, decays), {"params": []})
         group["params"].append(parameter)
         group |= {} if decays else exempt
         group |= {} if pattern is None else {"lr_factor": factors[pattern]}
-    if idle:
-        raise UserError(
-            f"optimizer.lr_factors: no parameter matches {', '.join(map(repr, sorted(idle)))}; "
-            f"the model has {', '.join(list((names or {}).values())[:8])}, ..."
-        )
+    if wrong := unmatched(factors, seen):
+        raise UserError(f"optimizer.lr_factors: {wrong}")
     return sorted(groups.values(), key=lambda group: "weight_decay" in group)
+
+
+def unmatched(patterns: Iterable[str], names: Sequence[str]) -> str:
+    """Which patterns of `lr_factors` match none of the parameters' names; empty if all do."""
+    idle = sorted(each for each in patterns if not any(fnmatchcase(name, each) for name in names))
+    if not idle:
+        return ""
+    return (
+        f"no parameter matches {', '.join(map(repr, idle))}; "
+        f"the model has {', '.join(names[:8])}, ..."
+    )

@@ -8,8 +8,8 @@ from raysuite.plan.run_plan import RunPlan
 
 
 def unproven(plans: Sequence[RunPlan]) -> list[RunPlan]:
-    """Plans whose network, data set or transform is the user's own, or has the user's options or
-    weights. The others need no dry batch: raysuite's tests train them."""
+    """Plans whose network, data set or transform is the user's own, or has the user's options,
+    weights or names of parameters. The others need no dry batch: raysuite's tests train them."""
     return [
         plan
         for plan in plans
@@ -17,6 +17,7 @@ def unproven(plans: Sequence[RunPlan]) -> list[RunPlan]:
         or plan.spec.model.options
         or plan.spec.model.weights
         or plan.spec.model.freeze
+        or plan.spec.optimizer.lr_factors
         or plan.spec.data.own
         or plan.spec.data.transform
     ]
@@ -33,6 +34,7 @@ def distinct(plans: Sequence[RunPlan]) -> list[RunPlan]:
                 plan.memory_format,
                 plan.spec.strategy.model_dump_json(),
                 plan.spec.optimizer.weight_decay > 0,
+                tuple(plan.spec.optimizer.lr_factors),
                 plan.spec.training.ema_decay is None,
                 plan.spec.loader.loads,
             ): plan

@@ -50,8 +50,9 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Network:
-    """Names of a network's parameters that some strategies cannot train."""
+    """Names of a network's parameters, and of those that some strategies cannot train."""
 
+    parameters: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
     """No training step gave them a gradient."""
     sometimes: tuple[str, ...] = ()

@@ -27,7 +27,9 @@ from raysuite.data.base import Slice
 from raysuite.data.formats import open_source
 from raysuite.data.reading import read, shown
 from raysuite.errors import Mistake, SpecError, UserError
+from raysuite.measure.memory import available_bytes
 from raysuite.models.fine_tuning import load_weights
+from raysuite.optim import unmatched
 from raysuite.parallel.precision import MEMORY_FORMATS
 from raysuite.plan import RunPlan, placed
 from raysuite.plan.dry_batch import distinct, unproven
@@ -36,6 +38,7 @@ from raysuite.spec.data import DataOptions
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.experiment import ModelOptions
 from raysuite.spec.strategies import Network, PipelineOptions, StrategyOptions, listed
+from raysuite.units import human_bytes
 
 _LARGE = 2 * 10**7
 """Parameters."""
@@ -70,6 +73,14 @@ def mistakes(plan: RunPlan) -> list[Mistake]:
 
     What it depends on is in `raysuite.plan.dry_batch.distinct`.
     """
+    facts = plan.dataset
+    size = _IMAGES * facts.channels * facts.image_size**2 * torch.float.itemsize
+    if size > (left := available_bytes(torch.device("cpu"))):
+        message = (
+            f"{_IMAGES} images of {facts.image_size} x {facts.image_size} pixels take "
+            f"{human_bytes(size)}, and {human_bytes(left)} of memory are left here; lower it"
+        )
+        return [Mistake(message, key="data.image_size")]
     found = _network(plan.spec.model.model_dump_json(), plan.dataset, plan.memory_format)
     decays = plan.spec.optimizer.weight_decay > 0
     if isinstance(found, str):
@@ -80,6 +91,8 @@ def mistakes(plan: RunPlan) -> list[Mistake]:
         if found.scripted and plan.spec.training.ema_decay is not None:
             message = "a ScriptModule has no copy that averages its weights; leave ema_decay out"
             wrong = {**wrong, "training.ema_decay": message}
+        if idle := unmatched(plan.spec.optimizer.lr_factors, found.parameters):
+            wrong = {**wrong, "optimizer.lr_factors": idle}
     if isinstance(plan.spec.strategy, PipelineOptions) and not isinstance(found, str):
         wrong = {**wrong, **_uncut(plan)}
     read = plan.spec.loader.loads
@@ -176,6 +189,7 @@ def examine(model: nn.Module, facts: DatasetFacts, memory_format: str = "contigu
         _checked(model(_images(shape, device, strides)), facts.classes)
     ever, always = set.union(*with_gradient), set.intersection(*with_gradient)
     return Network(
+        parameters=tuple(named),
         unused=tuple(name for name in trained if name not in ever),
         sometimes=tuple(name for name in trained if name in ever - always),
         sparse=tuple(sorted(sparse)),

@@ -88,19 +88,28 @@ def test_one_batch_says_what_cannot_be_cut_into_stages(
 
 
 @pytest.mark.parametrize(
-    ("model", "key"),
+    ("given", "key"),
     [
-        ({"name": "tests.networks:made", "options": {"which": "scripted"}}, "training.ema_decay"),
-        ({"name": "resnet20", "weights": "nowhere.pt"}, "model.weights"),
+        (
+            {"model": {"name": "tests.networks:made", "options": {"which": "scripted"}}},
+            "training.ema_decay",
+        ),
+        ({"model": {"name": "resnet20", "weights": "nowhere.pt"}}, "model.weights"),
+        ({"data": {"name": "digits", "image_size": 10**7}}, "data.image_size"),
+        (
+            {"optimizer": {"name": "sgd", "lr": 0.1, "lr_factors": {"fc.*": 1, "head.*": 0.1}}},
+            "optimizer.lr_factors",
+        ),
     ],
 )
-def test_one_batch_says_what_no_strategy_can_train(model: dict[str, Any], key: str) -> None:
+def test_one_batch_says_what_no_strategy_can_train(given: dict[str, Any], key: str) -> None:
     data = {
         "name": "networks",
-        "model": model,
+        "model": {"name": "resnet20"},
         "data": {"name": "digits"},
         "training": {"epochs": 1, "global_batch": 64, "ema_decay": 0.9},
         "resources": {"device": "cpu"},
+        **given,
     }
     (plan,) = make_plans(Document(data, "test"), gpus=0)
     assert [mistake.key for mistake in mistakes(plan)] == [key]
