@@ -149,8 +149,11 @@ class TestAverage:
         assert [each.losses for each in averaged] == [each.losses for each in plain]
         assert [each.val_loss for each in averaged] != [each.val_loss for each in plain]
 
+    @pytest.mark.parametrize(
+        "changes", [{}, {"model": {"name": "tests.networks:made", "options": {"which": "tied"}}}]
+    )
     def test_what_is_validated_and_kept_is_the_average(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
     ) -> None:
         """Recomputed from the weights after every step."""
         weights: list[dict[str, torch.Tensor]] = []
@@ -161,7 +164,7 @@ class TestAverage:
             update(self, model)
 
         monkeypatch.setattr(WeightAverage, "update", watched)
-        plan = plan_of(training_ema_decay=DECAY)
+        plan = plan_of(training_ema_decay=DECAY, **changes)
         records = run(plan, model_file=tmp_path / "model.pt")
         assert isinstance(records[-1], RunFinished)
         assert len(weights) == plan.total_steps

@@ -244,20 +244,13 @@ class TestTimeToAccuracy:
         assert end_of(resumed).time_to_accuracy == end_of(through).time_to_accuracy
 
 
-def test_the_trained_model_is_the_one_that_was_validated(tmp_path: Path, plan: RunPlan) -> None:
-    file = tmp_path / "model.pt"
-    last = epochs_of(run(plan, model_file=file))[-1]
-    model = models.build(plan.spec.model, plan.dataset)
-    model.load_state_dict(torch.load(file, weights_only=True))
-    model.eval()
-    prepared = prepare(plan.spec.data, plan.dataset)
-    loader = make_loader(prepared, "val", plan.spec.loader, torch.device("cpu"))
-    (step,) = rank_slices(permutation(360, 0, 0), 360, 1, 0)
-    (batch,) = loader.batches(step)
-    with torch.no_grad():
-        right = (model(batch.images).argmax(1) == batch.labels).float().mean().item()
-    loader.close()
-    assert right == pytest.approx(last.val_accuracy)
+def test_a_run_begins_from_the_weights_of_another(tmp_path: Path) -> None:
+    network = {"name": "tests.networks:made", "options": {"which": "tied"}}
+    last = epochs_of(run(plan_of(model=network), model_file=tmp_path / "model.pt"))[-1]
+    network["weights"] = str(tmp_path / "model.pt")
+    standing = {"name": "sgd", "lr": 1e-12}
+    first = epochs_of(run(plan_of(model=network, optimizer=standing)))[0]
+    assert first.val_loss == pytest.approx(last.val_loss, rel=1e-6)
 
 
 class TestTheGate:

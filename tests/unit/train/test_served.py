@@ -36,7 +36,10 @@ def scans(plan: RunPlan) -> tuple[np.ndarray, np.ndarray]:
     return pixels, labels
 
 
-def test_pixels_give_the_accuracy_that_was_told(tmp_path: Path, plan: RunPlan) -> None:
+@pytest.mark.parametrize("which", ["", "tied", "buffers"])
+def test_pixels_give_the_accuracy_that_was_told(tmp_path: Path, plan: RunPlan, which: str) -> None:
+    if which:
+        plan = plan_of(model={"name": "tests.networks:made", "options": {"which": which}})
     records = run(plan, model_file=tmp_path / "model.pt")
     last = [record for record in records if isinstance(record, EpochFinished)][-1]
     pixels, labels = scans(plan)
