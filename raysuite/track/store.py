@@ -43,12 +43,15 @@ def tracking_address(given: str | None = None) -> str:
 
 
 def refuse_unwritable(uri: str) -> None:
-    """Raise OSError where the folder of a SQLite store cannot be written: MLflow would try to
+    """Raise OSError where a SQLite store or its folder cannot be written: MLflow would try to
     migrate its tables there for minutes."""
     if uri.startswith(_SQLITE):
-        folder = Path(uri.removeprefix(_SQLITE)).absolute().parent
-        with tempfile.TemporaryFile(dir=folder):  # root may write whatever the mode
+        file = Path(uri.removeprefix(_SQLITE)).absolute()
+        with tempfile.TemporaryFile(dir=file.parent):  # root may write whatever the mode
             pass
+        if file.exists():
+            with file.open("r+b"):
+                pass
 
 
 def without_password(uri: str) -> str:

@@ -10,11 +10,14 @@ from raysuite.records import Results
 from raysuite.track import sync
 
 
-@pytest.mark.parametrize("folder", ["missing", "/proc"])
-def test_a_folder_that_cannot_be_written(tmp_path: Path, folder: str) -> None:
+@pytest.mark.parametrize("file", ["missing/mlflow.db", "/proc/mlflow.db", "a_folder"])
+def test_a_store_that_cannot_be_written(tmp_path: Path, file: str) -> None:
     results = Results(tmp_path)
     results.write_plans([])
-    summary = sync(results, f"sqlite:///{tmp_path / folder / 'mlflow.db'}")
+    (tmp_path / "a_folder").mkdir()
+    summary = sync(results, f"sqlite:///{tmp_path / file}")
     assert not summary.ok
     # not sqlalchemy's OperationalError, which comes after minutes
-    assert summary.error.startswith(("FileNotFoundError", "PermissionError", "OSError"))
+    assert summary.error.startswith(
+        ("FileNotFoundError", "PermissionError", "OSError", "IsADirectoryError")
+    )
