@@ -172,6 +172,10 @@ def to_group(command: Command) -> None:
     os.killpg(command.process.pid, signal.SIGTERM)
 
 
+def to_one_process(command: Command) -> None:
+    os.kill(command.process.pid, signal.SIGTERM)
+
+
 def to_every_process(command: Command) -> None:
     for process in command.family():
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -186,6 +190,7 @@ def close_terminal(command: Command) -> None:
     "end",
     [
         to_group,
+        pytest.param(to_one_process, marks=pytest.mark.thorough),
         pytest.param(to_every_process, marks=pytest.mark.thorough),
         pytest.param(close_terminal, marks=pytest.mark.thorough),
     ],
