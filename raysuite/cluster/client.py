@@ -123,8 +123,9 @@ def start(
 ) -> ClusterFolder:
     """Start `command`, the agent, on each node.
 
-    What a local cluster of that name left when it was killed is taken over, or removed, first.
-    Raises UserError where a cluster of that name lives, or may live on another host.
+    If a local cluster of that name was killed, its processes and temporary folder are removed
+    first, and its MLflow database is kept. Raises UserError if a cluster of that name is running,
+    or may be running on another host.
     """
     folder = folder_of(cluster.name)
     if (folder.path / "cluster.json").exists():

@@ -151,7 +151,8 @@ def check(plan: RunPlan, world: World, strategy: Strategy, facts: dict[str, Any]
     """The verdict on the plan's strategy at this world size, from the cache if it is known there.
 
     `facts` are `measure.environment()`'s: a verdict holds for the versions and the machines on
-    which it was reached. Only passes are kept, and none of strategies whose code is not ours.
+    which it was reached. Only passed checks are cached, and only those of raysuite's own
+    strategies.
     All ranks must call it; rank 0's cache counts.
     """
     training, options = plan.spec.training, plan.spec.strategy
