@@ -221,7 +221,7 @@ class Watch:
         self._seen: object = None
 
     def state(self, news: object = None) -> JobState:
-        """The state, queried at once where `news` differs from the last call's."""
+        """The state, queried at once if `news` differs from the last call's."""
         now = time.monotonic()
         if now >= self._next or news != self._seen:
             before, self._seen = self._known, news
@@ -304,7 +304,7 @@ def all_status() -> list[Status]:
 
 
 def check_here(status: Status) -> None:
-    """Raise UserError for a local cluster that may live on another host than this."""
+    """Raise UserError for a local cluster that may be running on another host."""
     cluster = status.cluster
     if cluster.backend == "local" and status.state == "unknown":
         raise UserError(
@@ -315,10 +315,10 @@ def check_here(status: Status) -> None:
 
 
 def find_folder(name: str | None) -> ClusterFolder:
-    """The folder of the cluster `name`; without a name, of the only one that lives.
+    """The folder of the cluster `name`; without a name, of the only one that is running.
 
-    Raises UserError for a name that is not known, where none or several live, and where the
-    folder of all clusters is another user's.
+    Raises UserError for an unknown name; without a name, if none or several are running; and if
+    the folder of all clusters belongs to another user.
     """
     try:
         known = {folder.name: folder for folder in all_folders()}

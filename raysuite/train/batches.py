@@ -2,9 +2,10 @@
 
 First each rank passes a micro-batch forward and backward without communication, and all ranks
 exchange the result; a rank that runs out of memory blocks no other one. The largest size that fits
-is then tried in true steps, with the optimiser's state and the strategy's buffers. A rank that runs
-out of memory there ends, because the others may wait in a collective that cannot be cancelled. The
-driver starts the ranks again, and the search continues below that size from a file of the trials.
+is then tried in complete steps, with the optimiser's state and the strategy's buffers. A rank that
+runs out of memory there ends, because the others may wait in a collective that cannot be cancelled.
+The driver starts the ranks again, and the search continues with smaller sizes, from a file of the
+trials.
 
 A GPU refuses an allocation that does not fit, a CPU does not. On a CPU a larger size is tried only
 if memory use at the smaller sizes predicts that it fits.

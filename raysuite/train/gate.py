@@ -407,8 +407,8 @@ def _examined(options: StrategyOptions, world: World, strategy: Strategy) -> Str
 def _several_reductions(
     exact: Strategy, options: StrategyOptions | None, world: World, settings: StepSettings
 ) -> Comparison | None:
-    """The comparison in which the gradients of a step are reduced in several parts; None of a
-    strategy with which raysuite cannot bring that about."""
+    """Compare with the gradients of a step reduced in several parts; None if raysuite cannot make
+    the strategy do that."""
     several = options.several_reductions() if options is not None else None
     if several is None:
         return None
@@ -453,7 +453,7 @@ def _differing(compared: list[Comparison], tolerance: float) -> list[str]:
 
 
 def _differing_16_bits(compared: list[Comparison]) -> list[str]:
-    """To be asked of finite ones."""
+    """What exceeds the bounds of 16 bits in `compared`, whose values must be finite."""
     whole = max((each.loose_error for each in compared), default=0.0)
     tensor = max((each.worst_update for each in compared), default=0.0)
     if whole <= TOLERANCE_16_BITS and tensor <= _TENSOR_16_BITS:

@@ -38,7 +38,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def figures(plan: RunPlan, world: World) -> str:
-    """What this rank holds and what is left, and the keys that ask for less."""
+    """What this rank holds and what is left, and the keys that reduce it."""
     import psutil
     import torch
 
