@@ -90,7 +90,7 @@ class Progress:
 
 
 class Patience:
-    """How long a cluster that comes up is waited for. A job that is queued again begins anew."""
+    """The time limit of a cluster's start. It begins anew when the job is queued again."""
 
     def __init__(self, seconds: float) -> None:
         """`seconds` it may take from the start of its allocation."""
@@ -207,11 +207,11 @@ def state_of(cluster: Cluster) -> JobState:
 
 
 class Watch:
-    """The state of a cluster's job, queried ever less often: each `squeue` costs slurmctld time,
-    and sites block users who ask for it in a loop."""
+    """The state of a cluster's job, queried at growing intervals: each `squeue` costs slurmctld
+    time, and sites block users who call it in a loop."""
 
     def __init__(self, cluster: Cluster, first_s: float | None = None) -> None:
-        """`first_s`: seconds between the first two questions, at most; then twice as many."""
+        """`first_s`: at most so many seconds between the first two queries; then twice as many."""
         self._cluster, self._backend = cluster, backend_of(cluster)
         self._first_s, self._most_s = self._backend.ask_s
         if first_s is not None:
@@ -433,9 +433,10 @@ def down(
 
 
 def _ended_when_asked(folder: ClusterFolder, status: Status) -> bool:
-    """Ask by a file: SLURM's signal also ends the process that serves an image's files.
+    """Request the end by a file; return whether the job has ended in time.
 
-    Agents, and Ray, then die of a bus error before they have removed what they made.
+    SLURM's signal would also end the process that serves an image's files: agents and Ray then die
+    of a bus error before they have removed their files.
     """
     folder.end.touch(0o600)
     if status.cluster.backend == "local" or status.state == "waiting":

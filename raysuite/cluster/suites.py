@@ -98,7 +98,7 @@ def register(cluster: ClusterFolder, suite: Suite) -> None:
 
 
 def unregister(cluster: ClusterFolder, results: Path) -> None:
-    """Forget the suite of that results folder, if it is known at all."""
+    """Remove the suite of that results folder from the list, if it is there."""
     _file(cluster, results).unlink(missing_ok=True)
 
 

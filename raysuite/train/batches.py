@@ -49,11 +49,11 @@ def search_batch(
 ) -> int:
     """Continue the search for the batch of `plan` that `tried` records, to its end.
 
-    The micro-batch that is taken; 0 where nothing fits, and where rank 0, which reads and writes
+    Return the micro-batch that is taken; 0 if nothing fits, or if rank 0, which reads and writes
     the file, was `stopped` before. All ranks must call it.
 
-    Raises what the model or the strategy raises, and MemoryError where a rank ran out in a true
-    step with others beside it: the ranks then have to be started again.
+    Raises what the model or the strategy raises, and MemoryError if one of several ranks runs out
+    of memory in a complete step: the ranks then have to be started again.
     """
     set_torch(plan)
     strategy = make_strategy(plan.spec.strategy)
@@ -167,7 +167,7 @@ class _Ranks:
         now(world.device)
 
     def together(self, size: int) -> BatchTried:
-        """True steps with micro-batches of `size` samples, timed after a warm-up."""
+        """Complete steps with micro-batches of `size` samples, timed after a warm-up."""
         memory = PeakMemory(self._world.device)
         speed = None
         try:

@@ -85,10 +85,10 @@ def cache_file(
     optimizer: OptimizerOptions | None = None,
     network: Any = None,
 ) -> Path:
-    """Where a pass is kept: another file for other options, versions, machines or code, and for
-    each of the runs' own networks (`own_network.key`).
+    """The file for a passed check: one for each set of options, versions, kinds of machines and
+    code, and for each of the runs' own networks (`own_network.key`).
 
-    Which hosts they are does not matter; how many ranks lie on each does.
+    It depends on the number of ranks per host, not on which hosts they are.
     """
     ours = [
         *Path(parallel.__file__).parent.rglob("*.py"),
@@ -425,7 +425,7 @@ def _started(options: StrategyOptions, world: World) -> Strategy:
 
 
 def _own(optimizer: OptimizerOptions) -> OptimizerOptions | None:
-    """A run's optimiser, without its rates; None where it is as the one of every gate_check."""
+    """A run's optimiser, without its rates; None if it equals the one that the gate always uses."""
     if optimizer.name == "sgd" and optimizer.decay_bias_and_norm:
         return None
     return optimizer.model_copy(
@@ -434,7 +434,7 @@ def _own(optimizer: OptimizerOptions) -> OptimizerOptions | None:
 
 
 def _faults(compared: list[Comparison]) -> list[str]:
-    """What is wrong in whatever arithmetic, the gravest first."""
+    """Errors that no precision or lossy option explains, the most severe first."""
     faults = []
     if not all(each.ranks_equal for each in compared):
         faults.append("the ranks hold different weights: gradients are not synchronised")

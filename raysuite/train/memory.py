@@ -72,8 +72,8 @@ def ray_out_of_memory(text: str) -> str:
 
 
 def kernel_kills(cgroups: Path = _CGROUPS, own: Path = _OWN_CGROUP) -> int | None:
-    """Processes that the kernel has killed for want of memory in this process's cgroup, and below
-    it; on SLURM, in the whole job on this host. None where the kernel does not show it.
+    """Number of processes that the kernel's OOM killer ended in this process's cgroup and below it;
+    on SLURM, in the whole job on this host. None if the kernel does not show it.
 
     (Linux, admin-guide/cgroup-v2, memory.events; cgroup-v1/memory, memory.oom_control.)
     """
