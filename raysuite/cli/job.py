@@ -85,7 +85,7 @@ def _lasted(job: Job) -> str:
 
 
 def follow_to_end(server: JobServer, name: str, silent: bool = False) -> Job:
-    """Print what the job prints, unless `silent`, until it has ended; then print how.
+    """Print what the job prints, unless `silent`, until it has ended; then print its final state.
 
     Raises KeyboardInterrupt at Ctrl-C, after a line on how to follow the job again.
     """

@@ -90,7 +90,7 @@ class Progress:
 
 
 class Patience:
-    """How long a cluster that comes up is waited for. A job that is queued again begins anew."""
+    """The time limit of a cluster's start. It begins anew when the job is queued again."""
 
     def __init__(self, seconds: float) -> None:
         """`seconds` it may take from the start of its allocation."""
@@ -123,8 +123,9 @@ def start(
 ) -> ClusterFolder:
     """Start `command`, the agent, on each node.
 
-    What a local cluster of that name left when it was killed is taken over, or removed, first.
-    Raises UserError where a cluster of that name lives, or may live on another host.
+    If a local cluster of that name was killed, its processes and temporary folder are removed
+    first, and its MLflow database is kept. Raises UserError if a cluster of that name is running,
+    or may be running on another host.
     """
     folder = folder_of(cluster.name)
     if (folder.path / "cluster.json").exists():
@@ -206,11 +207,11 @@ def state_of(cluster: Cluster) -> JobState:
 
 
 class Watch:
-    """The state of a cluster's job, queried ever less often: each `squeue` costs slurmctld time,
-    and sites block users who ask for it in a loop."""
+    """The state of a cluster's job, queried at growing intervals: each `squeue` costs slurmctld
+    time, and sites block users who call it in a loop."""
 
     def __init__(self, cluster: Cluster, first_s: float | None = None) -> None:
-        """`first_s`: seconds between the first two questions, at most; then twice as many."""
+        """`first_s`: at most so many seconds between the first two queries; then twice as many."""
         self._cluster, self._backend = cluster, backend_of(cluster)
         self._first_s, self._most_s = self._backend.ask_s
         if first_s is not None:
@@ -220,7 +221,7 @@ class Watch:
         self._seen: object = None
 
     def state(self, news: object = None) -> JobState:
-        """The state, queried at once where `news` differs from the last call's."""
+        """The state, queried at once if `news` differs from the last call's."""
         now = time.monotonic()
         if now >= self._next or news != self._seen:
             before, self._seen = self._known, news
@@ -303,7 +304,7 @@ def all_status() -> list[Status]:
 
 
 def check_here(status: Status) -> None:
-    """Raise UserError for a local cluster that may live on another host than this."""
+    """Raise UserError for a local cluster that may be running on another host."""
     cluster = status.cluster
     if cluster.backend == "local" and status.state == "unknown":
         raise UserError(
@@ -314,10 +315,10 @@ def check_here(status: Status) -> None:
 
 
 def find_folder(name: str | None) -> ClusterFolder:
-    """The folder of the cluster `name`; without a name, of the only one that lives.
+    """The folder of the cluster `name`; without a name, of the only one that is running.
 
-    Raises UserError for a name that is not known, where none or several live, and where the
-    folder of all clusters is another user's.
+    Raises UserError for an unknown name; without a name, if none or several are running; and if
+    the folder of all clusters belongs to another user.
     """
     try:
         known = {folder.name: folder for folder in all_folders()}
@@ -432,9 +433,10 @@ def down(
 
 
 def _ended_when_asked(folder: ClusterFolder, status: Status) -> bool:
-    """Ask by a file: SLURM's signal also ends the process that serves an image's files.
+    """Request the end by a file; return whether the job has ended in time.
 
-    Agents, and Ray, then die of a bus error before they have removed what they made.
+    SLURM's signal would also end the process that serves an image's files: agents and Ray then die
+    of a bus error before they have removed their files.
     """
     folder.end.touch(0o600)
     if status.cluster.backend == "local" or status.state == "waiting":

@@ -73,7 +73,7 @@ class ClusterFolder:
 
     @property
     def end(self) -> Path:
-        """There once `cluster down` has asked the agents to end."""
+        """Exists once `cluster down` has requested the agents' end."""
         return self.path / "end"
 
     @property

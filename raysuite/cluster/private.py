@@ -30,8 +30,8 @@ def make_folder(path: Path) -> Path:
 def temporary_folder(prefix: str) -> Iterator[Path]:
     """A folder of mode 0700 in the system's temporary folder, removed with the context.
 
-    Folders of this prefix whose processes were killed are removed first: each holds a file that is
-    locked (flock) as long as the process lives that made the folder.
+    Folders of this prefix whose processes were killed are removed first: each holds a file that the
+    process which made the folder keeps locked (flock).
     """
     _remove_abandoned(prefix)
     folder = Path(tempfile.mkdtemp(prefix=prefix))

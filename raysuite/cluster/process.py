@@ -34,9 +34,9 @@ def birth_of(pid: int) -> str:
 
 
 def find_process(pid: int, birth: str, began: float) -> psutil.Process | None:
-    """The process of that id and birth; None when it has ended, also when its id is another's now.
+    """The process of that id and birth; None if it has ended, even if its id was reused.
 
-    Where either birth is not known, it should have begun at `began`, seconds since 1970.
+    If either birth is unknown, its start time is compared with `began` (seconds since 1970).
     """
     now = birth_of(pid)
     try:

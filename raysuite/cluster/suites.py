@@ -98,16 +98,16 @@ def register(cluster: ClusterFolder, suite: Suite) -> None:
 
 
 def unregister(cluster: ClusterFolder, results: Path) -> None:
-    """Forget the suite of that results folder, if it is known at all."""
+    """Remove the suite of that results folder from the list, if it is there."""
     _file(cluster, results).unlink(missing_ok=True)
 
 
 def resume_commands(cluster: ClusterFolder, head_is_new: bool = True) -> list[Resume]:
     """How to resume each suite without a driver, the oldest first.
 
-    Suites whose results are not there are left out, and so are files that cannot be read. Those
-    that were resumed several times without progress are forgotten. Unless the head is new, only
-    suites whose driver was killed, or failed, on this host, and whose results can be written.
+    Suites without results and unreadable files are left out; suites that were resumed several
+    times without progress are removed. Unless the head is new, only suites whose driver was killed,
+    or failed, on this host, and whose results can be written.
     """
     found = [suite for file in cluster.suites.glob("*.json") if (suite := _read(file))]
     if not head_is_new:

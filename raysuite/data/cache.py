@@ -87,9 +87,10 @@ def listed_once(data: DataOptions, cache: Path, write: Callable[[], Path]) -> Pa
 
 
 def verify(folder: Path, parts: tuple[str, ...]) -> None:
-    """Compare the files below `folder`/part with what was written, for each of `parts`.
+    """Compare the files below `folder`/part with their recorded checksums, for each of `parts`.
 
-    A file that this process has compared, and that has the same size and time, is not read again.
+    A file that this process has checked is not read again while its inode, size and modification
+    time stay the same.
 
     Raises DataError that names the first file that is missing or differs.
     """

@@ -219,7 +219,7 @@ def _command(layer: str, out: Path, options: list[str]) -> list[str]:
 
 
 def build(order: Order, say: Callable[[str], None]) -> Built:
-    """Build the image; `say` gets each line that is printed, all of which go into a log too.
+    """Build the image; each line of output goes to `say` and into a log.
 
     Raises UserError, or EngineError with the log's end.
     """
@@ -296,7 +296,7 @@ def _wheel(root: Path, folder: Path) -> Path:
 def _commit(root: Path) -> str | None:
     """The checkout's commit, `-dirty` appended where tracked files were changed.
 
-    Git reads no checkout of another user's by default; this one's code is running already.
+    Git refuses another user's checkout by default; here it is allowed, as its code runs already.
     """
     trusted = ["-c", f"safe.directory={root}"]
     command = ["git", *trusted, "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40"]

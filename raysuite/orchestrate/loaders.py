@@ -55,9 +55,9 @@ _CHUNK = 16
 
 
 class DecodingLimit:
-    """Bare libjpeg-turbo: all pixels of each image, by `threads` threads, into memory used again.
+    """Bare libjpeg-turbo: all pixels of each image, by `threads` threads, into reused buffers.
 
-    Nothing is read, cut, resized or kept. What is no JPEG is decoded by Pillow.
+    Files are read before. Pixels are not cut, resized or kept. Pillow decodes what is no JPEG.
     """
 
     def __init__(self, prepared: Prepared, threads: int, images: int, split: Split) -> None:

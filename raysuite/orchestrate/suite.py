@@ -232,12 +232,13 @@ def fit(
     watch: NodeWatch,
     shut_down: Callable[[], None] | None = None,
 ) -> tuple[Exception | None, Stop | None]:
-    """Run a trainer, or a tuner, to its end: the error that ended it, and the request to stop, if
-    any.
+    """Run a trainer, or a tuner, to its end.
 
-    Workers that have not stopped in time are ended by Ray Train's controller (NodeKeeper). Only a
-    controller that does not answer, and Ctrl-C, leave that to the end of this process's Ray.
-    `leave` stops threads that call Ray, before Ray ends.
+    Return the exception that ended it, and the request to stop; None where there was none.
+
+    Ray Train's controller (NodeKeeper) ends workers that have not stopped in time. If it does not
+    respond, or after Ctrl-C, they end only when this process shuts down its Ray. `shut_down`,
+    called at the end in any case, stops threads that call Ray.
     """
     ended: list[BaseException] = []
     # a thread is no longer `alive` for whom Ctrl-C reached while he joined it (bpo-45274)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def make_strategy(options: StrategyOptions, profiled: bool = False) -> Strategy:
     """The strategy that `options` describes; a custom one is called with its own options.
 
-    `profiled`: the framework's own record of its collectives can be asked for.
+    `profiled`: prepare the framework's own timeline of collectives, where it has one.
     """
     strategy: Strategy
     if isinstance(options, CustomOptions):

@@ -1,4 +1,4 @@
-"""Hugging Face Accelerate around PyTorch's DDP: what the wrapper costs beside bare DDP."""
+"""Hugging Face Accelerate around PyTorch's DDP: shows the wrapper's cost over plain DDP."""
 
 from __future__ import annotations
 

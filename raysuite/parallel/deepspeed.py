@@ -191,9 +191,9 @@ def _data_classes() -> list[type]:
 
 @contextmanager
 def _without_muon() -> Iterator[None]:
-    """Have DeepSpeed find, where it asks whether an optimiser is its Muon, a class that none is of.
+    """Replace DeepSpeed's Muon by an empty class, of which no optimiser is an instance.
 
-    Its own is a second of work to load, with torch's compiler; our optimisers are torch's.
+    DeepSpeed only tests for it; importing the real one loads torch's compiler and takes a second.
     """
     if _MUON in sys.modules:
         yield

@@ -1,4 +1,4 @@
-"""Lightning Fabric around PyTorch's DDP: what the wrapper costs beside bare DDP."""
+"""Lightning Fabric around PyTorch's DDP: shows the wrapper's cost over plain DDP."""
 
 from __future__ import annotations
 

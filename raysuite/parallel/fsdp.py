@@ -62,7 +62,7 @@ class Fsdp(TorchGroupStrategy):
         self._mesh: DeviceMesh | None = None
 
     def start(self, world: World) -> None:
-        """Join torch's group. Raises UserError where the ranks do not make the copies asked for."""
+        """Join torch's group. Raises UserError if the ranks cannot form the requested copies."""
         super().start(world)
         copies = self._copies(world)
         shape: tuple[int, ...] = (world.size,)

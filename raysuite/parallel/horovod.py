@@ -238,7 +238,8 @@ _both_given: dict[int, bool] = {}
 
 
 def _refuse_what_crashes(options: HorovodOptions) -> None:
-    """Horovod 0.28.1 crashes (SIGSEGV) at a process's second start, if one of them gave both."""
+    """Raise UserError where Horovod 0.28.1 would crash (SIGSEGV): at a second start in a process,
+    if either start sets both tuning options."""
     before, now = _both_given.get(os.getpid()), len(_tuning(options)) > 1
     if before or (now and before is not None):
         raise UserError(

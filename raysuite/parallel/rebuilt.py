@@ -211,7 +211,7 @@ def free_address() -> str:
 
 
 class RebuiltStrategy(TorchGroupStrategy, ABC):
-    """The loop asks all ranks by torch's group; gradients go by the framework's collectives."""
+    """The training loop communicates by torch's group, gradients by the framework's collectives."""
 
     def __init__(self, options: Any) -> None:
         self.options = options
@@ -238,7 +238,7 @@ class RebuiltStrategy(TorchGroupStrategy, ABC):
 class RebuiltEngine(Engine):
     """A training step of a framework that holds weights of its own.
 
-    `model`, torch's, has the framework's weights whenever it is asked for them. The framework has
+    The framework's weights are copied into `model`, torch's, before that is used. The framework has
     an array by each key of torch's `state_dict` that is a weight or a running statistic, by
     `m.WEIGHT`, with AdamW `v.WEIGHT`, and by `steps`.
     """

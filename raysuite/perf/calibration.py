@@ -475,9 +475,11 @@ def fit(
     groups: Sequence[str],
     names: Sequence[str],
 ) -> Model:
-    """Costs that are not negative and have the smallest squares of relative errors: `rows` are the
-    quantities of each run by term, and runs of one group are left out together to see how well
-    the others predict them."""
+    """Fit costs by non-negative least squares of relative errors.
+
+    `rows` has each run's quantities by term. Cross-validation leaves out all runs of a group at a
+    time, and predicts them from the others.
+    """
     import numpy as np
     from scipy.optimize import nnls
 

@@ -89,9 +89,10 @@ def epoch_terms(plan: Plan, work: Work, workers_per_node: int | None = None) -> 
     A ring all-reduce of n bytes over W workers passes 2 (W - 1) messages and sends 2 (W - 1) / W n
     bytes from each (Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters
     of workstations", J. Parallel Distrib. Comput. 69:117). Workers of one node share its memory and
-    caches: what a neighbour costs grows with (n - 1) / n for n of them. Beside the ring, several
-    workers agree in each pass on which gradients are ready (Sergeev and Del Balso 2018,
-    arXiv:1802.05799, section 4), and what they exchange during a pass slows its computation.
+    caches: on a CPU, n workers per node cost each image a share (n - 1) / n of the term
+    `neighbour`. With several workers there are two more terms: in each pass they agree on which
+    gradients are ready (`hook`; Sergeev and Del Balso 2018, arXiv:1802.05799, section 4), and
+    communication during a pass slows its computation (`beside`).
     """
     workers, samples = int(plan["workers"]), int(plan["dataset"]["train_samples"])
     steps, passes = int(plan["steps_per_epoch"]), int(plan["accumulate"])

@@ -279,7 +279,8 @@ def data_parallel(
     load_s: float = 0.0,
 ) -> list[Task]:
     """Tasks of a data-parallel step: forward and backward passes layer by layer, gradients reduced
-    in buckets from the last layer on, and the update. The last backward pass reduces."""
+    in buckets from the last layer on, and the update. With `accumulate` > 1, only the last backward
+    pass reduces."""
     workers = sum(crowd.count for crowd in crowds)
     tasks: list[Task] = []
 

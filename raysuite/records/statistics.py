@@ -321,10 +321,10 @@ def caveat_level(rows: int) -> float:
 
 
 def outlying(values: Array, level: float) -> Any:
-    """Which of the last axis's values is an outlier, [..., n] of bool: the farthest one, if at all.
+    """A mask [..., n] of bool of the outlier among the last axis's n values, at most one.
 
-    Grubbs 1969, Technometrics 11:1, two-sided: of normal values, one is named with the probability
-    1 - level. None is of fewer than four values.
+    Two-sided test of Grubbs 1969, Technometrics 11:1: among normally distributed values, it finds a
+    false outlier with probability 1 - level. With fewer than four values it finds none.
     """
     import numpy as np
 

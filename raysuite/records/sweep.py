@@ -148,9 +148,10 @@ def wall_seconds(records: Sequence[Record]) -> float:
 
 
 def at_work(records: Sequence[Record]) -> Iterator[tuple[float, float]]:
-    """From when to when a run held workers, in seconds since 1970: while its batch was looked for,
-    and in each attempt from its start to its workers' last Record. A run that waits to be compared
-    with others holds none.
+    """Intervals in which a run held workers (start, end), in seconds since 1970.
+
+    These are the search for its batch size, and each attempt from its start to its workers' last
+    Record. Between PBT steps, while it waits to be compared with others, a run holds none.
     """
     start: float | None = None
     last = 0.0

@@ -132,8 +132,8 @@ def collect(
     """The report of a results folder, with `further` tables, without writing anything.
 
     `baseline` is the name of a row, or a part of it: see `raysuite.records.make_rows`. `against`
-    is `published:PAPER` or another results folder. Raises UserError if no row is called so, or
-    there is nothing of that name.
+    is `published:PAPER` or another results folder. Raises UserError if either of them is not
+    found.
     """
     runs = results_figures(results)
     rows = make_rows(runs, baseline)

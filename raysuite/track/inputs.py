@@ -21,11 +21,10 @@ _OF_THE_SET = ("name", "format", "path", "root", "image_size", "channels", "clas
 
 
 def dataset_inputs(plan: Plan) -> list[DatasetInput]:
-    """Both splits of a plan's data set.
+    """MLflow's dataset inputs for both splits of a plan's data set.
 
-    The digest is that of the description: the set's name, form and place, its counts and the shape
-    of an image. The files themselves are not read: equal digests are the same set by its name,
-    not by its bytes.
+    The digest is computed from the description (name, format, path, counts, image shape), not from
+    the files: equal digests do not prove equal content.
     """
     from mlflow.entities import Dataset, DatasetInput, InputTag
 

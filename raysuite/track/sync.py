@@ -76,8 +76,8 @@ def sync(
     One parent run for the folder, one run nested under it for each journal. It may be called at
     any time, any number of times, after a crash, and by several processes at once. The store is
     `tracking_uri`, else MLFLOW_TRACKING_URI, else `mlflow.db` in the working folder; the
-    experiment is the spec's name unless another is given. `status` is the parent's, where it is
-    known that its runs are not all: RUNNING while more may begin, KILLED where they were stopped.
+    experiment is the spec's name unless another is given. `status` sets the parent run's status
+    while its nested runs are incomplete: RUNNING while more may begin, KILLED after a stop.
 
     An unreachable or broken store raises nothing: the summary has the reason.
     Raises UserError where the experiment was deleted in MLflow.

@@ -52,7 +52,7 @@ def decide(wish: RunPlan, results: Results, resume: bool) -> RunPlan:
     """The plan with the batch that its ranks find by trial; with `resume`, from what was tried.
 
     All ranks must call it. Raises RunError where nothing fits, and where a rank ran out of memory
-    in a true step: started again with `resume`, the search continues.
+    in a complete step: started again with `resume`, the search continues.
     """
     world = world_from_environment(wish.device)
     file = results.folder / "batches" / f"{wish.run_id}.jsonl"

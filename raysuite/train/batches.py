@@ -2,9 +2,10 @@
 
 First each rank passes a micro-batch forward and backward without communication, and all ranks
 exchange the result; a rank that runs out of memory blocks no other one. The largest size that fits
-is then tried in true steps, with the optimiser's state and the strategy's buffers. A rank that runs
-out of memory there ends, because the others may wait in a collective that cannot be cancelled. The
-driver starts the ranks again, and the search continues below that size from a file of the trials.
+is then tried in complete steps, with the optimiser's state and the strategy's buffers. A rank that
+runs out of memory there ends, because the others may wait in a collective that cannot be cancelled.
+The driver starts the ranks again, and the search continues with smaller sizes, from a file of the
+trials.
 
 A GPU refuses an allocation that does not fit, a CPU does not. On a CPU a larger size is tried only
 if memory use at the smaller sizes predicts that it fits.
@@ -48,11 +49,11 @@ def search_batch(
 ) -> int:
     """Continue the search for the batch of `plan` that `tried` records, to its end.
 
-    The micro-batch that is taken; 0 where nothing fits, and where rank 0, which reads and writes
+    Return the micro-batch that is taken; 0 if nothing fits, or if rank 0, which reads and writes
     the file, was `stopped` before. All ranks must call it.
 
-    Raises what the model or the strategy raises, and MemoryError where a rank ran out in a true
-    step with others beside it: the ranks then have to be started again.
+    Raises what the model or the strategy raises, and MemoryError if one of several ranks runs out
+    of memory in a complete step: the ranks then have to be started again.
     """
     set_torch(plan)
     strategy = make_strategy(plan.spec.strategy)
@@ -166,7 +167,7 @@ class _Ranks:
         now(world.device)
 
     def together(self, size: int) -> BatchTried:
-        """True steps with micro-batches of `size` samples, timed after a warm-up."""
+        """Complete steps with micro-batches of `size` samples, timed after a warm-up."""
         memory = PeakMemory(self._world.device)
         speed = None
         try:

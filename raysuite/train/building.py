@@ -17,7 +17,7 @@ from raysuite.plan import RunPlan
 
 
 def set_torch(plan: RunPlan) -> None:
-    """Set what torch keeps for the whole process, in which the run before may have set others."""
+    """Set torch's options of the whole process, which an earlier run may have changed."""
     torch.set_num_threads(plan.spec.resources.cpus_per_worker)
     torch.backends.cudnn.benchmark = plan.spec.training.cudnn_benchmark
 

@@ -85,10 +85,10 @@ def cache_file(
     optimizer: OptimizerOptions | None = None,
     network: Any = None,
 ) -> Path:
-    """Where a pass is kept: another file for other options, versions, machines or code, and for
-    each of the runs' own networks (`own_network.key`).
+    """The file for a passed check: one for each set of options, versions, kinds of machines and
+    code, and for each of the runs' own networks (`own_network.key`).
 
-    Which hosts they are does not matter; how many ranks lie on each does.
+    It depends on the number of ranks per host, not on which hosts they are.
     """
     ours = [
         *Path(parallel.__file__).parent.rglob("*.py"),
@@ -151,7 +151,8 @@ def check(plan: RunPlan, world: World, strategy: Strategy, facts: dict[str, Any]
     """The verdict on the plan's strategy at this world size, from the cache if it is known there.
 
     `facts` are `measure.environment()`'s: a verdict holds for the versions and the machines on
-    which it was reached. Only passes are kept, and none of strategies whose code is not ours.
+    which it was reached. Only passed checks are cached, and only those of raysuite's own
+    strategies.
     All ranks must call it; rank 0's cache counts.
     """
     training, options = plan.spec.training, plan.spec.strategy
@@ -406,8 +407,8 @@ def _examined(options: StrategyOptions, world: World, strategy: Strategy) -> Str
 def _several_reductions(
     exact: Strategy, options: StrategyOptions | None, world: World, settings: StepSettings
 ) -> Comparison | None:
-    """The comparison in which the gradients of a step are reduced in several parts; None of a
-    strategy with which raysuite cannot bring that about."""
+    """Compare with the gradients of a step reduced in several parts; None if raysuite cannot make
+    the strategy do that."""
     several = options.several_reductions() if options is not None else None
     if several is None:
         return None
@@ -424,7 +425,7 @@ def _started(options: StrategyOptions, world: World) -> Strategy:
 
 
 def _own(optimizer: OptimizerOptions) -> OptimizerOptions | None:
-    """A run's optimiser, without its rates; None where it is as the one of every gate_check."""
+    """A run's optimiser, without its rates; None if it equals the one that the gate always uses."""
     if optimizer.name == "sgd" and optimizer.decay_bias_and_norm:
         return None
     return optimizer.model_copy(
@@ -433,7 +434,7 @@ def _own(optimizer: OptimizerOptions) -> OptimizerOptions | None:
 
 
 def _faults(compared: list[Comparison]) -> list[str]:
-    """What is wrong in whatever arithmetic, the gravest first."""
+    """Errors that no precision or lossy option explains, the most severe first."""
     faults = []
     if not all(each.ranks_equal for each in compared):
         faults.append("the ranks hold different weights: gradients are not synchronised")
@@ -452,7 +453,7 @@ def _differing(compared: list[Comparison], tolerance: float) -> list[str]:
 
 
 def _differing_16_bits(compared: list[Comparison]) -> list[str]:
-    """To be asked of finite ones."""
+    """What exceeds the bounds of 16 bits in `compared`, whose values must be finite."""
     whole = max((each.loose_error for each in compared), default=0.0)
     tensor = max((each.worst_update for each in compared), default=0.0)
     if whole <= TOLERANCE_16_BITS and tensor <= _TENSOR_16_BITS:

@@ -428,8 +428,8 @@ def _distance(value: Tensor, reference: Tensor) -> float:
 
 @contextmanager
 def without_tf32() -> Iterator[None]:
-    """TF32, which cuDNN uses by itself, rounds to 10 bits: far above the differences that matter
-    here."""
+    """Disable TF32 within the context: it rounds to 10 bits, far above the differences that matter
+    here, and cuDNN uses it by default."""
     before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     try:

@@ -190,8 +190,9 @@ class TrainingLoop:
         return early is not None and self.epoch - self.best_epoch > early.patience
 
     def _diverged_at(self, sums: Sequence[float], first: int, val_loss: float) -> int | None:
-        """From an epoch's summed losses, the weights after it and their loss on the validation set,
-        which also shows running means and sharded weights."""
+        """The step at which the run diverged, by an epoch's summed losses, the weights after it and
+        the validation loss, which also shows running means and sharded weights; None if it did not.
+        """
         for step, loss in enumerate(sums, start=first + 1):
             # a step of fp16 whose numbers overflow is skipped
             if not math.isfinite(loss) and self.plan.spec.training.precision != "fp16":
@@ -203,7 +204,7 @@ class TrainingLoop:
         return self.step if self.slowest([float(not fine)])[0] else None
 
     def has_begun(self, when: float) -> None:
-        """Before the first sample of an epoch is touched, at the monotonic time `when`."""
+        """Call before the first sample of an epoch is read, at the monotonic time `when`."""
         if self._began is None:
             self._began = when
 
@@ -485,7 +486,7 @@ MOST_CLASSES = 1000
 
 @dataclass(frozen=True)
 class Validated:
-    """Of a whole validation set."""
+    """Results of a whole validation set."""
 
     loss: float
     """Mean over samples."""

@@ -38,7 +38,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def figures(plan: RunPlan, world: World) -> str:
-    """What this rank holds and what is left, and the keys that ask for less."""
+    """What this rank holds and what is left, and the keys that reduce it."""
     import psutil
     import torch
 
@@ -72,8 +72,8 @@ def ray_out_of_memory(text: str) -> str:
 
 
 def kernel_kills(cgroups: Path = _CGROUPS, own: Path = _OWN_CGROUP) -> int | None:
-    """Processes that the kernel has killed for want of memory in this process's cgroup, and below
-    it; on SLURM, in the whole job on this host. None where the kernel does not show it.
+    """Number of processes that the kernel's OOM killer ended in this process's cgroup and below it;
+    on SLURM, in the whole job on this host. None if the kernel does not show it.
 
     (Linux, admin-guide/cgroup-v2, memory.events; cgroup-v1/memory, memory.oom_control.)
     """

@@ -1,6 +1,6 @@
 """Time shares of a step, from extra steps that are profiled after the timed training.
 
-The weights that these steps make are kept nowhere: the trained model has been written before.
+These steps change the weights, but only after the trained model has been saved.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the stages of a pipeline do: extra steps, measured after the training that is timed; and
 what each block of a network would cost a stage.
 
-The weights that these steps make are kept nowhere: the trained model has been written before.
+These steps change the weights, but only after the trained model has been saved.
 """
 
 from __future__ import annotations

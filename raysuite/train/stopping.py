@@ -66,7 +66,7 @@ class Signals:
             signal.signal(each, handler)
 
     def asked(self) -> Stop | None:
-        """What the first signal asked for."""
+        """The request of the first signal; None before it."""
         return self._stop
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
@@ -167,7 +167,7 @@ class Watch:
         return None
 
     def end(self) -> None:
-        """After the last step, on every rank: wait for a reduction that was begun."""
+        """After the last step, on every rank: wait for a reduction in progress."""
         if self._pending is not None:
             self._pending()
             self._pending = None

@@ -97,7 +97,7 @@ class MlflowServer:
         return False
 
     def mark_answered(self) -> None:
-        """Write a file that tells the next agent, after a kill, that the database is usable."""
+        """Write a file that marks the database as usable, for the next agent after a kill."""
         (self._own / ANSWERED).touch(0o600)
 
     def save(self) -> None:

@@ -78,7 +78,7 @@ def node_variables(
 
 
 class Step:
-    """Watches that process; outside of SLURM there is none, and nothing is ever lost."""
+    """Watches slurmstepd; outside of SLURM there is none, and `is_lost` is always false."""
 
     def __init__(self, variables: Mapping[str, str] = os.environ) -> None:
         # in an image the agent is a descendant of the task, not the task itself
@@ -308,7 +308,7 @@ class Signals:
     """SIGTERM, SIGINT and SIGHUP mean the end, and so does a file; SIGUSR1 warns before it."""
 
     def __init__(self, end: Path) -> None:
-        """The file `end` is there once the end was asked for."""
+        """The file `end` exists once the end was requested."""
         self.pid = os.getpid()
         self.mark: Path | None = None
         """A file that is made when a signal means the end."""

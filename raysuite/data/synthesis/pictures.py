@@ -28,9 +28,9 @@ leads to the same pixels."""
 
 @cache
 def fields(side: int) -> list[NDArray[np.float32]]:
-    """FIELDS fields [side, side, 3], mean 0; over the channels the mean variance is 1.
+    """FIELDS noise images [side, side, 3] of mean 0 and, averaged over channels, variance 1.
 
-    Always the same ones: what differs between pictures and seeds is what is cut from them.
+    They are the same for all seeds; pictures differ in the parts that are cut from them.
     """
     generator = np.random.Generator(np.random.PCG64(20_120_930))
     return [_colour(generator, side) for _ in range(FIELDS)]

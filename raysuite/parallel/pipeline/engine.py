@@ -122,7 +122,7 @@ class Pipeline(TorchGroupStrategy):
 
 @dataclass
 class Measured:
-    """What a worker notes of its operations where it is asked to; see `PipelineEngine.measured`."""
+    """Timings and bytes of a worker's operations, on request: see `PipelineEngine.measured`."""
 
     clock: Callable[[], float]
     """Seconds, once the device has done its work."""
