@@ -55,9 +55,9 @@ _CHUNK = 16
 
 
 class DecodingLimit:
-    """Bare libjpeg-turbo: all pixels of each image, by `threads` threads, into reused buffers.
+    """What no loader exceeds: libjpeg-turbo alone, in `threads` threads and into reused buffers.
 
-    Files are read before. Pixels are not cut, resized or kept. Pillow decodes what is no JPEG.
+    It decodes all pixels of each image. Files are read before. Pixels are not cut, resized or kept. Pillow decodes what is no JPEG.
     """
 
     def __init__(self, prepared: Prepared, threads: int, images: int, split: Split) -> None:

@@ -84,13 +84,13 @@ def fused_bytes(plan: Plan) -> float:
 
 
 def epoch_terms(plan: Plan, work: Work, workers_per_node: int | None = None) -> dict[str, float]:
-    """Quantities of one epoch on one worker, by term.
+    """How much of each term of the cost model one epoch takes on one worker: images, bytes, ...
 
     A ring all-reduce of n bytes over W workers passes 2 (W - 1) messages and sends 2 (W - 1) / W n
     bytes from each (Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters
     of workstations", J. Parallel Distrib. Comput. 69:117). Workers of one node share its memory and
-    caches: on a CPU, n workers per node cost each image a share (n - 1) / n of the term
-    `neighbour`. With several workers there are two more terms: in each pass they agree on which
+    caches: on a CPU with k workers per node, each image costs (k - 1) / k of the term `neighbour`
+    in addition. With several workers there are two more terms: in each pass they agree on which
     gradients are ready (`hook`; Sergeev and Del Balso 2018, arXiv:1802.05799, section 4), and
     communication during a pass slows its computation (`beside`).
     """

@@ -31,8 +31,8 @@ def predict(
     """One prediction for each plan, in their order; `name` is that of the calibration's file, and
     `simulated` returns the simulated seconds of a pipeline's step.
 
-    A plan with a strategy, loader or network that the calibration has not seen has a message
-    instead of figures.
+    For a plan with a strategy, loader or model that the calibration has not seen, the prediction
+    has a message instead of figures.
     """
     found = [_run(plan, calibration, name, simulated) for plan in plans]
     series: dict[str, list[int]] = {}

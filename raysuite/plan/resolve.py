@@ -31,10 +31,10 @@ def make_plans(
     """Every run of a document, in the order of execution.
 
     `gpus` is the number of GPUs of the cluster; None: of this machine. `elsewhere`: the runs are
-    for another machine, and named data sets that are not here are assumed to have their official
-    counts. Repeats vary slowest, so that a drift of the machine affects all variants equally;
-    within a repeat, runs of one world size and one kind of worker are adjacent and can share warm
-    workers.
+    for another machine, and a named data set that is not on this one is assumed to have its
+    official numbers of samples. Repeats vary slowest, so that a drift of the machine affects all
+    variants equally; within a repeat, runs of one world size and one kind of worker are adjacent
+    and can share warm workers.
 
     Raises SpecError with everything that makes a run infeasible.
     """

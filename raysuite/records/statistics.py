@@ -321,7 +321,7 @@ def caveat_level(rows: int) -> float:
 
 
 def outlying(values: Array, level: float) -> Any:
-    """A mask [..., n] of bool of the outlier among the last axis's n values, at most one.
+    """A bool mask [..., n] of the outlier, at most one, among the n values of the last axis.
 
     Two-sided test of Grubbs 1969, Technometrics 11:1: among normally distributed values, it finds a
     false outlier with probability 1 - level. With fewer than four values it finds none.

@@ -1,4 +1,4 @@
-"""The user and password for a cluster's MLflow server, read from a file and sent to it only.
+"""User and password for a cluster's MLflow server: read from a file, sent to that server only.
 
 MLflow finds `ClusterCredentials` by the entry point group `mlflow.request_auth_provider` where
 MLFLOW_TRACKING_AUTH is raysuite: in every process of a cluster, and wherever

@@ -414,9 +414,9 @@ def _overall(runs: list[RunFigures], whole: bool) -> str:
 
 
 def _links(parent: Run, folder: Path, view: str) -> dict[str, str]:
-    """Tags of the parent run: the path of the report, and the description on MLflow's page of the
-    run, with links to the report and to the table of trials, and the table of results if it is
-    short enough."""
+    """Tags of the parent run: the path of the report, and the description that MLflow shows on the
+    run's page. It links to the report and to the table of trials, and contains the table of results
+    if that is short enough."""
     report, table = folder / "report.html", folder / "rows.md"
     tags: dict[str, str] = {}
     said = f"[The trials, with what was searched]({view})\n\n" if view else ""

@@ -235,12 +235,15 @@ def buffers_averaged(strategy: Strategy, world: World) -> bool:
 
 def parts_of(engine: Engine) -> dict[str, weakref.ref[Any]]:
     """What must not be in memory after the engine's end."""
-    return {
-        "engine": weakref.ref(engine),
-        "model": weakref.ref(engine.model),
-        "weight": weakref.ref(next(engine.model.parameters())),
-        "optimizer": weakref.ref(vars(engine).get("optimizer") or vars(engine)["_optimizer"]),
+    own = vars(engine)
+    parts = {
+        "engine": engine,
+        "model": engine.model,
+        "weight": next(engine.model.parameters()),
+        "optimizer": own.get("optimizer") or own["_optimizer"],
+        **({"network": own["_network"]} if "_network" in own else {}),
     }
+    return {name: weakref.ref(part) for name, part in parts.items()}
 
 
 def left_of(parts: dict[str, weakref.ref[Any]]) -> list[str]:
@@ -310,8 +313,7 @@ def examine(options: StrategyOptions, world: World, kind: str, folder: Path) -> 
         found["changed"] = resumed(strategy, world, True, "fp32", folder / "changed", 0.3)
     found["comm"] = wrong_reductions(strategy, world)
     found["transports"] = [connected, before.names()]
-    if kind != FP32:
-        found["left"] = left_behind(strategy, world)
+    found["left"] = left_behind(strategy, world)
     strategy.stop()
     return found
 

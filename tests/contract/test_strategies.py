@@ -167,7 +167,7 @@ def test_ranks_are_connected_when_they_exchange(variant: str, size: int) -> None
         assert at_start == []
 
 
-@pytest.mark.parametrize(("variant", "size"), [*EXACT_CASES, *LOSSY_CASES])
+@pytest.mark.parametrize(("variant", "size"), CASES)
 def test_nothing_of_an_engine_is_left_after_its_end(variant: str, size: int) -> None:
     assert found_for(variant, size)["left"] == []
 
