@@ -57,7 +57,8 @@ _CHUNK = 16
 class DecodingLimit:
     """What no loader exceeds: libjpeg-turbo alone, in `threads` threads and into reused buffers.
 
-    It decodes all pixels of each image. Files are read before. Pixels are not cut, resized or kept. Pillow decodes what is no JPEG.
+    It decodes all pixels of each image. Files are read before. Pixels are not cut, resized or kept.
+    Pillow decodes what is no JPEG.
     """
 
     def __init__(self, prepared: Prepared, threads: int, images: int, split: Split) -> None:
