@@ -345,6 +345,7 @@ class FitEngine(TensorFlowEngine):
     def _run_fit(self, rules: Rules, example: tuple[Any, ...]) -> None:
         tf, keras = _tensorflow()
         train, losses, workers = self._train, self._losses, self.world.size
+        batches = self._batches  # not this engine: TensorFlow keeps graphs, and they the generator
 
         class Fitted(keras.Model):  # type: ignore[name-defined]
             def train_step(self, data: Any) -> dict[str, Any]:
@@ -358,7 +359,7 @@ class FitEngine(TensorFlowEngine):
 
         def dataset(_: Any) -> Any:
             return tf.data.Dataset.from_generator(
-                lambda: iter(self._batches.get, None), output_signature=signature
+                lambda: iter(batches.get, None), output_signature=signature
             )
 
         try:
