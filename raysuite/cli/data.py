@@ -379,8 +379,7 @@ def check(
 ) -> None:
     """Check a data set: counts, classes, unreadable images, checksums, indices, labels.
 
-    Prints what is wrong and where: file and byte offset. Exits with 1 where anything is. Images of
-    an odd kind (CMYK, 16 bits, grey among colour) are notes: every loader converts them. Of your
+    Prints what is wrong and where: file and byte offset. Exits with 1 where anything is. Of your
     own data set every sample is read twice, from two instances: lengths, shapes and types, labels
     in range, missing samples, samples that are not the same each time. A spec gives it options.
 
@@ -477,11 +476,10 @@ def _table(report: Report) -> Table:
             f"{len(found.classes):,}",
             _span(found.classes.values()),
             _sizes(found.sizes),
-            ", ".join(f"{count:,} {name}" for name, count in found.looks.items()),
         )
         for split, found in report.splits.items()
     ]
-    return table(("split", *figures, "pixels", "kinds"), rows, figures)
+    return table(("split", *figures, "pixels"), rows, figures)
 
 
 def _span(counts: Any) -> str:

@@ -208,7 +208,6 @@ def _count_pictures(part: Part, path: Path, many: int) -> None:
     part.images += many
     if many:
         part.sizes[SIDE, SIDE] += many
-        part.looks["RGB"] = (many, (str(path),))
 
 
 def detect(path: Path, names: set[str]) -> Format | None:

@@ -209,7 +209,6 @@ def _check_files(part: Part, images: Path, labels: Path) -> None:
     many, rows, columns = shapes[images]
     part.images += many
     part.sizes[columns, rows] += many
-    part.looks["grey"] = (many, (str(images),))
     part.label_bytes(labels, values.tolist(), len(CLASSES), head_size(1), 1)
 
 

@@ -196,7 +196,6 @@ def _check(prepared: Prepared, split: Split, samples: range, done: Count) -> Par
             finally:
                 done(1)
             part.sizes[size_of(pixels, place)] += 1
-            part.look("grey" if pixels.shape[2] == 1 else "RGB", place)
             part.labels[label] += 1
             if not 0 <= label < classes:
                 message = f"label {label}; valid are 0 to {classes - 1}"

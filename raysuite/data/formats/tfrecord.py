@@ -602,9 +602,9 @@ def _wrong_index(path: Path, part: Part, wrong: str, found: list[Place], write: 
         part.note("index", str(path), f"written: {wrong}")
 
 
-def label_findings(target: Target, labels: Iterator[int]) -> tuple[int | None, list[Finding]]:
+def label_findings(target: Target, labels: set[int]) -> tuple[int | None, list[Finding]]:
     """Where the first label was not known: what it must be, by all `labels`."""
-    present = sorted(set(labels))
+    present = sorted(labels)
     many = len(target.names)
     if not present or not many:
         return None, []
