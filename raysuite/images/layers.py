@@ -29,13 +29,6 @@ class Variant(StrEnum):
     """With an older torch, for hosts whose NVIDIA driver is older than 580."""
 
 
-class Bootstrap(StrEnum):
-    """Where the base layer comes from."""
-
-    DOCKER = "docker"
-    DEBOOTSTRAP = "debootstrap"
-
-
 CUDA_IMAGES = {
     Variant.CUDA: "nvidia/cuda:13.2.1-devel-ubuntu24.04",
     Variant.CUDA12: "nvidia/cuda:12.8.1-devel-ubuntu24.04",
@@ -45,11 +38,6 @@ this image's nvcc and NCCL, and run in one process with torch's."""
 LEAST_DRIVERS = {Variant.CUDA: 580, Variant.CUDA12: 525}
 """The oldest branch of NVIDIA's driver that supports that CUDA
 (docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html, table 1)."""
-BOOTSTRAPS = {
-    variant: Bootstrap.DOCKER if variant in CUDA_IMAGES else Bootstrap.DEBOOTSTRAP
-    for variant in Variant
-}
-
 COMMON_PACKAGES = (
     "ca-certificates",
     "g++",
@@ -82,19 +70,10 @@ class Choice:
     """Which image: everything that its recipe depends on."""
 
     variant: Variant = Variant.CPU
-    bootstrap: Bootstrap | None = None
-    """None: docker for cuda, debootstrap for cpu."""
     extras: tuple[str, ...] = EXTRAS
     arch: str = field(default_factory=this_architecture)
 
     def __post_init__(self) -> None:
-        if self.bootstrap is None:
-            object.__setattr__(self, "bootstrap", BOOTSTRAPS[self.variant])
-        if self.bootstrap is not BOOTSTRAPS[self.variant]:
-            raise UserError(
-                f"given was {self.variant} from {self.bootstrap}; valid are cpu from debootstrap "
-                "and cuda, cuda12 from docker (nvcc and NCCL's headers come with NVIDIA's image)"
-            )
         unknown = [name for name in self.extras if name not in EXTRAS]
         if unknown:
             raise UserError(f"given was the extra {unknown[0]!r}; valid are {', '.join(EXTRAS)}")

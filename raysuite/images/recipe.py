@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raysuite.images.layers import CUDA_IMAGES, DEBIAN, LEAST_DRIVERS, Bootstrap, Choice, Variant
+from raysuite.images.layers import CUDA_IMAGES, DEBIAN, LEAST_DRIVERS, Choice, Variant
 
 if TYPE_CHECKING:
     from spython.main.parse.recipe import Recipe
@@ -37,7 +36,6 @@ _NOTE = "# Made by `raysuite image recipe`; do not edit. Built by `raysuite imag
 
 def definitions(choice: Choice) -> dict[str, str]:
     """The two definition files by layer; `{{ mirror }}` is filled in when the base is built."""
-    assert choice.bootstrap is not None
     return {
         BASE: _text(_base(choice), _head(choice)),
         TOP: _text(_top(choice), f"Bootstrap: localimage\nFrom: {BASE}.sif"),
@@ -77,10 +75,6 @@ def digest(choice: Choice, root: Path) -> str:
     parts += [(name, text.encode()) for name, text in definitions(choice).items()]
     for path in ingredients(choice, root):
         parts.append((path.relative_to(root).as_posix(), path.read_bytes()))
-    return _hash(parts)
-
-
-def _hash(parts: Iterable[tuple[str, bytes]]) -> str:
     found = hashlib.sha256()
     for name, content in parts:
         found.update(f"{name} {len(content)}\n".encode() + content)
@@ -129,7 +123,7 @@ def _top(choice: Choice) -> Recipe:
     recipe.install += [
         f"RAYSUITE_HOROVOD_GPU={gpu} python3 {HOME}/deploy/setup_image.py",
     ]
-    if choice.bootstrap is Bootstrap.DEBOOTSTRAP:
+    if not image:
         recipe.install += [
             "# the building machine's mirror is nobody else's",
             "rm -f /etc/apt/sources.list",

@@ -50,7 +50,6 @@ def test_a_dry_run_prints_files_and_commands_and_builds_nothing(tmp_path: Path) 
     ("arguments", "message"),
     [
         (("--extras", "mpi"), "extra 'mpi'; valid"),
-        (("--bootstrap", "docker"), "cpu from debootstrap"),
         (("--compression", "xz"), "zstd and gzip"),
     ],
 )

@@ -70,7 +70,6 @@ OTHER = {"amd64": "arm64", "arm64": "amd64"}[this_architecture()]
     ("changes", "message"),
     [
         ({"choice": Choice(arch=OTHER)}, "its own architecture"),
-        ({"compression": "xz"}, "zstd and gzip"),
         ({"out": Path("/nowhere/r.sif")}, "NAME.sif in a folder"),
         ({"out": Path("/tmp/r.img")}, "NAME.sif in a folder"),
     ],

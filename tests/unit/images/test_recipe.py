@@ -14,7 +14,6 @@ from raysuite.images.layers import (
     CUDA_IMAGES,
     EXTRAS,
     LEAST_DRIVERS,
-    Bootstrap,
     Choice,
     Variant,
 )
@@ -161,7 +160,6 @@ def test_every_extra_has_its_locked_requirements() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"variant": Variant.CPU, "bootstrap": Bootstrap.DOCKER}, "cpu from debootstrap"),
         ({"extras": ("horovod", "mpi")}, "extra 'mpi'; valid"),
         ({"arch": "riscv"}, "valid are amd64 and arm64"),
     ],
