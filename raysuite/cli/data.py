@@ -524,28 +524,14 @@ def convert(
     target: Annotated[Path, typer.Argument(metavar="DST", help="A new or an empty folder.")],
     shards: Annotated[
         int | None,
-        typer.Option(min=1, max=99_999, help="Training shards; validation gets its share."),
+        typer.Option(
+            min=1, max=99_999, help="For training; validation gets its share; default: 150 MB each."
+        ),
     ] = None,
-    shard_mb: Annotated[
-        float, typer.Option(min=0.001, help="Or: images of a shard, in MB (10^6 bytes).")
-    ] = 150,
     shorter_side: Annotated[
         int | None,
         typer.Option(
             min=1, metavar="PX", help="Shrink larger images to this; all others keep their bytes."
-        ),
-    ] = None,
-    quality: Annotated[
-        int, typer.Option(min=1, max=100, help="Of the JPEGs that are shrunk.")
-    ] = 95,
-    order: Annotated[
-        Literal["shuffled", "sorted"], typer.Option(help="Of the images over the shards.")
-    ] = "shuffled",
-    seed: Annotated[int, typer.Option(min=0, help="Of the shuffled order.")] = 0,
-    first_label: Annotated[
-        int | None,
-        typer.Option(
-            min=0, max=1, help="Number of the first class; default: 1 for synsets, else 0."
         ),
     ] = None,
     bad: Annotated[
@@ -569,11 +555,10 @@ def convert(
       raysuite data convert photos shards --shards 16 --shorter-side 256 --bad skip
       raysuite data convert photos shards --dry-run
     """
-    from raysuite.data.convert import Options, plan_conversion
     from raysuite.data.convert import convert as run
+    from raysuite.data.convert import plan_conversion
 
-    options = Options(shards, shard_mb, order, seed, shorter_side, quality, first_label)
-    conversion = plan_conversion(source, target, options, force)
+    conversion = plan_conversion(source, target, shards, shorter_side, force)
     if dry_run:
         _print_conversion_plan(conversion, as_json)
         return
@@ -622,8 +607,6 @@ def _print_conversion(conversion: Conversion, summary: Summary, shown: int = 20)
         f"{summary.classes} classes, labels from {summary.first_label}, "
         f"{summary.bytes / 1e6:,.1f} MB"
     )
-    if conversion.options.shorter_side is not None:
-        print_text(f"{summary.shrunk:,} images were shrunk; the others kept their bytes")
     if summary.skipped:
         print_text(f"left out, as they cannot be read: {len(summary.skipped)}")
         for one in summary.skipped[:shown]:
@@ -637,13 +620,11 @@ def _print_conversion(conversion: Conversion, summary: Summary, shown: int = 20)
 def _spec(conversion: Conversion) -> str:
     """The block that reads what was written."""
     path = json.dumps(str(conversion.target))
-    if conversion.synsets and conversion.first_label == 1:
+    if conversion.synsets:
         return f"{{name: imagenet, format: tfrecord, path: {path}}}"
-    first = f", features: {{first_label: {conversion.first_label}}}"
     return (
         f"{{name: tfrecord, path: {path}, classes: {len(conversion.classes)}, "
-        f"image_size: {conversion.options.shorter_side or 224}"
-        f"{first if conversion.first_label else ''}}}"
+        f"image_size: {conversion.shorter_side or 224}}}"
     )
 
 
