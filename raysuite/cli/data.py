@@ -162,10 +162,6 @@ def make(
     ] = None,
     scale: Scale = None,
     workers: Workers = None,
-    shards: Annotated[
-        int | None, typer.Option(help="Training files of TFRecords; default: 1,251 images each.")
-    ] = None,
-    quality: Annotated[int | None, typer.Option(help="Of JPEGs, 1 to 95.")] = None,
     address: Annotated[
         str | None,
         typer.Option(
@@ -196,7 +192,7 @@ def make(
 
     wanted: list[tuple[SyntheticSet, Path | None]]
     if Path(name).suffix in SPEC_SUFFIXES:
-        of_spec = (form, fraction, images, classes, size, out, shards, quality)
+        of_spec = (form, fraction, images, classes, size, out)
         if any(each is not None for each in of_spec):
             raise UserError(
                 f"{name} describes its synthetic data sets; with a spec, give --scale, --workers, "
@@ -217,8 +213,6 @@ def make(
             size=None if size is None else parse_size(size),
             content=content,
             seed=seed,
-            quality=quality,
-            shards=shards,
         )
         wanted = [(synthetic, out)]
     for synthetic, folder in wanted:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import math
 import os
@@ -25,7 +24,7 @@ from raysuite.data.formats.folder import listings as listings_of
 from raysuite.data.formats.tfrecord import encode_example, write_records
 from raysuite.data.header import Header
 from raysuite.data.order import permutation
-from raysuite.data.pixels import decode, header_of
+from raysuite.data.pixels import as_image, decode, encode, header_of
 from raysuite.data.prepared import Split
 from raysuite.data.processes import Count, each
 from raysuite.errors import DataError
@@ -341,13 +340,11 @@ def _shrunk(
     if side == shorter and header.kind != "other":
         return data, header
     pixels = decode(data, 1 if header.channels == 1 else 3, place)
-    image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
-    width, height = (round(each * side / shorter) for each in image.size)
-    image = image.resize((width, height), Image.Resampling.BICUBIC)
+    width, height = (round(each * side / shorter) for each in (header.width, header.height))
+    image = as_image(pixels).resize((width, height), Image.Resampling.BICUBIC)
     kind: Literal["jpeg", "png"] = "jpeg" if header.kind == "jpeg" else "png"
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **({"quality": _QUALITY} if kind == "jpeg" else {}))
-    return buffer.getvalue(), Header(kind, width, height, pixels.shape[2], 8)
+    small = encode(np.asarray(image), _QUALITY if kind == "jpeg" else None, level=6)
+    return small, Header(kind, width, height, pixels.shape[2], 8)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import io
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from PIL import Image
 from raysuite.data.cache import publish, verify
 from raysuite.data.formats.base import Listing
 from raysuite.data.formats.tfrecord import Shard, encode_example, listed, write_records
+from raysuite.data.pixels import encode
 from raysuite.data.prepared import Prepared, prepared_of
 from raysuite.spec.data import DataOptions
 from raysuite.spec.datasets import SPLITS, DatasetFacts
@@ -73,7 +73,7 @@ def write_digits(folder: Path, size: int) -> None:
         images = np.stack([_enlarged(scans[scan], size) for scan in ids])
         labels = digits.target[ids].astype(np.int64)
         names = [f"{split}/{label}/{scan:04d}.png" for scan, label in zip(ids, labels, strict=True)]
-        encoded = [_png(image) for image in images]
+        encoded = [encode(image, level=6) for image in images]
         _write_files(folder / "folder", names, encoded)
         Listing.of(names, labels.tolist()).write(folder / "listing", split)
         _write_shards(folder / "tfrecord", split, encoded, labels)
@@ -95,12 +95,6 @@ def _enlarged(scan: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
         return scan
     enlarged = Image.fromarray(scan).resize((size, size), Image.Resampling.BICUBIC)
     return np.asarray(enlarged)
-
-
-def _png(image: NDArray[np.uint8]) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(image).save(buffer, format="PNG")
-    return buffer.getvalue()
 
 
 def _write_files(folder: Path, names: list[str], encoded: list[bytes]) -> None:

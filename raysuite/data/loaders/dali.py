@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,12 +12,11 @@ import torch
 from numpy.typing import NDArray
 from nvidia.dali import fn, types
 from nvidia.dali.pipeline import Pipeline
-from PIL import Image
 from torch.utils.dlpack import from_dlpack
 
 from raysuite.data.base import Batch, Slice
 from raysuite.data.formats import open_source
-from raysuite.data.pixels import decode, header_of
+from raysuite.data.pixels import decode, encode, header_of
 from raysuite.data.prepared import Prepared, Split
 from raysuite.data.reading import Read, read
 from raysuite.errors import DataError
@@ -29,12 +27,7 @@ def encoded(data: bytes, channels: int, place: str) -> NDArray[np.uint8]:
     """The bytes for DALI; images that decoders read differently are first converted by Pillow."""
     if header_of(data, place).plain:
         return np.frombuffer(data, np.uint8)
-    buffer = io.BytesIO()
-    pixels = decode(data, channels, place)
-    Image.fromarray(pixels.squeeze(2) if channels == 1 else pixels).save(
-        buffer, "PNG", compress_level=1
-    )
-    return np.frombuffer(buffer.getvalue(), np.uint8)
+    return np.frombuffer(encode(decode(data, channels, place)), np.uint8)
 
 
 KINDS = {

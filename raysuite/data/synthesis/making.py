@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import io
 import json
 import os
 import pickle
@@ -24,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 import raysuite
 from raysuite.data.formats.tfrecord import encode_example, write_records
+from raysuite.data.pixels import encode
 from raysuite.data.processes import Count, each
 from raysuite.data.synthesis.pictures import VERSION, Painter, Pixels
 from raysuite.data.synthesis.plan import Chunk, SyntheticSet
@@ -110,17 +109,6 @@ def image_path(synthetic: SyntheticSet, chunk: Chunk, sample: int, label: int) -
         train = chunk.split == "train"
         file = f"{name}_{sample}.JPEG" if train else f"ILSVRC2012_val_{sample + 1:08d}.JPEG"
     return f"{chunk.split}/{name}/{file}"
-
-
-def encode(pixels: Pixels, quality: int | None) -> bytes:
-    """A JPEG of that quality, or a PNG."""
-    buffer = io.BytesIO()
-    image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
-    if quality is None:
-        image.save(buffer, "PNG", compress_level=1)
-    else:
-        image.save(buffer, "JPEG", quality=quality)
-    return buffer.getvalue()
 
 
 @lru_cache(maxsize=1)

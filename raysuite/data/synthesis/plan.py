@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 from raysuite.errors import UserError
-from raysuite.spec.datasets import CIFAR_FILES, NAMED, SPLITS, Format, NamedSet
+from raysuite.spec.datasets import CIFAR_FILES, NAMED, Format, NamedSet
 
 Split = Literal["train", "val"]
 Content = Literal["natural", "noise"]
@@ -122,8 +122,6 @@ def plan_synthetic_set(
     size: Size | None = None,
     content: str = "natural",
     seed: int = 0,
-    quality: int | None = None,
-    shards: int | None = None,
 ) -> SyntheticSet:
     """Decide what a synthetic version of a named set consists of; None: as in the paper.
 
@@ -146,12 +144,6 @@ def plan_synthetic_set(
     if chosen in CIFAR_FILES and train < len(CIFAR_FILES[chosen]["train"]):
         raise UserError(f"{train} images for CIFAR-10's five training files; give five or more")
     jpeg = chosen in ("folder", "tfrecord") and facts.image_size > 32
-    if quality is not None and not (jpeg and 1 <= quality <= 95):
-        raise UserError(
-            f"quality {quality}; valid are 1 to 95"
-            if jpeg
-            else f"quality {quality}: {name} as {chosen} holds no JPEGs; leave it out"
-        )
     width, height = _size(name, chosen, size)
     return SyntheticSet(
         name=name,
@@ -165,8 +157,8 @@ def plan_synthetic_set(
         upright=name == "imagenet" and size is None,
         content="noise" if content == "noise" else "natural",
         seed=seed,
-        quality=(quality or _QUALITY[content]) if jpeg else None,
-        shards=_shards(chosen, train, val, shards),
+        quality=_QUALITY[content] if jpeg else None,
+        shards=_shards(chosen, train, val),
     )
 
 
@@ -223,15 +215,7 @@ def _size(name: str, form: str, size: Size | None) -> Size:
     return size
 
 
-def _shards(form: str, train: int, val: int, wanted: int | None) -> tuple[int, int]:
+def _shards(form: str, train: int, val: int) -> tuple[int, int]:
     if form != "tfrecord":
-        if wanted is not None:
-            raise UserError(f"shards are files of TFRecords; {form} has none, leave them out")
         return (0, 0)
-    if wanted is None:
-        found = (round(n / _PER_SHARD[s]) for s, n in zip(SPLITS, (train, val), strict=True))
-        train_shards, val_shards = (max(1, each) for each in found)
-        return train_shards, val_shards
-    if not 1 <= wanted <= min(train, 99_999):
-        raise UserError(f"{wanted} shards for {train} training images; give 1 to {train}")
-    return wanted, min(val, max(1, wanted // 8))
+    return max(1, round(train / _PER_SHARD["train"])), max(1, round(val / _PER_SHARD["val"]))
