@@ -40,8 +40,6 @@ SHARD_BYTES = 150_000_000
 """Source images of a shard, where the number of shards is not given."""
 _QUALITY = 95
 """Of the JPEGs that are shrunk."""
-GONE = (-1, -1)
-"""Instead of an image's size and time: a broken link."""
 _SYNSET = re.compile(r"n\d{8}")
 
 
@@ -96,7 +94,7 @@ class Conversion:
     @property
     def bytes(self) -> int:
         """Of all source images."""
-        return sum(int(shard.stats[:, 0].clip(0).sum()) for shard in self.shards)
+        return sum(int(shard.stats[:, 0].sum()) for shard in self.shards)
 
 
 def plan_conversion(
@@ -188,7 +186,7 @@ def _stats(source: Path, listing: Listing) -> NDArray[np.int64]:
             status = os.stat(os.path.join(root, path))
             stats[row] = status.st_size, status.st_mtime_ns
         except FileNotFoundError:
-            stats[row] = GONE
+            stats[row] = 0  # a broken link, which is a bad image
         except OSError as error:
             raise DataError(f"{os.fsdecode(error.filename)}: {error.strerror}") from error
     return stats
@@ -242,8 +240,7 @@ def write_shard(conversion: Conversion, policy: Policy, count: Count) -> Written
     complete.
 
     Bad images are left out; with policy `error` a shard that has any is not kept. `count` is called
-    for each image. Raises DataError where an image was changed since the shards were planned,
-    or the target cannot be written.
+    for each image. Raises DataError where the target cannot be written.
     """
     (shard,) = conversion.shards
     target = conversion.target / shard.name
@@ -289,10 +286,13 @@ def _record(conversion: Conversion, row: int) -> bytes:
     (shard,) = conversion.shards
     path = os.path.join(os.fsencode(conversion.source), bytes(shard.paths[row]))
     place = path.decode("utf-8", "backslashreplace")  # for reading: names may be any bytes
-    data = _read(path, place, tuple(shard.stats[row].tolist()))
     try:
+        with open(path, "rb") as file:
+            data = file.read()
         header = header_of(data, place)
         data, header = _shrunk(data, header, conversion.shorter_side, place)
+    except OSError as error:
+        raise _BadImageError(place, f"cannot be read: {error.strerror}") from error
     except DataError as error:
         raise _BadImageError(place, str(error.__cause__ or error)) from error
     label = int(shard.labels[row])
@@ -306,25 +306,6 @@ def _record(conversion: Conversion, row: int) -> bytes:
         "image/channels": header.channels,
     }
     return encode_example(data, label + conversion.first_label, more=features)
-
-
-def _read(path: bytes, place: str, planned: tuple[int, ...]) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            status = os.fstat(file.fileno())
-            data = file.read()
-    except FileNotFoundError as error:
-        if planned == GONE:
-            raise _BadImageError(place, f"cannot be read: {error.strerror}") from error
-        raise DataError(f"{place} is gone since the shards were planned; begin again") from error
-    except OSError as error:
-        raise _BadImageError(place, f"cannot be read: {error.strerror}") from error
-    if (status.st_size, status.st_mtime_ns) != planned or len(data) != status.st_size:
-        raise DataError(
-            f"{place} was changed since the shards were planned; run the same command again when "
-            "nothing writes there any more"
-        )
-    return data
 
 
 def _shrunk(

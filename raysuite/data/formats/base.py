@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,23 +142,27 @@ def _encoded(paths: Sequence[str]) -> NDArray[np.bytes_]:
     return np.array([os.fsencode(path) for path in paths], dtype=np.bytes_)
 
 
-class Source(Protocol):
+class Source(ABC):
     """One split's images by sample number; all loaders read their bytes through it. Thread-safe;
     not to be shared by processes."""
 
+    @abstractmethod
     def read(self, sample: int) -> tuple[Sample, int]:
         """The image and its label, from 0. Raises DataError that names file and offset."""
 
-    def label(self, sample: int) -> int:
-        """The label alone, from 0; as cheap as the form on disk allows. Raises DataError."""
-
+    @abstractmethod
     def place(self, sample: int) -> str:
         """The sample's place, as an error names it."""
 
+    def label(self, sample: int) -> int:
+        """The label alone, from 0; as cheap as the form on disk allows. Raises DataError."""
+        return self.read(sample)[1]
+
     def file(self, sample: int) -> str | None:
         """The sample's file; None where there is none whose time shows a change."""
+        return None
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most have files to close, some have none
         """Close the files."""
 
 

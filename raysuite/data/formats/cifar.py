@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from raysuite.data.cache import converted
 from raysuite.data.findings import Listed, Part, Target, reason
+from raysuite.data.formats import base
 from raysuite.data.formats.base import Counts, OpenFile, files_of, files_to_check
 from raysuite.data.prepared import Prepared, Split, prepared_of
 from raysuite.errors import DataError
@@ -135,7 +136,7 @@ def _converted(files: dict[str, list[Path]], cache: Path) -> Path:
     return converted(cache, "cifar", sources, write)
 
 
-class Source:
+class Source(base.Source):
     """Batches of records: a label, then the red, the green and the blue plane."""
 
     def __init__(self, prepared: Prepared, split: Split) -> None:

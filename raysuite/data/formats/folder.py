@@ -21,6 +21,7 @@ from pathlib import Path
 
 from raysuite.data.cache import SETTLED_S, listed_once, publish, verify
 from raysuite.data.findings import Finding, Listed, Part, Target, check_image
+from raysuite.data.formats import base
 from raysuite.data.formats.base import Counts, Listing, absent, named
 from raysuite.data.prepared import Prepared, Split, prepared_of
 from raysuite.data.processes import Count
@@ -349,7 +350,7 @@ def _write(classes: Sequence[str], found: dict[str, Listing], target: Path) -> N
     (target / "listing" / _CLASSES).write_text(json.dumps(classes))
 
 
-class Source:
+class Source(base.Source):
     """A file per image; the label comes from the listing."""
 
     def __init__(self, prepared: Prepared, split: Split) -> None:
@@ -375,9 +376,6 @@ class Source:
 
     def file(self, sample: int) -> str:
         return self.place(sample)
-
-    def close(self) -> None:
-        pass
 
     def _path(self, sample: int) -> bytes:
         return os.path.join(self._root, bytes(self._listing.paths[sample]))

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from raysuite.data.cache import converted
 from raysuite.data.findings import Listed, Part, Target
+from raysuite.data.formats import base
 from raysuite.data.formats.base import Counts, OpenFile, files_of, files_to_check
 from raysuite.data.prepared import Prepared, Split, prepared_of
 from raysuite.errors import DataError
@@ -151,7 +152,7 @@ def _unpacked(files: Files, cache: Path) -> Path:
     return converted(cache, "idx", sources, write)
 
 
-class Source:
+class Source(base.Source):
     """A file of images and one of labels."""
 
     def __init__(self, prepared: Prepared, split: Split) -> None:

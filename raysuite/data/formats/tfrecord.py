@@ -38,6 +38,7 @@ from numpy.typing import NDArray
 
 from raysuite.data.cache import listed_once, publish, verify
 from raysuite.data.findings import Finding, Listed, Part, Target, check_image, reason
+from raysuite.data.formats import base
 from raysuite.data.formats.base import Counts, RecordListing, absent, named
 from raysuite.data.prepared import Prepared, Split, prepared_of
 from raysuite.data.processes import Count
@@ -198,14 +199,6 @@ def walk(path: Path) -> Iterator[tuple[int, int]]:
                 raise cut_short(f"{path} at byte {offset}", end - offset, size)
             yield offset, size
             offset += size
-
-
-def whole_records(path: Path) -> list[tuple[int, int]]:
-    """What `walk` finds up to the first damage."""
-    found: list[tuple[int, int]] = []
-    with contextlib.suppress(DataError):
-        found.extend(walk(path))
-    return found
 
 
 def cut_short(place: str, present: int, size: int) -> DataError:
@@ -414,10 +407,13 @@ def listed(root: Path, shards: Mapping[str, Sequence[Shard]], cache: Path) -> Pa
 def _index(shard: Shard) -> NDArray[np.int64]:
     if shard.index is not None:
         return read_index(shard.index)
-    return np.array(whole_records(shard.path), np.int64).reshape(-1, 2)
+    found: list[Place] = []
+    with contextlib.suppress(DataError):
+        found.extend(walk(shard.path))
+    return np.array(found, np.int64).reshape(-1, 2)
 
 
-class Source:
+class Source(base.Source):
     """TFRecord shards, read in any order by their index; the label comes from the record."""
 
     def __init__(self, prepared: Prepared, split: Split) -> None:
@@ -445,9 +441,6 @@ class Source:
         data = read_record(self._descriptors[shard], offset, size, place)
         image, label = decode_example(data, place, *self._names)
         return image, label - self._first
-
-    def label(self, sample: int) -> int:
-        return self.read(sample)[1]
 
     def place(self, sample: int) -> str:
         shard, offset, _ = self._records[sample]

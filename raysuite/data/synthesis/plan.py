@@ -8,10 +8,11 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Literal, get_args
 
+from raysuite.data.formats import cifar
+from raysuite.data.prepared import Split
 from raysuite.errors import UserError
 from raysuite.spec.datasets import CIFAR_FILES, NAMED, Format, NamedSet
 
-Split = Literal["train", "val"]
 Content = Literal["natural", "noise"]
 Size = tuple[int, int]
 
@@ -32,7 +33,6 @@ _PER_SHARD = {"train": 1251, "val": 391}
 _PER_FOLDER_CHUNK = 256
 _PER_CLASS = 10
 """Training images that a class has at least, where a part of a set with many classes is made."""
-_CIFAR_CLASSES = "airplane automobile bird cat deer dog frog horse ship truck"
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class SyntheticSet:
     def class_names(self) -> tuple[str, ...]:
         """Names by label, in sorted order; ImageNet's look like synsets, but are not."""
         if self.name == "cifar10":
-            return tuple(_CIFAR_CLASSES.split()[: self.classes])
+            return cifar.CLASSES[: self.classes]
         pattern = {"mnist": "{0}", "imagenet": "n{1:08d}"}.get(self.name, "{0:04d}")
         return tuple(pattern.format(label, label + 1) for label in range(self.classes))
 
