@@ -82,8 +82,6 @@ def _check_strategy(spec: ExperimentSpec, wrong: _Wrong) -> None:
             )
     for refused in strategy.refusals(spec):
         wrong(*refused)
-
-    training = spec.training
     if spec.data.transform is not None and not spec.loader.transforms:
         able = [name for name, each in LOADER_OPTIONS.items() if each.transforms]
         wrong(
@@ -93,7 +91,7 @@ def _check_strategy(spec: ExperimentSpec, wrong: _Wrong) -> None:
         )
     if not spec.loader.loads:
         for key in ("class_weights", "sampler"):
-            if getattr(spec.training, key) not in (None, "shuffled"):
+            if getattr(training, key) not in (None, "shuffled"):
                 wrong(
                     "loader.name",
                     f"{spec.loader.name} draws labels at random, and training.{key} needs those of "
