@@ -120,9 +120,7 @@ def _top(choice: Choice) -> Recipe:
     recipe.install = ["set -eu"]
     if gpu:
         recipe.install.append('export PATH="/usr/local/cuda/bin:$PATH"')
-    recipe.install += [
-        f"RAYSUITE_HOROVOD_GPU={gpu} python3 {HOME}/deploy/setup_image.py",
-    ]
+    recipe.install += [f"RAYSUITE_HOROVOD_GPU={gpu} python3 {HOME}/deploy/setup_image.py"]
     if not image:
         recipe.install += [
             "# the building machine's mirror is nobody else's",

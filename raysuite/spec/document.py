@@ -113,11 +113,7 @@ def parse_document(text: str, file: str) -> Document:
 
 
 def _walk(
-    node: yaml.Node,
-    path: KeyPath,
-    lines: dict[KeyPath, int],
-    repeated: list[Mistake],
-    file: str,
+    node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], repeated: list[Mistake], file: str
 ) -> None:
     if len(lines) > _MOST_VALUES:
         message = (

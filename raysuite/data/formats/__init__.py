@@ -15,15 +15,7 @@ from raysuite.data.prepared import Prepared, Split
 from raysuite.spec.data import DataOptions
 from raysuite.spec.datasets import DatasetFacts, cache_dir
 
-__all__ = [
-    "DETECTED",
-    "Counts",
-    "Source",
-    "count",
-    "module_of",
-    "open_source",
-    "prepare",
-]
+__all__ = ["DETECTED", "Counts", "Source", "count", "module_of", "open_source", "prepare"]
 
 _MODULES = {
     "folder": "folder",
