@@ -468,11 +468,9 @@ def _listed(bad: Sequence[Bad], shown: int = 20) -> str:
     if len(bad) > shown:
         lines.append(f"  and {len(bad) - shown} more")
     count = "1 image" if len(bad) == 1 else f"{len(bad)} images"
-    return "\n".join(
-        [
-            f"{count} cannot be read; the shards without them are kept:",
-            *lines,
-            "replace them under the same names and run the same command again, or leave them out "
-            "with --bad skip",
-        ]
+    lines.insert(0, f"{count} cannot be read; the shards without them are kept:")
+    lines.append(
+        "replace them under the same names and run the same command again, or leave them out with "
+        "--bad skip"
     )
+    return "\n".join(lines)

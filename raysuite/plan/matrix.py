@@ -6,6 +6,7 @@ import copy
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from raysuite.errors import Mistake, SpecError
@@ -139,6 +140,12 @@ def place_of(document: Document, path: KeyPath, where: Where) -> tuple[str, int 
         if (found := where(key)) is not None:
             return document.place((*found, *path[end:]))
     return document.place(path)
+
+
+def located(document: Document, mistake: Mistake, where: Where) -> Mistake:
+    """The mistake with the file and line of its key."""
+    file, line = place_of(document, tuple(mistake.key.split(".")), where)
+    return replace(mistake, file=file, line=line)
 
 
 def _of_a_sweep(document: Document) -> list[Mistake]:

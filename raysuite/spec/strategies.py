@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_a
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from raysuite.errors import some
 from raysuite.spec.base import IMPORT_PATH, Options, expand_shorthand, later
 from raysuite.spec.batches import AUTO, AutoBatch, NumberOrAuto
 from raysuite.spec.schedules import ASYNCHRONOUS, Schedule, ScheduleName
@@ -713,14 +714,9 @@ class CustomOptions(_StrategyOptions):
         return {"strategy.target": self.target}
 
 
-_MOST_NAMES = 5
-
-
 def listed(names: Sequence[str]) -> str:
     """`parameters a, b and 3 more`."""
-    more = len(names) - _MOST_NAMES
-    shown = ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
-    return f"parameter{'s' if len(names) > 1 else ''} {shown}"
+    return f"parameter{'s' if len(names) > 1 else ''} {some(names, 5)}"
 
 
 def _zero_gradients(name: str, network: Network) -> Refusals:

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from raysuite.data.base import Sample
 from raysuite.data.findings import Finding, Listed, Part, Target
 from raysuite.data.processes import Count
-from raysuite.errors import DataError
+from raysuite.errors import DataError, some
 from raysuite.spec.data import DataOptions, root_of
 from raysuite.spec.datasets import NAMED
 
-_SHOWN = 20
+SHOWN = 20
 """Missing files that a message names."""
 
 
@@ -41,7 +41,7 @@ def absent(data: DataOptions, missing: Sequence[str]) -> DataError:
     `missing` are paths below the set's folder; none means the folder itself.
     """
     root = root_of(data)
-    what = f"{named(missing)} missing in {root}" if missing else f"no folder {root}"
+    what = f"{some(missing, SHOWN)} missing in {root}" if missing else f"no folder {root}"
     if data.name not in NAMED:
         return DataError(f"{data.name}: {what}; put them there, or change data.path")
     make = f"raysuite data make {data.name} --format {data.form}"
@@ -79,12 +79,6 @@ def files_of(
     if missing:
         raise absent(data, missing)
     return found
-
-
-def named(items: Sequence[str]) -> str:
-    """All of `items`, or the first ones and how many more."""
-    more = len(items) - _SHOWN
-    return ", ".join(items[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 @dataclass(frozen=True)

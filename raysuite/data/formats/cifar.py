@@ -212,7 +212,6 @@ def _count_pictures(part: Part, path: Path, many: int) -> None:
 
 
 def detect(path: Path, names: set[str]) -> Format | None:
-    """The form of the folder `path`, in and below which `names` lie, if it is of this module."""
     forms: tuple[Format, ...] = ("binary", "pickle")
     return next(
         (

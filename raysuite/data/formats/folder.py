@@ -22,10 +22,10 @@ from pathlib import Path
 from raysuite.data.cache import SETTLED_S, listed_once, publish, verify
 from raysuite.data.findings import Finding, Listed, Part, Target, check_image
 from raysuite.data.formats import base
-from raysuite.data.formats.base import Counts, Listing, absent, named
+from raysuite.data.formats.base import SHOWN, Counts, Listing, absent
 from raysuite.data.prepared import Prepared, Split, prepared_of
 from raysuite.data.processes import Count
-from raysuite.errors import DataError
+from raysuite.errors import DataError, some
 from raysuite.spec.data import DataOptions, root_of
 from raysuite.spec.datasets import IMAGE_SUFFIXES, NAMED, SPLITS, DatasetFacts, Format
 
@@ -116,7 +116,7 @@ def listed(root: Path, val_may_lack: bool = False, skip: bool = False) -> Images
         raise DataError(f"no folder {root}; {LAYOUT}")
     images = look(root, val_may_lack, skip)
     if images.wrong:
-        told = named([f"{each.place}: {each.message}" for each in images.wrong])
+        told = some([f"{each.place}: {each.message}" for each in images.wrong], SHOWN)
         raise DataError(
             f"{told}; {LAYOUT}; valid are files that end in {', '.join(IMAGE_SUFFIXES)}; where "
             "classes may lack images, set data.bad_samples to skip"
@@ -404,10 +404,9 @@ def to_check(target: Target, decode: bool, write_index: bool = False) -> Listed:
     }
     for split, others in images.others.items():
         if others:
-            more = f", and {len(others) - 3} more" if len(others) > 3 else ""
             message = (
                 f"{len(others)} entries are passed over: valid are files in class folders that "
-                f"end in {', '.join(IMAGE_SUFFIXES)}: {', '.join(others[:3])}{more}"
+                f"end in {', '.join(IMAGE_SUFFIXES)}: {some(others, 3)}"
             )
             findings.append(Finding(str(root / split), -1, "file", message, note=True))
     tasks = tuple(
@@ -441,5 +440,4 @@ def check_files(split: str, root: Path, images: _Images, decode: bool, count: Co
 
 
 def detect(path: Path, names: set[str]) -> Format | None:
-    """The form of the folder `path`, in and below which `names` lie, if it is of this module."""
     return "folder" if any((path / top / "train").is_dir() for top in _TOPS) else None

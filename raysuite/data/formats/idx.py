@@ -214,6 +214,5 @@ def _check_files(part: Part, images: Path, labels: Path) -> None:
 
 
 def detect(path: Path, names: set[str]) -> Format | None:
-    """The form of the folder `path`, in and below which `names` lie, if it is of this module."""
     known = {name for pair in IDX_FILES.values() for name in pair}
     return "idx" if names & (known | {f"{name}.gz" for name in known}) else None

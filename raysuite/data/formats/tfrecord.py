@@ -20,7 +20,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import partial
-from itertools import zip_longest
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -34,10 +33,10 @@ from numpy.typing import NDArray
 from raysuite.data.cache import listed_once, publish, verify
 from raysuite.data.findings import Finding, Listed, Part, Target, check_image, reason
 from raysuite.data.formats import base
-from raysuite.data.formats.base import Counts, RecordListing, absent, named
+from raysuite.data.formats.base import SHOWN, Counts, RecordListing, absent
 from raysuite.data.prepared import Prepared, Split, prepared_of
 from raysuite.data.processes import Count
-from raysuite.errors import DataError
+from raysuite.errors import DataError, some
 from raysuite.files import write_whole
 from raysuite.spec.data import DataOptions, FeatureMap, root_of
 from raysuite.spec.datasets import (
@@ -140,7 +139,7 @@ def _indexed(data: DataOptions) -> dict[str, list[Shard]]:
     bare = [str(shard.path) for split in SPLITS for shard in found[split] if shard.index is None]
     if bare and data.bad_samples == "error":
         raise DataError(
-            f"no index of {named(bare)}; expected is NAME.idx beside it or in idx_files; run "
+            f"no index of {some(bare, SHOWN)}; expected is NAME.idx beside it or in idx_files; run "
             f"`raysuite data check {root_of(data)} --write-index` or NVIDIA's tfrecord2idx, or set "
             "data.bad_samples to skip to find the records anew in each run"
         )
@@ -266,17 +265,12 @@ message_type {
   field { name: "value" number: 1 type: TYPE_BYTES label: LABEL_REPEATED }
 }
 message_type {
-  name: "FloatList"
-  field { name: "value" number: 1 type: TYPE_FLOAT label: LABEL_REPEATED }
-}
-message_type {
   name: "Int64List"
   field { name: "value" number: 1 type: TYPE_INT64 label: LABEL_REPEATED }
 }
 message_type {
   name: "Feature"
   field { name: "bytes_list" number: 1 type: TYPE_MESSAGE type_name: ".raysuite.BytesList" }
-  field { name: "float_list" number: 2 type: TYPE_MESSAGE type_name: ".raysuite.FloatList" }
   field { name: "int64_list" number: 3 type: TYPE_MESSAGE type_name: ".raysuite.Int64List" }
 }
 message_type {
@@ -297,8 +291,8 @@ message_type {
   field { name: "features" number: 1 type: TYPE_MESSAGE type_name: ".raysuite.Features" }
 }
 """
-"""A google.protobuf.FileDescriptorProto; not in the package "tensorflow", which TensorFlow
-registers itself."""
+"""A google.protobuf.FileDescriptorProto, without lists of floats, which are not read; not in the
+package "tensorflow", which TensorFlow registers itself."""
 
 
 def _example_class() -> Any:
@@ -546,7 +540,8 @@ def _places(path: Path, part: Part, write_index: bool) -> list[Place]:
     if index is not None:
         try:
             indexed = [(offset, size) for offset, size in read_index(index).tolist()]
-            wrong = _unlike(indexed, found, end if damage else None)
+            known = [place for place in indexed if place[0] < end] if damage else indexed
+            wrong = "" if known == found else "it differs from the file"
         except DataError as error:
             wrong = reason(error, str(index))
     if wrong:
@@ -563,18 +558,6 @@ def _places(path: Path, part: Part, write_index: bool) -> list[Place]:
         part.images += 1
         part.unreadable += 1
     return found + rest
-
-
-def _unlike(indexed: list[Place], found: list[Place], end: int | None) -> str:
-    """How an index differs from the records that were found, up to byte `end` (None: all)."""
-    before = [place for place in indexed if end is None or place[0] < end]
-    pairs = enumerate(zip_longest(before, found))
-    row = next((row for row, (told, there) in pairs if told != there), None)
-    if row is not None:
-        return f"from its line {row + 1} on it differs from the file"
-    ends = [0, *map(sum, indexed)]
-    follow = all(o == end and s >= FRAME for (o, s), end in zip(indexed, ends, strict=False))
-    return "" if follow else "its records do not follow each other"
 
 
 def _wrong_index(path: Path, part: Part, wrong: str, found: list[Place], write: bool) -> None:
@@ -604,7 +587,6 @@ def label_findings(target: Target, labels: set[int]) -> tuple[int | None, list[F
 
 
 def detect(path: Path, names: set[str]) -> Format | None:
-    """The form of the folder `path`, in and below which `names` lie, if it is of this module."""
     shards = [name for name in names if not name.endswith(".idx") and not name.startswith(".")]
     patterns = RECORD_PATTERNS.values()
     return "tfrecord" if any(fnmatch(name, each) for name in shards for each in patterns) else None

@@ -97,10 +97,6 @@ class DaliLoader:
         self._labels: deque[NDArray[np.int64]] = deque()
 
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
-        """One Batch per Slice, in order. A later call ends this iterator.
-
-        Raises DataError that names the file of an unreadable image.
-        """
         if not slices:
             return
         pipeline = self._rewound(max(len(slice_.ids) for slice_ in slices))
@@ -126,7 +122,6 @@ class DaliLoader:
             )
 
     def close(self) -> None:
-        """End the pipeline and the reading thread, and close the files."""
         self._drop()
         self._reader.shutdown(cancel_futures=True)
         self._source.close()

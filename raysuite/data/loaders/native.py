@@ -205,11 +205,6 @@ class NativeLoader:
         self._asked: object = None
 
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
-        """One Batch per Slice, in order. A later call ends this iterator.
-
-        Raises DataError that names the file of an unreadable image, and RunError where a
-        loading process died.
-        """
         self._asked = asked = object()
         loaded = self._ahead.load(slices)
         for slice_ in slices:

@@ -67,11 +67,6 @@ class RayDataLoader:
         logging.getLogger("ray.data").setLevel(logging.WARNING)
 
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
-        """One Batch per Slice, in order. A later call ends this iterator.
-
-        Raises DataError that names the file of an unreadable image, and RunError where Ray's
-        tasks failed.
-        """
         if not slices:
             return
         self._stop()
