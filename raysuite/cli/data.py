@@ -532,9 +532,6 @@ def convert(
         Literal["error", "skip"], typer.Option(help="What to do about unreadable images.")
     ] = "error",
     workers: Workers = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Begin anew where a conversion was begun.")
-    ] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -552,13 +549,13 @@ def convert(
     from raysuite.data.convert import convert as run
     from raysuite.data.convert import plan_conversion
 
-    conversion = plan_conversion(source, target, shards, shorter_side, force)
+    conversion = plan_conversion(source, target, shards, shorter_side)
     if dry_run:
         _print_conversion_plan(conversion, as_json)
         return
     total = conversion.images("train") + conversion.images("val")
     with progress("converting", total, "images", hidden=as_json) as count:
-        summary = run(conversion, workers or cpus(), bad, force, count)
+        summary = run(conversion, workers or cpus(), bad, count)
     if as_json:
         print_json({"target": str(conversion.target), **asdict(summary)})
     else:

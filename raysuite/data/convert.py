@@ -102,14 +102,13 @@ def plan_conversion(
     target: Path,
     shards: int | None = None,
     shorter_side: int | None = None,
-    force: bool = False,
 ) -> Conversion:
     """Decide on every shard; nothing is written.
 
     `shards` are the training shards; validation has shards of about the same size. A conversion
     that `target` holds already is resumed: its shards are kept. Raises DataError where `source` is
     no image folder, or `target` holds anything else, or what was begun there differs in options or
-    images; not for a conversion if `force`.
+    images.
     """
     source, target = (path.expanduser().resolve() for path in (source, target))
     begun = _begun(target)
@@ -128,7 +127,7 @@ def plan_conversion(
     found: dict[Split, Listing] = {"train": listings["train"], "val": listings["val"]}
     stats = {split: _stats(source, listing) for split, listing in found.items()}
     counts = _shard_counts(shards, stats)
-    if begun is not None and not force:
+    if begun is not None:
         _same(begun, document, target)
         counts = begun["shards"]  # sizes may have changed; the shards are those of then
     planned: list[Shard] = []
@@ -173,8 +172,8 @@ def _same(begun: dict[str, Any], now: dict[str, Any], target: Path) -> None:
     ]
     if changed:
         raise DataError(
-            f"{target} was begun with other options or images ({'; '.join(changed)}); add --force "
-            "to begin anew, or give another folder"
+            f"{target} was begun with other options or images ({'; '.join(changed)}); remove "
+            "it to begin anew, or give another folder"
         )
 
 
@@ -348,7 +347,6 @@ def convert(
     conversion: Conversion,
     workers: int,
     bad: Policy = "error",
-    force: bool = False,
     count: Count = lambda images: None,
 ) -> Summary:
     """Write every shard that is not complete, then the manifest.
@@ -359,7 +357,7 @@ def convert(
     """
     target = conversion.target
     try:
-        state = _begin(conversion, force)
+        state = _begin(conversion)
         todo = [shard for shard in conversion.shards if not _complete(shard, state, target, bad)]
         count(sum(map(_images, conversion.shards)) - sum(map(_images, todo)))
         _check_room(conversion, todo)
@@ -394,15 +392,11 @@ def convert(
     )
 
 
-def _begin(conversion: Conversion, force: bool) -> dict[str, Written]:
+def _begin(conversion: Conversion) -> dict[str, Written]:
     """Make the folder and its plan, or read what was done there: shards by name."""
     target = conversion.target
     target.mkdir(parents=True, exist_ok=True)
     _clean(target)
-    if force:
-        for pattern in ("train-*-of-*", "val-*-of-*", JOURNAL, MANIFEST, PLAN, CLASSES_FILE):
-            for path in target.glob(pattern):
-                path.unlink()
     if not (target / PLAN).is_file():
         write_whole(target / PLAN, json.dumps(conversion.document, indent=1).encode())
     if not (target / CLASSES_FILE).is_file():

@@ -79,13 +79,9 @@ def swept_at(document: Document, label: Mapping[str, Any], key: str) -> KeyPath 
         together = swept_keys(written)
         if key in together:
             wanted = [label[each] for each in together]
-            return _at(written, values.index(_value(wanted)), key)
+            value = wanted[0] if len(wanted) == 1 else wanted  # as the matrix writes it
+            return _at(written, values.index(value), key)
     return None
-
-
-def _value(values: list[Any]) -> Any:
-    """A line's values as the matrix writes them."""
-    return values[0] if len(values) == 1 else values
 
 
 def _at(written: str, pick: int, key: str) -> KeyPath:

@@ -113,9 +113,10 @@ class DaliLoader:
                 self._drop()
                 raise self._explained(slice_, error) from error
             labels = torch.from_numpy(self._labels.popleft())
+            # No copy: the tensor owns its memory, and the pipeline takes another.
+            written = from_dlpack(images.as_tensor())
             yield Batch(
-                # No copy: the tensor owns its memory, and the pipeline takes another.
-                images=self._ordered(from_dlpack(images.as_tensor())),
+                images=written.permute(0, 3, 1, 2) if self._channels_last else written,
                 labels=labels.to(self._device, non_blocking=True),
                 real=slice_.real,
                 of_global=slice_.of_global,
@@ -125,10 +126,6 @@ class DaliLoader:
         self._drop()
         self._reader.shutdown(cancel_futures=True)
         self._source.close()
-
-    def _ordered(self, images: torch.Tensor) -> torch.Tensor:
-        """[b, C, H, W], as the pipeline wrote them."""
-        return images.permute(0, 3, 1, 2) if self._channels_last else images
 
     def _stream(self) -> torch.cuda.Stream | None:
         return torch.cuda.current_stream(self._device) if self._device.type == "cuda" else None

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset
 
 from raysuite.data.base import Batch, Slice
 from raysuite.data.formats import Source, open_source
@@ -95,7 +95,7 @@ class InProcesses:
         dtype: torch.dtype,
         pinned: bool,
     ) -> None:
-        self._order = _Order()
+        self._order: list[Slice] = []
         self._loader: DataLoader[Loaded | DataError] = DataLoader(
             _Images(rendering, split, dtype),
             sampler=self._order,
@@ -115,7 +115,7 @@ class InProcesses:
 
         Raises DataError, and RunError where a process died.
         """
-        self._order.slices = list(slices)
+        self._order[:] = slices
         loaded = iter(self._loader)
         for _ in slices:
             try:
@@ -136,17 +136,6 @@ class InProcesses:
         if iterator is not None:
             iterator._shutdown_workers()
         self._loader._iterator = None
-
-
-class _Order(Sampler[Slice]):
-    def __init__(self) -> None:
-        self.slices: list[Slice] = []
-
-    def __iter__(self) -> Iterator[Slice]:
-        return iter(self.slices)
-
-    def __len__(self) -> int:
-        return len(self.slices)
 
 
 class _Images(Dataset[Loaded | DataError]):

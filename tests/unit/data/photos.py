@@ -38,11 +38,9 @@ def run(
     target: Path,
     shards: int | None = 4,
     shorter_side: int | None = None,
-    force: bool = False,
     bad: Policy = "error",
 ) -> Summary:
-    conversion = plan_conversion(source, target, shards, shorter_side, force)
-    return convert(conversion, 1, bad, force)
+    return convert(plan_conversion(source, target, shards, shorter_side), 1, bad)
 
 
 def records(path: Path) -> list[dict[str, bytes | int]]:

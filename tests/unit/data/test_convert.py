@@ -160,16 +160,15 @@ def test_bad_images_are_all_listed(source: Path, tmp_path: Path) -> None:
     assert run(source, tmp_path / "target", shards=9, bad="skip").train == 25
 
 
-@pytest.mark.parametrize("force", [False, True])
-def test_foreign_folders_are_left_alone(source: Path, tmp_path: Path, force: bool) -> None:
+def test_foreign_folders_are_left_alone(source: Path, tmp_path: Path) -> None:
     (tmp_path / "target").mkdir()
     (tmp_path / "target" / "thesis.txt").write_text("mine")
     with pytest.raises(DataError, match="no conversion"):
-        plan_conversion(source, tmp_path / "target", force=force)
+        plan_conversion(source, tmp_path / "target")
     with pytest.raises(DataError, match="is a file"):
-        plan_conversion(source, tmp_path / "target" / "thesis.txt", force=force)
+        plan_conversion(source, tmp_path / "target" / "thesis.txt")
     with pytest.raises(DataError, match="no conversion"):
-        plan_conversion(source, source, force=force)
+        plan_conversion(source, source)
 
 
 def test_names_of_any_bytes_are_converted(source: Path, tmp_path: Path) -> None:
