@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
 from raysuite.data.pixels import encode
+from raysuite.data.prepared import Split
 from raysuite.data.synthesis import SyntheticSet, plan_synthetic_set
 from raysuite.data.synthesis.pictures import Painter
-from raysuite.data.synthesis.plan import Split
 from raysuite.errors import UserError
 from raysuite.spec.datasets import NAMED
 
