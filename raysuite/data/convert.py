@@ -215,16 +215,12 @@ Policy = Literal["error", "skip"]
 
 @dataclass(frozen=True)
 class Bad:
-    """An image that cannot be read."""
-
     path: str
     reason: str
 
 
 @dataclass(frozen=True)
 class Written:
-    """The result of writing a shard."""
-
     name: str
     sources: str
     """The fingerprint of the images that it was made of."""
@@ -281,7 +277,6 @@ class _BadImageError(Exception):
 
 
 def _record(conversion: Conversion, row: int) -> bytes:
-    """The Example of one image of the shard."""
     (shard,) = conversion.shards
     path = os.path.join(os.fsencode(conversion.source), bytes(shard.paths[row]))
     place = path.decode("utf-8", "backslashreplace")  # for reading: names may be any bytes
@@ -329,10 +324,7 @@ def _shrunk(
 
 @dataclass(frozen=True)
 class Summary:
-    """The target's content."""
-
     train: int
-    """Training records."""
     val: int
     classes: int
     first_label: int

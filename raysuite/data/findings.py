@@ -79,13 +79,12 @@ class Part:
 
 @dataclass(frozen=True)
 class SplitReport:
+    """A Part's counts, with the names of its classes, or their labels where names are unknown."""
+
     images: int
-    """Images, unreadable ones included."""
     unreadable: int
     classes: Mapping[str, int]
-    """Images by class: its name, or its label where names are unknown."""
     sizes: Mapping[tuple[int, int], int]
-    """Images by width and height, in pixels."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,6 @@ class Report:
 
     @property
     def errors(self) -> int:
-        """Things that are wrong."""
         return sum(not each.note for each in self.findings)
 
     @property

@@ -124,7 +124,6 @@ class Order:
 
     @property
     def texts(self) -> Mapping[str, str]:
-        """The definition files, by layer."""
         return self.own or definitions(self.choice)
 
     @property
@@ -141,8 +140,6 @@ class Order:
 
 @dataclass(frozen=True)
 class Built:
-    """A finished image."""
-
     path: Path
     digest: str
     size_bytes: int

@@ -121,8 +121,6 @@ def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
 
 
 def _converted(files: dict[str, list[Path]], cache: Path) -> Path:
-    """The folder of the binary batches, made of the pickles."""
-
     def write(folder: Path) -> None:
         for split, names in CIFAR_FILES["binary"].items():
             for path, name in zip(files[split], names, strict=True):

@@ -419,7 +419,6 @@ def to_check(target: Target, decode: bool, write_index: bool = False) -> Listed:
 
 
 def check_files(split: str, root: Path, images: _Images, decode: bool, count: Count) -> Part:
-    """Look at some images of a split; `count` gets each."""
     part = Part(split)
     for path, label in images:
         whole = os.path.join(os.fsencode(root), path)

@@ -83,7 +83,6 @@ def shape(path: Path, dimensions: int) -> tuple[int, ...]:
 
 
 def head_size(dimensions: int) -> int:
-    """Bytes of a header."""
     return 4 + 4 * dimensions
 
 
@@ -141,8 +140,6 @@ def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
 
 
 def _unpacked(files: Files, cache: Path) -> Path:
-    """The folder of the plain files, made of the packed ones."""
-
     def write(folder: Path) -> None:
         for split, names in IDX_FILES.items():
             for path, name, dimensions in zip(files[split], names, (3, 1), strict=True):

@@ -140,7 +140,6 @@ class DaliLoader:
             yield pending.popleft().result()
 
     def _read(self, slice_: Slice) -> _Fed:
-        """What the pipeline takes for one batch, and its labels."""
         got = read(self._source, self._prepared, slice_)
         channels = self._prepared.facts.channels
         places = map(self._source.place, slice_.ids.tolist())

@@ -211,7 +211,6 @@ class NativeLoader:
         self._ahead.close()
 
     def _room(self, count: int) -> Tensor:
-        """Memory for the images of a batch that is being loaded."""
         shape = self._rendering.shape(count, self._dtype)
         if self._on_gpu:  # torch keeps pinned memory for use again
             return torch.empty(shape, dtype=self._dtype, pin_memory=True)

@@ -43,8 +43,6 @@ Samples = Iterator[tuple[int, Pixels, int]]
 
 @dataclass(frozen=True)
 class Written:
-    """A chunk on disk."""
-
     split: str
     number: int
     images: int
@@ -294,8 +292,6 @@ _SAMPLED = 8
 
 @dataclass(frozen=True)
 class Made:
-    """The folder's content."""
-
     path: str
     images: int
     bytes: int
@@ -303,7 +299,6 @@ class Made:
     written: int
     """Chunks written by this call; the others were there."""
     drawn: int
-    """Images of those chunks."""
     seconds: float
     digest: str
     """SHA-256 over the checksums of all chunks: equal sets have equal ones."""

@@ -83,8 +83,6 @@ _STRIPE = 64
 
 
 class Painter:
-    """Draws the samples of a synthetic data set."""
-
     def __init__(self, synthetic: SyntheticSet) -> None:
         self._of = synthetic
 

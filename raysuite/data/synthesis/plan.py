@@ -50,19 +50,18 @@ class Chunk:
 
 @dataclass(frozen=True)
 class SyntheticSet:
-    """Everything that the files depend on: equal SyntheticSets have equal bytes."""
+    """Everything that the files depend on: equal SyntheticSets have equal bytes.
+
+    train, val: images; width, height: pixels.
+    """
 
     name: str
     form: Format
     train: int
-    """Images."""
     val: int
-    """Images."""
     classes: int
     width: int
-    """Pixels."""
     height: int
-    """Pixels."""
     channels: int
     upright: bool
     """One image in four is upright, height x width, so that sizes differ as ImageNet's do."""
@@ -101,7 +100,6 @@ class SyntheticSet:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """All parameters, as JSON data."""
         return {**asdict(self), "shards": list(self.shards)}
 
     def told(self) -> str:
