@@ -15,7 +15,7 @@ import typer
 from raysuite.cli.console import print_json, print_text, stderr
 from raysuite.cli.run_options import AsJson, DryRun, group
 from raysuite.errors import UserError
-from raysuite.images.layers import EXTRAS, Choice, Variant
+from raysuite.images.recipe import EXTRAS, Choice, Variant
 from raysuite.spec.datasets import cache_dir
 from raysuite.units import GIB, human_bytes
 

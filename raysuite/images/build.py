@@ -21,8 +21,15 @@ from pathlib import Path
 import raysuite
 from raysuite.errors import UserError
 from raysuite.images.engine import checked_bind, client, streamed
-from raysuite.images.layers import Choice, this_architecture
-from raysuite.images.recipe import BASE, TOP, definitions, digest, ingredients
+from raysuite.images.recipe import (
+    BASE,
+    TOP,
+    Choice,
+    definitions,
+    digest,
+    ingredients,
+    this_architecture,
+)
 
 # Settings of the building machine: Debian's mirror, Python's index, certificates, proxies.
 #

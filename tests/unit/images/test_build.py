@@ -12,8 +12,7 @@ from raysuite.errors import MissingPartError, UserError
 from raysuite.images import build as building
 from raysuite.images.build import Order, check, checkout, commands, write_context
 from raysuite.images.engine import EngineError, engine, streamed
-from raysuite.images.layers import Choice, Variant, this_architecture
-from raysuite.images.recipe import BASE, TOP, digest
+from raysuite.images.recipe import BASE, TOP, Choice, Variant, digest, this_architecture
 
 ROOT = Path(__file__).parents[3]
 MIRROR = "http://mirror.example/debian"

@@ -9,18 +9,16 @@ from pathlib import Path
 import pytest
 
 from raysuite.errors import UserError
-from raysuite.images.layers import (
+from raysuite.images.recipe import (
     ARCHITECTURES,
+    BASE,
+    COMPAT,
     CUDA_IMAGES,
     EXTRAS,
     LEAST_DRIVERS,
+    TOP,
     Choice,
     Variant,
-)
-from raysuite.images.recipe import (
-    BASE,
-    COMPAT,
-    TOP,
     definitions,
     digest,
     file_names,
