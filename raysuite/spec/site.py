@@ -207,10 +207,8 @@ _KEYS = {
 }
 """Key of a site -> options of sbatch with the same meaning; sbatch would take the last of two."""
 
-Site = Annotated[LocalSite | SlurmSite, Field(discriminator="kind")]
-"""Where a cluster is started, by its `kind`."""
-
 SITES: dict[str, type[LocalSite] | type[SlurmSite]] = {"local": LocalSite, "slurm": SlurmSite}
+"""By `kind`."""
 
 
 # A site's YAML file -> Site, with every mistake at once. What checking needs is loaded on use: a

@@ -354,15 +354,12 @@ def make(
 
 def expected_bytes(synthetic: SyntheticSet, images: int) -> int:
     """An estimate of the bytes of `images` images on disk, from a few that are generated."""
-    sampled = [_drawn_bytes(synthetic, sample) for sample in range(min(_SAMPLED, images))]
-    return round(sum(sampled) / len(sampled) * images) if sampled else 0
-
-
-def _drawn_bytes(synthetic: SyntheticSet, sample: int) -> int:
-    if synthetic.form in ("folder", "tfrecord"):
-        pixels, _ = Painter(synthetic).picture("train", sample)
-        return len(encode(pixels, synthetic.quality))
-    return synthetic.height * synthetic.width * synthetic.channels + 1
+    if synthetic.form not in ("folder", "tfrecord"):
+        return images * (synthetic.height * synthetic.width * synthetic.channels + 1)
+    painter = _painter(synthetic)
+    few = range(min(_SAMPLED, images))
+    sizes = [len(encode(painter.picture("train", i)[0], synthetic.quality)) for i in few]
+    return round(sum(sizes) / len(sizes) * images) if sizes else 0
 
 
 def _check_room(synthetic: SyntheticSet, folder: Path, images: int) -> None:
