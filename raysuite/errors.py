@@ -91,3 +91,9 @@ class GateError(RaysuiteError):
 
 class RunError(RaysuiteError):
     """A run that failed."""
+
+
+def some(items: Sequence[str], most: int) -> str:
+    """`a, b and 3 more`: the first `most` items, for a message."""
+    more = len(items) - most
+    return ", ".join(items[:most]) + (f" and {more} more" if more > 0 else "")

@@ -241,7 +241,7 @@ def new(
 
     from raysuite.cluster.sites import own_sites, site_file
     from raysuite.spec.document import read_document
-    from raysuite.spec.site_file import site_of
+    from raysuite.spec.site import site_of
 
     file = own_sites() / f"{name}.yaml"
     if file.exists() and not force:

@@ -162,10 +162,6 @@ def make(
     ] = None,
     scale: Scale = None,
     workers: Workers = None,
-    shards: Annotated[
-        int | None, typer.Option(help="Training files of TFRecords; default: 1,251 images each.")
-    ] = None,
-    quality: Annotated[int | None, typer.Option(help="Of JPEGs, 1 to 95.")] = None,
     address: Annotated[
         str | None,
         typer.Option(
@@ -196,7 +192,7 @@ def make(
 
     wanted: list[tuple[SyntheticSet, Path | None]]
     if Path(name).suffix in SPEC_SUFFIXES:
-        of_spec = (form, fraction, images, classes, size, out, shards, quality)
+        of_spec = (form, fraction, images, classes, size, out)
         if any(each is not None for each in of_spec):
             raise UserError(
                 f"{name} describes its synthetic data sets; with a spec, give --scale, --workers, "
@@ -217,8 +213,6 @@ def make(
             size=None if size is None else parse_size(size),
             content=content,
             seed=seed,
-            quality=quality,
-            shards=shards,
         )
         wanted = [(synthetic, out)]
     for synthetic, folder in wanted:
@@ -379,8 +373,7 @@ def check(
 ) -> None:
     """Check a data set: counts, classes, unreadable images, checksums, indices, labels.
 
-    Prints what is wrong and where: file and byte offset. Exits with 1 where anything is. Images of
-    an odd kind (CMYK, 16 bits, grey among colour) are notes: every loader converts them. Of your
+    Prints what is wrong and where: file and byte offset. Exits with 1 where anything is. Of your
     own data set every sample is read twice, from two instances: lengths, shapes and types, labels
     in range, missing samples, samples that are not the same each time. A spec gives it options.
 
@@ -477,11 +470,10 @@ def _table(report: Report) -> Table:
             f"{len(found.classes):,}",
             _span(found.classes.values()),
             _sizes(found.sizes),
-            ", ".join(f"{count:,} {name}" for name, count in found.looks.items()),
         )
         for split, found in report.splits.items()
     ]
-    return table(("split", *figures, "pixels", "kinds"), rows, figures)
+    return table(("split", *figures, "pixels"), rows, figures)
 
 
 def _span(counts: Any) -> str:
@@ -526,37 +518,20 @@ def convert(
     target: Annotated[Path, typer.Argument(metavar="DST", help="A new or an empty folder.")],
     shards: Annotated[
         int | None,
-        typer.Option(min=1, max=99_999, help="Training shards; validation gets its share."),
+        typer.Option(
+            min=1, max=99_999, help="For training; validation gets its share; default: 150 MB each."
+        ),
     ] = None,
-    shard_mb: Annotated[
-        float, typer.Option(min=0.001, help="Or: images of a shard, in MB (10^6 bytes).")
-    ] = 150,
     shorter_side: Annotated[
         int | None,
         typer.Option(
             min=1, metavar="PX", help="Shrink larger images to this; all others keep their bytes."
         ),
     ] = None,
-    quality: Annotated[
-        int, typer.Option(min=1, max=100, help="Of the JPEGs that are shrunk.")
-    ] = 95,
-    order: Annotated[
-        Literal["shuffled", "sorted"], typer.Option(help="Of the images over the shards.")
-    ] = "shuffled",
-    seed: Annotated[int, typer.Option(min=0, help="Of the shuffled order.")] = 0,
-    first_label: Annotated[
-        int | None,
-        typer.Option(
-            min=0, max=1, help="Number of the first class; default: 1 for synsets, else 0."
-        ),
-    ] = None,
     bad: Annotated[
         Literal["error", "skip"], typer.Option(help="What to do about unreadable images.")
     ] = "error",
     workers: Workers = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Begin anew where a conversion was begun.")
-    ] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -571,17 +546,16 @@ def convert(
       raysuite data convert photos shards --shards 16 --shorter-side 256 --bad skip
       raysuite data convert photos shards --dry-run
     """
-    from raysuite.data.convert import Options, plan_conversion
     from raysuite.data.convert import convert as run
+    from raysuite.data.convert import plan_conversion
 
-    options = Options(shards, shard_mb, order, seed, shorter_side, quality, first_label)
-    conversion = plan_conversion(source, target, options, force)
+    conversion = plan_conversion(source, target, shards, shorter_side)
     if dry_run:
         _print_conversion_plan(conversion, as_json)
         return
     total = conversion.images("train") + conversion.images("val")
     with progress("converting", total, "images", hidden=as_json) as count:
-        summary = run(conversion, workers or cpus(), bad, force, count)
+        summary = run(conversion, workers or cpus(), bad, count)
     if as_json:
         print_json({"target": str(conversion.target), **asdict(summary)})
     else:
@@ -624,8 +598,6 @@ def _print_conversion(conversion: Conversion, summary: Summary, shown: int = 20)
         f"{summary.classes} classes, labels from {summary.first_label}, "
         f"{summary.bytes / 1e6:,.1f} MB"
     )
-    if conversion.options.shorter_side is not None:
-        print_text(f"{summary.shrunk:,} images were shrunk; the others kept their bytes")
     if summary.skipped:
         print_text(f"left out, as they cannot be read: {len(summary.skipped)}")
         for one in summary.skipped[:shown]:
@@ -639,13 +611,11 @@ def _print_conversion(conversion: Conversion, summary: Summary, shown: int = 20)
 def _spec(conversion: Conversion) -> str:
     """The block that reads what was written."""
     path = json.dumps(str(conversion.target))
-    if conversion.synsets and conversion.first_label == 1:
+    if conversion.synsets:
         return f"{{name: imagenet, format: tfrecord, path: {path}}}"
-    first = f", features: {{first_label: {conversion.first_label}}}"
     return (
         f"{{name: tfrecord, path: {path}, classes: {len(conversion.classes)}, "
-        f"image_size: {conversion.options.shorter_side or 224}"
-        f"{first if conversion.first_label else ''}}}"
+        f"image_size: {conversion.shorter_side or 224}}}"
     )
 
 

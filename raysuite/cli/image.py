@@ -15,7 +15,7 @@ import typer
 from raysuite.cli.console import print_json, print_text, stderr
 from raysuite.cli.run_options import AsJson, DryRun, group
 from raysuite.errors import UserError
-from raysuite.images.layers import EXTRAS, Bootstrap, Choice, Variant
+from raysuite.images.recipe import EXTRAS, Choice, Variant
 from raysuite.spec.datasets import cache_dir
 from raysuite.units import GIB, human_bytes
 
@@ -53,12 +53,6 @@ def recipe(
         raise typer.Exit(1)
 
 
-def chosen(variant: Variant, bootstrap: Bootstrap | None, extras: str | None) -> Choice:
-    """The choice that the options name; `extras` are separated by commas, or `none`."""
-    names = EXTRAS if extras is None else tuple(name.strip() for name in extras.split(","))
-    return Choice(variant, bootstrap, () if names == ("none",) else names)
-
-
 def build(
     out: Annotated[Path, typer.Argument(metavar="OUT.sif", help="The image to write.")],
     variant: Annotated[
@@ -68,10 +62,6 @@ def build(
             "580."
         ),
     ] = Variant.CPU,
-    bootstrap: Annotated[
-        Bootstrap | None,
-        typer.Option(help="Where the base comes from; default: cpu debootstrap, cuda docker."),
-    ] = None,
     extras: Annotated[
         str | None, typer.Option(help=f"Of {','.join(EXTRAS)}; `none` for none; default: all.")
     ] = None,
@@ -81,11 +71,9 @@ def build(
     scratch: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Needs 20 GB free; default: /tmp.")
     ] = None,
-    compression: Annotated[str, typer.Option(help="zstd, or gzip for old systems.")] = "zstd",
     sign: Annotated[
         Path | None, typer.Option(metavar="KEY.pem", help="Sign it with this private key.")
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Build the base layer anew too.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace OUT.sif.")] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -101,15 +89,14 @@ def build(
     """
     from raysuite.images.build import Order, build, check, checkout, commands
 
+    names = EXTRAS if extras is None else tuple(name.strip() for name in extras.split(","))
     order = Order(
-        choice=chosen(variant, bootstrap, extras),
+        choice=Choice(variant, () if names == ("none",) else names),
         out=out.absolute(),
         root=checkout(),
         shelf=shelf(),
         scratch=None if scratch is None else scratch.absolute(),
         mirror=mirror,
-        compression=compression,
-        fresh=fresh,
     )
     check(order)
     if dry_run:

@@ -14,8 +14,7 @@ from raysuite.cluster.folder import home
 from raysuite.cluster.slurm import check_slurm
 from raysuite.errors import UserError
 from raysuite.spec.base import suggest
-from raysuite.spec.site import LocalSite, SlurmSite
-from raysuite.spec.site_file import read_site
+from raysuite.spec.site import LocalSite, SlurmSite, read_site
 from raysuite.spec.site_values import secret_like
 
 _SHIPPED = Path(__file__).parent / "shipped_sites"

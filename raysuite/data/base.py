@@ -51,7 +51,11 @@ class Loader(Protocol):
     """Decodes exactly the given samples, in the given order."""
 
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
-        """One Batch per Slice, in order."""
+        """One Batch per Slice, in order. A later call ends the iterator of an earlier one.
+
+        Raises DataError that names the file of an unreadable image, and RunError where a process
+        that loads died.
+        """
 
     def close(self) -> None:
         """Free processes, threads and device memory."""

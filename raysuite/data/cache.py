@@ -8,7 +8,7 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from raysuite.data.node_share import found_once
@@ -38,7 +38,8 @@ def publish(folder: Path, write: Callable[[Path], None]) -> None:
         temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
         try:
             write(temporary)
-            manifest = {name: _digest(temporary / name) for name in _files(temporary)}
+            files = (path for path in temporary.rglob("*") if path.is_file())
+            manifest = {path.relative_to(temporary).as_posix(): _digest(path) for path in files}
             (temporary / _MANIFEST).write_text(json.dumps(manifest, indent=0, sort_keys=True))
             temporary.chmod(0o755)  # mkdtemp's folder is for its owner alone
             with contextlib.suppress(OSError):  # another process was first
@@ -119,12 +120,6 @@ def _is_whole(path: Path, digest: str) -> bool:
     if found.st_mtime < time.time() - SETTLED_S:
         _whole[path] = state
     return True
-
-
-def _files(folder: Path) -> Iterator[str]:
-    for path in folder.rglob("*"):
-        if path.is_file():
-            yield path.relative_to(folder).as_posix()
 
 
 def _digest(path: Path) -> str:

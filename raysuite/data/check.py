@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from raysuite.data import formats
-from raysuite.data.findings import Finding, Report, SplitReport, Tally, Target
+from raysuite.data.findings import Finding, Part, Report, SplitReport, Target
 from raysuite.data.formats import tfrecord
 from raysuite.data.processes import Count, each
 from raysuite.errors import DataError
 from raysuite.spec.data import DataOptions, root_of
-from raysuite.spec.datasets import (
-    CLASSES_FILE,
-    NAMED,
-    Format,
-)
+from raysuite.spec.datasets import CLASSES_FILE, NAMED, SPLITS, Format
 
 _UNKNOWN = 1
 """Placeholder for a size or a count that a spec would have and checking does not need."""
@@ -33,7 +29,8 @@ def target_of(data: DataOptions) -> Target:
         )
     names: tuple[str, ...] = ()
     if data.form == "tfrecord":
-        names = _names(root_of(data)) or tuple(map(str, range(_class_count(data))))
+        known = NAMED[data.name].facts.classes if data.name in NAMED else data.classes
+        names = _names(root_of(data)) or tuple(map(str, range(known or 0)))
     return Target(data, names, tfrecord.first_label(data))
 
 
@@ -76,11 +73,6 @@ def _form(path: Path) -> Format | None:
     return next((form for form in found if form is not None), None)
 
 
-def _class_count(data: DataOptions) -> int:
-    known = NAMED[data.name].facts.classes if data.name in NAMED else data.classes
-    return known or 0
-
-
 def _names(root: Path) -> tuple[str, ...]:
     """The names in classes.txt; empty where there is none."""
     try:
@@ -116,31 +108,41 @@ def check(
     Raises RunError where a process was killed.
     """
     listed = formats.module_of(target.data.form).to_check(target, decode, write_index)
-    tally = Tally()
-    tally.found(listed.findings)
+    splits: dict[str, Part] = {}
+    findings = list(listed.findings)
     count = begin(listed.total, listed.unit)
     for part in each(listed.tasks, workers, count):
-        tally.add(part)
+        splits.setdefault(part.split, Part(part.split)).add(part)
+        findings += part.findings
     names = listed.names
     if target.data.form == "tfrecord" and target.first_label is None:
-        labels = (label for part in tally.splits.values() for label in part.labels)
-        first, findings = tfrecord.label_findings(target, labels)
-        tally.found(findings)
+        first, wrong = tfrecord.label_findings(
+            target, {label for part in splits.values() for label in part.labels}
+        )
+        findings += wrong
         names = {} if first is None else dict(enumerate(target.names, first))
-    tally.found(_against_official(target, tally))
-    return tally.report(target.root, target.data.form or "", names)
+    findings += _against_official(target, splits)
+    reports = {
+        split: SplitReport(
+            images=part.images,
+            unreadable=part.unreadable,
+            classes={names.get(label, str(label)): n for label, n in sorted(part.labels.items())},
+            sizes=dict(part.sizes),
+        )
+        for split, part in splits.items()
+    }
+    findings.sort(key=lambda each: (each.note, each))
+    return Report(target.root, target.data.form or "", reports, tuple(findings))
 
 
-def _against_official(target: Target, tally: Tally) -> list[Finding]:
+def _against_official(target: Target, splits: Mapping[str, Part]) -> Iterator[Finding]:
     """A note where a named set has other counts than its official files: synthetic, or a part."""
     known = NAMED.get(target.data.name)
-    found = tuple(
-        tally.splits[split].images if split in tally.splits else 0 for split in ("train", "val")
-    )
-    if known is None or found == (known.facts.train_samples, known.facts.val_samples):
-        return []
-    message = (
-        f"{found[0]:,} training and {found[1]:,} validation images; the official {target.data.name}"
-        f" has {known.facts.train_samples:,} and {known.facts.val_samples:,}"
-    )
-    return [Finding(str(target.root), -1, "file", message, note=True)]
+    found = tuple(splits[split].images if split in splits else 0 for split in SPLITS)
+    if known is not None and found != (known.facts.train_samples, known.facts.val_samples):
+        message = (
+            f"{found[0]:,} training and {found[1]:,} validation images; the official "
+            f"{target.data.name} has {known.facts.train_samples:,} and "
+            f"{known.facts.val_samples:,}"
+        )
+        yield Finding(str(target.root), -1, "file", message, note=True)

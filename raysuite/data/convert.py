@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +24,7 @@ from raysuite.data.formats.folder import listings as listings_of
 from raysuite.data.formats.tfrecord import encode_example, write_records
 from raysuite.data.header import Header
 from raysuite.data.order import permutation
-from raysuite.data.pixels import decode, header_of
+from raysuite.data.pixels import as_image, decode, encode, header_of
 from raysuite.data.prepared import Split
 from raysuite.data.processes import Count, each
 from raysuite.errors import DataError
@@ -35,31 +34,13 @@ from raysuite.spec.datasets import CLASSES_FILE
 # Which image goes into which shard: a function of the folder's listing and the options alone.
 
 PLAN, JOURNAL, MANIFEST = "convert.json", "shards.jsonl", "manifest.json"
-VERSION = 1
+VERSION = 2
 """Increased whenever shards would change, so that old conversions are not resumed."""
-MB = 1_000_000
-GONE = (-1, -1)
-"""Instead of an image's size and time: a broken link."""
+SHARD_BYTES = 150_000_000
+"""Source images of a shard, where the number of shards is not given."""
+_QUALITY = 95
+"""Of the JPEGs that are shrunk."""
 _SYNSET = re.compile(r"n\d{8}")
-
-
-@dataclass(frozen=True)
-class Options:
-    """How images are converted, and distributed over shards."""
-
-    shards: int | None = None
-    """Training shards; validation has shards of about the same size. None: by `shard_mb`."""
-    shard_mb: float = 150
-    """Source images of a shard, in units of 10^6 bytes."""
-    order: Literal["shuffled", "sorted"] = "shuffled"
-    """`sorted`: by class and file name."""
-    seed: int = 0
-    shorter_side: int | None = None
-    """Larger images are shrunk to this many pixels; all others keep their bytes."""
-    quality: int = 95
-    """Of the JPEGs that are shrunk."""
-    first_label: int | None = None
-    """None: 1 where all classes are synsets, as in TensorFlow's ImageNet, else 0."""
 
 
 @dataclass(frozen=True)
@@ -87,16 +68,24 @@ class Conversion:
 
     source: Path
     target: Path
-    options: Options
+    shorter_side: int | None
+    """Larger images are shrunk to this many pixels; all others keep their bytes."""
     classes: tuple[str, ...]
-    synsets: bool
-    """Whether all classes are named like WordNet's synsets."""
-    first_label: int
     shards: tuple[Shard, ...]
     document: dict[str, Any]
     """The content of convert.json."""
     passed_over: int
     """Entries of the source that are neither images nor hidden."""
+
+    @property
+    def synsets(self) -> bool:
+        """Whether all classes are named like WordNet's synsets."""
+        return all(_SYNSET.fullmatch(name) for name in self.classes)
+
+    @property
+    def first_label(self) -> int:
+        """1 for synsets, as in TensorFlow's ImageNet, else 0."""
+        return int(self.synsets)
 
     def images(self, split: Split) -> int:
         """Images of a split, bad ones included."""
@@ -105,17 +94,21 @@ class Conversion:
     @property
     def bytes(self) -> int:
         """Of all source images."""
-        return sum(int(shard.stats[:, 0].clip(0).sum()) for shard in self.shards)
+        return sum(int(shard.stats[:, 0].sum()) for shard in self.shards)
 
 
 def plan_conversion(
-    source: Path, target: Path, options: Options, force: bool = False
+    source: Path,
+    target: Path,
+    shards: int | None = None,
+    shorter_side: int | None = None,
 ) -> Conversion:
     """Decide on every shard; nothing is written.
 
-    A conversion that `target` holds already is resumed: its shards are kept. Raises
-    DataError where `source` is no image folder, or `target` holds anything else, or what was
-    begun there differs in options or images; not for a conversion if `force`.
+    `shards` are the training shards; validation has shards of about the same size. A conversion
+    that `target` holds already is resumed: its shards are kept. Raises DataError where `source` is
+    no image folder, or `target` holds anything else, or what was begun there differs in options or
+    images.
     """
     source, target = (path.expanduser().resolve() for path in (source, target))
     begun = _begun(target)
@@ -123,54 +116,31 @@ def plan_conversion(
         raise DataError(f"{target}: shards cannot be written into their source folder")
     images = listed(source)
     classes, listings = listings_of(images)
-    if begun is not None and not force:
-        _same(begun, _document(source, options, classes, listings, {}), target)
-    synsets = all(_SYNSET.fullmatch(name) for name in classes)
-    found: dict[Split, Listing] = {"train": listings["train"], "val": listings["val"]}
-    stats = {split: _stats(source, listing) for split, listing in found.items()}
-    counts = _shard_counts(options, stats)
-    if begun is not None and not force:  # sizes may have changed; the shards are those of then
-        counts = {split: int(begun["shards"][split]) for split in found}
-    shards: list[Shard] = []
-    for number, (split, listing) in enumerate(found.items()):
-        order = np.arange(len(listing.labels))
-        if options.order == "shuffled":
-            order = permutation(len(order), options.seed, number)
-        for shard, ids in enumerate(np.array_split(order, counts[split])):
-            name = f"{split}-{shard:05d}-of-{counts[split]:05d}"
-            parts = (listing.paths[ids], listing.labels[ids], stats[split][ids])
-            shards.append(Shard(name, split, *parts))
-    first = int(synsets) if options.first_label is None else options.first_label
-    document = _document(source, options, classes, listings, counts)
-    return Conversion(
-        source,
-        target,
-        options,
-        classes,
-        synsets,
-        first,
-        tuple(shards),
-        document,
-        images.passed_over,
-    )
-
-
-def _document(
-    source: Path,
-    options: Options,
-    classes: tuple[str, ...],
-    listings: dict[str, Listing],
-    counts: dict[Split, int],
-) -> dict[str, Any]:
-    return {
+    document: dict[str, Any] = {
         "version": VERSION,
-        "source": str(source),
-        "options": asdict(options),
+        "shards_wanted": shards,
+        "shorter_side": shorter_side,
         "classes": len(classes),
         "images": {split: len(each.labels) for split, each in listings.items()},
         "listing": {split: _digest(each.paths, each.labels) for split, each in listings.items()},
-        "shards": counts,
     }
+    found: dict[Split, Listing] = {"train": listings["train"], "val": listings["val"]}
+    stats = {split: _stats(source, listing) for split, listing in found.items()}
+    counts = _shard_counts(shards, stats)
+    if begun is not None:
+        _same(begun, document, target)
+        counts = begun["shards"]  # sizes may have changed; the shards are those of then
+    planned: list[Shard] = []
+    for number, (split, listing) in enumerate(found.items()):
+        order = permutation(len(listing.labels), 0, number)
+        for shard, ids in enumerate(np.array_split(order, counts[split])):
+            name = f"{split}-{shard:05d}-of-{counts[split]:05d}"
+            parts = (listing.paths[ids], listing.labels[ids], stats[split][ids])
+            planned.append(Shard(name, split, *parts))
+    document |= {"source": str(source), "shards": counts}
+    return Conversion(
+        source, target, shorter_side, classes, tuple(planned), document, images.passed_over
+    )
 
 
 def _begun(target: Path) -> dict[str, Any] | None:
@@ -181,18 +151,15 @@ def _begun(target: Path) -> dict[str, Any] | None:
     if not target.exists() or all(path.name.startswith(".") for path in target.iterdir()):
         return None
     try:
-        found: dict[str, Any] = json.loads((target / PLAN).read_text("utf-8"))
-        if found["version"] != VERSION:
-            raise DataError(
-                f"{target / PLAN} is of version {found['version']} and cannot be resumed; "
-                "add --force to begin anew, or give another folder"
-            )
+        found = json.loads((target / PLAN).read_text("utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError("it is no mapping")
         return found
     except FileNotFoundError as error:
         raise DataError(
             f"{target} holds files, and no conversion ({PLAN}); give a new or an empty folder"
         ) from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise DataError(
             f"{target / PLAN} cannot be read ({error!r}); give a new or an empty folder"
         ) from error
@@ -200,24 +167,13 @@ def _begun(target: Path) -> dict[str, Any] | None:
 
 def _same(begun: dict[str, Any], now: dict[str, Any], target: Path) -> None:
     """Raises DataError with what differs between what was begun and what is asked for now."""
-    remedy = "add --force to begin anew, or give another folder"
-    then, asked = begun.get("options", {}), now["options"]
     changed = [
-        f"{key} {then.get(key)} then, {asked[key]} now"
-        for key in asked
-        if then.get(key) != asked[key]
+        f"{key} {begun.get(key)} then, {now[key]} now" for key in now if begun.get(key) != now[key]
     ]
     if changed:
-        raise DataError(f"{target} was begun with other options ({'; '.join(changed)}); {remedy}")
-    if begun.get("listing") != now["listing"] or begun.get("classes") != now["classes"]:
-        was, has = (
-            f"{each['images']['train']} + {each['images']['val']} images of "
-            f"{each['classes']} classes"
-            for each in (begun, now)
-        )
         raise DataError(
-            f"{target} was begun from other images: {was} in {begun['source']} then, {has} now, "
-            f"or other names; {remedy}"
+            f"{target} was begun with other options or images ({'; '.join(changed)}); remove "
+            "it to begin anew, or give another folder"
         )
 
 
@@ -229,22 +185,19 @@ def _stats(source: Path, listing: Listing) -> NDArray[np.int64]:
             status = os.stat(os.path.join(root, path))
             stats[row] = status.st_size, status.st_mtime_ns
         except FileNotFoundError:
-            stats[row] = GONE
+            stats[row] = 0  # a broken link, which is a bad image
         except OSError as error:
             raise DataError(f"{os.fsdecode(error.filename)}: {error.strerror}") from error
     return stats
 
 
-def _shard_counts(options: Options, stats: dict[Split, NDArray[np.int64]]) -> dict[Split, int]:
-    if options.shards is None:
-        wanted = {
-            split: math.ceil(each[:, 0].sum() / (options.shard_mb * MB))
-            for split, each in stats.items()
-        }
+def _shard_counts(wanted: int | None, stats: dict[Split, NDArray[np.int64]]) -> dict[Split, int]:
+    if wanted is None:
+        counts = {split: math.ceil(each[:, 0].sum() / SHARD_BYTES) for split, each in stats.items()}
     else:
         share = len(stats["val"]) / len(stats["train"])
-        wanted = {"train": options.shards, "val": math.ceil(options.shards * share)}
-    return {split: min(max(1, count), len(stats[split])) for split, count in wanted.items()}
+        counts = {"train": wanted, "val": math.ceil(wanted * share)}
+    return {split: min(max(1, count), len(stats[split])) for split, count in counts.items()}
 
 
 def _digest(*arrays: NDArray[Any]) -> str:
@@ -262,24 +215,18 @@ Policy = Literal["error", "skip"]
 
 @dataclass(frozen=True)
 class Bad:
-    """An image that cannot be read."""
-
     path: str
     reason: str
 
 
 @dataclass(frozen=True)
 class Written:
-    """The result of writing a shard."""
-
     name: str
     sources: str
     """The fingerprint of the images that it was made of."""
     records: int
     bytes: int
     sha256: str
-    shrunk: int
-    """Images that were made smaller; the others kept their bytes."""
     bad: tuple[Bad, ...]
 
 
@@ -288,26 +235,20 @@ def write_shard(conversion: Conversion, policy: Policy, count: Count) -> Written
     complete.
 
     Bad images are left out; with policy `error` a shard that has any is not kept. `count` is called
-    for each image. Raises DataError where an image was changed since the shards were planned,
-    or the target cannot be written.
+    for each image. Raises DataError where the target cannot be written.
     """
     (shard,) = conversion.shards
     target = conversion.target / shard.name
     temporary = conversion.target / f".{shard.name}.{os.getpid()}.part"
     index = temporary.with_suffix(".idx")
     bad: list[Bad] = []
-    shrunk = 0
 
     def records() -> Iterator[bytes]:
-        nonlocal shrunk
         for row in range(len(shard.paths)):
             try:
-                record, smaller = _record(conversion, row)
+                yield _record(conversion, row)
             except _BadImageError as error:
                 bad.append(Bad(*error.args))
-            else:
-                shrunk += smaller
-                yield record
             count(1)
 
     try:
@@ -328,27 +269,26 @@ def write_shard(conversion: Conversion, policy: Policy, count: Count) -> Written
         temporary.unlink(missing_ok=True)
         index.unlink(missing_ok=True)
     written = len(shard.paths) - len(bad)
-    return Written(shard.name, shard.fingerprint, written, size, digest, shrunk, tuple(bad))
+    return Written(shard.name, shard.fingerprint, written, size, digest, tuple(bad))
 
 
 class _BadImageError(Exception):
     """Of the image's path, and why it cannot be read."""
 
 
-def _record(conversion: Conversion, row: int) -> tuple[bytes, bool]:
-    """The Example of one image of the shard, and whether it was shrunk."""
+def _record(conversion: Conversion, row: int) -> bytes:
     (shard,) = conversion.shards
     path = os.path.join(os.fsencode(conversion.source), bytes(shard.paths[row]))
     place = path.decode("utf-8", "backslashreplace")  # for reading: names may be any bytes
-    data = _read(path, place, tuple(shard.stats[row].tolist()))
     try:
+        with open(path, "rb") as file:
+            data = file.read()
         header = header_of(data, place)
-        smaller = _shrunk(data, header, conversion.options, place)
+        data, header = _shrunk(data, header, conversion.shorter_side, place)
+    except OSError as error:
+        raise _BadImageError(place, f"cannot be read: {error.strerror}") from error
     except DataError as error:
         raise _BadImageError(place, str(error.__cause__ or error)) from error
-    width = header.width
-    if smaller is not None:
-        data, header = smaller
     label = int(shard.labels[row])
     name = os.fsencode(conversion.classes[label])
     features: dict[str, bytes | int] = {
@@ -359,59 +299,32 @@ def _record(conversion: Conversion, row: int) -> tuple[bytes, bool]:
         "image/width": header.width,
         "image/channels": header.channels,
     }
-    return encode_example(data, label + conversion.first_label, more=features), header.width < width
-
-
-def _read(path: bytes, place: str, planned: tuple[int, ...]) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            status = os.fstat(file.fileno())
-            data = file.read()
-    except FileNotFoundError as error:
-        if planned == GONE:
-            raise _BadImageError(place, f"cannot be read: {error.strerror}") from error
-        raise DataError(f"{place} is gone since the shards were planned; begin again") from error
-    except OSError as error:
-        raise _BadImageError(place, f"cannot be read: {error.strerror}") from error
-    if (status.st_size, status.st_mtime_ns) != planned or len(data) != status.st_size:
-        raise DataError(
-            f"{place} was changed since the shards were planned; run the same command again when "
-            "nothing writes there any more"
-        )
-    return data
+    return encode_example(data, label + conversion.first_label, more=features)
 
 
 def _shrunk(
-    data: bytes, header: Header, options: Options, place: str
-) -> tuple[bytes, Header] | None:
-    """The image with its shorter side as wanted; None for a JPEG or PNG that need not shrink.
+    data: bytes, header: Header, shorter_side: int | None, place: str
+) -> tuple[bytes, Header]:
+    """The image with its shorter side as wanted; a JPEG or PNG that need not shrink as it is.
 
     Cubic, antialiased; 8 bits, grey or RGB, as loaders see it, and without metadata. JPEG stays
     JPEG; all else becomes PNG, as TensorFlow and DALI do not read every format.
     """
     shorter = min(header.width, header.height)
-    side = min(shorter, options.shorter_side or shorter)
+    side = min(shorter, shorter_side or shorter)
     if side == shorter and header.kind != "other":
-        return None
+        return data, header
     pixels = decode(data, 1 if header.channels == 1 else 3, place)
-    image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
-    width, height = (round(each * side / shorter) for each in image.size)
-    image = image.resize((width, height), Image.Resampling.BICUBIC)
-    buffer = io.BytesIO()
+    width, height = (round(each * side / shorter) for each in (header.width, header.height))
+    image = as_image(pixels).resize((width, height), Image.Resampling.BICUBIC)
     kind: Literal["jpeg", "png"] = "jpeg" if header.kind == "jpeg" else "png"
-    if kind == "jpeg":
-        image.save(buffer, "JPEG", quality=options.quality)
-    else:
-        image.save(buffer, "PNG")
-    return buffer.getvalue(), Header(kind, width, height, pixels.shape[2], 8)
+    small = encode(np.asarray(image), _QUALITY if kind == "jpeg" else None, level=6)
+    return small, Header(kind, width, height, pixels.shape[2], 8)
 
 
 @dataclass(frozen=True)
 class Summary:
-    """The target's content."""
-
     train: int
-    """Training records."""
     val: int
     classes: int
     first_label: int
@@ -419,8 +332,6 @@ class Summary:
     bytes: int
     written: int
     """Shards written by this call; the others were complete already."""
-    shrunk: int
-    """Images that were made smaller; the others kept their bytes."""
     skipped: tuple[Bad, ...]
 
 
@@ -428,19 +339,17 @@ def convert(
     conversion: Conversion,
     workers: int,
     bad: Policy = "error",
-    force: bool = False,
     count: Count = lambda images: None,
-    finished: Callable[[Written], None] = lambda shard: None,
 ) -> Summary:
     """Write every shard that is not complete, then the manifest.
 
-    `count` is called with images as they are done, `finished` with each shard. May be killed at any
-    time, and called again with the same arguments. Raises DataError that lists all bad images if
-    `bad` is `error`; the shards without any are kept.
+    `count` is called with images as they are done. May be killed at any time, and called again with
+    the same arguments. Raises DataError that lists all bad images if `bad` is `error`; the shards
+    without any are kept.
     """
     target = conversion.target
     try:
-        state = _begin(conversion, force)
+        state = _begin(conversion)
         todo = [shard for shard in conversion.shards if not _complete(shard, state, target, bad)]
         count(sum(map(_images, conversion.shards)) - sum(map(_images, todo)))
         _check_room(conversion, todo)
@@ -454,7 +363,6 @@ def convert(
                     if not written.bad or bad == "skip":
                         journal.write(json.dumps(asdict(written)) + "\n")
                         journal.flush()
-                    finished(written)
         finally:
             _clean(target)
         shards = [state[shard.name] for shard in conversion.shards]
@@ -472,20 +380,15 @@ def convert(
         shards=len(shards),
         bytes=sum(shard.bytes for shard in shards),
         written=len(todo),
-        shrunk=sum(shard.shrunk for shard in shards),
         skipped=unreadable,
     )
 
 
-def _begin(conversion: Conversion, force: bool) -> dict[str, Written]:
+def _begin(conversion: Conversion) -> dict[str, Written]:
     """Make the folder and its plan, or read what was done there: shards by name."""
     target = conversion.target
     target.mkdir(parents=True, exist_ok=True)
     _clean(target)
-    if force:
-        for pattern in ("train-*-of-*", "val-*-of-*", JOURNAL, MANIFEST, PLAN, CLASSES_FILE):
-            for path in target.glob(pattern):
-                path.unlink()
     if not (target / PLAN).is_file():
         write_whole(target / PLAN, json.dumps(conversion.document, indent=1).encode())
     if not (target / CLASSES_FILE).is_file():
@@ -516,7 +419,7 @@ def _complete(shard: Shard, state: dict[str, Written], target: Path, bad: Policy
 
 
 def _check_room(conversion: Conversion, todo: Sequence[Shard]) -> None:
-    if conversion.options.shorter_side is not None:
+    if conversion.shorter_side is not None:
         return  # how small they become shows when they are done
     needed = sum(int(shard.stats[:, 0].sum()) for shard in todo)
     free = shutil.disk_usage(conversion.target).free
@@ -551,11 +454,9 @@ def _listed(bad: Sequence[Bad], shown: int = 20) -> str:
     if len(bad) > shown:
         lines.append(f"  and {len(bad) - shown} more")
     count = "1 image" if len(bad) == 1 else f"{len(bad)} images"
-    return "\n".join(
-        [
-            f"{count} cannot be read; the shards without them are kept:",
-            *lines,
-            "replace them under the same names and run the same command again, or leave them out "
-            "with --bad skip",
-        ]
+    lines.insert(0, f"{count} cannot be read; the shards without them are kept:")
+    lines.append(
+        "replace them under the same names and run the same command again, or leave them out with "
+        "--bad skip"
     )
+    return "\n".join(lines)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import io
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from PIL import Image
 from raysuite.data.cache import publish, verify
 from raysuite.data.formats.base import Listing
 from raysuite.data.formats.tfrecord import Shard, encode_example, listed, write_records
+from raysuite.data.pixels import encode
 from raysuite.data.prepared import Prepared, prepared_of
 from raysuite.spec.data import DataOptions
 from raysuite.spec.datasets import SPLITS, DatasetFacts
@@ -70,11 +70,18 @@ def write_digits(folder: Path, size: int) -> None:
     digits = load_digits()
     scans = np.round(digits.images * (255 / 16)).astype(np.uint8)
     for split, ids in _split(digits.target).items():
-        images = np.stack([_enlarged(scans[scan], size) for scan in ids])
+        enlarged = (
+            Image.fromarray(scans[scan]).resize((size, size), Image.Resampling.BICUBIC)
+            for scan in ids
+        )
+        images = np.stack([np.asarray(image) for image in enlarged])
         labels = digits.target[ids].astype(np.int64)
         names = [f"{split}/{label}/{scan:04d}.png" for scan, label in zip(ids, labels, strict=True)]
-        encoded = [_png(image) for image in images]
-        _write_files(folder / "folder", names, encoded)
+        encoded = [encode(image, level=6) for image in images]
+        for name, data in zip(names, encoded, strict=True):
+            path = folder / "folder" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
         Listing.of(names, labels.tolist()).write(folder / "listing", split)
         _write_shards(folder / "tfrecord", split, encoded, labels)
         arrays = folder / "arrays"
@@ -88,26 +95,6 @@ def _split(target: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
     by_class = np.argsort(target, kind="stable")
     held_out = np.arange(len(by_class)) % 5 == 0
     return {"train": by_class[~held_out], "val": by_class[held_out]}
-
-
-def _enlarged(scan: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
-    if scan.shape == (size, size):
-        return scan
-    enlarged = Image.fromarray(scan).resize((size, size), Image.Resampling.BICUBIC)
-    return np.asarray(enlarged)
-
-
-def _png(image: NDArray[np.uint8]) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(image).save(buffer, format="PNG")
-    return buffer.getvalue()
-
-
-def _write_files(folder: Path, names: list[str], encoded: list[bytes]) -> None:
-    for name, data in zip(names, encoded, strict=True):
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
 
 
 def _write_shards(

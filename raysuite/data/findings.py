@@ -1,4 +1,4 @@
-"""The findings of a check of a data set, and their sum over its parts."""
+"""What a check of a data set finds."""
 
 from __future__ import annotations
 
@@ -8,17 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from raysuite.data.header import Header
 from raysuite.data.pixels import decode, header_of
 from raysuite.data.processes import Count
 from raysuite.errors import DataError
 from raysuite.spec.data import DataOptions, root_of
 
 Kind = Literal["file", "class", "image", "record", "index", "label"]
-KEEP = 100_000
-"""Findings that are kept with their places; all are counted."""
-KEEP_PLACES = 20
-"""Places that are kept of each kind of images."""
 
 
 @dataclass(frozen=True, order=True)
@@ -50,8 +45,6 @@ class Part:
     """Images of each class, unreadable ones included where their class is known."""
     sizes: Counter[tuple[int, int]] = field(default_factory=Counter)
     """Images of each width and height, in pixels."""
-    looks: dict[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
-    """Images of each look (`JPEG RGB`, `JPEG CMYK`, ...), and the places of the first of them."""
     findings: list[Finding] = field(default_factory=list)
 
     def wrong(self, kind: Kind, place: str, message: str, offset: int = -1) -> None:
@@ -76,24 +69,22 @@ class Part:
                 message = f"label {label}; valid are 0 to {classes - 1}"
                 self.wrong("label", str(path), message, head + number * step)
 
-    def look(self, name: str, place: str, offset: int = -1) -> None:
-        count, places = self.looks.get(name, (0, ()))
-        if len(places) < KEEP_PLACES:
-            places = (*places, place if offset < 0 else f"{place} at byte {offset}")
-        self.looks[name] = (count + 1, places)
+    def add(self, other: Part) -> None:
+        """Add the counts of another part of the same split."""
+        self.images += other.images
+        self.unreadable += other.unreadable
+        self.labels.update(other.labels)
+        self.sizes.update(other.sizes)
 
 
 @dataclass(frozen=True)
 class SplitReport:
+    """A Part's counts, with the names of its classes, or their labels where names are unknown."""
+
     images: int
-    """Images, unreadable ones included."""
     unreadable: int
     classes: Mapping[str, int]
-    """Images by class: its name, or its label where names are unknown."""
     sizes: Mapping[tuple[int, int], int]
-    """Images by width and height, in pixels."""
-    looks: Mapping[str, int]
-    """Images by look: `JPEG RGB`, `JPEG CMYK`, ..."""
 
 
 @dataclass(frozen=True)
@@ -104,81 +95,14 @@ class Report:
     form: str
     splits: Mapping[str, SplitReport]
     findings: tuple[Finding, ...]
-    """At most KEEP of them."""
-    errors: int
-    """Things that are wrong, also those that were not kept."""
+
+    @property
+    def errors(self) -> int:
+        return sum(not each.note for each in self.findings)
 
     @property
     def ok(self) -> bool:
         return not self.errors
-
-
-class Tally:
-    """Adds up Parts."""
-
-    def __init__(self) -> None:
-        self.splits: dict[str, Part] = {}
-        self._findings: list[Finding] = []
-        self._errors = 0
-
-    def add(self, part: Part) -> None:
-        """Add a part, which is not kept."""
-        whole = self.splits.setdefault(part.split, Part(part.split))
-        whole.images += part.images
-        whole.unreadable += part.unreadable
-        whole.labels.update(part.labels)
-        whole.sizes.update(part.sizes)
-        for name, (count, places) in part.looks.items():
-            before, known = whole.looks.get(name, (0, ()))
-            whole.looks[name] = (before + count, tuple(sorted((*known, *places))[:KEEP_PLACES]))
-        self.found(part.findings)
-
-    def found(self, findings: Iterable[Finding]) -> None:
-        for finding in findings:
-            self._errors += not finding.note
-            if len(self._findings) < KEEP:
-                self._findings.append(finding)
-
-    def report(self, path: Path, form: str, names: Mapping[int, str]) -> Report:
-        """The sum; `names` are the classes' by label."""
-        for split, part in self.splits.items():
-            self.found(_odd_looks(split, part))
-        splits = {
-            split: SplitReport(
-                images=part.images,
-                unreadable=part.unreadable,
-                classes={
-                    names.get(label, str(label)): count
-                    for label, count in sorted(part.labels.items())
-                },
-                sizes=dict(part.sizes),
-                looks={name: count for name, (count, _) in sorted(part.looks.items())},
-            )
-            for split, part in self.splits.items()
-        }
-        findings = sorted(self._findings, key=lambda each: (each.note, each))
-        return Report(path, form, splits, tuple(findings), self._errors)
-
-
-def _odd_looks(split: str, part: Part) -> Iterable[Finding]:
-    """Notes on images that are not like the others of their split."""
-    plain = {name: count for name, (count, _) in part.looks.items() if name.endswith(_PLAIN)}
-    grey = sum(count for name, count in plain.items() if name.endswith("grey"))
-    rare = "grey" if grey * 2 <= sum(plain.values()) else "RGB"
-    for name, (count, places) in sorted(part.looks.items()):
-        if name in plain and (not name.endswith(rare) or len({*map(_colour, plain)}) == 1):
-            continue
-        others = f" among {'colour' if rare == 'grey' else 'grey'} ones" if name in plain else ""
-        more = f", and {count - 3} more" if count > 3 else ""
-        message = f"{count} {name}{others}, which every loader converts: " + ", ".join(places[:3])
-        yield Finding(split, -1, "image", message + more, note=True)
-
-
-_PLAIN = ("grey", "RGB")
-
-
-def _colour(name: str) -> str:
-    return name.rpartition(" ")[2]
 
 
 def check_image(part: Part, data: bytes, place: str, decoded: bool, offset: int = -1) -> None:
@@ -194,20 +118,6 @@ def check_image(part: Part, data: bytes, place: str, decoded: bool, offset: int 
         part.wrong("image", place, f"not a readable image ({reason})", offset)
         return
     part.sizes[header.width, header.height] += 1
-    part.look(_look(header), place, offset)
-
-
-def _look(header: Header) -> str:
-    if header.kind == "other":
-        return f"none of JPEG and PNG, {'grey' if header.channels == 1 else 'coloured'}"
-    kind = header.kind.upper()
-    if header.bits != 8:
-        return f"{kind} of {header.bits} bits"
-    if header.kind == "jpeg":
-        return f"{kind} {({1: 'grey', 3: 'RGB'}).get(header.channels, 'CMYK')}"
-    return (
-        f"{kind} {({1: 'grey', 3: 'RGB'}).get(header.channels, 'with a palette or transparency')}"
-    )
 
 
 @dataclass(frozen=True)

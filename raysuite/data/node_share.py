@@ -1,10 +1,10 @@
-"""A folder that all processes of a node map, made by the first of them and removed by the last.
+"""A folder in memory (/dev/shm) that all processes of a node map, made by the first of them and
+removed by the last.
 
-It is in memory (/dev/shm), or below the cache where memory is short. Two locks per folder control
-who makes and removes it; the kernel frees them when a process ends:
+Two locks per folder control who makes and removes it; the kernel frees them when a process ends:
 
     KEY.making   exclusive, while the folder is searched, made or removed
-    KEY.users    shared by all processes that use it; the file names the folder
+    KEY.users    shared by all processes that use it
 
 NAME.found holds the result of one process's search, with the time, for those that waited for it.
 """
@@ -27,7 +27,6 @@ import psutil
 
 from raysuite.errors import DataError
 from raysuite.files import lock
-from raysuite.spec.datasets import cache_dir
 from raysuite.units import human_bytes
 
 LARGEST_SHARE = 0.8
@@ -40,21 +39,19 @@ class NodeShare:
     `write(folder)` writes `size()` bytes. It is called by one process of the node at a time, and
     only where no other process has the folder in use; the others wait for it.
 
-    Raises DataError where neither memory nor disk has enough free space, and whatever `write`
-    raises.
+    Raises DataError where memory has not enough free space, and whatever `write` raises.
     """
 
     def __init__(self, key: str, size: Callable[[], int], write: Callable[[Path], None]) -> None:
         locks = _locks()
+        self.path = locks / key
         making = lock(locks / f"{key}.making", fcntl.LOCK_EX)
         try:
             _remove_unused(locks)
             users = lock(locks / f"{key}.users", fcntl.LOCK_SH)
             try:
-                named = _named(users)
-                if named is None or not named.is_dir():
-                    named = _make(locks, key, users, size(), write)
-                self.path = named
+                if not self.path.is_dir():
+                    _make(self.path, size(), write)
             except BaseException:
                 os.close(users)
                 _remove_if_unused(locks, key)
@@ -112,21 +109,18 @@ def _locks() -> Path:
     return root
 
 
-def _named(users: int) -> Path | None:
-    """The folder that the open file names."""
-    name = os.pread(users, 4096, 0)
-    return Path(os.fsdecode(name)) if name else None
-
-
-def _make(locks: Path, key: str, users: int, size: int, write: Callable[[Path], None]) -> Path:
-    _clear(key, users)
-    path = _place(locks, key, size)
-    # named before it is written: what a killed maker leaves is found and removed by the next
-    os.ftruncate(users, 0)
-    os.pwrite(users, os.fsencode(path), 0)
+def _make(path: Path, size: int, write: Callable[[Path], None]) -> None:
+    """Raises DataError where memory has not `size` bytes free."""
+    memory = min(shutil.disk_usage(path.parent).free, int(LARGEST_SHARE * free_memory()))
+    if size > memory:
+        raise DataError(
+            f"the decoded images need {human_bytes(size)}; there are {human_bytes(memory)} of "
+            f"memory ({path.parent}; {LARGEST_SHARE:.0%} of what is free); choose another loader"
+        )
     partial = _partial(path)
+    shutil.rmtree(partial, ignore_errors=True)  # of a maker that was killed
     try:
-        partial.mkdir(parents=True)
+        partial.mkdir()
         write(partial)
         partial.rename(path)
     except OSError as error:
@@ -134,24 +128,6 @@ def _make(locks: Path, key: str, users: int, size: int, write: Callable[[Path], 
             f"{human_bytes(size)} of decoded images cannot be kept in {path.parent} ({error}); "
             "choose another loader"
         ) from error
-    return path
-
-
-def _place(locks: Path, key: str, size: int) -> Path:
-    """Where a folder of `size` bytes is put. Raises DataError where nothing has that much free."""
-    memory = min(shutil.disk_usage(locks).free, int(LARGEST_SHARE * free_memory()))
-    if size <= memory:
-        return locks / key
-    path = _on_disk(key)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    disk = shutil.disk_usage(path.parent).free
-    if size <= disk:
-        return path
-    raise DataError(
-        f"the decoded images need {human_bytes(size)}; there are {human_bytes(memory)} of memory "
-        f"({locks.parent}; {LARGEST_SHARE:.0%} of what is free) and {human_bytes(disk)} of disk "
-        f"({path.parent}); choose another loader, or set RAYSUITE_CACHE to a disk with free space"
-    )
 
 
 def free_memory() -> int:
@@ -190,19 +166,13 @@ def _leave(locks: Path, key: str, users: int) -> None:
 
 
 def _remove_unused(locks: Path) -> None:
-    """Remove what processes that were killed have left, also before the machine last started."""
-    prefix = _on_disk("").name
-    keys = {path.stem for path in locks.glob("*.making")}
-    keys |= {
-        path.name.lstrip(".").removeprefix(prefix)
-        for path in _on_disk("").parent.glob(f"*{prefix}*")
-    }
-    for key in keys:
+    """Remove what processes that were killed have left."""
+    for path in locks.glob("*.making"):
         try:
-            making = lock(locks / f"{key}.making", fcntl.LOCK_EX | fcntl.LOCK_NB)
+            making = lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:  # at work
             continue
-        _remove_if_unused(locks, key)
+        _remove_if_unused(locks, path.stem)
         os.close(making)
 
 
@@ -213,24 +183,12 @@ def _remove_if_unused(locks: Path, key: str) -> None:
         users = lock(name, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return
-    _clear(key, users)
+    shutil.rmtree(locks / key, ignore_errors=True)
+    shutil.rmtree(_partial(locks / key), ignore_errors=True)
     name.unlink()
     (locks / f"{key}.making").unlink()
     os.close(users)
 
 
-def _clear(key: str, users: int) -> None:
-    for path in (_named(users), _on_disk(key)):
-        if path is None:
-            continue
-        shutil.rmtree(path, ignore_errors=True)
-        shutil.rmtree(_partial(path), ignore_errors=True)
-
-
 def _partial(path: Path) -> Path:
     return path.with_name(f".{path.name}")
-
-
-def _on_disk(key: str) -> Path:
-    # the cache may be seen by several nodes
-    return cache_dir() / "memory" / f"{socket.gethostname()}-{key}"

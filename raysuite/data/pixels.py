@@ -58,16 +58,31 @@ def decode(sample: Sample, channels: int, place: str) -> NDArray[np.uint8]:
             raise unreadable(place, error) from error
     if sample.shape[2] == channels:
         return sample
-    image = Image.fromarray(sample[:, :, 0] if sample.shape[2] == 1 else sample)
-    return _shaped(np.asarray(image.convert(_MODES[channels])))
+    return _shaped(np.asarray(as_image(sample).convert(_MODES[channels])))
+
+
+def encode(pixels: NDArray[np.uint8], quality: int | None = None, level: int = 1) -> bytes:
+    """A JPEG of that quality, or a PNG of that level of compression (1 to 9), of [H, W, C] or
+    [H, W]."""
+    buffer = io.BytesIO()
+    if quality is None:
+        as_image(pixels).save(buffer, "PNG", compress_level=level)
+    else:
+        as_image(pixels).save(buffer, "JPEG", quality=quality)
+    return buffer.getvalue()
+
+
+def as_image(pixels: NDArray[np.uint8]) -> Image.Image:
+    """Pillow's image of [H, W, C] or [H, W]."""
+    return Image.fromarray(pixels[:, :, 0] if pixels.shape[2:] == (1,) else pixels)
 
 
 def fit(cut: NDArray[np.uint8], part: Part, size: int) -> NDArray[np.uint8]:
     """The `part` of `cut` [H, W, C], resized to [size, size, C]: bilinear, antialiased."""
     if cut.shape[:2] == (size, size) and part == whole(cut):
         return cut
-    image = Image.fromarray(cut[:, :, 0] if cut.shape[2] == 1 else cut)
-    return _shaped(np.asarray(image.resize((size, size), Image.Resampling.BILINEAR, box=part)))
+    resized = as_image(cut).resize((size, size), Image.Resampling.BILINEAR, box=part)
+    return _shaped(np.asarray(resized))
 
 
 def whole(pixels: NDArray[np.uint8]) -> Part:

@@ -35,31 +35,28 @@ def read(source: Source, prepared: Prepared, slice_: Slice) -> Read:
     Raises DataError that names the file of a sample that is missing, is no image, has a label
     beyond the set's classes, or another size than the set's.
     """
-    ids = slice_.ids.tolist()
-    pairs = [source.read(sample) for sample in ids]
-    samples = [sample for sample, _ in pairs]
-    sizes = [
-        size_of(sample, source.place(number)) for number, sample in zip(ids, samples, strict=True)
-    ]
-    classes = prepared.facts.classes
-    for number, (_, label) in zip(ids, pairs, strict=True):
-        if not 0 <= label < classes:  # the loss would otherwise abort the process without a message
+    facts, side = prepared.facts, prepared.facts.image_size
+    samples, labels, sizes = [], [], []
+    for number in slice_.ids.tolist():
+        sample, label = source.read(number)
+        place = source.place(number)
+        size = size_of(sample, place)
+        if not 0 <= label < facts.classes:  # the loss would otherwise abort without a message
             raise DataError(
-                f"{source.place(number)}: its class is number {label}, counted from 0; the set has "
-                f"{classes} classes"
+                f"{place}: its class is number {label}, counted from 0; the set has "
+                f"{facts.classes} classes"
             )
-    if prepared.exact:
-        side = prepared.facts.image_size
-        for number, (width, height) in zip(ids, sizes, strict=True):
-            if (width, height) != (side, side):
-                raise DataError(
-                    f"{source.place(number)}: the image has {width} x {height} pixels; "
-                    f"expected are {side} x {side}"
-                )
+        if prepared.exact and size != (side, side):
+            raise DataError(
+                f"{place}: the image has {size[0]} x {size[1]} pixels; expected are {side} x {side}"
+            )
+        samples.append(sample)
+        labels.append(label)
+        sizes.append(size)
     all_sizes = np.array(sizes, np.int64).reshape(-1, 2)
     return Read(
         samples=samples,
-        labels=np.array([label for _, label in pairs], np.int64),
+        labels=np.array(labels, np.int64),
         sizes=all_sizes,
         views=views(prepared, slice_.ids, all_sizes, slice_.draw),
     )

@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
 from concurrent.futures import Executor
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from raysuite.data.pixels import decode
 from raysuite.data.prepared import Prepared, Split
 from raysuite.data.reading import read
 from raysuite.errors import DataError
+from raysuite.files import write_whole
 from raysuite.spec.datasets import cache_dir
 
 CHUNK = 512
@@ -53,7 +53,9 @@ def look(
     reasons = threads.map(lambda sample: _fault(prepared, source, sample), ids)
     faults = {sample: reason for sample, reason in zip(ids, reasons, strict=True) if reason}
     if file is not None:
-        _keep(file, {sample - ids.start: reason for sample, reason in faults.items()})
+        kept = {sample - ids.start: reason for sample, reason in faults.items()}
+        with contextlib.suppress(OSError):  # without it the next run looks again, finds the same
+            write_whole(file, json.dumps(kept).encode())
     return faults, False
 
 
@@ -119,12 +121,3 @@ def _kept(file: Path) -> Faults | None:
         return {int(place): str(reason) for place, reason in json.loads(file.read_text()).items()}
     except (OSError, ValueError, AttributeError):
         return None
-
-
-def _keep(file: Path, faults: Faults) -> None:
-    with contextlib.suppress(OSError):  # without it the next run looks again, and finds the same
-        file.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, partial = tempfile.mkstemp(dir=file.parent, suffix=".partial")
-        with os.fdopen(descriptor, "w") as stream:
-            json.dump(faults, stream)
-        os.replace(partial, file)

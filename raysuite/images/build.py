@@ -21,8 +21,15 @@ from pathlib import Path
 import raysuite
 from raysuite.errors import UserError
 from raysuite.images.engine import checked_bind, client, streamed
-from raysuite.images.layers import Bootstrap, Choice, this_architecture
-from raysuite.images.recipe import BASE, TOP, definitions, digest, ingredients
+from raysuite.images.recipe import (
+    BASE,
+    TOP,
+    Choice,
+    definitions,
+    digest,
+    ingredients,
+    this_architecture,
+)
 
 # Settings of the building machine: Debian's mirror, Python's index, certificates, proxies.
 #
@@ -46,28 +53,16 @@ def debian_mirror(given: str | None = None, apt: Path = Path("/etc/apt")) -> str
         if not _DEBIAN.fullmatch(mirror) and "://" not in mirror:
             raise UserError(f"given was the mirror {mirror!r}; it should be an address (a URL)")
         return mirror
-    for text in _sources(apt):
-        for line in text.splitlines():
-            if line.lstrip().startswith("#"):
-                continue
-            if match := _DEBIAN.search(line):
+    folder = apt / "sources.list.d"
+    more = sorted([*folder.glob("*.list"), *folder.glob("*.sources")])
+    for path in (apt / "sources.list", *more):
+        for line in path.read_text("utf-8", "replace").splitlines() if path.is_file() else ():
+            if not line.lstrip().startswith("#") and (match := _DEBIAN.search(line)):
                 return match[0]
     raise UserError(
         "this machine's apt has no mirror of Debian; name one: --mirror URL, or "
         f"{MIRROR_VARIABLE}=URL"
     )
-
-
-def _sources(apt: Path) -> Iterator[str]:
-    folder = apt / "sources.list.d"
-    files = [
-        apt / "sources.list",
-        *sorted(folder.glob("*.list")),
-        *sorted(folder.glob("*.sources")),
-    ]
-    for path in files:
-        if path.is_file():
-            yield path.read_text("utf-8", "replace")
 
 
 def lend(folder: Path) -> None:
@@ -113,7 +108,7 @@ def _apt_proxies() -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-COMPRESSIONS = {"zstd": "-comp zstd -Xcompression-level 3", "gzip": "-comp gzip"}
+_SQUASH = "-comp zstd -Xcompression-level 3"
 """Arguments of mksquashfs, whose own level for zstd is 15 of 22."""
 
 
@@ -131,21 +126,17 @@ class Order:
     """Where Apptainer unpacks: some 20 GB for a full image; default: as Apptainer's, /tmp."""
     mirror: str | None = None
     """Debian's mirror, for debootstrap."""
-    compression: str = "zstd"
-    fresh: bool = False
-    """Whether the base layer is built anew where one is kept."""
     own: Mapping[str, str] | None = None
     """Definition files of one's own, by layer; default: the recipe's."""
 
     @property
     def texts(self) -> Mapping[str, str]:
-        """The definition files, by layer."""
         return self.own or definitions(self.choice)
 
     @property
     def debootstraps(self) -> bool:
         """Whether the base layer is a fresh Debian, which needs a mirror."""
-        return f"Bootstrap: {Bootstrap.DEBOOTSTRAP}\n" in self.texts[BASE]
+        return "Bootstrap: debootstrap\n" in self.texts[BASE]
 
     @property
     def base(self) -> Path:
@@ -156,8 +147,6 @@ class Order:
 
 @dataclass(frozen=True)
 class Built:
-    """A finished image."""
-
     path: Path
     digest: str
     size_bytes: int
@@ -184,11 +173,6 @@ def check(order: Order) -> None:
             f"given was {order.choice.arch} and this machine is {this_architecture()}; an image is "
             "built on a machine of its own architecture"
         )
-    if order.compression not in COMPRESSIONS:
-        raise UserError(
-            f"given was the compression {order.compression!r}; valid are "
-            f"{' and '.join(COMPRESSIONS)}"
-        )
     if order.out.suffix != ".sif" or not order.out.parent.is_dir():
         raise UserError(f"given was {order.out}; it should be NAME.sif in a folder that exists")
     if order.debootstraps and not shutil.which("debootstrap", path=_path()):
@@ -199,7 +183,7 @@ def commands(order: Order, work: Path) -> dict[str, list[str]]:
     """By layer: the command that builds it; it runs in `work`, beside the definition files."""
     lent = ["--bind", checked_bind(f"{work / 'lent'}:{LENT}")]
     lent += ["--bind", checked_bind(f"{_downloads(order)}:{LENT}/cache")]
-    squash = ["--mksquashfs-args", COMPRESSIONS[order.compression]]
+    squash = ["--mksquashfs-args", _SQUASH]
     base = []
     if order.debootstraps:
         base = ["--build-arg", f"mirror={debian_mirror(order.mirror)}"]
@@ -245,7 +229,7 @@ def build(order: Order, say: Callable[[str], None]) -> Built:
             (work / f"{layer}.def").write_text(text)
         (work / "lent" / "cache").mkdir(parents=True)
         lend(work / "lent")
-        if order.fresh or not order.base.exists():
+        if not order.base.exists():
             with step(BASE):
                 say("building the base layer")
                 streamed(lines[BASE], log, say, cwd=work, environment=environment)

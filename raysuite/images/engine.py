@@ -137,7 +137,7 @@ def exec_line(
     if gpus:
         line.append("--rocm" if rocm else "--nv")
     wanted = list(binds)
-    if scratch is not None and not _is_below(scratch, "/tmp"):
+    if scratch is not None and not Path(scratch).is_relative_to("/tmp"):
         if ":" in scratch:
             raise UserError(f"the scratch folder {scratch!r} holds a colon; Apptainer binds none")
         wanted.append(scratch)
@@ -167,7 +167,3 @@ def checked_image(image: str) -> str:
             "without colons"
         )
     return image
-
-
-def _is_below(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(f"{folder}/")

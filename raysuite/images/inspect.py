@@ -9,8 +9,7 @@ from typing import Any
 
 from raysuite.errors import UserError
 from raysuite.images.engine import EngineError, asked, checked_image
-from raysuite.images.layers import Choice, Variant
-from raysuite.images.recipe import FACTS, digest
+from raysuite.images.recipe import FACTS, Choice, Variant, digest
 
 
 @dataclass(frozen=True)

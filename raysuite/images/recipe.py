@@ -1,17 +1,103 @@
-"""The definition files of an image's two layers, written by spython from one recipe."""
+"""What an image is made of: the choices, and the definition files of its two layers, which spython
+writes from one recipe."""
 
 from __future__ import annotations
 
 import hashlib
+import platform
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raysuite.images.layers import CUDA_IMAGES, DEBIAN, LEAST_DRIVERS, Bootstrap, Choice, Variant
+from raysuite import parts
+from raysuite.errors import UserError
 
 if TYPE_CHECKING:
     from spython.main.parse.recipe import Recipe
+
+EXTRAS = tuple(part.name for part in parts.EXTRAS if part.in_images)
+"""The optional parts; each has a file of locked requirements."""
+
+DEBIAN = "bookworm"
+
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+"""The kernel's names of machines -> the names that images go by."""
+
+
+class Variant(StrEnum):
+    """Whether Horovod is compiled for GPUs, and for which CUDA. torch's own wheels bring CUDA in
+    all."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
+    CUDA12 = "cuda12"
+    """With an older torch, for hosts whose NVIDIA driver is older than 580."""
+
+
+CUDA_IMAGES = {
+    Variant.CUDA: "nvidia/cuda:13.2.1-devel-ubuntu24.04",
+    Variant.CUDA12: "nvidia/cuda:12.8.1-devel-ubuntu24.04",
+}
+"""With the CUDA of the locked torch, minor version included: Horovod's kernels are compiled with
+this image's nvcc and NCCL, and run in one process with torch's."""
+LEAST_DRIVERS = {Variant.CUDA: 580, Variant.CUDA12: 525}
+"""The oldest branch of NVIDIA's driver that supports that CUDA
+(docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html, table 1)."""
+COMMON_PACKAGES = (
+    "ca-certificates",
+    "g++",
+    "git",
+    "iproute2",
+    "libnuma1",
+    "make",
+    "numactl",
+    "procps",
+    "python3",
+    "python3-dev",
+    "python3-venv",
+)
+FABRIC_PACKAGES = ("ibverbs-providers", "libfabric1", "libucx0", "rdma-core")
+"""Libraries with which NCCL uses InfiniBand and similar networks."""
+
+
+def this_architecture() -> str:
+    """amd64 or arm64. Raises UserError on other machines."""
+    machine = platform.machine()
+    if machine not in ARCHITECTURES:
+        raise UserError(
+            f"this machine is {machine}; images are built on {' or '.join(ARCHITECTURES)}"
+        )
+    return ARCHITECTURES[machine]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which image: everything that its recipe depends on."""
+
+    variant: Variant = Variant.CPU
+    extras: tuple[str, ...] = EXTRAS
+    arch: str = field(default_factory=this_architecture)
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.extras if name not in EXTRAS]
+        if unknown:
+            raise UserError(f"given was the extra {unknown[0]!r}; valid are {', '.join(EXTRAS)}")
+        if self.arch not in ARCHITECTURES.values():
+            known = " and ".join(ARCHITECTURES.values())
+            raise UserError(f"given was the architecture {self.arch!r}; valid are {known}")
+        object.__setattr__(self, "extras", tuple(name for name in EXTRAS if name in self.extras))
+
+    @property
+    def packages(self) -> Sequence[str]:
+        """The distribution's packages of the base layer, sorted."""
+        fabric = FABRIC_PACKAGES if self.variant in CUDA_IMAGES else ()
+        return sorted((*COMMON_PACKAGES, *fabric))
+
+
+# The definition files.
 
 HOME = "/opt/raysuite"
 """Where the image keeps raysuite's environment."""
@@ -37,7 +123,6 @@ _NOTE = "# Made by `raysuite image recipe`; do not edit. Built by `raysuite imag
 
 def definitions(choice: Choice) -> dict[str, str]:
     """The two definition files by layer; `{{ mirror }}` is filled in when the base is built."""
-    assert choice.bootstrap is not None
     return {
         BASE: _text(_base(choice), _head(choice)),
         TOP: _text(_top(choice), f"Bootstrap: localimage\nFrom: {BASE}.sif"),
@@ -77,10 +162,6 @@ def digest(choice: Choice, root: Path) -> str:
     parts += [(name, text.encode()) for name, text in definitions(choice).items()]
     for path in ingredients(choice, root):
         parts.append((path.relative_to(root).as_posix(), path.read_bytes()))
-    return _hash(parts)
-
-
-def _hash(parts: Iterable[tuple[str, bytes]]) -> str:
     found = hashlib.sha256()
     for name, content in parts:
         found.update(f"{name} {len(content)}\n".encode() + content)
@@ -126,10 +207,8 @@ def _top(choice: Choice) -> Recipe:
     recipe.install = ["set -eu"]
     if gpu:
         recipe.install.append('export PATH="/usr/local/cuda/bin:$PATH"')
-    recipe.install += [
-        f"RAYSUITE_HOROVOD_GPU={gpu} python3 {HOME}/deploy/setup_image.py",
-    ]
-    if choice.bootstrap is Bootstrap.DEBOOTSTRAP:
+    recipe.install += [f"RAYSUITE_HOROVOD_GPU={gpu} python3 {HOME}/deploy/setup_image.py"]
+    if not image:
         recipe.install += [
             "# the building machine's mirror is nobody else's",
             "rm -f /etc/apt/sources.list",

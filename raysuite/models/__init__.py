@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from raysuite.models.base import Constructor
     from raysuite.models.costs import ModelCost
 
-__all__ = ["build", "check", "cost", "cost_of"]
+__all__ = ["build", "check", "cost_of"]
 
 
 def build(model: ModelOptions, facts: DatasetFacts) -> nn.Module:
@@ -81,19 +81,15 @@ def check(name: str) -> None:
         lazy.load(name)
 
 
-def cost(model: nn.Module, facts: DatasetFacts) -> ModelCost:
-    """Parameters, forward FLOPs and activation bytes of a model for these images."""
-    from raysuite.models.costs import cost
-
-    return cost(model, facts)
-
-
 def cost_of(model: ModelOptions, facts: DatasetFacts) -> ModelCost:
-    """`cost` of the model that a spec names; where it can be, without memory for its weights.
+    """Parameters, forward FLOPs and activation bytes of the model that a spec names; where it can
+    be, without memory for its weights.
 
     Raises UserError as `build` does, and where the model cannot process such images.
     """
     import torch
+
+    from raysuite.models.costs import cost
 
     try:
         with torch.device("meta"):
@@ -128,9 +124,9 @@ def _constructor(name: str, facts: DatasetFacts) -> Constructor:
 
         return timm_models.constructor(name, facts)
     if ":" not in name:
-        from raysuite.models import torchvision_models
+        from raysuite.models.base import torchvision_constructor
 
-        return torchvision_models.constructor(name, facts)
+        return torchvision_constructor(name, facts)
     own = lazy.load(name)
     if not callable(own):
         raise UserError(f"model {name!r} is {type(own).__name__}; it should be something to call")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torchvision
 from torch import nn
+
+from raysuite.spec.datasets import DatasetFacts
 
 Constructor = tuple[Callable[..., Any], dict[str, Any]]
 """What to call, and the arguments that the data set gives it."""
@@ -17,6 +20,23 @@ def torchvision_model(name: str, num_classes: int, options: dict[str, Any]) -> A
     return torchvision.models.get_model(
         name, **{"weights": None, "num_classes": num_classes, **options}
     )
+
+
+_WITHOUT_HEADS = {"aux_logits": False, "init_weights": True}
+"""Auxiliary heads would return more than logits; the second is a default that is to change."""
+
+
+def torchvision_constructor(name: str, facts: DatasetFacts) -> Constructor:
+    """torchvision's builder of a model that stays as it is there, and the arguments that this data
+    set asks for."""
+    arguments: dict[str, Any] = {"weights": None, "num_classes": facts.classes}
+    if name in ("googlenet", "inception_v3"):
+        arguments |= _WITHOUT_HEADS
+    if name.startswith("vit_"):  # its position embedding is made for one size
+        arguments["image_size"] = facts.image_size
+    if name.startswith("maxvit_"):  # its windows must tile the image
+        arguments["input_size"] = (facts.image_size, facts.image_size)
+    return partial(torchvision.models.get_model, name), arguments
 
 
 def first_convolution(

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raysuite.errors import UserError
+from raysuite.errors import UserError, some
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -42,7 +42,9 @@ def load_weights(network: nn.Module, file: Path, classes: int) -> list[str]:
         },
     }
     if any(wrong.values()):
-        text = "; ".join(f"{what}: {_some(names)}" for what, names in wrong.items() if names)
+        text = "; ".join(
+            f"{what}: {some(sorted(names), _SHOWN)}" for what, names in wrong.items() if names
+        )
         raise UserError(
             f"model.weights: the weights in {file} are not those of this model: {text}; give a "
             "file of the same architecture and options (for torchvision's weights of ImageNet: "
@@ -62,7 +64,7 @@ def freeze(network: nn.Module, patterns: Sequence[str]) -> None:
     if idle:
         raise UserError(
             f"model.freeze: no parameter matches {', '.join(map(repr, idle))}; the model has "
-            f"{_some(parameters)}"
+            f"{some(sorted(parameters), _SHOWN)}"
         )
     for name, parameter in parameters.items():
         if any(fnmatchcase(name, pattern) for pattern in patterns):
@@ -112,9 +114,3 @@ def _other_classes(own: Tensor, found: Tensor, classes: int) -> bool:
 def _counters(state: dict[str, Tensor]) -> set[str]:
     """BatchNorm counts its batches only since torch 0.4.1."""
     return {name for name in state if name.endswith("num_batches_tracked")}
-
-
-def _some(names: Any) -> str:
-    ordered = sorted(names)
-    more = f" and {len(ordered) - _SHOWN} more" if len(ordered) > _SHOWN else ""
-    return ", ".join(ordered[:_SHOWN]) + more

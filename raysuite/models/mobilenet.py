@@ -29,12 +29,7 @@ _SMALL_STAGES = (
 
 
 def mobilenet_v2(
-    *,
-    num_classes: int,
-    in_channels: int,
-    image_size: int,
-    stem: str | None = None,
-    **options: Any,
+    *, num_classes: int, in_channels: int, image_size: int, stem: str | None = None, **options: Any
 ) -> nn.Module:
     """[b, in_channels, H, W] -> [b, num_classes] logits, for images of any side.
 

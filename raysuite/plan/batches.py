@@ -70,7 +70,6 @@ def _cut_key(plan: RunPlan) -> Literal["training.accumulate", "strategy.micro_ba
 
 
 def _with(plan: RunPlan, changed: dict[str, Any]) -> RunPlan:
-    """The plan with other values of dotted keys."""
     gpus = plan.workers if plan.device == "gpu" else 0
     spec = with_keys(plan.spec, changed)
     return resolve(spec, plan.label, plan.dataset, plan.repeat, plan.index, gpus)

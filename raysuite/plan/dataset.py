@@ -11,7 +11,7 @@ from raysuite.errors import Mistake, UserError
 from raysuite.plan.run_plan import RunPlan
 from raysuite.spec import ExperimentSpec
 from raysuite.spec.data import DataOptions, root_of
-from raysuite.spec.datasets import DIGITS, NAMED, DatasetFacts
+from raysuite.spec.datasets import KNOWN, NAMED, DatasetFacts
 
 if TYPE_CHECKING:
     from raysuite.data.formats import Counts
@@ -81,25 +81,27 @@ def passed_over(plans: Iterable[RunPlan]) -> list[str]:
 def dataset_facts(spec: ExperimentSpec, seen: Datasets) -> DatasetFacts:
     """Counts and shapes of the spec's data set, which `dataset_mistakes` has found in order."""
     data = spec.data
+    known = KNOWN.get(data.name, _OTHERS)
+    facts = replace(
+        known,
+        channels=data.channels or known.channels,
+        image_size=data.image_size or known.image_size,
+    )
     if data.name == "digits":
-        return _facts(data, DIGITS, (DIGITS.train_samples, DIGITS.val_samples, DIGITS.classes))
+        return facts
     counts = seen.look(data)
     assert not isinstance(counts, str)
-    base = NAMED[data.name].facts if data.name in NAMED else _OTHERS
-    facts = _facts(data, base, (counts.train, counts.val, len(counts.classes)))
-    return replace(facts, passed_over=counts.passed_over)
+    return replace(
+        facts,
+        train_samples=counts.train,
+        val_samples=counts.val,
+        classes=len(counts.classes),
+        passed_over=counts.passed_over,
+    )
 
 
 _OTHERS = DatasetFacts(0, 0, 0, channels=3, image_size=0)
 """A spec gives the size of images that are in no table."""
-
-
-def _facts(data: DataOptions, base: DatasetFacts, counts: tuple[int, int, int]) -> DatasetFacts:
-    return DatasetFacts(
-        *counts,
-        channels=data.channels or base.channels,
-        image_size=data.image_size or base.image_size,
-    )
 
 
 def dataset_mistakes(spec: ExperimentSpec, seen: Datasets) -> list[Mistake]:

@@ -9,7 +9,7 @@ from typing import Literal
 from raysuite.errors import Mistake
 from raysuite.spec import ExperimentSpec
 from raysuite.spec.batches import AutoBatch
-from raysuite.spec.datasets import DIGITS, NAMED
+from raysuite.spec.datasets import KNOWN
 from raysuite.spec.loaders import LOADER_OPTIONS
 from raysuite.spec.stems import misfit
 
@@ -82,8 +82,6 @@ def _check_strategy(spec: ExperimentSpec, wrong: _Wrong) -> None:
             )
     for refused in strategy.refusals(spec):
         wrong(*refused)
-
-    training = spec.training
     if spec.data.transform is not None and not spec.loader.transforms:
         able = [name for name, each in LOADER_OPTIONS.items() if each.transforms]
         wrong(
@@ -93,7 +91,7 @@ def _check_strategy(spec: ExperimentSpec, wrong: _Wrong) -> None:
         )
     if not spec.loader.loads:
         for key in ("class_weights", "sampler"):
-            if getattr(spec.training, key) not in (None, "shuffled"):
+            if getattr(training, key) not in (None, "shuffled"):
                 wrong(
                     "loader.name",
                     f"{spec.loader.name} draws labels at random, and training.{key} needs those of "
@@ -143,8 +141,7 @@ def _check_devices(spec: ExperimentSpec, gpus: int, wrong: _Wrong) -> None:
 
 
 def _check_model(spec: ExperimentSpec, wrong: _Wrong) -> None:
-    known = {"digits": DIGITS} | {name: each.facts for name, each in NAMED.items()}
-    facts, data = known.get(spec.data.name), spec.data
+    facts, data = KNOWN.get(spec.data.name), spec.data
     channels = data.channels or (facts.channels if facts else None if data.own else 3)
     size = data.image_size or (facts.image_size if facts else None)
     reason = misfit(spec.model.name, spec.model.options, channels, size)

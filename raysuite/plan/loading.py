@@ -47,7 +47,6 @@ class LoadingPlan(BaseModel):
 
 
 def loader_options(candidate: Candidate) -> LoaderOptions:
-    """The options of a candidate that is a loader."""
     options: LoaderOptions = _OPTIONS.validate_python(candidate.options)
     return options
 

@@ -6,6 +6,7 @@ import copy
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from raysuite.errors import Mistake, SpecError
@@ -78,13 +79,9 @@ def swept_at(document: Document, label: Mapping[str, Any], key: str) -> KeyPath 
         together = swept_keys(written)
         if key in together:
             wanted = [label[each] for each in together]
-            return _at(written, values.index(_value(wanted)), key)
+            value = wanted[0] if len(wanted) == 1 else wanted  # as the matrix writes it
+            return _at(written, values.index(value), key)
     return None
-
-
-def _value(values: list[Any]) -> Any:
-    """A line's values as the matrix writes them."""
-    return values[0] if len(values) == 1 else values
 
 
 def _at(written: str, pick: int, key: str) -> KeyPath:
@@ -139,6 +136,12 @@ def place_of(document: Document, path: KeyPath, where: Where) -> tuple[str, int 
         if (found := where(key)) is not None:
             return document.place((*found, *path[end:]))
     return document.place(path)
+
+
+def located(document: Document, mistake: Mistake, where: Where) -> Mistake:
+    """The mistake with the file and line of its key."""
+    file, line = place_of(document, tuple(mistake.key.split(".")), where)
+    return replace(mistake, file=file, line=line)
 
 
 def _of_a_sweep(document: Document) -> list[Mistake]:

@@ -10,13 +10,12 @@ import math
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from raysuite.errors import Mistake, SpecError
 from raysuite.plan.dataset import Datasets, dataset_facts, dataset_mistakes
 from raysuite.plan.feasible import accumulation, device_of, infeasible
-from raysuite.plan.matrix import Variant, expand, place_of, swept_at
+from raysuite.plan.matrix import Variant, expand, located, swept_at
 from raysuite.plan.run_plan import RunPlan
 from raysuite.spec import Document, ExperimentSpec
 from raysuite.spec.aliases import former_names
@@ -90,9 +89,7 @@ def local_gpus() -> int:
 def placed(document: Document, mistake: Mistake, label: dict[str, Any]) -> Mistake:
     """The mistake with the file and line of its key: its line in the matrix, where `label` has a
     value for it."""
-    path = tuple(mistake.key.split("."))
-    file, line = place_of(document, path, lambda key: swept_at(document, label, key))
-    return replace(mistake, file=file, line=line)
+    return located(document, mistake, lambda key: swept_at(document, label, key))
 
 
 def resolve(

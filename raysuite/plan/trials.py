@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from raysuite.errors import Mistake, SpecError, UserError
 from raysuite.plan.dataset import Datasets, dataset_facts, dataset_mistakes
 from raysuite.plan.feasible import infeasible
-from raysuite.plan.matrix import Where, place_of, spec_with
+from raysuite.plan.matrix import Where, located, spec_with
 from raysuite.plan.resolve import local_gpus, resolve
 from raysuite.plan.run_plan import RunPlan
 from raysuite.plan.space import Values, active
@@ -42,7 +41,7 @@ def trial_plan(
     seen = seen or Datasets()
     mistakes = [*infeasible(spec, gpus), *dataset_mistakes(spec, seen)]
     if mistakes:
-        raise SpecError([_placed(document, mistake, values) for mistake in mistakes])
+        raise SpecError([located(document, mistake, _where(values)) for mistake in mistakes])
     return resolve(spec, dict(values), dataset_facts(spec, seen), 0, number, gpus)
 
 
@@ -83,7 +82,9 @@ def check_space(document: Document, search: SearchOptions) -> None:
     for values, tried in _probes(space):
         try:
             spec = trial_spec(document, values)
-            wrong = [_placed(document, each, values) for each in dataset_mistakes(spec, seen)]
+            wrong = [
+                located(document, each, _where(values)) for each in dataset_mistakes(spec, seen)
+            ]
         except SpecError as error:
             wrong = list(error.mistakes)
         for mistake in wrong:
@@ -133,13 +134,8 @@ def _concerns(wrong: str, key: str) -> bool:
     return wrong == key or wrong.startswith(f"{key}.") or key.startswith(f"{wrong}.")
 
 
-def _placed(document: Document, mistake: Mistake, values: Mapping[str, Any]) -> Mistake:
-    """The mistake with the file and line of its key: in the space, where a trial's value is it."""
-    file, line = place_of(document, tuple(mistake.key.split(".")), _where(values))
-    return replace(mistake, file=file, line=line)
-
-
 def _where(values: Mapping[str, Any]) -> Where:
+    """A trial's values stand in the space."""
     return lambda key: ("search", "space", key) if key in values else None
 
 

@@ -39,7 +39,7 @@ class Options(BaseModel):
     @classmethod
     def _is_number(cls, key: Any) -> bool:
         field = cls.model_fields.get(key)
-        types = [] if field is None else _types(field.annotation)
+        types = [] if field is None else types_of(field.annotation)
         return bool not in types and (int in types or float in types)
 
 
@@ -49,12 +49,12 @@ def later(default: Any, **rules: Any) -> Any:
     return Field(default=default, exclude_if=lambda value: value == default, **rules)
 
 
-def _types(annotation: Any) -> list[Any]:
+def types_of(annotation: Any) -> list[Any]:
     """The classes that a field's type allows."""
     if get_origin(annotation) is Annotated:
-        return _types(get_args(annotation)[0])
+        return types_of(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):
-        return [each for part in get_args(annotation) for each in _types(part)]
+        return [each for part in get_args(annotation) for each in types_of(part)]
     return [annotation]
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from types import UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from raysuite.errors import Mistake, SpecError
-from raysuite.spec.base import CHOSEN, IMPORT_PATH, suggest
+from raysuite.spec.base import CHOSEN, IMPORT_PATH, suggest, types_of
 from raysuite.spec.document import Document, KeyPath
 from raysuite.spec.experiment import FREE_FORM, NOT_IN_A_MATRIX, ExperimentSpec
 
@@ -61,14 +60,8 @@ def not_swept(key: str) -> str:
 
 def blocks_of(annotation: Any) -> list[type[BaseModel]]:
     """The blocks of options that a field's type allows."""
-    origin = get_origin(annotation)
-    if origin is Annotated:
-        return blocks_of(get_args(annotation)[0])
-    if origin in (Union, UnionType):
-        return [model for part in get_args(annotation) for model in blocks_of(part)]
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return []
+    types = types_of(annotation)
+    return [each for each in types if isinstance(each, type) and issubclass(each, BaseModel)]
 
 
 def _below(models: Iterable[type[BaseModel]], key: str) -> list[type[BaseModel]]:

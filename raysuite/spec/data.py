@@ -9,14 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from raysuite.spec.base import IMPORT_PATH, Options, later, suggest
-from raysuite.spec.datasets import (
-    DATASETS,
-    NAMED,
-    RECORD_PATTERNS,
-    Augment,
-    Format,
-    default_path,
-)
+from raysuite.spec.datasets import DATASETS, NAMED, RECORD_PATTERNS, Augment, Format, default_path
 
 
 class FeatureMap(Options):

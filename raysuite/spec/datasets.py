@@ -108,7 +108,10 @@ NAMED: dict[str, NamedSet] = {
     ),
 }
 
-DATASETS = ("digits", *NAMED, "image_folder", "tfrecord")
+KNOWN = {"digits": DIGITS} | {name: known.facts for name, known in NAMED.items()}
+"""Sets whose shape needs no look at their files."""
+
+DATASETS = (*KNOWN, "image_folder", "tfrecord")
 
 
 def cache_dir() -> Path:
@@ -116,15 +119,11 @@ def cache_dir() -> Path:
     return Path(os.environ.get("RAYSUITE_CACHE") or "~/.cache/raysuite").expanduser()
 
 
-def datasets_dir() -> Path:
-    """Where named data sets are unless a spec gives a path: $RAYSUITE_DATA, or the cache's
-    `datasets` folder."""
-    return Path(os.environ.get("RAYSUITE_DATA") or cache_dir() / "datasets").expanduser()
-
-
 def default_path(name: str, form: str, root: str | None = None) -> Path:
-    """Where `raysuite data make` writes a named set, and where a spec without a path looks."""
-    return (Path(root) if root else datasets_dir()) / f"{name}-{form}"
+    """Where `raysuite data make` writes a named set, and where a spec without a path looks: below
+    `root`, $RAYSUITE_DATA, or the cache's `datasets` folder."""
+    folder = root or os.environ.get("RAYSUITE_DATA") or cache_dir() / "datasets"
+    return Path(folder).expanduser() / f"{name}-{form}"
 
 
 IDX_FILES = {

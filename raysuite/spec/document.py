@@ -113,11 +113,7 @@ def parse_document(text: str, file: str) -> Document:
 
 
 def _walk(
-    node: yaml.Node,
-    path: KeyPath,
-    lines: dict[KeyPath, int],
-    repeated: list[Mistake],
-    file: str,
+    node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], repeated: list[Mistake], file: str
 ) -> None:
     if len(lines) > _MOST_VALUES:
         message = (
@@ -183,22 +179,20 @@ def set_key(document: Document, key: str, value: Any) -> None:
 
 # Keys of a matrix and of a search space as they are written: single, or several together.
 
-Matrix = dict[str, Any]
-
 
 def swept_keys(written: str) -> tuple[str, ...]:
     """The dotted keys of one line of a matrix: `data.name, training.global_batch` is two."""
     return tuple(key.strip() for key in written.split(","))
 
 
-def end_sweeps(matrix: Matrix, keys: Iterable[str]) -> Matrix:
+def end_sweeps(matrix: dict[str, Any], keys: Iterable[str]) -> dict[str, Any]:
     """The matrix without sweeps of `keys`.
 
     Keys that were swept together with one of them continue without it; equal values that come of
     that count once.
     """
     ended = set(keys)
-    left: Matrix = {}
+    left: dict[str, Any] = {}
     for written, values in matrix.items():
         together = swept_keys(str(written))
         kept = [place for place, key in enumerate(together) if key not in ended]
@@ -225,10 +219,8 @@ def _columns(rows: Any, kept: list[int]) -> Any:
 SPACE = "search.space."
 """Below it stand dotted keys as they are, not divided."""
 
-Search = dict[str, Any]
 
-
-def set_dimension(search: Any, key: str, dimension: Any) -> Search:
+def set_dimension(search: Any, key: str, dimension: Any) -> dict[str, Any]:
     """The section with another dimension for `key`; without any where `dimension` is None."""
     section = dict(search) if isinstance(search, dict) else {}
     given = section.get("space")

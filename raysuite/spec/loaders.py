@@ -14,8 +14,6 @@ from pydantic import BeforeValidator, Field, model_validator
 from raysuite.spec.base import Options, expand_shorthand
 
 Decode = Literal["exact", "scaled"]
-"""`exact`: the pixels that Pillow gives; `scaled`: large JPEGs are decoded at a smaller scale,
-which takes less time and gives other pixels."""
 
 
 class _LoaderOptions(Options):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -114,26 +115,14 @@ def _conditions(space: Mapping[str, Dimension], given: set[str]) -> Iterator[Fin
             elif name_of(wanted) not in (names := [name_of(v) for v in parent.arguments]):
                 valid_values = ", ".join(map(str, names))
                 yield path, f"{other} never is {wanted!r}; valid are {valid_values}"
-        if circle := _circle(key, space):
-            yield (
-                ("search", "space", key, "when"),
-                f"conditions go in a circle: {' -> '.join(circle)}",
-            )
-
-
-def _circle(start: str, space: Mapping[str, Dimension]) -> list[str]:
-    """The way from a key by conditions back to it; empty where there is none."""
-    ways = [[start]]
-    seen = set()
-    while ways:
-        way = ways.pop()
-        for other in space[way[-1]].when if way[-1] in space else ():
-            if other == start:
-                return [*way, start]
-            if other not in seen:
-                seen.add(other)
-                ways.append([*way, other])
-    return []
+    try:
+        TopologicalSorter({key: [*each.when] for key, each in space.items()}).prepare()
+    except CycleError as error:
+        circle = error.args[1]
+        yield (
+            ("search", "space", circle[0], "when"),
+            f"conditions go in a circle: {' -> '.join(circle)}",
+        )
 
 
 def _together(rest: SearchOptions, space: Mapping[str, Dimension]) -> Iterator[Finding]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from raysuite.spec.base import Options
+from raysuite.errors import Mistake, SpecError
+from raysuite.spec.base import Options, suggest
 from raysuite.spec.site_values import (
     AbsolutePath,
     Bind,
@@ -23,6 +25,9 @@ from raysuite.spec.site_values import (
     environment_mistakes,
     slurm_seconds,
 )
+
+if TYPE_CHECKING:
+    from raysuite.spec.document import Document
 
 SITE_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
@@ -202,7 +207,35 @@ _KEYS = {
 }
 """Key of a site -> options of sbatch with the same meaning; sbatch would take the last of two."""
 
-Site = Annotated[LocalSite | SlurmSite, Field(discriminator="kind")]
-"""Where a cluster is started, by its `kind`."""
-
 SITES: dict[str, type[LocalSite] | type[SlurmSite]] = {"local": LocalSite, "slurm": SlurmSite}
+"""By `kind`."""
+
+
+# A site's YAML file -> Site, with every mistake at once. What checking needs is loaded on use: a
+# cluster's agents start without the options of experiments.
+
+
+def read_site(file: Path) -> LocalSite | SlurmSite:
+    """The site that a file describes; its name is the file's where it gives none.
+
+    Raises SpecError, which names file, line and key of every mistake.
+    """
+    from raysuite.spec.document import read_document
+
+    return site_of(read_document(file), file.stem)
+
+
+def site_of(document: Document, name: str) -> LocalSite | SlurmSite:
+    """The site of a document, called `name` where it gives none itself.
+
+    Raises SpecError, which names file, line and key of every mistake.
+    """
+    from raysuite.spec.checking import validate_as
+
+    kind = document.data.get("kind")
+    if not isinstance(kind, str) or kind not in SITES:
+        place, line = document.place(("kind",))
+        given = "is missing" if kind is None else f"given was {kind!r}"
+        message = f"{given}; {suggest(str(kind), SITES)}"
+        raise SpecError([Mistake(message, key="kind", file=place, line=line)])
+    return validate_as(SITES[kind], {"name": name, **document.data}, document.place)

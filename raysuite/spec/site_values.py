@@ -192,7 +192,6 @@ Memory = Annotated[
     ),
 ]
 SbatchLine = Annotated[
-    str,
-    _matching(r"#SBATCH -{1,2}[A-Za-z].*", "one line such as '#SBATCH --mail-type=END'"),
+    str, _matching(r"#SBATCH -{1,2}[A-Za-z].*", "one line such as '#SBATCH --mail-type=END'")
 ]
 SlurmTime = Annotated[str, BeforeValidator(_plain_number), AfterValidator(_time)]

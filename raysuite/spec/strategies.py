@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_a
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from raysuite.errors import some
 from raysuite.spec.base import IMPORT_PATH, Options, expand_shorthand, later
 from raysuite.spec.batches import AUTO, AutoBatch, NumberOrAuto
 from raysuite.spec.schedules import ASYNCHRONOUS, Schedule, ScheduleName
@@ -69,10 +70,6 @@ class Network:
     """The run has weight decay."""
 
 
-_SMALL_BUCKET_MB = 2 / 1024
-"""512 values of fp32; the gate's small network has 1,954: three buckets."""
-
-
 class _StrategyOptions(Options):
     """Capabilities of a strategy, with those of most strategies as defaults."""
 
@@ -91,6 +88,8 @@ class _StrategyOptions(Options):
     has_timeline: ClassVar[bool] = False
     """Its class has a parameter `timeline`: whether a record of its collectives will be
     requested."""
+    own_accumulation_key: ClassVar[str] = ""
+    """The option that gives `own_accumulation`."""
     only: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     """Dotted key of a spec -> the values that this strategy supports; a key without an entry may
     have any value."""
@@ -104,11 +103,6 @@ class _StrategyOptions(Options):
     def own_accumulation(self) -> int | None:
         """Micro-batches per optimiser step, where the strategy's options give them."""
         return None
-
-    @property
-    def own_accumulation_key(self) -> str:
-        """The option that gives `own_accumulation`."""
-        return ""
 
     @property
     def auto(self) -> AutoBatch | None:
@@ -162,6 +156,11 @@ class _StrategyOptions(Options):
         parts, and seconds of pause between its layers that this takes; None where raysuite cannot
         bring it about."""
         return None
+
+    def _in_small_buckets(self, bucket_mb: float) -> tuple[Self, float]:
+        """`several_reductions` by buckets of 512 values of fp32; the gate's small network has
+        1,954."""
+        return self.model_copy(update={"bucket_mb": min(bucket_mb, 2 / 1024)}), 0.0
 
     def pipeline(self, micro_batches: int | None = None) -> Schedule | None:
         """What each worker of a copy of the network does in which order, with `own_accumulation`
@@ -233,8 +232,7 @@ class DdpOptions(_StrategyOptions):
         return self.model_copy(update={"compression": "none"})
 
     def several_reductions(self) -> tuple[Self, float]:
-        size = min(self.bucket_mb, _SMALL_BUCKET_MB)
-        return self.model_copy(update={"bucket_mb": size}), 0.0
+        return self._in_small_buckets(self.bucket_mb)
 
 
 _CYCLES = 3
@@ -248,6 +246,7 @@ class HorovodOptions(_StrategyOptions):
     part = "horovod"
     verified = ({},)
     has_timeline = True
+    own_accumulation_key = "strategy.backward_passes_per_step"
 
     name: Literal["horovod"] = "horovod"
     compression: Literal["none", "fp16"] = "none"
@@ -264,10 +263,6 @@ class HorovodOptions(_StrategyOptions):
     @property
     def own_accumulation(self) -> int | None:
         return self.backward_passes_per_step
-
-    @property
-    def own_accumulation_key(self) -> str:
-        return "strategy.backward_passes_per_step"
 
     @property
     def process_settings(self) -> Hashable:
@@ -389,8 +384,7 @@ class DeepSpeedOptions(_StrategyOptions):
     def several_reductions(self) -> tuple[Self, float] | None:
         if self.zero_stage == 0:
             return None  # DeepSpeed reduces in a buffer of a size of its own then
-        size = min(self.bucket_mb, _SMALL_BUCKET_MB)
-        return self.model_copy(update={"bucket_mb": size}), 0.0
+        return self._in_small_buckets(self.bucket_mb)
 
 
 class _WrappedDdpOptions(_StrategyOptions):
@@ -416,8 +410,7 @@ class _WrappedDdpOptions(_StrategyOptions):
         return Traffic(gradient_bytes)
 
     def several_reductions(self) -> tuple[Self, float]:
-        size = min(self.bucket_mb, _SMALL_BUCKET_MB)
-        return self.model_copy(update={"bucket_mb": size}), 0.0
+        return self._in_small_buckets(self.bucket_mb)
 
 
 class FabricOptions(_WrappedDdpOptions):
@@ -553,6 +546,7 @@ class PipelineOptions(_StrategyOptions):
     """The network is cut into stages, one on each worker; micro-batches pass through them."""
 
     engine = "raysuite.parallel.pipeline.engine:Pipeline"
+    own_accumulation_key = "strategy.micro_batches"
 
     name: Literal["pipeline"] = "pipeline"
     schedule: ScheduleName = "1f1b"
@@ -691,10 +685,6 @@ class PipelineOptions(_StrategyOptions):
         return self._count
 
     @property
-    def own_accumulation_key(self) -> str:
-        return "strategy.micro_batches"
-
-    @property
     def auto(self) -> AutoBatch | None:
         return self.micro_batches if isinstance(self.micro_batches, AutoBatch) else None
 
@@ -724,14 +714,9 @@ class CustomOptions(_StrategyOptions):
         return {"strategy.target": self.target}
 
 
-_MOST_NAMES = 5
-
-
 def listed(names: Sequence[str]) -> str:
     """`parameters a, b and 3 more`."""
-    more = len(names) - _MOST_NAMES
-    shown = ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
-    return f"parameter{'s' if len(names) > 1 else ''} {shown}"
+    return f"parameter{'s' if len(names) > 1 else ''} {some(names, 5)}"
 
 
 def _zero_gradients(name: str, network: Network) -> Refusals:

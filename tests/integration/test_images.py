@@ -15,8 +15,7 @@ from raysuite.images import inspect as verify
 from raysuite.images.build import Built, Order, build
 from raysuite.images.engine import EngineError, exec_line
 from raysuite.images.inspect import describe
-from raysuite.images.layers import Choice
-from raysuite.images.recipe import BASE, TOP, digest
+from raysuite.images.recipe import BASE, TOP, Choice, digest
 from tests.require import require
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]

@@ -16,8 +16,7 @@ import zipfile
 from pathlib import Path
 
 from raysuite.images.build import Order, build, checkout
-from raysuite.images.layers import Choice
-from raysuite.images.recipe import BASE, FACTS, HOME, TOP
+from raysuite.images.recipe import BASE, FACTS, HOME, TOP, Choice
 
 _PACKAGES = site.getsitepackages()[0]
 _INTERPRETER = str(Path(sys.base_prefix).resolve())

@@ -1,7 +1,8 @@
 """The formats of data sets on disk: one module each, loaded on use.
 
 A module has `count(data)`, `prepare(data, facts, cache)`, `Source(prepared, split)`,
-`to_check(target, decode, write_index)`, and, unless it is `own`, `detect(path, names)`.
+`to_check(target, decode, write_index)`, and, unless it is `own`, `detect(path, names)`: the form of
+the folder `path`, in and below which `names` lie, if it is of this module.
 """
 
 from __future__ import annotations
@@ -15,15 +16,7 @@ from raysuite.data.prepared import Prepared, Split
 from raysuite.spec.data import DataOptions
 from raysuite.spec.datasets import DatasetFacts, cache_dir
 
-__all__ = [
-    "DETECTED",
-    "Counts",
-    "Source",
-    "count",
-    "module_of",
-    "open_source",
-    "prepare",
-]
+__all__ = ["DETECTED", "Counts", "Source", "count", "module_of", "open_source", "prepare"]
 
 _MODULES = {
     "folder": "folder",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +16,11 @@ from numpy.typing import NDArray
 from raysuite.data.base import Sample
 from raysuite.data.findings import Finding, Listed, Part, Target
 from raysuite.data.processes import Count
-from raysuite.errors import DataError
+from raysuite.errors import DataError, some
 from raysuite.spec.data import DataOptions, root_of
 from raysuite.spec.datasets import NAMED
 
-_SHOWN = 20
+SHOWN = 20
 """Missing files that a message names."""
 
 
@@ -40,7 +41,7 @@ def absent(data: DataOptions, missing: Sequence[str]) -> DataError:
     `missing` are paths below the set's folder; none means the folder itself.
     """
     root = root_of(data)
-    what = f"{named(missing)} missing in {root}" if missing else f"no folder {root}"
+    what = f"{some(missing, SHOWN)} missing in {root}" if missing else f"no folder {root}"
     if data.name not in NAMED:
         return DataError(f"{data.name}: {what}; put them there, or change data.path")
     make = f"raysuite data make {data.name} --format {data.form}"
@@ -78,12 +79,6 @@ def files_of(
     if missing:
         raise absent(data, missing)
     return found
-
-
-def named(items: Sequence[str]) -> str:
-    """All of `items`, or the first ones and how many more."""
-    more = len(items) - _SHOWN
-    return ", ".join(items[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 @dataclass(frozen=True)
@@ -141,23 +136,27 @@ def _encoded(paths: Sequence[str]) -> NDArray[np.bytes_]:
     return np.array([os.fsencode(path) for path in paths], dtype=np.bytes_)
 
 
-class Source(Protocol):
+class Source(ABC):
     """One split's images by sample number; all loaders read their bytes through it. Thread-safe;
     not to be shared by processes."""
 
+    @abstractmethod
     def read(self, sample: int) -> tuple[Sample, int]:
         """The image and its label, from 0. Raises DataError that names file and offset."""
 
-    def label(self, sample: int) -> int:
-        """The label alone, from 0; as cheap as the form on disk allows. Raises DataError."""
-
+    @abstractmethod
     def place(self, sample: int) -> str:
         """The sample's place, as an error names it."""
 
+    def label(self, sample: int) -> int:
+        """The label alone, from 0; as cheap as the form on disk allows. Raises DataError."""
+        return self.read(sample)[1]
+
     def file(self, sample: int) -> str | None:
         """The sample's file; None where there is none whose time shows a change."""
+        return None
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most have files to close, some have none
         """Close the files."""
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from raysuite.data.cache import converted
 from raysuite.data.findings import Listed, Part, Target, reason
+from raysuite.data.formats import base
 from raysuite.data.formats.base import Counts, OpenFile, files_of, files_to_check
 from raysuite.data.prepared import Prepared, Split, prepared_of
 from raysuite.errors import DataError
@@ -120,8 +121,6 @@ def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
 
 
 def _converted(files: dict[str, list[Path]], cache: Path) -> Path:
-    """The folder of the binary batches, made of the pickles."""
-
     def write(folder: Path) -> None:
         for split, names in CIFAR_FILES["binary"].items():
             for path, name in zip(files[split], names, strict=True):
@@ -135,7 +134,7 @@ def _converted(files: dict[str, list[Path]], cache: Path) -> Path:
     return converted(cache, "cifar", sources, write)
 
 
-class Source:
+class Source(base.Source):
     """Batches of records: a label, then the red, the green and the blue plane."""
 
     def __init__(self, prepared: Prepared, split: Split) -> None:
@@ -208,11 +207,9 @@ def _count_pictures(part: Part, path: Path, many: int) -> None:
     part.images += many
     if many:
         part.sizes[SIDE, SIDE] += many
-        part.looks["RGB"] = (many, (str(path),))
 
 
 def detect(path: Path, names: set[str]) -> Format | None:
-    """The form of the folder `path`, in and below which `names` lie, if it is of this module."""
     forms: tuple[Format, ...] = ("binary", "pickle")
     return next(
         (

@@ -15,16 +15,17 @@ import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from raysuite.data.cache import SETTLED_S, listed_once, publish, verify
 from raysuite.data.findings import Finding, Listed, Part, Target, check_image
-from raysuite.data.formats.base import Counts, Listing, absent, named
+from raysuite.data.formats import base
+from raysuite.data.formats.base import SHOWN, Counts, Listing, absent
 from raysuite.data.prepared import Prepared, Split, prepared_of
 from raysuite.data.processes import Count
-from raysuite.errors import DataError
+from raysuite.errors import DataError, some
 from raysuite.spec.data import DataOptions, root_of
 from raysuite.spec.datasets import IMAGE_SUFFIXES, NAMED, SPLITS, DatasetFacts, Format
 
@@ -45,18 +46,14 @@ _THREADS = 8
 
 @dataclass(frozen=True)
 class Images:
-    """The images of a set, in order of class and file name."""
+    """The images of a set, in order of class and file name; paths are relative to its folder."""
 
     root: Path
-    top: str
-    """The folder of train and val, relative to `root`, empty or with a slash at its end."""
     classes: tuple[str, ...]
     splits: dict[str, dict[str, list[str]]]
-    """Per split the file names of each class; `flat` has none of val."""
-    flat: list[str]
-    """Validation images in one flat folder, sorted."""
-    labels: Path | None
-    """The file with the classes of `flat`."""
+    """Per split the paths of the images of each class."""
+    unlabelled: list[str]
+    """Paths of validation images in one flat folder whose classes are not known."""
     others: dict[str, list[str]]
     """Per split the paths of entries that are neither images of a class nor hidden."""
     wrong: list[Finding]
@@ -105,7 +102,7 @@ def count(data: DataOptions) -> Counts:
     """Images of both splits. Raises DataError as `find`."""
     images = find(data)
     train, val = (sum(map(len, images.splits[split].values())) for split in SPLITS)
-    return Counts(train, val + len(images.flat), images.classes, images.passed_over)
+    return Counts(train, val, images.classes, images.passed_over)
 
 
 def listed(root: Path, val_may_lack: bool = False, skip: bool = False) -> Images:
@@ -115,7 +112,7 @@ def listed(root: Path, val_may_lack: bool = False, skip: bool = False) -> Images
         raise DataError(f"no folder {root}; {LAYOUT}")
     images = look(root, val_may_lack, skip)
     if images.wrong:
-        told = named([f"{each.place}: {each.message}" for each in images.wrong])
+        told = some([f"{each.place}: {each.message}" for each in images.wrong], SHOWN)
         raise DataError(
             f"{told}; {LAYOUT}; valid are files that end in {', '.join(IMAGE_SUFFIXES)}; where "
             "classes may lack images, set data.bad_samples to skip"
@@ -133,7 +130,8 @@ def look(root: Path, val_may_lack: bool = False, skip: bool = False) -> Images:
     folders = {split: root / f"{top}{split}" for split in SPLITS}
     names = {s: class_names(folder) if folder.is_dir() else [] for s, folder in folders.items()}
     classes = sorted({*names["train"], *names["val"]})
-    found = Images(root, top, tuple(classes), {}, [], None, {}, [])
+    found = Images(root, tuple(classes), {}, [], {}, [])
+    flat: list[str] = []
 
     def tell(folder: Path, message: str) -> None:
         found.wrong.append(Finding(str(folder), -1, "class", message))
@@ -143,15 +141,15 @@ def look(root: Path, val_may_lack: bool = False, skip: bool = False) -> Images:
         if not folder.is_dir():
             tell(folder, f"no folder of {split} images")
             continue
-        found.splits[split], others = _images(folder, names[split])
+        found.splits[split], others = _images(root, f"{top}{split}", names[split])
         images, beside = _entries(folder)
         beside = [name for name in beside if name not in found.splits[split]]
         if names[split]:  # images beside class folders have no class
             beside += images
         elif split == "val":
-            found.flat.extend(images)
+            flat = images
         found.others[split] = [*(str(folder / name) for name in beside), *others]
-        if not names[split] and not found.flat:
+        if not names[split] and not flat:
             tell(folder, "no class folders")
         elif names[split] and not any(found.splits[split].values()):
             tell(folder, "no images")
@@ -163,17 +161,17 @@ def look(root: Path, val_may_lack: bool = False, skip: bool = False) -> Images:
                         tell(folder / name, "the class has no images")
                 elif split == "train" or not (val_may_lack or skip):
                     tell(folder / name, f"no folder of this class, which {other} has")
-    if not found.flat:
-        return found
-    labels = next((path for path in _label_places(root, top) if path.is_file()), None)
-    if labels is None:
-        tell(
-            folders["val"],
-            "the images lie in one folder, and no file has their classes; put "
-            f"{LABEL_FILES[2]} (with meta.mat beside it, both from ILSVRC2012_devkit_t12.tar.gz), "
-            f"{LABEL_FILES[1]} or {LABEL_FILES[0]} into {root}, or move the images into val/CLASS",
-        )
-    return replace(found, labels=labels)
+    if flat:
+        paths = [f"{top}val/{file}" for file in flat]
+        try:
+            synsets = _synsets_of(flat, root, top, classes)
+        except DataError as error:
+            tell(folders["val"], str(error))
+            found.unlabelled.extend(paths)
+        else:
+            for synset, path in zip(synsets, paths, strict=True):
+                found.splits["val"].setdefault(synset, []).append(path)
+    return found
 
 
 def _entries(folder: Path) -> tuple[list[str], list[str]]:
@@ -202,13 +200,18 @@ def class_names(folder: Path) -> list[str]:
         )
 
 
-def _images(folder: Path, classes: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
-    """The images of each class, and the paths of the other entries of their folders."""
+def _images(
+    root: Path, split: str, classes: Sequence[str]
+) -> tuple[dict[str, list[str]], list[str]]:
+    """The images of each class, relative to `root`, and the paths of the other entries of their
+    folders."""
     with ThreadPoolExecutor(_THREADS) as threads:
-        lists = list(threads.map(lambda name: _entries(folder / name), classes))
+        lists = list(threads.map(lambda name: _entries(root / split / name), classes))
     found = list(zip(classes, lists, strict=True))
-    others = [str(folder / name / each) for name, (_, others) in found for each in others]
-    return {name: images for name, (images, _) in found}, others
+    others = [str(root / split / name / each) for name, (_, others) in found for each in others]
+    return {
+        name: [f"{split}/{name}/{image}" for image in images] for name, (images, _) in found
+    }, others
 
 
 def _label_places(root: Path, top: str) -> list[Path]:
@@ -217,55 +220,38 @@ def _label_places(root: Path, top: str) -> list[Path]:
 
 def listings(images: Images) -> tuple[tuple[str, ...], dict[str, Listing]]:
     """The class names and the listing of each split, in order of class and file name."""
-    pairs = _pairs(images, _flat(images))
+    pairs = {split: _pairs(images, split) for split in SPLITS}
     return images.classes, {
         split: Listing.of([path for path, _ in each], [label for _, label in each])
         for split, each in pairs.items()
     }
 
 
-def _pairs(images: Images, flat: Sequence[tuple[int, str]]) -> dict[str, list[tuple[str, int]]]:
-    """Per split the path of each image, relative to the set's folder, and its label."""
-    labels = {name: label for label, name in enumerate(images.classes)}
-    found = {
-        split: [
-            (f"{images.top}{split}/{name}/{file}", labels[name])
-            for name, files in images.splits[split].items()
-            for file in files
-        ]
-        for split in SPLITS
-    }
-    found["val"] += [(f"{images.top}val/{file}", label) for label, file in flat]
-    return found
+def _pairs(images: Images, split: str) -> list[tuple[str, int]]:
+    """The path of each image and its label."""
+    return [
+        (path, label)
+        for label, name in enumerate(images.classes)
+        for path in images.splits[split].get(name, ())
+    ]
 
 
-def _flat(images: Images) -> list[tuple[int, str]]:
-    """Label and name of the images that lie in one folder, sorted."""
-    if not images.flat:
-        return []
-    assert images.labels is not None
-    labels = {name: label for label, name in enumerate(images.classes)}
-    synsets = synsets_of(images.flat, images.labels)
-    unknown = sorted(set(synsets) - set(labels))
-    if unknown:
-        raise DataError(
-            f"{images.labels}: validation images of {len(unknown)} classes that have no folder in "
-            f"{images.root / images.top}train: {', '.join(unknown[:5])}; add them, or take those "
-            "images out"
-        )
-    return sorted((labels[synset], name) for synset, name in zip(synsets, images.flat, strict=True))
-
-
-def synsets_of(images: Sequence[str], file: Path) -> list[str]:
-    """The synset of each image, by `file`: the devkit's, Kaggle's or TensorFlow's.
+def _synsets_of(images: Sequence[str], root: Path, top: str, classes: Sequence[str]) -> list[str]:
+    """The synset of each image of a flat folder, by the first of LABEL_FILES that is there.
 
     Devkit and TensorFlow have a line per image, in the order of the file names; Kaggle names them.
-    Raises DataError where it lists more images or fewer.
+    Raises DataError where there is none, or where it lists more images, fewer, or other classes.
     """
+    file = next((path for path in _label_places(root, top) if path.is_file()), None)
+    if file is None:
+        raise DataError(
+            "the images lie in one folder, and no file has their classes; put "
+            f"{LABEL_FILES[2]} (with meta.mat beside it, both from ILSVRC2012_devkit_t12.tar.gz), "
+            f"{LABEL_FILES[1]} or {LABEL_FILES[0]} into {root}, or move the images into val/CLASS"
+        )
     try:
-        if file.suffix == ".csv":
-            return _kaggle(images, file)
-        lines = file.read_text("utf-8").split()
+        by_name = file.suffix == ".csv"
+        lines = _kaggle(images, file) if by_name else file.read_text("utf-8").split()
         if lines and lines[0].isdigit():
             names = _devkit_names(file.parent / "meta.mat")
             lines = [names[int(line)] for line in lines]
@@ -278,6 +264,12 @@ def synsets_of(images: Sequence[str], file: Path) -> list[str]:
         raise DataError(
             f"{file} has the classes of {len(lines)} images, and {len(images)} are there; make "
             "them equal, or move the images into val/CLASS"
+        )
+    unknown = sorted({*lines} - {*classes})
+    if unknown:
+        raise DataError(
+            f"{file}: validation images of {len(unknown)} classes that have no folder in "
+            f"{root / top}train: {', '.join(unknown[:5])}; add them, or take those images out"
         )
     return lines
 
@@ -349,7 +341,7 @@ def _write(classes: Sequence[str], found: dict[str, Listing], target: Path) -> N
     (target / "listing" / _CLASSES).write_text(json.dumps(classes))
 
 
-class Source:
+class Source(base.Source):
     """A file per image; the label comes from the listing."""
 
     def __init__(self, prepared: Prepared, split: Split) -> None:
@@ -376,9 +368,6 @@ class Source:
     def file(self, sample: int) -> str:
         return self.place(sample)
 
-    def close(self) -> None:
-        pass
-
     def _path(self, sample: int) -> bytes:
         return os.path.join(self._root, bytes(self._listing.paths[sample]))
 
@@ -395,21 +384,16 @@ def to_check(target: Target, decode: bool, write_index: bool = False) -> Listed:
     root = target.root
     images = look(root, val_may_lack=target.data.name in NAMED)
     findings = list(images.wrong)
-    flat = [(-1, file) for file in images.flat]
-    try:
-        flat = flat if images.wrong else _flat(images)
-    except DataError as error:
-        findings.append(Finding(str(root), -1, "class", str(error)))
     pairs = {
-        split: [(os.fsencode(path), label) for path, label in each]
-        for split, each in _pairs(images, flat).items()
+        split: [(os.fsencode(path), label) for path, label in _pairs(images, split)]
+        for split in SPLITS
     }
+    pairs["val"] += [(os.fsencode(path), -1) for path in images.unlabelled]
     for split, others in images.others.items():
         if others:
-            more = f", and {len(others) - 3} more" if len(others) > 3 else ""
             message = (
                 f"{len(others)} entries are passed over: valid are files in class folders that "
-                f"end in {', '.join(IMAGE_SUFFIXES)}: {', '.join(others[:3])}{more}"
+                f"end in {', '.join(IMAGE_SUFFIXES)}: {some(others, 3)}"
             )
             findings.append(Finding(str(root / split), -1, "file", message, note=True))
     tasks = tuple(
@@ -422,7 +406,6 @@ def to_check(target: Target, decode: bool, write_index: bool = False) -> Listed:
 
 
 def check_files(split: str, root: Path, images: _Images, decode: bool, count: Count) -> Part:
-    """Look at some images of a split; `count` gets each."""
     part = Part(split)
     for path, label in images:
         whole = os.path.join(os.fsencode(root), path)
@@ -443,5 +426,4 @@ def check_files(split: str, root: Path, images: _Images, decode: bool, count: Co
 
 
 def detect(path: Path, names: set[str]) -> Format | None:
-    """The form of the folder `path`, in and below which `names` lie, if it is of this module."""
     return "folder" if any((path / top / "train").is_dir() for top in _TOPS) else None

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from raysuite.data.cache import converted
 from raysuite.data.findings import Listed, Part, Target
+from raysuite.data.formats import base
 from raysuite.data.formats.base import Counts, OpenFile, files_of, files_to_check
 from raysuite.data.prepared import Prepared, Split, prepared_of
 from raysuite.errors import DataError
@@ -82,7 +83,6 @@ def shape(path: Path, dimensions: int) -> tuple[int, ...]:
 
 
 def head_size(dimensions: int) -> int:
-    """Bytes of a header."""
     return 4 + 4 * dimensions
 
 
@@ -140,8 +140,6 @@ def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
 
 
 def _unpacked(files: Files, cache: Path) -> Path:
-    """The folder of the plain files, made of the packed ones."""
-
     def write(folder: Path) -> None:
         for split, names in IDX_FILES.items():
             for path, name, dimensions in zip(files[split], names, (3, 1), strict=True):
@@ -151,7 +149,7 @@ def _unpacked(files: Files, cache: Path) -> Path:
     return converted(cache, "idx", sources, write)
 
 
-class Source:
+class Source(base.Source):
     """A file of images and one of labels."""
 
     def __init__(self, prepared: Prepared, split: Split) -> None:
@@ -209,11 +207,9 @@ def _check_files(part: Part, images: Path, labels: Path) -> None:
     many, rows, columns = shapes[images]
     part.images += many
     part.sizes[columns, rows] += many
-    part.looks["grey"] = (many, (str(images),))
     part.label_bytes(labels, values.tolist(), len(CLASSES), head_size(1), 1)
 
 
 def detect(path: Path, names: set[str]) -> Format | None:
-    """The form of the folder `path`, in and below which `names` lie, if it is of this module."""
     known = {name for pair in IDX_FILES.values() for name in pair}
     return "idx" if names & (known | {f"{name}.gz" for name in known}) else None

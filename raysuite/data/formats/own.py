@@ -13,6 +13,7 @@ from PIL import Image
 
 from raysuite import lazy
 from raysuite.data.findings import Finding, Listed, Part, Target, reason
+from raysuite.data.formats import base
 from raysuite.data.formats.base import Counts
 from raysuite.data.pixels import decode, size_of
 from raysuite.data.prepared import Prepared, Split, prepared_of
@@ -94,7 +95,7 @@ def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
     return prepared_of(data, facts, counts, classes=found.classes, form="own", files=files)
 
 
-class Source:
+class Source(base.Source):
     """Samples by `data_set[i]`, each turned into pixels."""
 
     def __init__(self, prepared: Prepared, split: Split) -> None:
@@ -118,17 +119,8 @@ class Source:
                 "label; correct it, or set data.bad_samples to skip"
             ) from error
 
-    def label(self, sample: int) -> int:
-        return self.read(sample)[1]
-
     def place(self, sample: int) -> str:
         return f"{self._name}[{sample}]"
-
-    def file(self, sample: int) -> None:
-        return None
-
-    def close(self) -> None:
-        pass
 
     def _pixels(self, image: Any, place: str) -> NDArray[np.uint8]:
         if isinstance(image, bytes | bytearray):
@@ -196,7 +188,6 @@ def _check(prepared: Prepared, split: Split, samples: range, done: Count) -> Par
             finally:
                 done(1)
             part.sizes[size_of(pixels, place)] += 1
-            part.look("grey" if pixels.shape[2] == 1 else "RGB", place)
             part.labels[label] += 1
             if not 0 <= label < classes:
                 message = f"label {label}; valid are 0 to {classes - 1}"

@@ -20,28 +20,23 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import partial
-from itertools import zip_longest
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import google_crc32c
 import numpy as np
-from google.protobuf import (  # type: ignore[import-untyped]
-    descriptor_pb2,
-    descriptor_pool,
-    message_factory,
-    text_format,
-)
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from raysuite.data.cache import listed_once, publish, verify
 from raysuite.data.findings import Finding, Listed, Part, Target, check_image, reason
-from raysuite.data.formats.base import Counts, RecordListing, absent, named
+from raysuite.data.formats import base
+from raysuite.data.formats.base import SHOWN, Counts, RecordListing, absent
 from raysuite.data.prepared import Prepared, Split, prepared_of
 from raysuite.data.processes import Count
-from raysuite.errors import DataError
+from raysuite.errors import DataError, some
 from raysuite.files import write_whole
 from raysuite.spec.data import DataOptions, FeatureMap, root_of
 from raysuite.spec.datasets import (
@@ -144,7 +139,7 @@ def _indexed(data: DataOptions) -> dict[str, list[Shard]]:
     bare = [str(shard.path) for split in SPLITS for shard in found[split] if shard.index is None]
     if bare and data.bad_samples == "error":
         raise DataError(
-            f"no index of {named(bare)}; expected is NAME.idx beside it or in idx_files; run "
+            f"no index of {some(bare, SHOWN)}; expected is NAME.idx beside it or in idx_files; run "
             f"`raysuite data check {root_of(data)} --write-index` or NVIDIA's tfrecord2idx, or set "
             "data.bad_samples to skip to find the records anew in each run"
         )
@@ -198,14 +193,6 @@ def walk(path: Path) -> Iterator[tuple[int, int]]:
                 raise cut_short(f"{path} at byte {offset}", end - offset, size)
             yield offset, size
             offset += size
-
-
-def whole_records(path: Path) -> list[tuple[int, int]]:
-    """What `walk` finds up to the first damage."""
-    found: list[tuple[int, int]] = []
-    with contextlib.suppress(DataError):
-        found.extend(walk(path))
-    return found
 
 
 def cut_short(place: str, present: int, size: int) -> DataError:
@@ -278,17 +265,12 @@ message_type {
   field { name: "value" number: 1 type: TYPE_BYTES label: LABEL_REPEATED }
 }
 message_type {
-  name: "FloatList"
-  field { name: "value" number: 1 type: TYPE_FLOAT label: LABEL_REPEATED }
-}
-message_type {
   name: "Int64List"
   field { name: "value" number: 1 type: TYPE_INT64 label: LABEL_REPEATED }
 }
 message_type {
   name: "Feature"
   field { name: "bytes_list" number: 1 type: TYPE_MESSAGE type_name: ".raysuite.BytesList" }
-  field { name: "float_list" number: 2 type: TYPE_MESSAGE type_name: ".raysuite.FloatList" }
   field { name: "int64_list" number: 3 type: TYPE_MESSAGE type_name: ".raysuite.Int64List" }
 }
 message_type {
@@ -309,8 +291,8 @@ message_type {
   field { name: "features" number: 1 type: TYPE_MESSAGE type_name: ".raysuite.Features" }
 }
 """
-"""A google.protobuf.FileDescriptorProto; not in the package "tensorflow", which TensorFlow
-registers itself."""
+"""A google.protobuf.FileDescriptorProto, without lists of floats, which are not read; not in the
+package "tensorflow", which TensorFlow registers itself."""
 
 
 def _example_class() -> Any:
@@ -414,10 +396,13 @@ def listed(root: Path, shards: Mapping[str, Sequence[Shard]], cache: Path) -> Pa
 def _index(shard: Shard) -> NDArray[np.int64]:
     if shard.index is not None:
         return read_index(shard.index)
-    return np.array(whole_records(shard.path), np.int64).reshape(-1, 2)
+    found: list[Place] = []
+    with contextlib.suppress(DataError):
+        found.extend(walk(shard.path))
+    return np.array(found, np.int64).reshape(-1, 2)
 
 
-class Source:
+class Source(base.Source):
     """TFRecord shards, read in any order by their index; the label comes from the record."""
 
     def __init__(self, prepared: Prepared, split: Split) -> None:
@@ -445,9 +430,6 @@ class Source:
         data = read_record(self._descriptors[shard], offset, size, place)
         image, label = decode_example(data, place, *self._names)
         return image, label - self._first
-
-    def label(self, sample: int) -> int:
-        return self.read(sample)[1]
 
     def place(self, sample: int) -> str:
         shard, offset, _ = self._records[sample]
@@ -558,7 +540,8 @@ def _places(path: Path, part: Part, write_index: bool) -> list[Place]:
     if index is not None:
         try:
             indexed = [(offset, size) for offset, size in read_index(index).tolist()]
-            wrong = _unlike(indexed, found, end if damage else None)
+            known = [place for place in indexed if place[0] < end] if damage else indexed
+            wrong = "" if known == found else "it differs from the file"
         except DataError as error:
             wrong = reason(error, str(index))
     if wrong:
@@ -577,18 +560,6 @@ def _places(path: Path, part: Part, write_index: bool) -> list[Place]:
     return found + rest
 
 
-def _unlike(indexed: list[Place], found: list[Place], end: int | None) -> str:
-    """How an index differs from the records that were found, up to byte `end` (None: all)."""
-    before = [place for place in indexed if end is None or place[0] < end]
-    pairs = enumerate(zip_longest(before, found))
-    row = next((row for row, (told, there) in pairs if told != there), None)
-    if row is not None:
-        return f"from its line {row + 1} on it differs from the file"
-    ends = [0, *map(sum, indexed)]
-    follow = all(o == end and s >= FRAME for (o, s), end in zip(indexed, ends, strict=False))
-    return "" if follow else "its records do not follow each other"
-
-
 def _wrong_index(path: Path, part: Part, wrong: str, found: list[Place], write: bool) -> None:
     """Add what is wrong with an index, or `write` it anew, with what was `found`."""
     if not write:
@@ -602,9 +573,9 @@ def _wrong_index(path: Path, part: Part, wrong: str, found: list[Place], write: 
         part.note("index", str(path), f"written: {wrong}")
 
 
-def label_findings(target: Target, labels: Iterator[int]) -> tuple[int | None, list[Finding]]:
+def label_findings(target: Target, labels: set[int]) -> tuple[int | None, list[Finding]]:
     """Where the first label was not known: what it must be, by all `labels`."""
-    present = sorted(set(labels))
+    present = sorted(labels)
     many = len(target.names)
     if not present or not many:
         return None, []
@@ -616,7 +587,6 @@ def label_findings(target: Target, labels: Iterator[int]) -> tuple[int | None, l
 
 
 def detect(path: Path, names: set[str]) -> Format | None:
-    """The form of the folder `path`, in and below which `names` lie, if it is of this module."""
     shards = [name for name in names if not name.endswith(".idx") and not name.startswith(".")]
     patterns = RECORD_PATTERNS.values()
     return "tfrecord" if any(fnmatch(name, each) for name in shards for each in patterns) else None

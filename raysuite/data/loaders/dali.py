@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,12 +12,11 @@ import torch
 from numpy.typing import NDArray
 from nvidia.dali import fn, types
 from nvidia.dali.pipeline import Pipeline
-from PIL import Image
 from torch.utils.dlpack import from_dlpack
 
 from raysuite.data.base import Batch, Slice
 from raysuite.data.formats import open_source
-from raysuite.data.pixels import decode, header_of
+from raysuite.data.pixels import decode, encode, header_of
 from raysuite.data.prepared import Prepared, Split
 from raysuite.data.reading import Read, read
 from raysuite.errors import DataError
@@ -29,12 +27,7 @@ def encoded(data: bytes, channels: int, place: str) -> NDArray[np.uint8]:
     """The bytes for DALI; images that decoders read differently are first converted by Pillow."""
     if header_of(data, place).plain:
         return np.frombuffer(data, np.uint8)
-    buffer = io.BytesIO()
-    pixels = decode(data, channels, place)
-    Image.fromarray(pixels.squeeze(2) if channels == 1 else pixels).save(
-        buffer, "PNG", compress_level=1
-    )
-    return np.frombuffer(buffer.getvalue(), np.uint8)
+    return np.frombuffer(encode(decode(data, channels, place)), np.uint8)
 
 
 KINDS = {
@@ -104,10 +97,6 @@ class DaliLoader:
         self._labels: deque[NDArray[np.int64]] = deque()
 
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
-        """One Batch per Slice, in order. A later call ends this iterator.
-
-        Raises DataError that names the file of an unreadable image.
-        """
         if not slices:
             return
         pipeline = self._rewound(max(len(slice_.ids) for slice_ in slices))
@@ -124,23 +113,19 @@ class DaliLoader:
                 self._drop()
                 raise self._explained(slice_, error) from error
             labels = torch.from_numpy(self._labels.popleft())
+            # No copy: the tensor owns its memory, and the pipeline takes another.
+            written = from_dlpack(images.as_tensor())
             yield Batch(
-                # No copy: the tensor owns its memory, and the pipeline takes another.
-                images=self._ordered(from_dlpack(images.as_tensor())),
+                images=written.permute(0, 3, 1, 2) if self._channels_last else written,
                 labels=labels.to(self._device, non_blocking=True),
                 real=slice_.real,
                 of_global=slice_.of_global,
             )
 
     def close(self) -> None:
-        """End the pipeline and the reading thread, and close the files."""
         self._drop()
         self._reader.shutdown(cancel_futures=True)
         self._source.close()
-
-    def _ordered(self, images: torch.Tensor) -> torch.Tensor:
-        """[b, C, H, W], as the pipeline wrote them."""
-        return images.permute(0, 3, 1, 2) if self._channels_last else images
 
     def _stream(self) -> torch.cuda.Stream | None:
         return torch.cuda.current_stream(self._device) if self._device.type == "cuda" else None
@@ -155,7 +140,6 @@ class DaliLoader:
             yield pending.popleft().result()
 
     def _read(self, slice_: Slice) -> _Fed:
-        """What the pipeline takes for one batch, and its labels."""
         got = read(self._source, self._prepared, slice_)
         channels = self._prepared.facts.channels
         places = map(self._source.place, slice_.ids.tolist())

@@ -164,10 +164,6 @@ class MemoryLoader:
         self._asked: Sequence[Slice] = ()
 
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
-        """One Batch per Slice, in order. A later call ends this iterator.
-
-        Raises DataError that names the file of an unreadable image.
-        """
         self._asked = asked = list(slices)
         pending: deque[Future[_Cut]] = deque()
         coming = iter(asked)
@@ -183,7 +179,6 @@ class MemoryLoader:
                 future.cancel()
 
     def close(self) -> None:
-        """End the threads, and leave the memory to the other workers of the node."""
         self._pool.shutdown(cancel_futures=True)
         self._share.close()
         self._source.close()

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset
 
 from raysuite.data.base import Batch, Slice
 from raysuite.data.formats import Source, open_source
@@ -95,7 +95,7 @@ class InProcesses:
         dtype: torch.dtype,
         pinned: bool,
     ) -> None:
-        self._order = _Order()
+        self._order: list[Slice] = []
         self._loader: DataLoader[Loaded | DataError] = DataLoader(
             _Images(rendering, split, dtype),
             sampler=self._order,
@@ -115,7 +115,7 @@ class InProcesses:
 
         Raises DataError, and RunError where a process died.
         """
-        self._order.slices = list(slices)
+        self._order[:] = slices
         loaded = iter(self._loader)
         for _ in slices:
             try:
@@ -136,17 +136,6 @@ class InProcesses:
         if iterator is not None:
             iterator._shutdown_workers()
         self._loader._iterator = None
-
-
-class _Order(Sampler[Slice]):
-    def __init__(self) -> None:
-        self.slices: list[Slice] = []
-
-    def __iter__(self) -> Iterator[Slice]:
-        return iter(self.slices)
-
-    def __len__(self) -> int:
-        return len(self.slices)
 
 
 class _Images(Dataset[Loaded | DataError]):
@@ -205,11 +194,6 @@ class NativeLoader:
         self._asked: object = None
 
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
-        """One Batch per Slice, in order. A later call ends this iterator.
-
-        Raises DataError that names the file of an unreadable image, and RunError where a
-        loading process died.
-        """
         self._asked = asked = object()
         loaded = self._ahead.load(slices)
         for slice_ in slices:
@@ -227,7 +211,6 @@ class NativeLoader:
         self._ahead.close()
 
     def _room(self, count: int) -> Tensor:
-        """Memory for the images of a batch that is being loaded."""
         shape = self._rendering.shape(count, self._dtype)
         if self._on_gpu:  # torch keeps pinned memory for use again
             return torch.empty(shape, dtype=self._dtype, pin_memory=True)

@@ -11,6 +11,7 @@ from contextlib import closing
 from typing import Any
 
 import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
 import ray
 import ray.data
 import torch
@@ -18,8 +19,7 @@ from ray.data.exceptions import SystemException
 from torch import Tensor
 
 from raysuite.data.base import Batch, Slice
-from raysuite.data.formats import open_source
-from raysuite.data.loaders.ray_tasks import SLICES, decode_slices
+from raysuite.data.formats import Source, open_source
 from raysuite.data.normalise import Normalise
 from raysuite.data.prepared import Prepared, Split
 from raysuite.data.rendering import Rendering
@@ -67,11 +67,6 @@ class RayDataLoader:
         logging.getLogger("ray.data").setLevel(logging.WARNING)
 
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
-        """One Batch per Slice, in order. A later call ends this iterator.
-
-        Raises DataError that names the file of an unreadable image, and RunError where Ray's
-        tasks failed.
-        """
         if not slices:
             return
         self._stop()
@@ -112,7 +107,7 @@ class RayDataLoader:
             raise RunError(f"Ray Data failed: {error}") from error
 
     def _load(self, block: Any) -> list[_Row]:
-        """Copy the rows of `ray_tasks.decode_slices` into the batch's memory, in a thread of Ray
+        """Copy the rows of `_decode_slices` into the batch's memory, in a thread of Ray
         Data."""
         found: list[_Row] = []
         names = block.column_names
@@ -133,7 +128,7 @@ class RayDataLoader:
         per_task = max(1, options.images_per_task // size)
         ahead = math.ceil(options.prefetch / per_task)
         parts = [slices[start : start + per_task] for start in range(0, len(slices), per_task)]
-        items = [{SLICES: pickle.dumps(part)} for part in parts]
+        items = [{_SLICES: pickle.dumps(part)} for part in parts]
         # not from_arrow, which looks at each table in a task that wants a CPU: see below
         dataset = ray.data.from_items(items, override_num_blocks=len(items))
         # Changed in this dataset's own copy of the context.
@@ -146,7 +141,7 @@ class RayDataLoader:
         execution.resource_limits = ray.data.ExecutionResources.for_limits(
             object_store_memory=_BLOCKS_PER_TASK * (options.tasks + ahead) * block_bytes
         )
-        decode: Any = decode_slices
+        decode: Any = _decode_slices
         decoded = dataset.map_batches(
             decode,
             fn_kwargs={"loader": self._name, "prepared": self._prepared, "split": self._split},
@@ -160,3 +155,48 @@ class RayDataLoader:
             label_selector={"ray.io/node-id": ray.get_runtime_context().get_node_id()},
         )
         return decoded, ahead
+
+
+# What runs in Ray Data's tasks: slices in, decoded batches out.
+
+_SLICES = "slices"
+"""The column of what a task is given: a pickled list of Slices."""
+_DECODED = pa.schema(
+    [("images", pa.large_binary()), ("labels", pa.large_binary()), ("error", pa.string())]
+)
+"""A row per batch: uint8 [b, size, size, C] and int64 [b], or what is wrong with it."""
+
+_MOST_OPEN = 8
+_open: dict[str, Source] = {}
+"""Sources by loader; a process of Ray's serves many loaders, one after the other or in turn."""
+
+
+def _decode_slices(table: pa.Table, loader: str, prepared: Prepared, split: Split) -> pa.Table:
+    """A row of decoded pixels for each Slice of the lists in `table`. Errors travel as text: what a
+    task raises, Ray wraps into tracebacks of its own."""
+    rows = [
+        _decoded(slice_, loader, prepared, split)
+        for row in table.column(_SLICES)
+        for slice_ in pickle.loads(row.as_py())
+    ]
+    return pa.Table.from_pylist(rows, schema=_DECODED)
+
+
+def _decoded(
+    slice_: Slice, loader: str, prepared: Prepared, split: Split
+) -> dict[str, bytes | str | None]:
+    try:
+        source, rendering = _source(loader, prepared, split), Rendering(prepared, "exact")
+        images = np.empty(rendering.shape(len(slice_.ids), torch.uint8), np.uint8)
+        labels = rendering.write(source, slice_, images)
+    except DataError as error:
+        return {"images": None, "labels": None, "error": str(error)}
+    return {"images": images.tobytes(), "labels": labels.tobytes(), "error": None}
+
+
+def _source(loader: str, prepared: Prepared, split: Split) -> Source:
+    if loader not in _open:
+        while len(_open) >= _MOST_OPEN:
+            _open.pop(next(iter(_open))).close()
+        _open[loader] = open_source(prepared, split)
+    return _open[loader]

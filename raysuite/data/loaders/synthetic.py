@@ -16,9 +16,9 @@ from raysuite.spec.loaders import SyntheticOptions
 class SyntheticLoader:
     """Delivers the beginning of one random batch repeatedly; reads nothing.
 
-    Batches have the requested sizes. Images are standard normal, as normalised images roughly are,
-    and labels uniform; validation has other images and labels than training, so that memorised
-    ones give no accuracy. Losses mean nothing.
+    Batches have the requested sizes, and share memory: they are not to be written to. Images are
+    standard normal, as normalised images roughly are, and labels uniform; validation has other
+    images and labels than training, so that memorised ones give no accuracy. Losses mean nothing.
     """
 
     def __init__(
@@ -36,7 +36,6 @@ class SyntheticLoader:
         self._asked: Sequence[Slice] = ()
 
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
-        """One Batch per Slice, in order, all sharing memory: not to be written to."""
         self._asked = asked = list(slices)
         largest = max((len(slice_.ids) for slice_ in asked), default=0)
         if len(self._images) < largest:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import io
 import json
 import os
 import pickle
@@ -24,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 import raysuite
 from raysuite.data.formats.tfrecord import encode_example, write_records
+from raysuite.data.pixels import encode
 from raysuite.data.processes import Count, each
 from raysuite.data.synthesis.pictures import VERSION, Painter, Pixels
 from raysuite.data.synthesis.plan import Chunk, SyntheticSet
@@ -44,8 +43,6 @@ Samples = Iterator[tuple[int, Pixels, int]]
 
 @dataclass(frozen=True)
 class Written:
-    """A chunk on disk."""
-
     split: str
     number: int
     images: int
@@ -110,17 +107,6 @@ def image_path(synthetic: SyntheticSet, chunk: Chunk, sample: int, label: int) -
         train = chunk.split == "train"
         file = f"{name}_{sample}.JPEG" if train else f"ILSVRC2012_val_{sample + 1:08d}.JPEG"
     return f"{chunk.split}/{name}/{file}"
-
-
-def encode(pixels: Pixels, quality: int | None) -> bytes:
-    """A JPEG of that quality, or a PNG."""
-    buffer = io.BytesIO()
-    image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
-    if quality is None:
-        image.save(buffer, "PNG", compress_level=1)
-    else:
-        image.save(buffer, "JPEG", quality=quality)
-    return buffer.getvalue()
 
 
 @lru_cache(maxsize=1)
@@ -306,8 +292,6 @@ _SAMPLED = 8
 
 @dataclass(frozen=True)
 class Made:
-    """The folder's content."""
-
     path: str
     images: int
     bytes: int
@@ -315,7 +299,6 @@ class Made:
     written: int
     """Chunks written by this call; the others were there."""
     drawn: int
-    """Images of those chunks."""
     seconds: float
     digest: str
     """SHA-256 over the checksums of all chunks: equal sets have equal ones."""
@@ -371,15 +354,12 @@ def make(
 
 def expected_bytes(synthetic: SyntheticSet, images: int) -> int:
     """An estimate of the bytes of `images` images on disk, from a few that are generated."""
-    sampled = [_drawn_bytes(synthetic, sample) for sample in range(min(_SAMPLED, images))]
-    return round(sum(sampled) / len(sampled) * images) if sampled else 0
-
-
-def _drawn_bytes(synthetic: SyntheticSet, sample: int) -> int:
-    if synthetic.form in ("folder", "tfrecord"):
-        pixels, _ = Painter(synthetic).picture("train", sample)
-        return len(encode(pixels, synthetic.quality))
-    return synthetic.height * synthetic.width * synthetic.channels + 1
+    if synthetic.form not in ("folder", "tfrecord"):
+        return images * (synthetic.height * synthetic.width * synthetic.channels + 1)
+    painter = _painter(synthetic)
+    few = range(min(_SAMPLED, images))
+    sizes = [len(encode(painter.picture("train", i)[0], synthetic.quality)) for i in few]
+    return round(sum(sizes) / len(sizes) * images) if sizes else 0
 
 
 def _check_room(synthetic: SyntheticSet, folder: Path, images: int) -> None:

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from raysuite.data.synthesis.plan import Split, SyntheticSet
+from raysuite.data.prepared import Split
+from raysuite.data.synthesis.plan import SyntheticSet
 
 FIELDS = 6
 """Two of them, each cut anywhere, make a picture."""
@@ -82,8 +83,6 @@ _STRIPE = 64
 
 
 class Painter:
-    """Draws the samples of a synthetic data set."""
-
     def __init__(self, synthetic: SyntheticSet) -> None:
         self._of = synthetic
 

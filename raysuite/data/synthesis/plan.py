@@ -8,10 +8,11 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Literal, get_args
 
+from raysuite.data.formats import cifar
+from raysuite.data.prepared import Split
 from raysuite.errors import UserError
-from raysuite.spec.datasets import CIFAR_FILES, NAMED, SPLITS, Format, NamedSet
+from raysuite.spec.datasets import CIFAR_FILES, NAMED, Format, NamedSet
 
-Split = Literal["train", "val"]
 Content = Literal["natural", "noise"]
 Size = tuple[int, int]
 
@@ -32,7 +33,6 @@ _PER_SHARD = {"train": 1251, "val": 391}
 _PER_FOLDER_CHUNK = 256
 _PER_CLASS = 10
 """Training images that a class has at least, where a part of a set with many classes is made."""
-_CIFAR_CLASSES = "airplane automobile bird cat deer dog frog horse ship truck"
 
 
 @dataclass(frozen=True)
@@ -50,19 +50,18 @@ class Chunk:
 
 @dataclass(frozen=True)
 class SyntheticSet:
-    """Everything that the files depend on: equal SyntheticSets have equal bytes."""
+    """Everything that the files depend on: equal SyntheticSets have equal bytes.
+
+    train, val: images; width, height: pixels.
+    """
 
     name: str
     form: Format
     train: int
-    """Images."""
     val: int
-    """Images."""
     classes: int
     width: int
-    """Pixels."""
     height: int
-    """Pixels."""
     channels: int
     upright: bool
     """One image in four is upright, height x width, so that sizes differ as ImageNet's do."""
@@ -95,13 +94,12 @@ class SyntheticSet:
     def class_names(self) -> tuple[str, ...]:
         """Names by label, in sorted order; ImageNet's look like synsets, but are not."""
         if self.name == "cifar10":
-            return tuple(_CIFAR_CLASSES.split()[: self.classes])
+            return cifar.CLASSES[: self.classes]
         pattern = {"mnist": "{0}", "imagenet": "n{1:08d}"}.get(self.name, "{0:04d}")
         return tuple(pattern.format(label, label + 1) for label in range(self.classes))
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """All parameters, as JSON data."""
         return {**asdict(self), "shards": list(self.shards)}
 
     def told(self) -> str:
@@ -122,8 +120,6 @@ def plan_synthetic_set(
     size: Size | None = None,
     content: str = "natural",
     seed: int = 0,
-    quality: int | None = None,
-    shards: int | None = None,
 ) -> SyntheticSet:
     """Decide what a synthetic version of a named set consists of; None: as in the paper.
 
@@ -146,12 +142,6 @@ def plan_synthetic_set(
     if chosen in CIFAR_FILES and train < len(CIFAR_FILES[chosen]["train"]):
         raise UserError(f"{train} images for CIFAR-10's five training files; give five or more")
     jpeg = chosen in ("folder", "tfrecord") and facts.image_size > 32
-    if quality is not None and not (jpeg and 1 <= quality <= 95):
-        raise UserError(
-            f"quality {quality}; valid are 1 to 95"
-            if jpeg
-            else f"quality {quality}: {name} as {chosen} holds no JPEGs; leave it out"
-        )
     width, height = _size(name, chosen, size)
     return SyntheticSet(
         name=name,
@@ -165,8 +155,8 @@ def plan_synthetic_set(
         upright=name == "imagenet" and size is None,
         content="noise" if content == "noise" else "natural",
         seed=seed,
-        quality=(quality or _QUALITY[content]) if jpeg else None,
-        shards=_shards(chosen, train, val, shards),
+        quality=_QUALITY[content] if jpeg else None,
+        shards=_shards(chosen, train, val),
     )
 
 
@@ -223,15 +213,7 @@ def _size(name: str, form: str, size: Size | None) -> Size:
     return size
 
 
-def _shards(form: str, train: int, val: int, wanted: int | None) -> tuple[int, int]:
+def _shards(form: str, train: int, val: int) -> tuple[int, int]:
     if form != "tfrecord":
-        if wanted is not None:
-            raise UserError(f"shards are files of TFRecords; {form} has none, leave them out")
         return (0, 0)
-    if wanted is None:
-        found = (round(n / _PER_SHARD[s]) for s, n in zip(SPLITS, (train, val), strict=True))
-        train_shards, val_shards = (max(1, each) for each in found)
-        return train_shards, val_shards
-    if not 1 <= wanted <= min(train, 99_999):
-        raise UserError(f"{wanted} shards for {train} training images; give 1 to {train}")
-    return wanted, min(val, max(1, wanted // 8))
+    return max(1, round(train / _PER_SHARD["train"])), max(1, round(val / _PER_SHARD["val"]))

@@ -46,18 +46,10 @@ def test_a_dry_run_prints_files_and_commands_and_builds_nothing(tmp_path: Path) 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bin"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--extras", "mpi"), "extra 'mpi'; valid"),
-        (("--bootstrap", "docker"), "cpu from debootstrap"),
-        (("--compression", "xz"), "zstd and gzip"),
-    ],
-)
-def test_mistakes_are_one_message(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
-    done = image("build", tmp_path / "r.sif", *arguments)
+def test_a_mistake_is_one_message(tmp_path: Path) -> None:
+    done = image("build", tmp_path / "r.sif", "--extras", "mpi")
     assert done.exit_code == 2
-    assert message in done.stderr
+    assert "extra 'mpi'; valid" in done.stderr
     assert done.stderr.count("\n") == 1
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from raysuite.data.convert import Options, Summary, convert, plan_conversion
+from raysuite.data.convert import Policy, Summary, convert, plan_conversion
 from raysuite.data.formats.tfrecord import _Example, read_index, read_record
 
 SYNSETS = ("n01440764", "n01443537", "n02084071")
@@ -33,10 +33,14 @@ def write_folder(root: Path, classes: tuple[str, ...] = SYNSETS, train: int = 9)
     return root
 
 
-def run(source: Path, target: Path, options: Options | None = None, **settings: object) -> Summary:
-    force = bool(settings.get("force"))
-    conversion = plan_conversion(source, target, options or Options(shards=4), force)
-    return convert(conversion, workers=1, **settings)  # type: ignore[arg-type]
+def run(
+    source: Path,
+    target: Path,
+    shards: int | None = 4,
+    shorter_side: int | None = None,
+    bad: Policy = "error",
+) -> Summary:
+    return convert(plan_conversion(source, target, shards, shorter_side), 1, bad)
 
 
 def records(path: Path) -> list[dict[str, bytes | int]]:

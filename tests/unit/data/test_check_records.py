@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from raysuite.data.check import check, detect, stated, target_of
-from raysuite.data.convert import Options, convert, plan_conversion
+from raysuite.data.convert import convert, plan_conversion
 from raysuite.data.formats.tfrecord import encode_example, read_index, write_records
 from raysuite.spec.data import FeatureMap
 from tests import small_sets
@@ -157,7 +157,7 @@ def test_records_that_hold_something_else(tmp_path: Path) -> None:
 def test_a_conversion_is_held_against_its_manifest(tmp_path: Path) -> None:
     small_sets.write("imagenet-folder", tmp_path / "source")
     target = tmp_path / "target"
-    convert(plan_conversion(tmp_path / "source", target, Options(shards=2)), workers=1)
+    convert(plan_conversion(tmp_path / "source", target, shards=2), workers=1)
     report = check(detect(target))
     assert report.ok
     assert list(report.splits["train"].classes) == list(small_sets.SYNSETS)

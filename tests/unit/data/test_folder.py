@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from raysuite.cli import app
 from raysuite.data import Prepared, Slice, formats, make_loader, prepare
 from raysuite.data.check import check, detect
-from raysuite.data.convert import Options, plan_conversion
+from raysuite.data.convert import plan_conversion
 from raysuite.data.formats import folder as folders
 from raysuite.data.formats import open_source
 from raysuite.errors import DataError
@@ -112,7 +112,7 @@ def test_nothing_vanishes(root: Path) -> None:
     assert len(notes) == 2
     for name in ("more", "astray.png", "Thumbs.db"):
         assert name in notes[0]
-    conversion = plan_conversion(root, root.parent / "shards", Options())
+    conversion = plan_conversion(root, root.parent / "shards")
     assert conversion.passed_over == counts.passed_over
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import shutil
 import signal
-import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -191,44 +189,11 @@ def test_what_a_killed_user_left_is_removed_at_the_next_start(root, workers):
     assert list(root.iterdir()) == []
 
 
-def short(monkeypatch: pytest.MonkeyPatch, memory: int, disk: int) -> None:
-    usage = shutil.disk_usage("/")
-
-    def disk_usage(path: Path) -> Any:
-        free = 10**9 if path.name == "memory" and "cache" not in path.parts else disk
-        return usage._replace(free=free)
-
-    monkeypatch.setattr(node_share, "free_memory", lambda: memory)
-    monkeypatch.setattr(shutil, "disk_usage", disk_usage)
-
-
-def test_the_cache_serves_where_memory_is_short(root, tmp_path, monkeypatch):
-    short(monkeypatch, memory=124, disk=1000)
-    assert share(size=99).path.parent == root
-    big = share(size=100)
-    folder = tmp_path / "cache" / "memory"
-    assert big.path == folder / f"{socket.gethostname()}-key"
-    assert share(size=100).path == big.path
-    big.close()
-    assert list(folder.iterdir()) == []
-
-
-def test_no_room_anywhere_is_told_in_bytes(root, monkeypatch):
-    short(monkeypatch, memory=2048, disk=3 * 2**20)
-    with pytest.raises(
-        DataError, match=r"need 1\.0 GiB; there are 1\.6 KiB of memory .* and 3\.0 MiB of disk"
-    ):
+def test_short_memory_is_told_in_bytes(root, monkeypatch):
+    monkeypatch.setattr(node_share, "free_memory", lambda: 2048)
+    with pytest.raises(DataError, match=r"need 1\.0 GiB; there are 1\.6 KiB of memory"):
         share(size=2**30)
     assert list(root.iterdir()) == []
-
-
-def test_what_lay_in_the_cache_before_the_machine_last_started_is_removed(root, tmp_path):
-    folder = tmp_path / "cache" / "memory"
-    for name in (f"{socket.gethostname()}-old", f".{socket.gethostname()}-half", "elsewhere-old"):
-        (folder / name).mkdir(parents=True)
-        write("x", folder / name)
-    share().close()
-    assert [path.name for path in folder.iterdir()] == ["elsewhere-old"]
 
 
 def test_free_memory_is_at_most_what_the_machine_has():

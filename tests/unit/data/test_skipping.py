@@ -99,7 +99,7 @@ def test_a_damaged_note_and_a_cache_that_cannot_be_written_do_no_harm(
     blocked.touch()
     for _ in range(2):
         assert looked(prepared, threads, blocked) == found
-    assert not list(tmp_path.rglob("*.partial"))
+    assert not list(tmp_path.rglob(".*.part"))
 
 
 @pytest.mark.parametrize("kind", ["tfrecord-tfrecord", "imagenet-tfrecord"])

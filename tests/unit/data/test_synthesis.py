@@ -9,10 +9,10 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
+from raysuite.data.pixels import encode
+from raysuite.data.prepared import Split
 from raysuite.data.synthesis import SyntheticSet, plan_synthetic_set
-from raysuite.data.synthesis.making import encode
 from raysuite.data.synthesis.pictures import Painter
-from raysuite.data.synthesis.plan import Split
 from raysuite.errors import UserError
 from raysuite.spec.datasets import NAMED
 
@@ -76,13 +76,9 @@ def test_parts_keep_classes_that_can_be_learned(
         ("mnist", {"images": 1}, "two or more"),
         ("mnist", {"classes": 11}, "give 1 to 10"),
         ("mnist", {"size": (28, 32)}, "digits are square"),
-        ("mnist", {"quality": 90}, "leave it out"),
-        ("mnist", {"shards": 2}, "leave them out"),
         ("cifar10", {"size": (64, 64)}, "folder or tfrecord"),
         ("cifar10", {"images": 4}, "five or more"),
-        ("imagenet", {"quality": 96}, "1 to 95"),
         ("imagenet", {"size": (4, 4)}, "8 to 2048"),
-        ("imagenet", {"form": "tfrecord", "images": 10, "shards": 11}, "give 1 to 10"),
         ("imagenet", {"content": "white"}, "natural and noise"),
         ("imagenet", {"seed": -1}, "numbers from 0"),
     ],

@@ -18,8 +18,9 @@ from torchvision.datasets.mnist import read_image_file, read_label_file
 from raysuite.data import formats, prepare
 from raysuite.data.formats import open_source
 from raysuite.data.formats.tfrecord import decode_example, read_index
+from raysuite.data.pixels import encode
 from raysuite.data.synthesis import SyntheticSet, make, plan_synthetic_set
-from raysuite.data.synthesis.making import encode, locked
+from raysuite.data.synthesis.making import locked
 from raysuite.data.synthesis.pictures import Painter
 from raysuite.errors import DataError, UserError
 from raysuite.spec.data import DataOptions
@@ -92,7 +93,7 @@ def test_imagenets_folders_are_named_as_ilsvrcs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "first"), [("imagenet", 1), ("highres", 0)])
 def test_records_count_labels_as_tensorflow_does(tmp_path: Path, name: str, first: int) -> None:
-    synthetic = plan_synthetic_set(name, "tfrecord", shards=3, **SMALL)
+    synthetic = replace(plan_synthetic_set(name, "tfrecord", **SMALL), shards=(3, 1))
     make(synthetic, tmp_path / "set", 1)
     shards = {"train": [f"train-{i:05d}-of-00003" for i in range(3)]}
     shards["val"] = ["validation-00000-of-00001"]
@@ -160,11 +161,12 @@ class StopError(Exception):
     pass
 
 
-@pytest.mark.parametrize(("name", "form"), [("imagenet", "folder"), ("imagenet", "tfrecord")])
-def test_one_that_was_broken_off_is_gone_on_with(tmp_path: Path, name: str, form: str) -> None:
-    synthetic = plan_synthetic_set(
-        name, form, images=600, size=(32, 24), shards=4 if form == "tfrecord" else None
-    )
+@pytest.mark.parametrize(("form", "shards"), [("folder", (0, 0)), ("tfrecord", (4, 1))])
+def test_one_that_was_broken_off_is_gone_on_with(
+    tmp_path: Path, form: str, shards: tuple[int, int]
+) -> None:
+    planned = plan_synthetic_set("imagenet", form, images=600, size=(32, 24))
+    synthetic = replace(planned, shards=shards)
     done = 0
 
     def stop(images: int) -> None:
@@ -199,7 +201,8 @@ def test_one_that_was_broken_off_is_gone_on_with(tmp_path: Path, name: str, form
 
 
 def test_a_chunk_that_was_cut_is_written_again(tmp_path: Path) -> None:
-    synthetic = plan_synthetic_set("imagenet", "tfrecord", images=30, size=(32, 24), shards=3)
+    planned = plan_synthetic_set("imagenet", "tfrecord", images=30, size=(32, 24))
+    synthetic = replace(planned, shards=(3, 1))
     done = 0
 
     def stop(images: int) -> None:

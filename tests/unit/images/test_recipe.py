@@ -9,19 +9,16 @@ from pathlib import Path
 import pytest
 
 from raysuite.errors import UserError
-from raysuite.images.layers import (
+from raysuite.images.recipe import (
     ARCHITECTURES,
+    BASE,
+    COMPAT,
     CUDA_IMAGES,
     EXTRAS,
     LEAST_DRIVERS,
-    Bootstrap,
+    TOP,
     Choice,
     Variant,
-)
-from raysuite.images.recipe import (
-    BASE,
-    COMPAT,
-    TOP,
     definitions,
     digest,
     file_names,
@@ -161,7 +158,6 @@ def test_every_extra_has_its_locked_requirements() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"variant": Variant.CPU, "bootstrap": Bootstrap.DOCKER}, "cpu from debootstrap"),
         ({"extras": ("horovod", "mpi")}, "extra 'mpi'; valid"),
         ({"arch": "riscv"}, "valid are amd64 and arm64"),
     ],

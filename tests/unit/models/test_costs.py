@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torchvision.models.resnet import Bottleneck
 
 from raysuite.errors import UserError
-from raysuite.models import build, cost, cost_of
-from raysuite.models.costs import layer_costs
+from raysuite.models import build, cost_of
+from raysuite.models.costs import cost, layer_costs
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.experiment import ModelOptions
 from raysuite.spec.stems import ADAPTING, PAPERS_MODELS

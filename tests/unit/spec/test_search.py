@@ -133,9 +133,9 @@ def test_conditions_in_a_circle() -> None:
         "    seed: {choice: [0, 1], when: {strategy: ddp}}\n"
         "    strategy: {choice: [ddp, horovod], when: {seed: 0}}\n"
     )
-    found = mistakes(text)
-    assert [mistake.line for mistake in found] == [8, 9]
-    assert "strategy -> seed -> strategy" in found[1].message
+    (found,) = mistakes(text)
+    assert found.line in (8, 9)
+    assert "seed -> strategy -> " in found.message or "strategy -> seed -> " in found.message
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from raysuite.errors import Mistake, SpecError, UserError
-from raysuite.spec.site import LocalSite, SlurmSite
-from raysuite.spec.site_file import read_site
+from raysuite.spec.site import LocalSite, SlurmSite, read_site
 from raysuite.spec.site_values import expand, secret_like, slurm_seconds
 
 
