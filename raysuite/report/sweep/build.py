@@ -21,7 +21,6 @@ from raysuite.report.data import csv_of
 from raysuite.report.plot import Plot
 from raysuite.report.summary import Sentence
 from raysuite.report.sweep.importance import Importances, importances
-from raysuite.report.sweep.lineage import lines, way_words
 from raysuite.report.sweep.plots import sweep_plots, trial_key
 from raysuite.report.sweep.study import STATES, TOLD, Study, goal_text, study, value_text
 from raysuite.report.sweep.summary import summarize_sweep
@@ -76,7 +75,6 @@ class SweepReport:
             "pareto": [trial.number for trial in self.study.front],
             "worker_seconds": self.study.worker_seconds,
             "importances": asdict(self.importances),
-            "lineage": lines(self.study, self.study.trials),
             "trials": [trial_data(trial) for trial in self.study.trials],
         }
 
@@ -236,6 +234,5 @@ def _head(study: Study, trial: TrialFigures) -> Iterator[str]:
     yield f"Its result: {reached}; it {ended} after {trial.epochs} epochs. n = 1."
     if trial.taken:
         yield "It is another run than the trial: pbt changed values on the way, and here the last"
-        yield "ones hold throughout. The trial's weights were trained in"
-        yield from (f"  {words}" for words in way_words(study, trial))
+        yield "ones hold throughout."
     yield f"Searched keys: {', '.join(sorted(trial.values))}. Run: raysuite run FILE"

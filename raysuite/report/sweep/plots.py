@@ -18,11 +18,11 @@ from raysuite.report import text
 from raysuite.report.plot import NEUTRAL, Plot, Style, Trace
 from raysuite.report.sweep.importance import FEW as FEW_TRIALS
 from raysuite.report.sweep.importance import MIDDLE, Importances
-from raysuite.report.sweep.lineage import accuracy_there
 from raysuite.report.sweep.study import (
     STATES,
     TOLD,
     Study,
+    accuracy_of_source,
     goal_text,
     is_number,
     time_unit,
@@ -343,7 +343,7 @@ def pieces(study: Study, trial: TrialFigures) -> list[list[tuple[float, float]]]
     taken = {turn.epoch: turn for turn in trial.taken}
     for epoch, _, accuracy in trial.curve:
         made[-1].append((epoch + 1, accuracy))
-        if epoch in taken and (there := accuracy_there(study, taken[epoch])) is not None:
+        if epoch in taken and (there := accuracy_of_source(study, taken[epoch])) is not None:
             made.append([(epoch + 1, there)])
     return made
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from raysuite.records import Results
+from raysuite.records import Results, RunJudged
 from raysuite.records.names import block_name, key_name
 from raysuite.records.sweep import (
     Goal,
@@ -152,6 +152,13 @@ def study(results: Results) -> Study | None:
         for begin, end in at_work(results.records(trial.run_id))
     ]
     return Study(found["name"], found["search"], found["spec"], made, tuple(spans))
+
+
+def accuracy_of_source(study: Study, turn: RunJudged) -> float | None:
+    """The accuracy, after that epoch, of the trial whose weights were taken."""
+    curves = {trial.run_id: trial.curve for trial in study.trials}
+    curve = curves.get(turn.source or "", ())
+    return next((accuracy for epoch, _, accuracy in curve if epoch == turn.epoch), None)
 
 
 def trial_name(trial: TrialFigures) -> str:

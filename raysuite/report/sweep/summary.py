@@ -12,7 +12,6 @@ from raysuite.records.statistics import difference_of_shares, wilson
 from raysuite.records.sweep import Goal, TrialFigures, ranked
 from raysuite.report import text
 from raysuite.report.summary import Sentence
-from raysuite.report.sweep import lineage
 from raysuite.report.sweep.importance import Importances
 from raysuite.report.sweep.study import (
     TOLD,
@@ -50,7 +49,8 @@ def _results(study: Study) -> Iterator[str]:
         yield f"{head}: {trial_name(top)} with {_reached(top, goal)}: {_values(study, top)}."
         if not study.front:
             yield from _alike(study, best)
-    yield from lineage.sentences(study)
+    if taken := sum(len(trial.taken) for trial in study.trials):
+        yield f"Trials took the weights of others {text.count(taken, 'time')}."
 
 
 def _values(study: Study, trial: TrialFigures) -> str:
@@ -139,7 +139,11 @@ def _caveats(study: Study, found: Importances) -> Iterator[str]:
             f"Each {text.listed(timed)} on the Pareto front is of one run (n = 1): the front is "
             "not shown to be more than noise."
         )
-    yield from lineage.caveat(study)
+    if any(trial.taken for trial in study.trials):
+        yield (
+            "Values in tables and parallel coordinates are those that a trial began with; pbt "
+            "changed some on the way, so that a trial's result is not due to them alone."
+        )
     if found.message:
         yield found.message
     if len(study.hosts) > 1:
