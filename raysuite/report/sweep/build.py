@@ -39,8 +39,6 @@ class SweepReport:
 
     study: Study
     importances: Importances
-    other: Study | None = None
-    """The sweep that `--against` names."""
     comparison: Comparison | None = None
 
     @cached_property
@@ -49,7 +47,7 @@ class SweepReport:
 
     @cached_property
     def plots(self) -> list[Plot]:
-        return sweep_plots(self.study, self.importances, self.other)
+        return sweep_plots(self.study, self.importances)
 
     @cached_property
     def sheets(self) -> list[Sheet]:
@@ -119,10 +117,8 @@ def collect_sweep(results: Results, against: str | None = None) -> SweepReport |
     found = study(results)
     if found is None:
         return None
-    if against is None:
-        return SweepReport(found, importances(found))
-    other = other_sweep(against)
-    return SweepReport(found, importances(found), other, against_sweep(found, other, against))
+    comparison = None if against is None else against_sweep(found, other_sweep(against), against)
+    return SweepReport(found, importances(found), comparison)
 
 
 def trial_data(trial: TrialFigures) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 from raysuite.records import RunPruned
 from raysuite.records.derive import STATUS_WORDS
 from raysuite.records.names import key_name
-from raysuite.records.sweep import LOWER_IS_BETTER, Goal, TrialFigures, cost, pareto
+from raysuite.records.sweep import LOWER_IS_BETTER, Goal, TrialFigures, pareto
 from raysuite.report import plot as p
 from raysuite.report import text
 from raysuite.report.plot import NEUTRAL, Plot, Style, Trace
@@ -33,15 +33,13 @@ from raysuite.report.sweep.study import (
 )
 
 
-def sweep_plots(study: Study, found: Importances, other: Study | None = None) -> list[Plot]:
-    """The plots for which there is anything to draw, in the order of the page; `other` is the sweep
-    to compare with."""
+def sweep_plots(study: Study, found: Importances) -> list[Plot]:
+    """The plots for which there is anything to draw, in the order of the page."""
     made = [
         *fronts(study),
         parallel(study),
         curves(study),
         importance_plot(found),
-        anytime(study, other),
         costs(study),
     ]
     return [plot for plot in made if plot is not None]
@@ -436,7 +434,7 @@ def _goal_channel(goal: Goal) -> p.Layer:
     return p.quantity(TOLD[goal].axis, zero=False, format=TOLD[goal].tickformat)
 
 
-# Importance of parameters, cost, and the best so far over it.
+# Importance of parameters, and cost.
 
 
 def importance_plot(found: Importances) -> Plot | None:
@@ -511,67 +509,3 @@ def costs(study: Study) -> Plot | None:
         y=p.quantity(name),
         styles=styles,
     )
-
-
-def anytime(study: Study, other: Study | None = None) -> Plot | None:
-    """The best result so far over the worker time that all trials had used by then; also that of
-    another sweep with the same goal."""
-    sweeps = {"best so far": study}
-    if other is not None and other.goal == study.goal:
-        pairs = (("ours", study), ("theirs", other))
-        sweeps = {f"{side}: {each.name} ({each.scheduler})": each for side, each in pairs}
-    unit, unit_name = time_unit(max(each.worker_seconds for each in sweeps.values()))
-    traces = []
-    for name, each in sweeps.items():
-        if points := _best_so_far(each, unit):
-            traces.append(p.trace("mean", points, series=name))
-    if not traces:
-        return None
-    goal = study.goal
-    ends = (f"{trace['series']} at {goal_text(goal, trace['y'][-1])}" for trace in traces)
-    looks = (Style("#0072B2"), Style("#D55E00", p.DASHES[1], "square"))
-    return Plot(
-        name="anytime",
-        title="Best so far over its cost",
-        note=f"The best {TOLD[goal].words} of all trials of a sweep so far, over the worker time "
-        "of all its trials together by then.",
-        description=f"It ends at {', '.join(ends)}.",
-        traces=traces,
-        layers=[p.line(width=2.5, interpolate="step-after"), p.markers()],
-        x=p.quantity(f"{unit_name} spent"),
-        y=_goal_channel(goal),
-        styles=dict(zip(sweeps, looks, strict=False)),
-    )
-
-
-def _best_so_far(study: Study, unit: float) -> list[dict[str, Any]]:
-    """Points of the line, over worker time in units of so many seconds."""
-    points: list[dict[str, Any]] = []
-
-    def add(spent: float, value: float, what: str) -> None:
-        tip = f"{what}: {goal_text(study.goal, value)}\nafter {worker_time(spent)}"
-        points.append({"x": spent / unit, "y": value, "tip": tip})
-
-    for time, value, trial in sorted(_reached(study), key=lambda each: each[0]):
-        if not points or cost(study.goal, value) < cost(study.goal, points[-1]["y"]):
-            add(study.spent(time), value, trial_name(trial))
-    if points:
-        add(study.worker_seconds, points[-1]["y"], "at the end")
-    return points
-
-
-def _reached(study: Study) -> list[tuple[float, float, TrialFigures]]:
-    """Time, value and trial of each result for the goal; trials that do not count are left out."""
-    found: list[tuple[float, float, TrialFigures]] = []
-    for trial in study.ranked:
-        value = trial.goals[study.goal]
-        assert value is not None
-        epochs = trial.figures.epochs
-        if study.goal == "accuracy":
-            found += [(epoch.time, epoch.val_accuracy, trial) for epoch in epochs]
-        elif study.goal in LOWER_IS_BETTER:  # when the target was met
-            met = [epoch.time for epoch in epochs if epoch.elapsed_seconds >= value]
-            found += [(time, value, trial) for time in met[:1]]
-        elif trial.figures.end is not None:
-            found.append((trial.figures.end.time, value, trial))
-    return found

@@ -44,20 +44,6 @@ TOLD: dict[Goal, Told] = {
 
 
 @dataclass(frozen=True)
-class Span:
-    """One attempt at a trial, or the search for its batch: its wall-clock time, and the workers
-    that it used."""
-
-    begin: float
-    end: float
-    workers: int
-
-    def spent(self, until: float) -> float:
-        """Worker-seconds up to a time."""
-        return self.workers * max(0.0, min(until, self.end) - self.begin)
-
-
-@dataclass(frozen=True)
 class Study:
     """A sweep's results folder. Everything in it follows from its Records."""
 
@@ -67,7 +53,8 @@ class Study:
     base: dict[str, Any]
     """The spec that every trial begins from, as plain data."""
     trials: tuple[TrialFigures, ...]
-    spans: tuple[Span, ...]
+    spans: tuple[tuple[float, float], ...]
+    """From when to when a trial held workers, in seconds since 1970."""
 
     @cached_property
     def goals(self) -> tuple[Goal, ...]:
@@ -135,10 +122,6 @@ class Study:
     def of(self, status: str) -> list[TrialFigures]:
         return [trial for trial in self.trials if trial.status == status]
 
-    def spent(self, until: float) -> float:
-        """Worker-seconds of all trials up to a time, in seconds since 1970."""
-        return math.fsum(span.spent(until) for span in self.spans)
-
 
 def study(results: Results) -> Study | None:
     """The sweep of a results folder; None where it holds none."""
@@ -146,12 +129,8 @@ def study(results: Results) -> Study | None:
     if found is None:
         return None
     made = tuple(trials(results))
-    spans = [
-        Span(begin, end, trial.figures.workers)
-        for trial in made
-        for begin, end in at_work(results.records(trial.run_id))
-    ]
-    return Study(found["name"], found["search"], found["spec"], made, tuple(spans))
+    spans = tuple(span for trial in made for span in at_work(results.records(trial.run_id)))
+    return Study(found["name"], found["search"], found["spec"], made, spans)
 
 
 def accuracy_of_source(study: Study, turn: RunJudged) -> float | None:

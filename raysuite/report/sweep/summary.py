@@ -162,7 +162,7 @@ def _caveats(study: Study, found: Importances) -> Iterator[str]:
 
 def side_by_side(study: Study) -> int:
     """The most trials that ran at once."""
-    ends = [(span.end, -1) for span in study.spans] + [(span.begin, 1) for span in study.spans]
+    ends = [(end, -1) for _, end in study.spans] + [(begin, 1) for begin, _ in study.spans]
     now = most = 0
     for _, step in sorted(ends):  # an end before a begin at the same time
         now += step

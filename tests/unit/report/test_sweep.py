@@ -149,7 +149,6 @@ def test_vega_takes_every_plot(asha, front):
         "parallel",
         "learning-curves",
         "importance",
-        "anytime",
         "cost",
     }
     assert "pareto-accuracy-throughput" in {plot.name for plot in front.plots}
@@ -207,17 +206,6 @@ def test_importance_is_not_told_of_few_trials(tmp_path):
     assert "not reported" in importances(few).message
 
 
-def test_cost_over_time_ends_at_the_sum_of_all_trials(asha):
-    swept = asha.sweep.study
-    assert swept.spent(float("inf")) == pytest.approx(swept.worker_seconds)
-    assert side_by_side(swept) == 1
-    line = next(plot for plot in asha.plots if plot.name == "anytime").traces[0]
-    assert line["x"][-1] == pytest.approx(swept.worker_seconds)
-    assert line["x"] == sorted(line["x"])
-    assert line["y"] == sorted(line["y"])
-    assert line["y"][-1] == swept.best.goals["accuracy"]
-
-
 def test_the_front_is_told_and_drawn(front):
     numbers = [trial.number for trial in front.sweep.study.front]
     plot = next(plot for plot in front.plots if plot.name.startswith("pareto"))
@@ -263,7 +251,8 @@ def test_best_specs_of_an_earlier_report_go(tmp_path):
 
 def test_against_tells_cost_and_best_of_both(asha):
     lines = {line.quantity: line for line in asha.comparison.lines}
-    other = asha.sweep.other
+    other = study(Results(asha.folder.parent / "whole"))
+    assert side_by_side(asha.sweep.study) == 1
     assert lines["worker_seconds"].ours.value == asha.sweep.study.worker_seconds
     assert lines["worker_seconds"].theirs.value == other.worker_seconds
     assert lines["worker_seconds"].ratio.value < 1
