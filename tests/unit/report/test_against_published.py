@@ -57,9 +57,6 @@ def test_the_native_row_may_read_other_files_where_none_reads_the_same(tmp_path)
 
 COUPLED = ALONE.replace("data: digits", "data: mnist").partition("  loader:")[0]
 A_FORM_EACH = "  loader, data.format: [[native, folder], [dali, tfrecord]]\n"
-A_PATH_EACH = "  loader, data.format, data.path: [PATHS]\n"
-ONE_PATH = "[native, folder, /a], [dali, tfrecord, /b]"
-OTHER_PLACE = "[native, folder, /a], [dali, folder, /b]"
 
 
 def test_the_native_row_reads_from_the_same_place(tmp_path):
@@ -70,20 +67,6 @@ def test_the_native_row_reads_from_the_same_place(tmp_path):
     assert sorted(found.values()) == [1.2, 1.8]
     left = [row for row, name in zip(rows, of, strict=True) if name != "native /slow"]
     assert len(over_native(left, [[100.0]] * 3)) == 1
-
-
-@pytest.mark.parametrize(
-    ("paths", "ratios"),
-    [
-        (ONE_PATH, [1.5]),
-        (f"{ONE_PATH}, [native, folder, /c], [dali, tfrecord, /d]", []),
-        (OTHER_PLACE, []),
-    ],
-)
-def test_forms_with_a_path_each_compare_where_there_is_no_choice(tmp_path, paths, ratios):
-    rows = rows_of(tmp_path, COUPLED + A_PATH_EACH.replace("PATHS", paths))
-    speeds = [[150.0 if row.loader == "dali" else 100.0] for row in rows]
-    assert list(over_native(rows, speeds).values()) == ratios
 
 
 @pytest.mark.parametrize(
