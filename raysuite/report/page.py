@@ -27,6 +27,7 @@ from raysuite.report.plot import key as row_key
 from raysuite.report.provenance import provenance_sheets
 from raysuite.report.tables import Sheet, gate_sheet, rows_sheet, sheet_from
 from raysuite.spec.datasets import cache_dir
+from raysuite.units import human_bytes
 
 if TYPE_CHECKING:
     from raysuite.report.build import Report
@@ -172,11 +173,11 @@ def readable(environment: dict[str, Any]) -> dict[str, str]:
             continue
         label = key.replace("_", " ")
         if key == "memory_bytes":
-            lines["memory"] = text.size(value)
+            lines["memory"] = human_bytes(value)
         elif key == "gpus":
             lines["GPUs"] = (
                 ", ".join(
-                    f"{gpu.get('name')} ({text.size(gpu.get('memory_bytes', 0))}, "
+                    f"{gpu.get('name')} ({human_bytes(gpu.get('memory_bytes', 0))}, "
                     f"driver {gpu.get('driver')})"
                     for gpu in value
                 )

@@ -369,11 +369,9 @@ CONFIG: dict[str, Any] = {
     "text": {"fontSize": 10.5},
 }
 
-PICTURES = (".svg", ".pdf", ".png")
-
 
 def pictures(plot: Plot) -> dict[str, bytes]:
-    """The plot as a file for each of PICTURES, without a title: a paper has its caption."""
+    """The plot by the suffix of its file, without a title: a paper has its caption."""
     import vl_convert
 
     columns = min(plot.columns, len(plot.panels))
