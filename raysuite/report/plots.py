@@ -777,8 +777,8 @@ def _curves(
             intervals.append((traces[-1], runs))
     if statistic:
         # upright rules at every point of many curves would be an area
-        every = MOST_RULES if len(styles) > p.MOST_BANDS else 0
-        traces += [_interval(mean, runs, curves, statistic, every) for mean, runs in intervals]
+        most = MOST_RULES if len(styles) > p.MOST_BANDS else 0
+        traces += [_interval(mean, runs, curves, statistic, most) for mean, runs in intervals]
     return traces, styles, list(dict.fromkeys(heading for heading, _, _ in groups))
 
 
