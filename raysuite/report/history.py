@@ -52,11 +52,11 @@ def change(point: Point) -> str:
 def history_sheet(history: History, number: int = 0) -> Sheet:
     """One line per results folder, the oldest first."""
     columns: list[Column[Point]] = [
-        Column("Date (UTC)", _date, lambda point: point.time, number=False),
-        Column("Version", lambda point: point.version, lambda point: point.version, number=False),
-        Column("Commit", lambda point: point.commit, lambda point: point.commit, number=False),
-        Column("Images/s", lambda e: text.stat(e.throughput), lambda e: e.throughput.mean),
-        Column("Change", change, lambda e: e.change.value if e.change else None, number=False),
+        Column("Date (UTC)", _date),
+        Column("Version", lambda point: point.version),
+        Column("Commit", lambda point: point.commit),
+        Column("Images/s", lambda point: text.stat(point.throughput), lambda e: e.throughput),
+        Column("Change", change, lambda point: point.change, left=True),
     ]
     drift = "Fewer than 4 folders: a drift between them also counts as a change."
     changed = history.by_runs and any(point.change for point in history.points)

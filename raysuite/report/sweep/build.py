@@ -24,7 +24,7 @@ from raysuite.report.sweep.importance import Importances, importances
 from raysuite.report.sweep.plots import sweep_plots, trial_key
 from raysuite.report.sweep.study import STATES, TOLD, Study, goal_text, study, value_text
 from raysuite.report.sweep.summary import summarize_sweep
-from raysuite.report.sweep.tables import best_sheet, best_trials, sheets, trials_sheet
+from raysuite.report.sweep.tables import best_trials, sheets
 from raysuite.report.tables import Sheet, sheet_files
 from raysuite.spec import validate
 from raysuite.spec.document import set_dotted
@@ -81,9 +81,7 @@ class SweepReport:
         states = [(s, STATUS_WORDS[of[0].status]) for s in STATES if (of := self.study.of(s))]
         return {
             "study": self.study,
-            "best": best_sheet(self.study),
             "best_keys": [trial_key(self.study, each) for each in best_trials(self.study)],
-            "trials": trials_sheet(self.study),
             "trial_keys": [trial_key(self.study, trial) for trial in self.study.trials],
             "states": states if len(states) > 1 else [],
             "sheets": {sheet.name: sheet for sheet in self.sheets},

@@ -85,7 +85,7 @@ def trial_columns(study: Study) -> list[Column[TrialFigures]]:
         for key, name in zip(study.keys, short, strict=True)
     }
     return [
-        Column("Trial", trial_name, lambda t: t.number, number=False),
+        Column("Trial", trial_name, lambda t: t.number, left=True),
         Column(
             "Rank",
             lambda t: str(places.get(t.number, text.NONE)),
@@ -94,22 +94,18 @@ def trial_columns(study: Study) -> list[Column[TrialFigures]]:
         *(_key_column(study, key, title) for key, title in titles.items()),
         *(_goal_column(study, goal) for goal in study.goals),
         Column("Epochs", lambda t: str(t.epochs), lambda t: t.epochs),
-        Column("State", lambda t: STATUS_WORDS[t.status], lambda t: t.status, number=False),
+        Column("State", lambda t: STATUS_WORDS[t.status]),
         Column("Worker-seconds", lambda t: f"{t.worker_seconds:,.1f}", lambda t: t.worker_seconds),
-        Column("Gate", lambda t: t.figures.gate, lambda t: t.figures.gate, number=False),
+        Column("Gate", lambda t: t.figures.gate),
     ]
 
 
 def _key_column(study: Study, key: str, title: str) -> Column[TrialFigures]:
     values = [trial.values[key] for trial in study.trials if key in trial.values]
-    number = all(map(is_number, values))
     return Column(
         title,
         lambda t: value_text(t.values[key]) if key in t.values else text.NONE,
-        lambda t: (
-            (t.values[key] if number else value_text(t.values[key])) if key in t.values else None
-        ),
-        number,
+        (lambda t: t.values.get(key)) if all(map(is_number, values)) else None,
     )
 
 
