@@ -8,7 +8,6 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel
 
-from raysuite.records.attempts import current
 from raysuite.records.batches import BatchFound
 from raysuite.records.costs import Costs, run_costs
 from raysuite.records.ends import STOPPED, RunEnd, RunFailed, RunFinished, RunPruned, RunStopped
@@ -25,6 +24,45 @@ from raysuite.records.schema import (
     TimeShares,
 )
 from raysuite.spec.strategies import STRATEGY_OPTIONS
+
+# A run in several attempts.
+
+_OF_AN_ATTEMPT = (
+    RunFinished,
+    RunFailed,
+    RunPruned,
+    RunStopped,
+    SamplesSkipped,
+    StagesMeasured,
+    TimeShares,
+    RunCosts,
+)
+"""Records that an attempt which resumes a run writes again."""
+
+
+def current(records: Iterable[Record]) -> list[Record]:
+    """The Records that count, in order, where a run was resumed.
+
+    A RunStarted from epoch k invalidates the previous attempt's epochs from k on, its end, profile
+    and skipped samples; of an epoch that was recorded twice, the later record counts.
+    """
+    counted: list[Record] = []
+    for record in records:
+        if isinstance(record, RunStarted):
+            first = record.first_epoch
+            counted = [
+                r
+                for r in counted
+                if not isinstance(r, _OF_AN_ATTEMPT)
+                and not (isinstance(r, EpochFinished) and r.epoch >= first)
+            ]
+        elif isinstance(record, EpochFinished):
+            counted = [
+                r for r in counted if not (isinstance(r, EpochFinished) and r.epoch == record.epoch)
+            ]
+        counted.append(record)
+    return counted
+
 
 # TimeShares -> shares of the profiled window, per worker.
 

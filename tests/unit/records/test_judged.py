@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from raysuite.records import Journal, Results, RunJudged, RunPruned, RunStopped, run_figures
-from raysuite.records.attempts import current
+from raysuite.records.derive import current
 from raysuite.records.judged import held_after, turns_of
 from raysuite.records.sweep import trial_figures, wall_seconds
 from raysuite.track.entries import mlflow_status
