@@ -9,7 +9,7 @@ from statistics import stdev
 from typing import Any, Literal
 
 from raysuite.records import Row, RunFigures, RunStarted
-from raysuite.records.names import work_key, work_names, workers_name
+from raysuite.records.names import work_key, workers_name
 from raysuite.records.statistics import (
     FEWEST_EPOCHS,
     FEWEST_REPEATS,
@@ -19,6 +19,7 @@ from raysuite.records.statistics import (
     slow_start,
 )
 from raysuite.report import text
+from raysuite.report.facets import WORK, telling, written
 
 
 @dataclass(frozen=True)
@@ -331,10 +332,11 @@ def fastest(rows: Sequence[Row]) -> list[Sentence]:
     for row in rows:
         if row.throughput is not None:
             groups.setdefault((work_key(row.runs[0].plan), row.workers), []).append(row)
-    names = work_names(row.runs[0].plan for group in groups.values() for row in group)
+    works = {work: group[0] for (work, _), group in groups.items()}
+    apart = telling(list(works.values()), always=WORK)
+    names = {work: written(row, apart) for work, row in works.items()}
     # one family-wise level for the statements on all groups (Bonferroni)
     level = 1 - 0.05 / max(1, sum(len(_repeated(group)) > 1 for group in groups.values()))
-    several_works = len({work for work, _ in groups}) > 1
     said, alone = [], 0
     for (work, workers), group in sorted(
         groups.items(), key=lambda each: (names[each[0][0]], each[0][1])
@@ -343,7 +345,7 @@ def fastest(rows: Sequence[Row]) -> list[Sentence]:
             alone += 1
             continue
         place = (
-            f"{names[work]}, {workers_name(workers)}" if several_works else workers_name(workers)
+            f"{names[work]}, {workers_name(workers)}" if len(works) > 1 else workers_name(workers)
         )
         said.append(Sentence("result", f"{place}: {_best_of(group, level)}"))
     rest = len(said) - MOST_GROUPS
