@@ -516,7 +516,7 @@ def _line(row: Row, rows: Sequence[Row], value: Published) -> Line | None:
         notes=tuple(_notes(row, value)),
     )
     if value.high is not None or value.bound in ("over", "under"):
-        return replace(line, notes=(_held(line), *line.notes))
+        return line
     ratio = line.ours.over(value.value)
     return replace(line, ratio=ratio, basis="ours" if ratio and ratio.low is not None else "none")
 
@@ -579,25 +579,6 @@ def _notes(row: Row, value: Published) -> Iterator[str]:
         yield f"ours is a projection: {PROJECTED_EPOCHS} x the mean epoch, without validation"
     if value.note:
         yield value.note
-
-
-def _held(line: Line) -> str:
-    """Whether a bound or a range holds for ours, as far as our interval shows."""
-    ours, theirs = line.ours, line.theirs
-    write = QUANTITIES[line.quantity].write or text.WRITERS[QUANTITIES[line.quantity].unit]
-    stated = f"{line.bound or 'within'} {write(theirs.value)}"
-    low, high = theirs.value, math.inf if theirs.high is None else theirs.high
-    if theirs.high is not None:
-        stated += f" to {write(theirs.high)}"
-    elif line.bound == "under":
-        low, high = -math.inf, theirs.value
-    ends = [ours.value if end is None else end for end in (ours.low, ours.high)]
-    spread = " (n = 1)" if ours.low is None else ""
-    if low <= ends[0] and ends[1] <= high:
-        return f"ours is {stated}{spread}"
-    if ends[0] <= high and ends[1] >= low:
-        return f"whether ours is {stated} cannot be told: our interval reaches beyond that"
-    return f"ours is not {stated}{spread}"
 
 
 # Another sweep.

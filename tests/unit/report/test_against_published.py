@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from raysuite.records import Row, make_rows, results_figures
 from raysuite.records.statistics import Stat, summarize
 from raysuite.report.against import against_published, published
@@ -67,24 +65,3 @@ def test_the_native_row_reads_from_the_same_place(tmp_path):
     assert sorted(found.values()) == [1.2, 1.8]
     left = [row for row, name in zip(rows, of, strict=True) if name != "native /slow"]
     assert len(over_native(left, [[100.0]] * 3)) == 1
-
-
-@pytest.mark.parametrize(
-    ("mean", "width", "said"),
-    [
-        (130.0, 10.0, "ours is within 120 to 140"),
-        (130.0, 30.0, "whether ours is within 120 to 140 cannot be told"),
-        (150.0, 20.0, "whether ours is within 120 to 140 cannot be told"),
-        (160.0, 10.0, "ours is not within 120 to 140"),
-        (100.0, None, "ours is not within 120 to 140 (n = 1)"),
-        (130.0, None, "ours is within 120 to 140 (n = 1)"),
-    ],
-)
-def test_a_range_holds_fails_or_cannot_be_told(tmp_path, mean, width, said):
-    [row, _] = rows_of(tmp_path, ALONE)
-    throughput = Stat((mean,), mean, width, width and mean - width, width and mean + width)
-    value = replace(OVER_NATIVE, quantity="throughput", value=120.0, high=140.0, loader="")
-    [line] = against_published(
-        [with_throughput(row, throughput)], replace(AACH, values=(value,))
-    ).lines
-    assert line.notes[0].partition(":")[0] == said
