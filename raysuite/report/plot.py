@@ -203,7 +203,6 @@ def key(row: Row) -> str:
 # Layers: what draws the traces of a kind.
 
 _TIP = {"tooltip": {"field": "tip", "type": "nominal"}}
-_DETAIL = {"detail": [{"field": "series", "type": "nominal"}, {"field": "key", "type": "nominal"}]}
 _HAS_ENDS = {"filter": "isValid(datum.low)"}
 
 
@@ -211,7 +210,6 @@ def line(kind: str = "mean", width: float = 2, **mark: Any) -> Layer:
     return {
         "kind": kind,
         "mark": {"type": "line", "strokeWidth": width, **mark},
-        "encoding": _DETAIL if kind == "trial" else {},
     }
 
 
