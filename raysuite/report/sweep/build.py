@@ -17,12 +17,11 @@ from raysuite.records.derive import STATUS_WORDS
 from raysuite.records.names import Plan
 from raysuite.records.sweep import TrialFigures
 from raysuite.report.against import Comparison, against_sweep, other_sweep
-from raysuite.report.data import csv_of
 from raysuite.report.plot import Plot
 from raysuite.report.summary import Sentence
 from raysuite.report.sweep.importance import Importances, importances
 from raysuite.report.sweep.plots import sweep_plots, trial_key
-from raysuite.report.sweep.study import STATES, TOLD, Study, goal_text, study, value_text
+from raysuite.report.sweep.study import STATES, TOLD, Study, goal_text, study
 from raysuite.report.sweep.summary import summarize_sweep
 from raysuite.report.sweep.tables import best_trials, sheets
 from raysuite.report.tables import Sheet, sheet_files
@@ -61,7 +60,7 @@ class SweepReport:
     def files(self) -> dict[str, str]:
         """Its text files beside those of every report: their paths and content."""
         tables = {path: text for sheet in self.sheets for path, text in sheet_files(sheet).items()}
-        return {**tables, "tables/trials-raw.csv": self.csv(), **self.best_files}
+        return {**tables, **self.best_files}
 
     def data(self) -> dict[str, Any]:
         """The content of rows.json below `sweep`."""
@@ -90,21 +89,6 @@ class SweepReport:
                 _given(self.study.search), sort_keys=False, allow_unicode=True
             ),
         }
-
-    def csv(self) -> str:
-        """The trials with raw values, one line each: the searched keys, then the figures."""
-        lines = []
-        for trial in self.study.trials:
-            data = trial_data(trial)
-            values, goals = data.pop("values"), data.pop("goals")
-            data.pop("curve")
-            lines.append(
-                {"trial": data.pop("trial")}
-                | {key: _cell(values.get(key)) for key in self.study.keys}
-                | {f"goal_{goal}": value for goal, value in goals.items()}
-                | data
-            )
-        return csv_of(lines)
 
 
 def collect_sweep(results: Results, against: str | None = None) -> SweepReport | None:
@@ -137,10 +121,6 @@ def trial_data(trial: TrialFigures) -> dict[str, Any]:
             for epoch, seconds, accuracy in trial.curve
         ],
     }
-
-
-def _cell(value: Any) -> Any:
-    return value_text(value) if isinstance(value, dict) else value
 
 
 def _given(options: Any) -> Any:

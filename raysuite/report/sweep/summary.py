@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator
 
@@ -104,25 +103,12 @@ def _cost(study: Study) -> Iterator[str]:
     pruned = [trial for trial in study.of("pruned") if trial.epochs]
     if not pruned:
         return
-    left = [_epochs(trial) - trial.epochs for trial in pruned]
-    saved = math.fsum(rest * _pace(trial) for rest, trial in zip(left, pruned, strict=True))
-    whole = study.worker_seconds + saved
+    planned = (trial.figures.plan["spec"]["training"]["epochs"] for trial in pruned)
+    left = sum(planned) - sum(trial.epochs for trial in pruned)
     yield (
-        f"{study.scheduler} stopped {text.count(len(pruned), 'trial')} early and spared "
-        f"{sum(left)} epochs. At each trial's own pace these would have taken about "
-        f"{worker_time(saved)} more, {saved / whole:.0%} of the whole: an estimate; "
-        "--against a sweep without early stopping measures it."
+        f"{study.scheduler} stopped {text.count(len(pruned), 'trial')} early and spared {left} "
+        "epochs; --against a sweep without early stopping measures the time saved."
     )
-
-
-def _pace(trial: TrialFigures) -> float:
-    """Worker-seconds of an epoch with its validation, averaged over the trial's epochs."""
-    seconds = [epoch.seconds + epoch.validation_seconds for epoch in trial.figures.epochs]
-    return trial.figures.workers * math.fsum(seconds) / len(seconds)
-
-
-def _epochs(trial: TrialFigures) -> int:
-    return int(trial.figures.plan["spec"]["training"]["epochs"])
 
 
 def _caveats(study: Study, found: Importances) -> Iterator[str]:
