@@ -4,6 +4,7 @@ network."""
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -38,6 +39,8 @@ OPEN_UP_TO = 24
 
 def page(report: Report) -> str:
     """The whole report as HTML. Every name and message is escaped on its way in."""
+    environments = report.provenance["environments"]
+    counts = Counter(run["environment"] for run in report.provenance["runs"])
     return render(
         "page.html.jinja" if report.sweep is None else "sweep.html.jinja",
         report.plots,
@@ -48,7 +51,7 @@ def page(report: Report) -> str:
         keys=[row_key(row) for row in report.rows],
         gate=gate_sheet(report.runs, report.names),
         filters=_filters(report.rows),
-        environments=_environments(report.runs),
+        environments=[(readable(each), counts[n]) for n, each in enumerate(environments)],
         failures=[run for run in report.runs if run.status != "finished"],
         status_words=STATUS_WORDS,
         baselines=_baselines(report.rows),
@@ -153,16 +156,6 @@ def _baselines(rows: Iterable[Row]) -> Sheet:
         for base, names in against.items()
     ]
     return sheet_from("baselines", "Baselines", lines)
-
-
-def _environments(runs: Iterable[RunFigures]) -> list[tuple[dict[str, str], int]]:
-    """Each distinct environment, flattened and readable, with its number of runs."""
-    counts: dict[str, int] = {}
-    for run in runs:
-        if run.started is not None:
-            written = json.dumps(readable(run.started.environment), sort_keys=False)
-            counts[written] = counts.get(written, 0) + 1
-    return [(json.loads(written), count) for written, count in counts.items()]
 
 
 def readable(environment: dict[str, Any]) -> dict[str, str]:

@@ -19,17 +19,14 @@ from raysuite.report.plot import NEUTRAL, Plot, Style, Trace
 from raysuite.report.sweep.importance import FEW as FEW_TRIALS
 from raysuite.report.sweep.importance import MIDDLE, Importances
 from raysuite.report.sweep.study import (
-    STATES,
     TOLD,
     Study,
     accuracy_of_source,
     goal_text,
     is_number,
-    time_unit,
     trial_name,
     value_text,
     values_text,
-    worker_time,
 )
 
 
@@ -40,7 +37,6 @@ def sweep_plots(study: Study, found: Importances) -> list[Plot]:
         parallel(study),
         curves(study),
         importance_plot(found),
-        costs(study),
     ]
     return [plot for plot in made if plot is not None]
 
@@ -51,13 +47,6 @@ SCALE = ("#1F7FC4", "#4C93C8", NEUTRAL)
 """From the second rank to the worst."""
 BEST = "#D55E00"
 BY_RANK = "The best is orange; the others go by rank, from blue down to grey."
-STATE_COLORS = {
-    "finished": "#0072B2",
-    "pruned": "#2E93CC",
-    "failed": "#D55E00",
-    "stopped": "#B37700",
-    "missing": NEUTRAL,
-}
 
 
 def rank_colors(ranked: Sequence[TrialFigures]) -> dict[int, str]:
@@ -393,11 +382,12 @@ def _front(study: Study, x: Goal, y: Goal, wide: bool) -> Plot | None:
 
     traces: list[Trace] = []
     styles = {}
-    for state, symbol in (("finished", "circle"), ("pruned", "square")):
+    looks = {"finished": Style("#0072B2"), "pruned": Style("#2E93CC", symbol="square")}
+    for state, look in looks.items():
         trials = [trial for trial in both if trial.status == state]
         if trials:
             word = STATUS_WORDS[trials[0].status]
-            styles[word] = Style(STATE_COLORS[state], symbol=symbol)
+            styles[word] = look
             keys = [trial_key(study, trial) for trial in trials]
             traces.append(p.trace("mean", points(trials), series=word, key=keys))
     best = sorted(pareto(both, (x, y)), key=lambda trial: trial.goals[x] or 0.0)
@@ -434,7 +424,7 @@ def _goal_channel(goal: Goal) -> p.Layer:
     return p.quantity(TOLD[goal].axis, zero=False, format=TOLD[goal].tickformat)
 
 
-# Importance of parameters, and cost.
+# Importance of parameters.
 
 
 def importance_plot(found: Importances) -> Plot | None:
@@ -467,45 +457,4 @@ def importance_plot(found: Importances) -> Plot | None:
         y=p.labels([key_name(each.key) for each in found.keys]),
         height=26,
         bars_per_label=1,
-    )
-
-
-def costs(study: Study) -> Plot | None:
-    """A bar for each trial, in the order in which they were decided, coloured by state."""
-    if study.worker_seconds <= 0:
-        return None
-    unit, name = time_unit(study.worker_seconds)
-    traces: list[Trace] = []
-    styles, parts = {}, []
-    for state in STATES:
-        trials = [trial for trial in study.of(state) if trial.worker_seconds > 0]
-        if not trials:
-            continue
-        spent = sum(trial.worker_seconds for trial in trials)
-        word = STATUS_WORDS[trials[0].status]
-        parts.append(f"{word} {spent / study.worker_seconds:.0%}")
-        styles[word] = Style(STATE_COLORS[state])
-        bars = [
-            {
-                "x": str(trial.number),
-                "y": trial.worker_seconds / unit,
-                "tip": f"{trial_name(trial)}: {word}, {text.count(trial.epochs, 'epoch')}\n"
-                f"{worker_time(trial.worker_seconds)}",
-                "key": trial_key(study, trial),
-            }
-            for trial in trials
-        ]
-        traces.append(p.trace("bar", bars, series=word))
-    axis = p.labels([str(trial.number) for trial in study.trials], "trial", lying=False)
-    axis["axis"] |= {"labelOverlap": True, "labelAngle": 0}
-    return Plot(
-        name="cost",
-        title="Cost of each trial",
-        note=f"{worker_time(study.worker_seconds)} over all trials: {', '.join(parts)}.",
-        description=f"{text.count(len(study.trials), 'bar')}, one a trial.",
-        traces=traces,
-        layers=p.bars(lying=False, offset=False)[:1],
-        x=axis,
-        y=p.quantity(name),
-        styles=styles,
     )

@@ -168,15 +168,11 @@ def epochs_to_target(trial: TrialFigures) -> str:
     return "" if epochs is None else f", {text.count(epochs, 'epoch')}"
 
 
-def time_unit(most: float) -> tuple[float, str]:
-    """The unit that suits up to so many worker-seconds, in seconds, and its name."""
-    return (3600.0, "worker-hours") if most >= 3600 else (1.0, "worker-seconds")
-
-
 def worker_time(seconds: float) -> str:
     """`3.20 worker-hours`, or worker-seconds where it is less than one."""
-    unit, name = time_unit(seconds)
-    return f"{text.number(seconds / unit)} {name}"
+    if seconds >= 3600:
+        return f"{text.number(seconds / 3600)} worker-hours"
+    return f"{text.number(seconds)} worker-seconds"
 
 
 def is_number(value: Any) -> bool:

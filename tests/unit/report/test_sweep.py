@@ -148,7 +148,6 @@ def test_vega_takes_every_plot(asha, front):
         "parallel",
         "learning-curves",
         "importance",
-        "cost",
     }
     assert "pareto-accuracy-throughput" in {plot.name for plot in front.plots}
     for plot in (*asha.plots, *front.plots):
