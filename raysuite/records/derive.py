@@ -127,7 +127,11 @@ Gate = Literal["passed", "failed", "not checked", "not needed"]
 
 @dataclass(frozen=True)
 class RunFigures:
-    """One run. A figure is None where it was not measured, or may not be reported."""
+    """One run. A figure is None where it was not measured, or may not be reported.
+
+    `raysuite.records.metrics` states what each figure is, and its unit; those of time are None
+    unless the gate was passed.
+    """
 
     plan: Plan
     status: Status
@@ -144,40 +148,26 @@ class RunFigures:
     epochs: tuple[EpochFinished, ...]
     """The record of each epoch that counts, in order."""
     throughput: float | None
-    """Images per second over all workers, warm-up excluded. None unless the gate was passed."""
     epoch_seconds: float | None
-    """Mean training time of an epoch. None unless the gate was passed."""
     data_wait_share: float | None
-    """Part of the epochs' time in which a worker waited for its loader, mean over workers."""
     final_accuracy: float | None
-    """Top-1 on the validation set after the last epoch, in [0, 1]."""
     best_accuracy: float | None
     time_to_accuracy: float | None
-    """Seconds to the end of the first validation that met the target."""
     peak_process_bytes: int | None
-    """Largest resident memory of the worker that had most."""
     mean_process_bytes: float | None
-    """Mean over workers of the largest resident memory."""
     grown_process_bytes: int | None
-    """Largest growth of a worker's resident memory over its start: what this run itself took."""
     peak_device_bytes: int | None
-    """Largest device memory of the worker that had most; None on a CPU."""
     mean_device_bytes: float | None
     other_cores: float | None = None
-    """Cores that other programs kept busy during the training, on the busiest worker's machine."""
     epochs_to_accuracy: int | None = None
-    """Epochs up to and with that validation: what was learnt, whatever the pace."""
     compile_seconds: float | None = None
-    """In all epochs, with their validations; None where nothing was compiled."""
     graph_breaks: int | None = None
-    """How often torch.compile cut the graph of rank 0; None without torch.compile."""
     shares: Shares | None = None
     """Where the time of the profiled steps went. None unless profiled, and the gate was passed."""
     stages: StagesMeasured | None = None
     costs: Costs | None = None
     """Operations, traffic, energy. None unless the gate was passed."""
     final_top5: float | None = None
-    """Top-5 after the last epoch; None where there are no more than five classes."""
     stopped: RunStopped | None = None
     """How its last attempt ended, where that was asked to stop."""
     attempts: int = 1

@@ -53,8 +53,9 @@ class Stat:
         return len(self.values)
 
     @property
-    def best(self) -> float:
-        return max(self.values)
+    def value(self) -> float:
+        """As `Ratio` has it: the mean."""
+        return self.mean
 
 
 @dataclass(frozen=True)

@@ -77,9 +77,7 @@ class Measured:
     @classmethod
     def of(cls, figure: Stat | Ratio, scale: float = 1.0) -> Measured:
         """A mean or a ratio, times an exact number."""
-        if isinstance(figure, Stat):
-            figure = Ratio(figure.mean, figure.low, figure.high)
-        figure = figure.scaled(scale)
+        figure = Ratio(figure.value, figure.low, figure.high).scaled(scale)
         return cls(figure.value, figure.low, figure.high)
 
     def over(self, exact: float) -> Ratio | None:
@@ -643,11 +641,8 @@ def _remarks(ours: Study, theirs: Study) -> Iterator[str]:
         | dict(dotted(each.search, "search."))
         for each in (ours, theirs)
     )
-    differ = _differences(left, right)
-    if differ:
+    if differ := _differences(left, right):
         yield f"The sweeps differ in {'; '.join(differ)}."
-    else:
-        yield "Both sweeps have the same spec and the same search."
     first, second = (
         sorted(json.dumps(trial.values, sort_keys=True) for trial in each.trials)
         for each in (ours, theirs)
@@ -656,10 +651,7 @@ def _remarks(ours: Study, theirs: Study) -> Iterator[str]:
     if ours.hosts != theirs.hosts:
         yield "They ran in different environments: their times may not be comparable."
     if "accuracy" in ours.goals:
-        yield (
-            "Intervals of accuracies are for the validation set's size alone (Wilson); both "
-            "sweeps use the same set."
-        )
+        yield "Intervals of accuracies are for the validation set's size alone (Wilson)."
     yield "One sweep on each side: neither has a spread over seeds."
 
 

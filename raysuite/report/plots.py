@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import itemgetter
 from typing import Any
 
 from raysuite.records import EpochFinished, Ratio, Row, RunFigures, Stat
@@ -51,13 +52,6 @@ def make_plots(rows: Sequence[Row], comparison: Comparison | None = None) -> lis
 # Values of rows.
 
 
-def middle(value: Value | None) -> float:
-    """The mean, or the ratio."""
-    if value is None:
-        return 0.0
-    return value.value if isinstance(value, Ratio) else value.mean
-
-
 @dataclass(frozen=True)
 class Shown:
     """A figure of rows, and the one unit in which a plot shows it."""
@@ -75,10 +69,11 @@ class Shown:
             return f"{row.name}\n{text.stat(value, self.write)}"
         return f"{row.name}\n{text.ratio(value)} against {row.baseline}"
 
-    def best(self, rows: Sequence[Row], pick: Callable[..., Row] = max) -> str:
+    def best(self, rows: Sequence[Row], pick: Callable[..., tuple[float, str]] = max) -> str:
         """`1.87 s (ddp · 2 workers)`: the largest value, or with `min` the smallest."""
-        row = pick(rows, key=lambda each: middle(self.figure(each)))
-        return f"{self.write(middle(self.figure(row)))} ({row.name})"
+        found = [(figure.value, row.name) for row in rows if (figure := self.figure(row))]
+        value, name = pick(found, key=itemgetter(0))
+        return f"{self.write(value)} ({name})"
 
 
 def shown_metric(rows: Sequence[Row], names: Sequence[str], title: str) -> Shown:
@@ -117,7 +112,9 @@ def traces_of(
         value = shown.figure(row)
         place = {"x": x(row), "key": key(row)}
         ends = {end: value and _end(getattr(value, end), scale) for end in ("low", "high")}
-        means.append({**place, "y": middle(value) * scale, **ends, "tip": shown.tip(row)})
+        means.append(
+            {**place, "y": value.value * scale if value else 0.0, **ends, "tip": shown.tip(row)}
+        )
         if isinstance(value, Stat) and value.n > 1:
             for each in value.values:
                 tip = f"{row.name}\none repeat: {shown.write(each)}"
@@ -231,7 +228,10 @@ def lines_over(
         note=note + _dots_note(traces) + (" Open diamonds are a paper's values." if marks else ""),
         description=f"Lines over {over.title}; the highest point is {shown.best(rows)}.",
         traces=traces,
-        layers=point_layers(len(styles)),
+        layers=[
+            *(p.level(), p.intervals(len(styles)), p.line()),
+            *(p.dots(), p.markers(), p.published()),
+        ],
         x=p.counts(over.title, sorted({over.value(row) for row in rows}), over.log),
         y=shown.axis | ({"scale": {"type": "log", "nice": True}} if log else {}),
         styles=styles,
@@ -239,12 +239,6 @@ def lines_over(
         columns=columns_of(rows, across),
         wide=len(panels) > 1,
     )
-
-
-def point_layers(series: int) -> list[p.Layer]:
-    """Lines with their points, repeats and intervals, the ideal, and a paper's values."""
-    lines = [p.level(), p.intervals(series), p.line()]
-    return [*lines, p.dots(), p.markers(), p.published()]
 
 
 def published_marks(

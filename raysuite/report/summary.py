@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import stdev
 from typing import Any, Literal
 
-from raysuite.records import Row, RunFigures, RunStarted
+from raysuite.records import Row, RunFigures
 from raysuite.records.names import work_key, workers_name
 from raysuite.records.statistics import (
     FEWEST_EPOCHS,
@@ -44,10 +44,11 @@ def summarize_rows(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sent
 
 
 def _scaling(rows: Sequence[Row]) -> list[Sentence]:
+    workers = {row.name: row.workers for row in rows}
     scaled = [
         row
         for row in rows
-        if row.speed_up and not row.is_baseline and row.workers > _baseline_workers(row, rows)
+        if row.speed_up and not row.is_baseline and row.workers > workers[str(row.baseline)]
     ]
     if not scaled:
         return []
@@ -68,10 +69,6 @@ def _scaling(rows: Sequence[Row]) -> list[Sentence]:
     return [Sentence("result", said)]
 
 
-def _baseline_workers(row: Row, rows: Sequence[Row]) -> int:
-    return next(base.workers for base in rows if base.name == row.baseline)
-
-
 def _about(before: str, names: Iterable[str], after: str = ".") -> list[str]:
     """The sentence that names these; none where there are none."""
     found = list(names)
@@ -85,7 +82,11 @@ def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
     overflowed = {run.name: sum(each.skipped_steps for each in run.epochs) for run in runs}
     unloaded = [row.name for row in rows if row.loader == "synthetic"]
     pruned = sum(run.status == "pruned" for run in runs)
-    slow = {run.variant for run in runs if run.started and _beside_infiniband(run.started)}
+    slow = {
+        run.variant
+        for run in runs
+        if (begun := run.started) and begun.over_tcp and begun.environment.get("infiniband")
+    }
     said = [
         *_about(
             "Efficiency above 1: ",
@@ -129,10 +130,6 @@ def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
         ),
     ]
     return [Sentence("caveat", sentence) for sentence in said]
-
-
-def _beside_infiniband(started: RunStarted) -> bool:
-    return started.over_tcp and bool(started.environment.get("infiniband"))
 
 
 def _by_trial(runs: Sequence[RunFigures]) -> list[str]:

@@ -64,9 +64,7 @@ class Column(Generic[Line]):
 
     def sorted_by(self, line: Line) -> float | str | None:
         found = self.value(line) if self.value else self.write(line)
-        if isinstance(found, Stat):
-            return found.mean
-        return found.value if isinstance(found, Ratio) else found
+        return found.value if isinstance(found, Stat | Ratio) else found
 
 
 def sheet_of(
@@ -414,8 +412,7 @@ def _num(figure: Stat | Ratio | None, scale: float, digits: int) -> str:
     """`\\num{1.33(2)}`; a dash where there is no figure."""
     if figure is None:
         return "--"
-    value = figure.mean if isinstance(figure, Stat) else figure.value
-    number = f"{value * scale:.{digits}f}"
+    number = f"{figure.value * scale:.{digits}f}"
     if figure.low is None or figure.high is None or not math.isfinite(figure.high):
         return rf"\num{{{number}}}"
     half = round((figure.high - figure.low) / 2 * scale * 10**digits)

@@ -208,7 +208,6 @@ LEAST = 2
 
 def parallel(study: Study) -> Plot | None:
     """A line for each trial that has begun, through its values to its result."""
-    # plotly's own trace for this has no hover, needs WebGL, and has no counterpart in matplotlib
     begun = [trial for trial in study.trials if trial.status != "missing"]
     if len(begun) < LEAST:
         return None
