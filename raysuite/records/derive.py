@@ -90,23 +90,19 @@ def run_shares(record: TimeShares | None) -> Shares | None:
     """The shares of one run; None where nothing was profiled."""
     if record is None or not record.window_seconds or min(record.window_seconds) <= 0:
         return None
-    windows = record.window_seconds
-    computation = _parts(record.computation_seconds, windows)
-    waits = _parts(record.communication_exposed_seconds, windows)
-    loads = _parts(record.data_exposed_seconds, windows)
-    return Shares(
-        computation=computation,
-        communication=_parts(record.communication_seconds, windows),
-        communication_exposed=waits,
-        data=_parts(record.data_seconds, windows),
-        data_exposed=loads,
-        other=[max(0.0, 1 - sum(each)) for each in zip(computation, waits, loads, strict=True)],
-        slowest=waits.index(min(waits)),
+    computation, communication, waits, data, loads = (
+        [part / window for part, window in zip(seconds, record.window_seconds, strict=True)]
+        for seconds in (
+            record.computation_seconds,
+            record.communication_seconds,
+            record.communication_exposed_seconds,
+            record.data_seconds,
+            record.data_exposed_seconds,
+        )
     )
-
-
-def _parts(seconds: Sequence[float], windows: Sequence[float]) -> list[float]:
-    return [part / window for part, window in zip(seconds, windows, strict=True)]
+    other = [max(0.0, 1 - sum(each)) for each in zip(computation, waits, loads, strict=True)]
+    slowest = waits.index(min(waits))
+    return Shares(computation, communication, waits, data, loads, other, slowest)
 
 
 Value = TypeVar("Value")

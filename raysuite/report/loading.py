@@ -13,7 +13,7 @@ from raysuite.records.loading import LoadingBench, LoadingRow, loading_rows, sta
 from raysuite.records.statistics import compared
 from raysuite.report import plot as p
 from raysuite.report import text
-from raysuite.report.page import readable, render
+from raysuite.report.page import as_yaml, render
 from raysuite.report.plot import Plot, Style, Trace
 from raysuite.report.summary import Sentence
 from raysuite.report.tables import Column, Sheet, markdown_table, markdown_text, mean, sheet_of
@@ -51,7 +51,7 @@ def page(bench: LoadingBench) -> str:
             *(Sentence("caveat", note) for note in notes(bench, rows)),
         ],
         sheet=loaders_sheet(rows),
-        environments=[(readable(bench.environment), 0)],
+        environments=[(as_yaml(bench.environment), 0)],
     )
 
 

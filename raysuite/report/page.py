@@ -28,7 +28,6 @@ from raysuite.report.plot import key as row_key
 from raysuite.report.provenance import provenance_sheets
 from raysuite.report.tables import Sheet, gate_sheet, rows_sheet, sheet_from
 from raysuite.spec.datasets import cache_dir
-from raysuite.units import human_bytes
 
 if TYPE_CHECKING:
     from raysuite.report.build import Report
@@ -51,11 +50,11 @@ def page(report: Report) -> str:
         keys=[row_key(row) for row in report.rows],
         gate=gate_sheet(report.runs, report.names),
         filters=_filters(report.rows),
-        environments=[(readable(each), counts[n]) for n, each in enumerate(environments)],
+        environments=[(as_yaml(each), counts[n]) for n, each in enumerate(environments)],
         failures=[run for run in report.runs if run.status != "finished"],
         status_words=STATUS_WORDS,
         baselines=_baselines(report.rows),
-        resolved=_resolved(report.runs),
+        resolved=as_yaml(report.runs[0].plan["spec"]) if report.runs else "",
         measured=_measured(report.runs),
         sheets=report.sheets,
         provenance_sheets=provenance_sheets(report.provenance),
@@ -158,44 +157,9 @@ def _baselines(rows: Iterable[Row]) -> Sheet:
     return sheet_from("baselines", "Baselines", lines)
 
 
-def readable(environment: dict[str, Any]) -> dict[str, str]:
-    """A run's environment as text, by label."""
-    lines: dict[str, str] = {}
-    for key, value in environment.items():
-        if key == "time" or value in (None, {}, ""):
-            continue
-        label = key.replace("_", " ")
-        if key == "memory_bytes":
-            lines["memory"] = human_bytes(value)
-        elif key == "gpus":
-            lines["GPUs"] = (
-                ", ".join(
-                    f"{gpu.get('name')} ({human_bytes(gpu.get('memory_bytes', 0))}, "
-                    f"driver {gpu.get('driver')})"
-                    for gpu in value
-                )
-                or "none"
-            )
-        elif key in ("git", "source"):
-            changed = ", with uncommitted changes" if value.get("dirty") else ""
-            label = "commit of the working folder" if key == "git" else "commit of raysuite"
-            lines[label] = f"{value.get('commit')}{changed}"
-        elif key == "variables":
-            lines[label] = ", ".join(f"{name}={setting}" for name, setting in value.items())
-        elif isinstance(value, dict):
-            lines[label] = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in value.items())
-        else:
-            lines[label] = str(value)
-    return lines
-
-
-def _resolved(runs: list[RunFigures]) -> str:
-    """The resolved spec of the first run; the others differ from it only in the keys of the
-    matrix."""
-    if not runs:
-        return ""
-    written: str = yaml.safe_dump(runs[0].plan["spec"], sort_keys=False, allow_unicode=True)
-    return written
+def as_yaml(data: dict[str, Any]) -> str:
+    """As YAML, in the order of its keys."""
+    return str(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
 
 
 def _measured(runs: Iterable[RunFigures]) -> str:
