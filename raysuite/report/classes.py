@@ -11,7 +11,7 @@ from raysuite.records import Row, RunFinished
 from raysuite.records.classes import ClassFigures, class_figures
 from raysuite.report import plot as p
 from raysuite.report import text
-from raysuite.report.plot import Layer, Plot, key
+from raysuite.report.plot import Layer, Plot
 from raysuite.report.tables import Sheet, sheet_from
 
 MOST_CLASSES = 30
@@ -58,7 +58,7 @@ def confusion(rows: Sequence[Row]) -> Plot | None:
                 share = count / max(1, samples)
                 said = f"{true} taken for {predicted}: {count:,} ({text.percent(share)})"
                 cells.append({"x": predicted, "y": true, "share": share, "tip": f"{name}\n{said}"})
-        look = {"panel": name, "series": name, "color": p.COLORS[0], "key": key(row)}
+        look = {"panel": name, "series": name, "color": p.COLORS[0], "key": row.name}
         traces.append(p.trace("mean", cells, **look))
     more = len(all_of) - len(first)
     left = f" {more} further rows are in the table of classes." if more else ""

@@ -19,12 +19,10 @@ from markupsafe import Markup
 from raysuite import __version__
 from raysuite.files import write_whole
 from raysuite.records import STATUS_WORDS, Row, RunFigures
-from raysuite.records.names import workers_name
 from raysuite.report import text
 from raysuite.report.against import comparison_sheets
 from raysuite.report.data import finite
 from raysuite.report.plot import CONFIG, Plot
-from raysuite.report.plot import key as row_key
 from raysuite.report.provenance import provenance_sheets
 from raysuite.report.tables import Sheet, gate_sheet, rows_sheet, sheet_from
 from raysuite.spec.datasets import cache_dir
@@ -47,9 +45,7 @@ def page(report: Report) -> str:
         sweep=None if report.sweep is None else report.sweep.context(),
         names=report.names,
         variants=rows_sheet(report.rows),
-        keys=[row_key(row) for row in report.rows],
         gate=gate_sheet(report.runs, report.names),
-        filters=_filters(report.rows),
         environments=[(as_yaml(each), counts[n]) for n, each in enumerate(environments)],
         failures=[run for run in report.runs if run.status != "finished"],
         status_words=STATUS_WORDS,
@@ -126,21 +122,6 @@ def templates() -> jinja2.Environment:
     )
     environment.filters["tied"] = text.tied
     return environment
-
-
-def _filters(rows: Iterable[Row]) -> dict[str, list[tuple[str, str]]]:
-    """Per group of filters: value and label; groups with one value are left out."""
-    rows = list(rows)
-    groups: dict[str, Sequence[tuple[str | int, str]]] = {
-        "strategy": [(row.strategy, row.strategy) for row in rows],
-        "loader": [(row.loader, row.loader) for row in rows],
-        "workers": sorted({(row.workers, workers_name(row.workers)) for row in rows}),
-    }
-    distinct = {
-        name: [(str(value), label) for value, label in dict.fromkeys(pairs)]
-        for name, pairs in groups.items()
-    }
-    return {name: pairs for name, pairs in distinct.items() if len(pairs) > 1}
 
 
 def _baselines(rows: Iterable[Row]) -> Sheet:

@@ -7,18 +7,15 @@ points. Layers draw the traces of one `kind`:
     kind, panel, series    which layers draw it, in which panel, under which entry of the legend
     x, y                   where; `low` and `high` are the ends of an interval, None without one
     tip                    text of the tooltip, lines separated by newlines
-    key                    what the page's filters compare (see `key`); several are separated by
-                           newlines, and one match is enough
+    key                    what the page searches; several are separated by newlines, and one match
+                           is enough
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
-
-from raysuite.records import Row
 
 Trace = dict[str, Any]
 Layer = dict[str, Any]
@@ -195,11 +192,6 @@ def points(trace: Trace) -> Iterator[Trace]:
     )
 
 
-def key(row: Row) -> str:
-    """What the page's filters compare: strategy, loader, workers, name."""
-    return json.dumps([row.strategy, row.loader, row.workers, row.name])
-
-
 # Layers: what draws the traces of a kind.
 
 _TIP = {"tooltip": {"field": "tip", "type": "nominal"}}
@@ -283,7 +275,7 @@ def text_layer() -> Layer:
     """Words beside their points."""
     return {
         "kind": "text",
-        "mark": {"type": "text", "align": "left", "dx": 6},
+        "mark": {"type": "text", "align": "left", "dx": 6, "limit": 80},
         "encoding": {
             "text": {"field": "text", "type": "nominal"},
             "color": {"value": "currentColor"},

@@ -23,7 +23,7 @@ from raysuite.report import text
 from raysuite.report.against import Comparison
 from raysuite.report.classes import confusion
 from raysuite.report.facets import WORK, Styles, facets, shared, telling, written
-from raysuite.report.plot import Plot, Style, Trace, key
+from raysuite.report.plot import Plot, Style, Trace
 
 Value = Stat | Ratio
 Figure = Callable[[Row], Value | None]
@@ -110,7 +110,7 @@ def traces_of(
     means, repeats = [], []
     for row in rows:
         value = shown.figure(row)
-        place = {"x": x(row), "key": key(row)}
+        place = {"x": x(row), "key": row.name}
         ends = {end: value and _end(getattr(value, end), scale) for end in ("low", "high")}
         means.append(
             {**place, "y": value.value * scale if value else 0.0, **ends, "tip": shown.tip(row)}
@@ -628,7 +628,7 @@ def stages(drawing: Drawing) -> Plot | None:
                 if slot.kind == kind
             ]
             if slots:
-                traces.append(p.trace("slot", slots, panel=panels[-1], series=kind, key=key(row)))
+                traces.append(p.trace("slot", slots, panel=panels[-1], series=kind, key=row.name))
     names = sorted({name for trace in traces for name in trace["y"]}, key=lambda n: int(n[7:]))
     cut = (
         f" The first {MOST_STEPS} of {len(measured)} pipelines."
@@ -765,7 +765,7 @@ def _curves(
             | ({"tip": f"{label}\n{a:.5g}: {b:{digits}}"} if marked else {})
             for a, b in zip(x, y, strict=True)
         ]
-        keys = "\n".join(key(row) for row in members)
+        keys = "\n".join(row.name for row in members)
         traces.append(p.trace("mean", values, panel=heading, series=label, tip=label, key=keys))
         if statistic and len(members) == 1 and len(runs := _runs(members)) > 1:
             intervals.append((traces[-1], runs))

@@ -13,7 +13,6 @@ import yaml
 
 from raysuite.errors import SpecError
 from raysuite.records import Results
-from raysuite.records.derive import STATUS_WORDS
 from raysuite.records.names import Plan
 from raysuite.records.sweep import TrialFigures
 from raysuite.report.against import Comparison, against_sweep, other_sweep
@@ -21,7 +20,7 @@ from raysuite.report.plot import Plot
 from raysuite.report.summary import Sentence
 from raysuite.report.sweep.importance import Importances, importances
 from raysuite.report.sweep.plots import sweep_plots, trial_key
-from raysuite.report.sweep.study import STATES, TOLD, Study, goal_text, study
+from raysuite.report.sweep.study import TOLD, Study, goal_text, study
 from raysuite.report.sweep.summary import summarize_sweep
 from raysuite.report.sweep.tables import best_trials, sheets
 from raysuite.report.tables import Sheet, sheet_files
@@ -77,12 +76,10 @@ class SweepReport:
 
     def context(self) -> dict[str, Any]:
         """The template's variables below `sweep`."""
-        states = [(s, STATUS_WORDS[of[0].status]) for s in STATES if (of := self.study.of(s))]
         return {
             "study": self.study,
             "best_keys": [trial_key(self.study, each) for each in best_trials(self.study)],
             "trial_keys": [trial_key(self.study, trial) for trial in self.study.trials],
-            "states": states if len(states) > 1 else [],
             "sheets": {sheet.name: sheet for sheet in self.sheets},
             "best_files": dict(list(self.best_files.items())[:MOST_SPECS]),
             "search": yaml.safe_dump(

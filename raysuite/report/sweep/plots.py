@@ -70,9 +70,9 @@ def told(study: Study, trial: TrialFigures) -> str:
 
 
 def trial_key(study: Study, trial: TrialFigures) -> str:
-    """What the page's filters compare: the state, and a text to search in."""
+    """What the page searches."""
     values = " ".join(f"{key}={value_text(value)}" for key, value in trial.values.items())
-    return json.dumps([trial.status, f"{trial_name(trial)} {values}"])
+    return f"{trial_name(trial)} {STATUS_WORDS[trial.status]} {values}"
 
 
 def _line(
@@ -123,8 +123,6 @@ def _trial_layers(markers: bool = True) -> list[p.Layer]:
 ABSENT = -0.12
 """The place of a trial that has no value there: a key whose condition does not hold."""
 NOT_SET = "unset"
-SHORT = 11
-"""Letters of a tick; longer ones are cut."""
 
 Ticks = list[tuple[float, str]]
 """Places, and what is written there."""
@@ -147,7 +145,7 @@ def key_axis(study: Study, key: str) -> Axis:
     absent = [each.number for each in study.trials if key not in each.values]
     kind = study.kind(key)
     if kind in ("choice", "grid") or not all(map(is_number, values.values())):
-        places, ticks = _names(values, study.listed(key))
+        places, ticks = _names(values)
     else:
         places, ticks = _numbers(values, value_text, log="log" in kind)
     if absent:
@@ -170,20 +168,14 @@ def goal_axis(study: Study) -> Axis:
     return Axis(title, places, ticks)
 
 
-def _names(values: dict[int, Any], listed: Sequence[Any]) -> tuple[dict[int, float], Ticks]:
-    """Numbers in their order, other values in that of the spec; those that no trial had go."""
-    written = {number: json.dumps(value, sort_keys=True) for number, value in values.items()}
-    distinct = {json.dumps(v, sort_keys=True): v for v in (*listed, *values.values())}
-    names = [name for name in distinct if name in written.values()]
-    if all(is_number(distinct[name]) for name in names):
-        names.sort(key=lambda name: distinct[name])
-    spots = {n: place / (len(names) - 1) if names[1:] else 0.5 for place, n in enumerate(names)}
-    ticks = [(spot, _cut(value_text(distinct[name]))) for name, spot in spots.items()]
-    return {number: spots[name] for number, name in written.items()}, ticks
-
-
-def _cut(name: str) -> str:
-    return name if len(name) <= SHORT else f"{name[: SHORT - 1]}…"
+def _names(values: dict[int, Any]) -> tuple[dict[int, float], Ticks]:
+    """Values evenly spaced: numbers in their order, others in that of their names."""
+    number = all(map(is_number, values.values()))
+    order = sorted({(each if number else 0, value_text(each)) for each in values.values()})
+    last = len(order) - 1
+    spots = {name: place / last if last else 0.5 for place, (_, name) in enumerate(order)}
+    ticks = [(spot, name) for name, spot in spots.items()]
+    return {trial: spots[value_text(each)] for trial, each in values.items()}, ticks
 
 
 def _numbers(

@@ -75,11 +75,6 @@ class Study:
         given: dict[str, Any] = self.search["space"][key]
         return next(name for name, value in given.items() if name != "when" and value is not None)
 
-    def listed(self, key: str) -> list[Any]:
-        """The values of a choice or a grid; empty for other distributions."""
-        kind = self.kind(key)
-        return list(self.search["space"][key][kind]) if kind in ("choice", "grid") else []
-
     @property
     def best(self) -> TrialFigures | None:
         """The trial that reached most of the first goal."""
