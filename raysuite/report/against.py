@@ -19,7 +19,7 @@ from raysuite.records import Ratio, Results, Row, Stat, make_rows, ratio_of_mean
 from raysuite.records.costs import PROJECTED_EPOCHS
 from raysuite.records.metrics import METRICS, Unit
 from raysuite.records.names import dotted, work_key
-from raysuite.records.sweep import Goal
+from raysuite.records.sweep import Goal, best
 from raysuite.report import text
 from raysuite.report.sweep.study import Study, study, trial_name
 from raysuite.report.sweep.summary import accuracy_interval
@@ -80,10 +80,6 @@ class Measured:
         figure = Ratio(figure.value, figure.low, figure.high).scaled(scale)
         return cls(figure.value, figure.low, figure.high)
 
-    def over(self, exact: float) -> Ratio | None:
-        """The ratio to a number without spread; None where it is not defined."""
-        return Ratio(self.value, self.low, self.high).scaled(1 / exact) if exact > 0 else None
-
 
 @dataclass(frozen=True)
 class Line:
@@ -108,14 +104,10 @@ class Line:
             "quantity": self.quantity,
             "unit": QUANTITIES[self.quantity].unit,
             "ours": self.ours_name,
-            "ours_value": self.ours.value,
-            "ours_low": self.ours.low,
-            "ours_high": self.ours.high,
+            **{f"ours_{name}": each for name, each in asdict(self.ours).items()},
             "theirs": self.theirs_name,
             "theirs_bound": self.bound,
-            "theirs_value": self.theirs.value,
-            "theirs_low": self.theirs.low,
-            "theirs_high": self.theirs.high,
+            **{f"theirs_{name}": each for name, each in asdict(self.theirs).items()},
             "ratio": self.ratio and self.ratio.value,
             "ratio_low": self.ratio and self.ratio.low,
             "ratio_high": self.ratio and self.ratio.high,
@@ -515,8 +507,9 @@ def _line(row: Row, rows: Sequence[Row], value: Published) -> Line | None:
     )
     if value.high is not None or value.bound in ("over", "under"):
         return line
-    ratio = line.ours.over(value.value)
-    return replace(line, ratio=ratio, basis="ours" if ratio and ratio.low is not None else "none")
+    measured = line.ours
+    ratio = Ratio(measured.value, measured.low, measured.high).scaled(1 / value.value)
+    return replace(line, ratio=ratio, basis="none" if ratio.low is None else "ours")
 
 
 def _figure(row: Row, rows: Sequence[Row], value: Published) -> Stat | Ratio | None:
@@ -613,7 +606,7 @@ def _sweep_lines(ours: Study, theirs: Study) -> Iterator[Line]:
     yield line("trials", *(len(each.trials) for each in pair))
     yield line("trials_stopped_early", *(len(each.of("pruned")) for each in pair))
     for goal in (goal for goal in ours.goals if goal in theirs.goals):
-        a, b = (each.best_of(goal) for each in pair)
+        a, b = (best(each.trials, goal) for each in pair)
         if a is None or b is None:
             continue
         first, second = (cast(float, trial.goals[goal]) for trial in (a, b))

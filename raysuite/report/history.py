@@ -13,9 +13,6 @@ from raysuite.report.plot import Plot, Style, Trace
 from raysuite.report.summary import Sentence
 from raysuite.report.tables import Column, Sheet, sheet_of
 
-REGRESSION = "#D55E00"
-IMPROVEMENT = "#009E73"
-
 
 def page(found: Sequence[History]) -> str:
     """One page with a plot and a table for each variant, that needs no network."""
@@ -83,7 +80,7 @@ def history_plot(history: History, number: int = 0) -> Plot:
         )
         ends = {"low": stat.low, "high": stat.high, "tip": "\n".join(filter(None, lines))}
         points.append({"x": date, "y": stat.mean, **ends})
-    changed = {"regression": REGRESSION, "improvement": IMPROVEMENT}
+    changed = {"regression": "#D55E00", "improvement": "#009E73"}
     traces = [p.trace("mean", points, series="throughput")]
     for kind in changed:
         pairs = zip(points, history.points, strict=True)

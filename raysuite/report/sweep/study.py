@@ -14,7 +14,6 @@ from raysuite.records.sweep import (
     Goal,
     TrialFigures,
     at_work,
-    best,
     pareto,
     ranked,
     trials,
@@ -79,10 +78,6 @@ class Study:
     def best(self) -> TrialFigures | None:
         """The trial that reached most of the first goal."""
         return next(iter(self.ranked), None)
-
-    def best_of(self, goal: Goal) -> TrialFigures | None:
-        """The best trial by a goal."""
-        return best(self.trials, goal)
 
     @cached_property
     def front(self) -> list[TrialFigures]:
