@@ -77,10 +77,10 @@ class Plot:
     wide: bool = False
     """Whether it needs the page's whole width."""
 
-    def spec(self, width: float, columns: int | None = None) -> dict[str, Any]:
+    def spec(self, width: float) -> dict[str, Any]:
         """Vega-Lite of the whole plot, `width` pixels wide; the page changes only its width, its
         columns and the filtered traces."""
-        columns = min(columns or self.columns, len(self.panels))
+        columns = min(self.columns, len(self.panels))
         unit: dict[str, Any] = {
             "width": max(120.0, width / columns - 60),
             "height": self._height(),

@@ -381,7 +381,8 @@ def _front(study: Study, x: Goal, y: Goal, wide: bool) -> Plot | None:
             styles[word] = look
             keys = [trial_key(study, trial) for trial in trials]
             traces.append(p.trace("mean", points(trials), series=word, key=keys))
-    best = sorted(pareto(both, (x, y)), key=lambda trial: trial.goals[x] or 0.0)
+    front = pareto(both, (x, y)) if len(study.goals) > 2 else study.front
+    best = sorted(front, key=lambda trial: trial.goals[x] or 0.0)
     styles["Pareto front"] = Style(BEST, symbol="diamond")
     traces.append(p.trace("front", points(best), series="Pareto front"))
     # as stairs: between two trials no more is reached than by the worse of them
