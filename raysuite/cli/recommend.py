@@ -199,6 +199,7 @@ def _name(choice: Choice) -> str:
 def _print(shown: Sequence[Choice], count: int, tied: Sequence[Choice]) -> None:
     from raysuite.report import text
     from raysuite.report.predictions import interval
+    from raysuite.units import human_bytes
 
     figures = ["Images/s", "Epoch", "Efficiency", "Energy, J", "Memory"]
     if not any(each.predicted.joules for each in shown):
@@ -211,7 +212,7 @@ def _print(shown: Sequence[Choice], count: int, tied: Sequence[Choice]) -> None:
             "Epoch": interval(each.epoch, text.seconds),
             "Efficiency": text.NONE if efficiency is None else text.number(efficiency),
             "Energy, J": interval(predicted.joules),
-            "Memory": interval(predicted.memory_bytes, text.size),
+            "Memory": interval(predicted.memory_bytes, human_bytes),
         }
         remarks = ["tied with the best"] if each.tied and len(tied) > 1 else []
         remarks += [f"out of range: {one}" for one in predicted.outside]

@@ -304,6 +304,11 @@ class Observed:
         )
         return pace * float(self.run.plan["dataset"]["train_samples"])
 
+    @property
+    def batch(self) -> str:
+        """Equal for runs with the same batch size, which are left out of a fit together."""
+        return str((self.run.plan["global_batch"], self.run.plan["accumulate"]))
+
 
 def observed(runs: Iterable[RunFigures], most_other_cores: float = math.inf) -> list[Observed]:
     """The runs that a calibration is fitted to: finished, passed by the gate, without pipeline
@@ -350,8 +355,6 @@ def calibrate(
         )
     most = max(each.run.workers for each in seen)
     beside = workers_per_node or most
-    sizes = [str((each.run.plan["global_batch"], each.run.plan["accumulate"])) for each in seen]
-    names = [run_name(each.run.plan) for each in seen]
     ranges: dict[str, dict[str, Range]] = {}
     for each in seen:
         for what, values in quantities(each.run.plan).items():
@@ -369,28 +372,26 @@ def calibrate(
     rows, free = _without_single_loader(
         [epoch_terms(each.run.plan, each.work, beside) for each in seen]
     )
-    model = fit(rows, [each.seconds for each in seen], sizes, names)
+    model = _fit_runs(seen, rows, [each.seconds for each in seen])
+    environment = started.environment if started else {}
+    described = ("platform", "cpu", "memory_bytes", "gpus", "fingerprint")
     return Calibration(
-        machine=_machine(started.environment if started else {}),
+        machine={name: environment[name] for name in described if name in environment},
         sources=tuple(sources),
         runs=len(seen),
         workers_per_node=beside,
         works={work_name(each.run.plan): each.work for each in seen},
         ranges=ranges,
         seconds=model.model_copy(update={"costs": {**model.costs, **free}}),
-        bytes=fit(
-            [
-                memory_terms(each.run.plan, each.work, resident_before(each.run))
-                for each in finished
-            ],
+        bytes=_fit_runs(
+            finished,
+            [memory_terms(e.run.plan, e.work, resident_before(e.run)) for e in finished],
             [memory_of(each.run) for each in finished],
-            [sizes[seen.index(each)] for each in finished],
-            [names[seen.index(each)] for each in finished],
         )
         if len(finished) >= _LEAST_RUNS
         else None,
         resident=statistics.median([resident_before(each.run) for each in finished] or [0.0]),
-        joules=_fit_joules(seen, beside, sizes, names),
+        joules=_fit_joules(seen, beside),
         start=_middle(rests),
         repeats=_repeats(seen),
         blocks={
@@ -401,9 +402,14 @@ def calibrate(
     )
 
 
-def _fit_joules(
-    seen: Sequence[Observed], beside: int, sizes: Sequence[str], names: Sequence[str]
-) -> Model | None:
+def _fit_runs(
+    seen: Sequence[Observed], rows: Sequence[Mapping[str, float]], measured: Sequence[float]
+) -> Model:
+    names = [run_name(each.run.plan) for each in seen]
+    return fit(rows, measured, [each.batch for each in seen], names)
+
+
+def _fit_joules(seen: Sequence[Observed], beside: int) -> Model | None:
     """Costs of energy, of what was measured in every run: devices, hosts, or both."""
     costs = [each.run.costs for each in seen]
     kinds = (
@@ -416,7 +422,7 @@ def _fit_joules(
     images = [each.run.plan["dataset"]["train_samples"] for each in seen]
     whole = [n * sum(each) for n, each in zip(images, zip(*known, strict=True), strict=True)]
     rows = [joules_terms(each.run.plan, each.seconds, beside) for each in seen]
-    return fit(rows, whole, sizes, names)
+    return _fit_runs(seen, rows, whole)
 
 
 def _middle(values: Sequence[float]) -> Interval:
@@ -462,11 +468,6 @@ def _repeats(seen: Sequence[Observed]) -> Errors | None:
         for value in group
     ]
     return Errors.of(apart) if apart else None
-
-
-def _machine(environment: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("platform", "cpu", "memory_bytes", "gpus", "fingerprint")
-    return {name: environment[name] for name in names if name in environment}
 
 
 def fit(

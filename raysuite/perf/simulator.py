@@ -251,16 +251,11 @@ class Sharing:
             case "horovod":
                 return cls(strategy["fusion_threshold_mb"] * mib or 1, compression=half)
             case "deepspeed":
-                stage = strategy["zero_stage"]
-                overlap = strategy.get("overlap_comm")
+                stage, overlap = strategy["zero_stage"], strategy.get("overlap_comm")
                 return cls(
                     strategy["bucket_mb"] * mib,
                     overlap=stage == 3 if overlap is None else overlap,
-                    gathers="nothing"
-                    if stage == 0
-                    else "weights"
-                    if stage == 3
-                    else "updated weights",
+                    gathers=("nothing", "updated weights", "updated weights", "weights")[stage],
                 )
             case _:
                 bucket = strategy.get("bucket_mb", 25.0) * mib
@@ -295,12 +290,10 @@ def data_parallel(
         gathered = (add("gather weights", "collectives", seconds, (), "communication"),)
     buckets = _buckets(layers, sharing)
     ends: list[list[int]] = [[] for _ in buckets]
-    for number, crowd in enumerate(crowds):
-        lane = (
-            f"{crowd.count:,} workers"
-            if len(crowds) == 1
-            else f"{crowd.count:,} workers, group {number}"
-        )
+    lanes = [f"{crowd.count:,} workers" for crowd in crowds]
+    if len(crowds) > 1:
+        lanes = [f"{lane}, group {number}" for number, lane in enumerate(lanes)]
+    for crowd, lane in zip(crowds, lanes, strict=True):
         factor = crowd.slowest(jitter)
         loaded = (add("load", lane, load_s * accumulate, (), "loader"),) if load_s else ()
         for index in range(accumulate):
@@ -321,16 +314,10 @@ def data_parallel(
             seconds = (network.all_gather if halved else network.all_reduce)(workers, count)
             name = f"reduce bucket {place}"
             reduced.append(add(name, "collectives", seconds, after, "communication"))
-    for number, crowd in enumerate(crowds):
-        lane = (
-            f"{crowd.count:,} workers"
-            if len(crowds) == 1
-            else f"{crowd.count:,} workers, group {number}"
-        )
-        updated = add("update", lane, update_s, reduced, "overhead")
-        if sharing.gathers == "updated weights" and workers > 1 and number == len(crowds) - 1:
-            seconds = network.all_gather(workers, whole)
-            add("gather weights", "collectives", seconds, (updated,), "communication")
+    updated = [add("update", lane, update_s, reduced, "overhead") for lane in lanes]
+    if sharing.gathers == "updated weights" and workers > 1:
+        seconds = network.all_gather(workers, whole)
+        add("gather weights", "collectives", seconds, updated[-1:], "communication")
     return tasks
 
 

@@ -8,7 +8,6 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel
 
-from raysuite.records.attempts import current
 from raysuite.records.batches import BatchFound
 from raysuite.records.costs import Costs, run_costs
 from raysuite.records.ends import STOPPED, RunEnd, RunFailed, RunFinished, RunPruned, RunStopped
@@ -25,6 +24,45 @@ from raysuite.records.schema import (
     TimeShares,
 )
 from raysuite.spec.strategies import STRATEGY_OPTIONS
+
+# A run in several attempts.
+
+_OF_AN_ATTEMPT = (
+    RunFinished,
+    RunFailed,
+    RunPruned,
+    RunStopped,
+    SamplesSkipped,
+    StagesMeasured,
+    TimeShares,
+    RunCosts,
+)
+"""Records that an attempt which resumes a run writes again."""
+
+
+def current(records: Iterable[Record]) -> list[Record]:
+    """The Records that count, in order, where a run was resumed.
+
+    A RunStarted from epoch k invalidates the previous attempt's epochs from k on, its end, profile
+    and skipped samples; of an epoch that was recorded twice, the later record counts.
+    """
+    counted: list[Record] = []
+    for record in records:
+        if isinstance(record, RunStarted):
+            first = record.first_epoch
+            counted = [
+                r
+                for r in counted
+                if not isinstance(r, _OF_AN_ATTEMPT)
+                and not (isinstance(r, EpochFinished) and r.epoch >= first)
+            ]
+        elif isinstance(record, EpochFinished):
+            counted = [
+                r for r in counted if not (isinstance(r, EpochFinished) and r.epoch == record.epoch)
+            ]
+        counted.append(record)
+    return counted
+
 
 # TimeShares -> shares of the profiled window, per worker.
 
@@ -52,23 +90,19 @@ def run_shares(record: TimeShares | None) -> Shares | None:
     """The shares of one run; None where nothing was profiled."""
     if record is None or not record.window_seconds or min(record.window_seconds) <= 0:
         return None
-    windows = record.window_seconds
-    computation = _parts(record.computation_seconds, windows)
-    waits = _parts(record.communication_exposed_seconds, windows)
-    loads = _parts(record.data_exposed_seconds, windows)
-    return Shares(
-        computation=computation,
-        communication=_parts(record.communication_seconds, windows),
-        communication_exposed=waits,
-        data=_parts(record.data_seconds, windows),
-        data_exposed=loads,
-        other=[max(0.0, 1 - sum(each)) for each in zip(computation, waits, loads, strict=True)],
-        slowest=waits.index(min(waits)),
+    computation, communication, waits, data, loads = (
+        [part / window for part, window in zip(seconds, record.window_seconds, strict=True)]
+        for seconds in (
+            record.computation_seconds,
+            record.communication_seconds,
+            record.communication_exposed_seconds,
+            record.data_seconds,
+            record.data_exposed_seconds,
+        )
     )
-
-
-def _parts(seconds: Sequence[float], windows: Sequence[float]) -> list[float]:
-    return [part / window for part, window in zip(seconds, windows, strict=True)]
+    other = [max(0.0, 1 - sum(each)) for each in zip(computation, waits, loads, strict=True)]
+    slowest = waits.index(min(waits))
+    return Shares(computation, communication, waits, data, loads, other, slowest)
 
 
 Value = TypeVar("Value")
@@ -89,7 +123,11 @@ Gate = Literal["passed", "failed", "not checked", "not needed"]
 
 @dataclass(frozen=True)
 class RunFigures:
-    """One run. A figure is None where it was not measured, or may not be reported."""
+    """One run. A figure is None where it was not measured, or may not be reported.
+
+    `raysuite.records.metrics` states what each figure is, and its unit; those of time are None
+    unless the gate was passed.
+    """
 
     plan: Plan
     status: Status
@@ -106,40 +144,26 @@ class RunFigures:
     epochs: tuple[EpochFinished, ...]
     """The record of each epoch that counts, in order."""
     throughput: float | None
-    """Images per second over all workers, warm-up excluded. None unless the gate was passed."""
     epoch_seconds: float | None
-    """Mean training time of an epoch. None unless the gate was passed."""
     data_wait_share: float | None
-    """Part of the epochs' time in which a worker waited for its loader, mean over workers."""
     final_accuracy: float | None
-    """Top-1 on the validation set after the last epoch, in [0, 1]."""
     best_accuracy: float | None
     time_to_accuracy: float | None
-    """Seconds to the end of the first validation that met the target."""
     peak_process_bytes: int | None
-    """Largest resident memory of the worker that had most."""
     mean_process_bytes: float | None
-    """Mean over workers of the largest resident memory."""
     grown_process_bytes: int | None
-    """Largest growth of a worker's resident memory over its start: what this run itself took."""
     peak_device_bytes: int | None
-    """Largest device memory of the worker that had most; None on a CPU."""
     mean_device_bytes: float | None
     other_cores: float | None = None
-    """Cores that other programs kept busy during the training, on the busiest worker's machine."""
     epochs_to_accuracy: int | None = None
-    """Epochs up to and with that validation: what was learnt, whatever the pace."""
     compile_seconds: float | None = None
-    """In all epochs, with their validations; None where nothing was compiled."""
     graph_breaks: int | None = None
-    """How often torch.compile cut the graph of rank 0; None without torch.compile."""
     shares: Shares | None = None
     """Where the time of the profiled steps went. None unless profiled, and the gate was passed."""
     stages: StagesMeasured | None = None
     costs: Costs | None = None
     """Operations, traffic, energy. None unless the gate was passed."""
     final_top5: float | None = None
-    """Top-5 after the last epoch; None where there are no more than five classes."""
     stopped: RunStopped | None = None
     """How its last attempt ended, where that was asked to stop."""
     attempts: int = 1

@@ -126,7 +126,7 @@ class Results:
         return loaded
 
     def write_plans(self, plans: Sequence[dict[str, Any]]) -> None:
-        """Write the RunPlans, in the order of execution; a reader never sees half a file."""
+        """Write the RunPlans, in the order of execution."""
         self._write("plan.json", list(plans))
 
     def search(self) -> dict[str, Any] | None:
@@ -134,10 +134,7 @@ class Results:
         keys that are set for every block that is drawn there. All plain data; None where these are
         no results of a sweep.
         """
-        file = self.folder / SEARCH
-        if not file.is_file():
-            return None
-        loaded: dict[str, Any] = json.loads(file.read_text("utf-8"))
+        loaded: dict[str, Any] | None = self._read(SEARCH)
         return loaded
 
     def write_search(
@@ -147,20 +144,24 @@ class Results:
         spec: dict[str, Any],
         settings: dict[str, Any] | None = None,
     ) -> None:
-        """Write down what a sweep searches; a reader never sees half a file."""
+        """Write down what a sweep searches."""
         content = {"search": search, "name": name, "spec": spec, "settings": settings or {}}
         self._write(SEARCH, content)
 
     def decided(self) -> Decided | None:
         """How far a sweep has decided its trials; None where that was not written down."""
-        file = self.folder / DECIDED
-        return Decided(**json.loads(file.read_text("utf-8"))) if file.is_file() else None
+        found = self._read(DECIDED)
+        return None if found is None else Decided(**found)
 
     def write_decided(self, decided: Decided) -> None:
-        """Write down how far trials are decided; a reader never sees half a file."""
         self._write(DECIDED, decided._asdict())
 
+    def _read(self, name: str) -> Any:
+        file = self.folder / name
+        return json.loads(file.read_text("utf-8")) if file.is_file() else None
+
     def _write(self, name: str, content: Any) -> None:
+        """A reader never sees half a file."""
         write_whole(self.folder / name, json.dumps(content, indent=1).encode())
 
     def add_plan(self, plan: dict[str, Any]) -> None:
@@ -184,8 +185,7 @@ class Results:
         self._write(TIMINGS, list(timings))
 
     def timings(self) -> list[dict[str, Any]]:
-        file = self.folder / TIMINGS
-        return list(json.loads(file.read_text("utf-8"))) if file.is_file() else []
+        return list(self._read(TIMINGS) or [])
 
     def write_predictions(self, predictions: Sequence[RunPredicted]) -> None:
         """Keep what was predicted of the runs, instead of what was predicted before."""

@@ -1,9 +1,8 @@
-"""A trial of a population: the decision on it at an interval, and the source of its weights."""
+"""The decision on a trial of a population at an interval."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from raysuite.records.base import RecordBase
@@ -51,42 +50,3 @@ def held_after(records: Sequence[object]) -> int | None:
 
 def turns_of(records: Sequence[object]) -> tuple[RunJudged, ...]:
     return tuple(record for record in records if isinstance(record, RunJudged))
-
-
-@dataclass(frozen=True)
-class Stretch:
-    """Epochs that weights were trained in one run with the same values."""
-
-    trial: int
-    first: int
-    """The first epoch, counted from 0."""
-    end: int
-    """The epoch after the last completed one."""
-    values: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Member:
-    """A trial of a PBT history: the values it began with and its PBT steps."""
-
-    number: int
-    run_id: str
-    began: Mapping[str, Any]
-    turns: tuple[RunJudged, ...]
-
-
-def lineage(members: Mapping[str, Member], run_id: str, epochs: int) -> list[Stretch]:
-    """The way of the weights that a run had after so many epochs, through all trials, from the
-    first epoch on."""
-    way: list[Stretch] = []
-    while epochs > 0:
-        member = members[run_id]
-        before = [turn for turn in member.turns if turn.epoch + 1 < epochs]
-        took = next((turn for turn in reversed(before) if turn.source is not None), None)
-        first = 0 if took is None else took.epoch + 1
-        values = member.began if took is None else took.values
-        way.append(Stretch(member.number, first, epochs, values))
-        if took is None or took.source is None or took.source not in members:
-            break
-        run_id, epochs = took.source, first
-    return way[::-1]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 Plan = dict[str, Any]
@@ -91,7 +91,13 @@ def work_key(plan: Plan) -> str:
     The path and format on disk of a set known by name are no part of it: they belong to what is
     compared. The number of images is: other images may have the same name.
     """
-    return json.dumps(_work(plan), sort_keys=True)
+    data = dict(plan["spec"]["data"])
+    left_out = ["format"] if data["name"] in _BY_PATH else ["format", "path", "root"]
+    for key in left_out:
+        data.pop(key, None)
+    counts = {key: plan["dataset"][key] for key in ("train_samples", "classes")}
+    work = {"model": plan["spec"]["model"], "data": data, "dataset": counts}
+    return json.dumps(work, sort_keys=True)
 
 
 def work_name(plan: Plan) -> str:
@@ -101,25 +107,6 @@ def work_name(plan: Plan) -> str:
     return f"{plan['spec']['model']['name']} on {data['name']}{size}"
 
 
-def work_names(plans: Iterable[Plan]) -> dict[str, str]:
-    """`work_key` -> `work_name`, with the options in which works of one name differ."""
-    works = {work_key(plan): plan for plan in plans}
-    names: dict[str, list[str]] = {}
-    for key, plan in works.items():
-        names.setdefault(work_name(plan), []).append(key)
-    told = {}
-    for name, keys in names.items():
-        options = {key: dict(dotted(_work(works[key]))) for key in keys}
-        for key in keys:
-            differing = [
-                f"{option}={block_name(options[key].get(option))}"
-                for option in dict.fromkeys(each for found in options.values() for each in found)
-                if len({json.dumps(found.get(option)) for found in options.values()}) > 1
-            ]
-            told[key] = f"{name} ({', '.join(differing)})" if differing else name
-    return told
-
-
 def dotted(block: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """The values of nested blocks, each with its dotted key after `prefix`."""
     for key, value in block.items():
@@ -127,15 +114,6 @@ def dotted(block: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
             yield from dotted(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
-
-
-def _work(plan: Plan) -> dict[str, Any]:
-    data = dict(plan["spec"]["data"])
-    left_out = ["format"] if data["name"] in _BY_PATH else ["format", "path", "root"]
-    for key in left_out:
-        data.pop(key, None)
-    counts = {key: plan["dataset"][key] for key in ("train_samples", "classes")}
-    return {"model": plan["spec"]["model"], "data": data, "dataset": counts}
 
 
 def block_name(value: Any) -> str:

@@ -53,8 +53,9 @@ class Stat:
         return len(self.values)
 
     @property
-    def best(self) -> float:
-        return max(self.values)
+    def value(self) -> float:
+        """As `Ratio` has it: the mean."""
+        return self.mean
 
 
 @dataclass(frozen=True)
@@ -162,24 +163,6 @@ def difference_of_shares(
         above - below - np.hypot(above - low_a, high_b - below),
         above - below + np.hypot(high_a - above, below - low_b),
     )
-
-
-def ratio_of_shares(above: float, below: float, n_above: int, n_below: int) -> Ratio | None:
-    """The ratio of two shares with its interval, from Wilson's of each (Donner and Zou 2012,
-    Statistical Methods in Medical Research 21:347, MOVER-R). The shares are taken as independent:
-    of one validation set, the interval is wide. None where the lower one is 0."""
-    if below <= 0:
-        return None
-    low_a, high_a = map(float, wilson(above, n_above))
-    low_b, high_b = map(float, wilson(below, n_below))
-    product = above * below
-
-    def root(a: float, b: float) -> float:
-        return math.sqrt(max(0.0, product**2 - a * (2 * above - a) * b * (2 * below - b)))
-
-    low = low_a * (2 * above - low_a) / (product + root(low_a, high_b)) if above > 0 else 0.0
-    high = (product + root(high_a, low_b)) / (low_b * (2 * below - low_b))
-    return Ratio(above / below, low, high)
 
 
 def _transformed(mean: float, half_width: float, scale: Scale) -> tuple[float, float]:

@@ -16,7 +16,7 @@ from raysuite.records.batches import BatchFound
 from raysuite.records.derive import RunFigures, Status, run_figures
 from raysuite.records.ends import RunPruned
 from raysuite.records.journal import Results
-from raysuite.records.judged import Member, RunJudged, turns_of
+from raysuite.records.judged import RunJudged, turns_of
 from raysuite.records.names import Plan
 from raysuite.records.schema import Record, RunStarted
 
@@ -58,11 +58,6 @@ class TrialFigures:
     def taken(self) -> list[RunJudged]:
         """Its PBT steps that gave it the weights of another trial."""
         return [turn for turn in self.turns if turn.source is not None]
-
-    @property
-    def member(self) -> Member:
-        """What the PBT history of weights is made of."""
-        return Member(self.number, self.run_id, self.values, self.turns)
 
     @property
     def counts(self) -> bool:

@@ -7,18 +7,19 @@ import csv
 import difflib
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
+
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from raysuite.errors import UserError
 from raysuite.records import Ratio, Results, Row, Stat, make_rows, ratio_of_means, results_figures
 from raysuite.records.costs import PROJECTED_EPOCHS
 from raysuite.records.metrics import METRICS, Unit
 from raysuite.records.names import dotted, work_key
-from raysuite.records.statistics import ratio_of_shares
-from raysuite.records.sweep import Goal
+from raysuite.records.sweep import Goal, best
 from raysuite.report import text
 from raysuite.report.sweep.study import Study, study, trial_name
 from raysuite.report.sweep.summary import accuracy_interval
@@ -76,16 +77,8 @@ class Measured:
     @classmethod
     def of(cls, figure: Stat | Ratio, scale: float = 1.0) -> Measured:
         """A mean or a ratio, times an exact number."""
-        if isinstance(figure, Ratio):
-            figure = figure.scaled(scale)
-            return cls(figure.value, figure.low, figure.high)
-        if figure.low is None or figure.high is None:
-            return cls(figure.mean * scale)
-        return cls(figure.mean * scale, figure.low * scale, figure.high * scale)
-
-    def over(self, exact: float) -> Ratio | None:
-        """The ratio to a number without spread; None where it is not defined."""
-        return Ratio(self.value, self.low, self.high).scaled(1 / exact) if exact > 0 else None
+        figure = Ratio(figure.value, figure.low, figure.high).scaled(scale)
+        return cls(figure.value, figure.low, figure.high)
 
 
 @dataclass(frozen=True)
@@ -111,14 +104,10 @@ class Line:
             "quantity": self.quantity,
             "unit": QUANTITIES[self.quantity].unit,
             "ours": self.ours_name,
-            "ours_value": self.ours.value,
-            "ours_low": self.ours.low,
-            "ours_high": self.ours.high,
+            **{f"ours_{name}": each for name, each in asdict(self.ours).items()},
             "theirs": self.theirs_name,
             "theirs_bound": self.bound,
-            "theirs_value": self.theirs.value,
-            "theirs_low": self.theirs.low,
-            "theirs_high": self.theirs.high,
+            **{f"theirs_{name}": each for name, each in asdict(self.theirs).items()},
             "ratio": self.ratio and self.ratio.value,
             "ratio_low": self.ratio and self.ratio.low,
             "ratio_high": self.ratio and self.ratio.high,
@@ -337,29 +326,29 @@ def ratio_of_ratios(above: Ratio, below: Ratio) -> Ratio | None:
 FOLDER = Path(__file__).parent / "published"
 
 
-@dataclass(frozen=True)
+@pydantic_dataclass(frozen=True)
 class Published:
     """One value as a paper states it; what the paper leaves open is empty or None."""
 
     quantity: str
     """Seconds end in `_s`; accuracies, shares and efficiencies are in [0, 1]."""
-    model: str
-    data: str
-    framework: str
-    loader: str
-    """`native`, `dali-cpu`, `dali-gpu`, or `dali` where the paper does not state which."""
-    workers: int | None
-    base_workers: int | None
-    """Workers of the baseline of a speed-up or an efficiency."""
-    schedule: str
-    global_batch: int | None
     value: float
-    high: float | None
-    """The upper end of a range that begins at `value`."""
-    bound: Literal["", "about", "over", "under", "up to"]
     source: str
     """Figure, table or text of the paper."""
-    note: str
+    high: float | None = None
+    """The upper end of a range that begins at `value`."""
+    bound: Literal["", "about", "over", "under", "up to"] = ""
+    model: str = ""
+    data: str = ""
+    framework: str = ""
+    loader: str = ""
+    """`native`, `dali-cpu`, `dali-gpu`, or `dali` where the paper does not state which."""
+    workers: int | None = None
+    base_workers: int | None = None
+    """Workers of the baseline of a speed-up or an efficiency."""
+    schedule: str = ""
+    global_batch: int | None = None
+    note: str = ""
 
     @property
     def place(self) -> str:
@@ -412,41 +401,31 @@ def published(name: str) -> Paper:
         valid = ", ".join(f"{PREFIX}{paper}" for paper in PAPERS)
         raise UserError(f"no published tables are called {name!r}; {hint}valid are {valid}")
     title, *remarks = PAPERS[name]
-    values = [_value(line) for line in _csv_lines(FOLDER / f"{name}.csv")]
+    values = [Published(**line) for line in _csv_lines(FOLDER / f"{name}.csv")]
     if name == "aach2023":
         values += _shares(FOLDER / "aach2023_table2.csv")
     return Paper(name, title, tuple(remarks), tuple(values))
 
 
-def _csv_lines(file: Path) -> Iterator[dict[str, str]]:
+def _csv_lines(file: Path) -> Iterator[dict[str, Any]]:
+    """The cells of each line that are not empty, by column."""
     with file.open(encoding="utf-8", newline="") as stream:
-        yield from csv.DictReader(stream)
-
-
-_NUMBERS: dict[str, Callable[[str], float]] = {
-    **dict.fromkeys(("workers", "base_workers", "global_batch"), int),
-    **dict.fromkeys(("value", "high"), float),
-}
-
-
-def _value(line: dict[str, str]) -> Published:
-    known: dict[str, Any] = {
-        key: (_NUMBERS[key](value) if value else None) if key in _NUMBERS else value
-        for key, value in line.items()
-    }
-    return Published(**known)
+        for line in csv.DictReader(stream):
+            yield {key: value for key, value in line.items() if value}
 
 
 def _shares(file: Path) -> Iterator[Published]:
     """Aach et al., Table 2: shares in percent by model, GPUs and loader."""
-    empty = dict.fromkeys((*Published.__annotations__,), "")
     for line in _csv_lines(file):
         for share in ("communication", "io", "computation"):
-            yield _value(
-                empty
-                | {"quantity": f"share_{share}", "model": line["model"], "data": "imagenet"}
-                | {"loader": line["loader"], "workers": line["gpus"], "source": "Table 2"}
-                | {"value": str(float(line[f"{share}_percent"]) / 100)}
+            yield Published(
+                quantity=f"share_{share}",
+                model=line["model"],
+                data="imagenet",
+                loader=line["loader"],
+                workers=int(line["gpus"]),
+                value=float(line[f"{share}_percent"]) / 100,
+                source="Table 2",
             )
 
 
@@ -527,9 +506,10 @@ def _line(row: Row, rows: Sequence[Row], value: Published) -> Line | None:
         notes=tuple(_notes(row, value)),
     )
     if value.high is not None or value.bound in ("over", "under"):
-        return replace(line, notes=(_held(line), *line.notes))
-    ratio = line.ours.over(value.value)
-    return replace(line, ratio=ratio, basis="ours" if ratio and ratio.low is not None else "none")
+        return line
+    measured = line.ours
+    ratio = Ratio(measured.value, measured.low, measured.high).scaled(1 / value.value)
+    return replace(line, ratio=ratio, basis="none" if ratio.low is None else "ours")
 
 
 def _figure(row: Row, rows: Sequence[Row], value: Published) -> Stat | Ratio | None:
@@ -552,48 +532,25 @@ def _over_workers(row: Row, rows: Sequence[Row], workers: int | None) -> Ratio |
 
 
 def _over_native(row: Row, rows: Sequence[Row]) -> Ratio | None:
-    """Over the row that differs in its loader alone, and in the form of its images at most."""
+    """Over the row that differs in its loader alone, or else in the format of its images too."""
     if row.runs[0].plan["spec"]["loader"]["name"] == "native":
         return None
-    native = [
+    native = [row for row in rows if row.runs[0].plan["spec"]["loader"]["name"] == "native"]
+    same = (
         each
-        for each in rows
-        if each.runs[0].plan["spec"]["loader"]["name"] == "native"
-        and _but_loader(each) == _but_loader(row)
-    ]
-    return _throughput_ratio(row, _of_the_same_place(row, native))
+        for other_form in (False, True)
+        for each in native
+        if _but_loader(each, other_form) == _but_loader(row, other_form)
+    )
+    return _throughput_ratio(row, next(same, None))
 
 
-def _of_the_same_place(row: Row, native: Sequence[Row]) -> Row | None:
-    """The one that reads the same files, or else the same set in another form beside them.
-
-    Forms with a `path` each have nothing else in common: there, the only one there is.
-    """
-
-    def data(each: Row, *left_out: str) -> dict[str, object]:
-        block = each.runs[0].plan["spec"]["data"]
-        return {key: value for key, value in block.items() if key not in left_out}
-
-    def equal_but_for(*keys: str) -> list[Row]:
-        return [each for each in native if data(each, *keys) == data(row, *keys)]
-
-    beside = equal_but_for() or equal_but_for("format")
-    if beside:
-        return beside[0]
-    own_paths = [
-        each
-        for each in equal_but_for("format", "path")
-        if data(each)["format"] != data(row)["format"] and data(each)["path"] and data(row)["path"]
-    ]
-    return own_paths[0] if len(own_paths) == 1 else None
-
-
-def _but_loader(row: Row) -> tuple[object, ...]:
-    """What a row is, without its loader and the form in which that reads the images."""
+def _but_loader(row: Row, other_form: bool) -> tuple[object, ...]:
+    """What a row is without its loader, and with `other_form` without its images' format."""
     plan = row.runs[0].plan
-    spec = {
-        key: value for key, value in plan["spec"].items() if key not in ("seed", "loader", "data")
-    }
+    spec = {key: value for key, value in plan["spec"].items() if key not in ("seed", "loader")}
+    if other_form:
+        spec["data"] = {key: value for key, value in spec["data"].items() if key != "format"}
     return spec, work_key(plan), row.device, row.global_batch
 
 
@@ -613,25 +570,6 @@ def _notes(row: Row, value: Published) -> Iterator[str]:
         yield f"ours is a projection: {PROJECTED_EPOCHS} x the mean epoch, without validation"
     if value.note:
         yield value.note
-
-
-def _held(line: Line) -> str:
-    """Whether a bound or a range holds for ours, as far as our interval shows."""
-    ours, theirs = line.ours, line.theirs
-    write = QUANTITIES[line.quantity].write or text.WRITERS[QUANTITIES[line.quantity].unit]
-    stated = f"{line.bound or 'within'} {write(theirs.value)}"
-    low, high = theirs.value, math.inf if theirs.high is None else theirs.high
-    if theirs.high is not None:
-        stated += f" to {write(theirs.high)}"
-    elif line.bound == "under":
-        low, high = -math.inf, theirs.value
-    ends = [ours.value if end is None else end for end in (ours.low, ours.high)]
-    spread = " (n = 1)" if ours.low is None else ""
-    if low <= ends[0] and ends[1] <= high:
-        return f"ours is {stated}{spread}"
-    if ends[0] <= high and ends[1] >= low:
-        return f"whether ours is {stated} cannot be told: our interval reaches beyond that"
-    return f"ours is not {stated}{spread}"
 
 
 # Another sweep.
@@ -668,7 +606,7 @@ def _sweep_lines(ours: Study, theirs: Study) -> Iterator[Line]:
     yield line("trials", *(len(each.trials) for each in pair))
     yield line("trials_stopped_early", *(len(each.of("pruned")) for each in pair))
     for goal in (goal for goal in ours.goals if goal in theirs.goals):
-        a, b = (each.best_of(goal) for each in pair)
+        a, b = (best(each.trials, goal) for each in pair)
         if a is None or b is None:
             continue
         first, second = (cast(float, trial.goals[goal]) for trial in (a, b))
@@ -678,18 +616,13 @@ def _sweep_lines(ours: Study, theirs: Study) -> Iterator[Line]:
                 found,
                 ours=Measured(first, *accuracy_interval(a)),
                 theirs=Measured(second, *accuracy_interval(b)),
-                ratio=ratio_of_shares(first, second, a.figures.val_samples, b.figures.val_samples),
             )
         made = [found]
         epochs = (a.figures.epochs_to_accuracy, b.figures.epochs_to_accuracy)
         if goal == "time_to_accuracy" and epochs[0] and epochs[1]:
             made.append(line("epochs_to_accuracy", epochs[0], epochs[1]))
-        for each in made:
-            yield replace(
-                each,
-                ours_name=f"{left}, {trial_name(a)}",
-                theirs_name=f"{right}, {trial_name(b)}",
-            )
+        names = f"{left}, {trial_name(a)}", f"{right}, {trial_name(b)}"
+        yield from (replace(each, ours_name=names[0], theirs_name=names[1]) for each in made)
 
 
 _GOALS: dict[Goal, str] = {"accuracy": "best_accuracy", "time_to_accuracy": "time_to_accuracy_s"}
@@ -701,11 +634,8 @@ def _remarks(ours: Study, theirs: Study) -> Iterator[str]:
         | dict(dotted(each.search, "search."))
         for each in (ours, theirs)
     )
-    differ = _differences(left, right)
-    if differ:
+    if differ := _differences(left, right):
         yield f"The sweeps differ in {'; '.join(differ)}."
-    else:
-        yield "Both sweeps have the same spec and the same search."
     first, second = (
         sorted(json.dumps(trial.values, sort_keys=True) for trial in each.trials)
         for each in (ours, theirs)
@@ -714,16 +644,12 @@ def _remarks(ours: Study, theirs: Study) -> Iterator[str]:
     if ours.hosts != theirs.hosts:
         yield "They ran in different environments: their times may not be comparable."
     if "accuracy" in ours.goals:
-        yield (
-            "Intervals of accuracies are for the validation set's size alone (Wilson); both "
-            "sweeps use the same set."
-        )
+        yield "Intervals of accuracies are for the validation set's size alone (Wilson)."
     yield "One sweep on each side: neither has a spread over seeds."
 
 
 # Tables.
 
-_BASES: dict[Basis, str] = {"both": "both", "ours": "ours alone", "none": "none"}
 _BASIS_NOTES: dict[Basis, str] = {
     "both": "Intervals of ratios are 95 % confidence intervals from the spread of both sides.",
     "ours": "A published value has no spread: the interval of the ratio is that of ours alone.",
@@ -764,7 +690,7 @@ def _cells(line: Line, write: text.Writer) -> dict[str, str]:
         "Our value": _written(line.ours, write),
         "Their value": f"{line.bound} {_written(line.theirs, write)}".strip(),
         "Ours / theirs": text.ratio(line.ratio) + single,
-        "Interval of": _BASES[line.basis],
+        "Interval of": line.basis,
         "Theirs": ", ".join(filter(None, (line.theirs_name, line.source))),
         "Notes": "; ".join(line.notes),
     }

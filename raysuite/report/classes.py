@@ -6,13 +6,12 @@ Both are of the last validation, summed over the repeats of a row.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from raysuite.records import Row, RunFinished
 from raysuite.records.classes import ClassFigures, class_figures
 from raysuite.report import plot as p
 from raysuite.report import text
-from raysuite.report.plot import Layer, Plot, key
+from raysuite.report.plot import Layer, Plot
 from raysuite.report.tables import Sheet, sheet_from
 
 MOST_CLASSES = 30
@@ -22,16 +21,8 @@ MOST_ROWS = 4
 _CELL_PX, _LEAST_PX = 18, 160
 
 
-@dataclass(frozen=True)
-class Classified:
-    """A row of the report, and its figures by class."""
-
-    row: Row
-    figures: ClassFigures
-
-
-def classified(rows: Sequence[Row]) -> list[Classified]:
-    """The rows whose runs counted by class, all with the same classes."""
+def classified(rows: Sequence[Row]) -> list[tuple[Row, ClassFigures]]:
+    """The rows whose runs counted by class, all with the same classes, each with its figures."""
     found = []
     for row in rows:
         ends = [run.end for run in row.runs if row.final_accuracy]
@@ -44,30 +35,30 @@ def classified(rows: Sequence[Row]) -> list[Classified]:
                 [sum(cells) for cells in zip(*lines, strict=True)]
                 for lines in zip(*matrices, strict=True)
             ]
-            found.append(Classified(row, class_figures(each[0].names, whole)))
+            found.append((row, class_figures(each[0].names, whole)))
         else:
-            found.append(Classified(row, each[-1]))
+            found.append((row, each[-1]))
     return found
 
 
 def confusion(rows: Sequence[Row]) -> Plot | None:
     """The confusion matrices of the first rows; None where there are none, or too many classes."""
-    all_of = [each for each in classified(rows) if each.figures.confusion is not None]
-    shown = [each for each in all_of if len(each.figures.names) <= MOST_CLASSES]
-    first = [each for each in shown if each.figures.names == shown[0].figures.names][:MOST_ROWS]
+    all_of = [(row, of) for row, of in classified(rows) if of.confusion is not None]
+    shown = [(row, of) for row, of in all_of if len(of.names) <= MOST_CLASSES]
+    first = [(row, of) for row, of in shown if of.names == shown[0][1].names][:MOST_ROWS]
     if not first:
         return None
-    names = first[0].figures.names
+    names = first[0][1].names
     traces = []
-    for each in first:
-        name, matrix = each.row.name, zip(names, each.figures.confusion or (), strict=True)
+    for row, of in first:
+        name, matrix = row.name, zip(names, of.confusion or (), strict=True)
         cells = []
-        for (true, line), samples in zip(matrix, each.figures.samples, strict=True):
+        for (true, line), samples in zip(matrix, of.samples, strict=True):
             for predicted, count in zip(names, line, strict=True):
                 share = count / max(1, samples)
                 said = f"{true} taken for {predicted}: {count:,} ({text.percent(share)})"
                 cells.append({"x": predicted, "y": true, "share": share, "tip": f"{name}\n{said}"})
-        look = {"panel": name, "series": name, "color": p.COLORS[0], "key": key(each.row)}
+        look = {"panel": name, "series": name, "color": p.COLORS[0], "key": row.name}
         traces.append(p.trace("mean", cells, **look))
     more = len(all_of) - len(first)
     left = f" {more} further rows are in the table of classes." if more else ""
@@ -95,7 +86,7 @@ def confusion(rows: Sequence[Row]) -> Plot | None:
         layers=[squares],
         x=axis,
         y=p.labels(names, "true class"),
-        panels=[each.row.name for each in first],
+        panels=[row.name for row, _ in first],
         columns=2,
         height=max(_LEAST_PX, _CELL_PX * len(names)),
         wide=len(first) > 1,
@@ -108,13 +99,12 @@ def class_sheet(rows: Sequence[Row]) -> Sheet | None:
     if not found:
         return None
     lines = []
-    for each in found:
-        of = each.figures
+    for row, of in found:
         columns = zip(of.names, of.samples, of.precision, of.recall, of.f1, strict=True)
         for name, samples, *shares in columns:
             figures = [text.NONE if share is None else text.percent(share) for share in shares]
             numbers = dict(zip(("Precision", "Recall", "F1"), figures, strict=True))
-            line = {"Variant": each.row.name, "Class": name, "Samples": f"{samples:,}"}
+            line = {"Variant": row.name, "Class": name, "Samples": f"{samples:,}"}
             lines.append(line | numbers)
     note = "After the last epoch, over all repeats."
     return sheet_from("classes", "Validation by class", lines, list(lines[0])[2:], (note,))

@@ -13,9 +13,6 @@ from raysuite.report.plot import Plot, Style, Trace
 from raysuite.report.summary import Sentence
 from raysuite.report.tables import Column, Sheet, sheet_of
 
-REGRESSION = "#D55E00"
-IMPROVEMENT = "#009E73"
-
 
 def page(found: Sequence[History]) -> str:
     """One page with a plot and a table for each variant, that needs no network."""
@@ -52,11 +49,11 @@ def change(point: Point) -> str:
 def history_sheet(history: History, number: int = 0) -> Sheet:
     """One line per results folder, the oldest first."""
     columns: list[Column[Point]] = [
-        Column("Date (UTC)", _date, lambda point: point.time, number=False),
-        Column("Version", lambda point: point.version, lambda point: point.version, number=False),
-        Column("Commit", lambda point: point.commit, lambda point: point.commit, number=False),
-        Column("Images/s", lambda e: text.stat(e.throughput), lambda e: e.throughput.mean),
-        Column("Change", change, lambda e: e.change.value if e.change else None, number=False),
+        Column("Date (UTC)", _date),
+        Column("Version", lambda point: point.version),
+        Column("Commit", lambda point: point.commit),
+        Column("Images/s", lambda point: text.stat(point.throughput), lambda e: e.throughput),
+        Column("Change", change, lambda point: point.change, left=True),
     ]
     drift = "Fewer than 4 folders: a drift between them also counts as a change."
     changed = history.by_runs and any(point.change for point in history.points)
@@ -83,7 +80,7 @@ def history_plot(history: History, number: int = 0) -> Plot:
         )
         ends = {"low": stat.low, "high": stat.high, "tip": "\n".join(filter(None, lines))}
         points.append({"x": date, "y": stat.mean, **ends})
-    changed = {"regression": REGRESSION, "improvement": IMPROVEMENT}
+    changed = {"regression": "#D55E00", "improvement": "#009E73"}
     traces = [p.trace("mean", points, series="throughput")]
     for kind in changed:
         pairs = zip(points, history.points, strict=True)

@@ -13,7 +13,7 @@ from raysuite.records.loading import LoadingBench, LoadingRow, loading_rows, sta
 from raysuite.records.statistics import compared
 from raysuite.report import plot as p
 from raysuite.report import text
-from raysuite.report.page import readable, render
+from raysuite.report.page import as_yaml, render
 from raysuite.report.plot import Plot, Style, Trace
 from raysuite.report.summary import Sentence
 from raysuite.report.tables import Column, Sheet, markdown_table, markdown_text, mean, sheet_of
@@ -51,7 +51,7 @@ def page(bench: LoadingBench) -> str:
             *(Sentence("caveat", note) for note in notes(bench, rows)),
         ],
         sheet=loaders_sheet(rows),
-        environments=[(readable(bench.environment), 0)],
+        environments=[(as_yaml(bench.environment), 0)],
     )
 
 
@@ -65,25 +65,19 @@ def loaders_sheet(rows: Sequence[LoadingRow]) -> Sheet:
     """The table; where a row has no figures, a column gives the reason."""
     start = text.writer("s", (mean(row.start_seconds) for row in rows))
     columns: list[Column[LoadingRow]] = [
-        Column("Loader", lambda r: r.candidate.name, lambda r: r.candidate.name, number=False),
-        Column("Images/s", lambda r: text.stat(r.throughput), lambda r: mean(r.throughput)),
-        Column(
-            "Of decoding",
-            lambda r: text.ratio(r.of_decoding),
-            lambda r: r.of_decoding.value if r.of_decoding else None,
-        ),
-        Column("Cores busy", lambda r: text.mean(r.cores), lambda r: mean(r.cores)),
+        Column("Loader", lambda r: r.candidate.name),
+        Column("Images/s", lambda r: text.stat(r.throughput), lambda r: r.throughput),
+        Column("Of decoding", lambda r: text.ratio(r.of_decoding), lambda r: r.of_decoding),
+        Column("Cores busy", lambda r: text.mean(r.cores), lambda r: r.cores),
         Column(
             "CPU ms/image",
             lambda r: text.NONE if (ms := _cpu_ms(r)) is None else text.number(ms),
             _cpu_ms,
         ),
-        Column(
-            "Start", lambda r: text.mean(r.start_seconds, start), lambda r: mean(r.start_seconds)
-        ),
+        Column("Start", lambda r: text.mean(r.start_seconds, start), lambda r: r.start_seconds),
     ]
     if any(row.failure for row in rows):
-        columns.append(Column("Why not", lambda r: r.failure, lambda r: r.failure, number=False))
+        columns.append(Column("Why not", lambda r: r.failure))
     note = (
         "Means and 95 % intervals over rounds. Of decoding: over bare decoding by as many threads. "
         "Start: until the first batch."
@@ -209,8 +203,8 @@ def _rivals(best: Stat, others: Sequence[tuple[str, Stat]]) -> tuple[str, ...]:
 
 
 FARTHEST = 3.0
-"""Limits beyond so many times the fastest of the others are named, not drawn: all bars beside them
-would be too short to compare."""
+"""Limits beyond so many times the fastest of the others are in the table alone: all bars beside
+them would be too short to compare."""
 
 
 def speeds(rows: Sequence[LoadingRow]) -> Plot | None:
@@ -220,7 +214,7 @@ def speeds(rows: Sequence[LoadingRow]) -> Plot | None:
     if not measured:
         return None
     ruling = [row for row in measured if _drawn_always(row)] or measured
-    bound = FARTHEST * max(_rate(row) for row in ruling)
+    bound = FARTHEST * max(map(_rate, ruling))
     shown = [row for row in measured if _rate(row) <= bound]
     widths = sorted({row.candidate.width for row in shown})
     styles = {
@@ -229,17 +223,12 @@ def speeds(rows: Sequence[LoadingRow]) -> Plot | None:
         )
         for place, width in enumerate(widths)
     }
-    far = [
-        f"{row.candidate.name} {text.stat(row.throughput, single='')}"
-        for row in measured
-        if row not in shown
-    ]
-    beyond = f" Too far to be drawn, images/s: {text.listed(far, most=8)}." if far else ""
     best = max(shown, key=_rate)
     return Plot(
         name="loaders",
         title="Images per second",
-        note=f"Bars are means over rounds; whiskers are 95 % intervals.{beyond}",
+        note="Bars are means over rounds; whiskers are 95 % intervals. Limits that are much faster "
+        "are in the table alone.",
         description=f"Bars per loader and number of threads; the longest is {best.candidate.name} "
         f"with {text.number(_rate(best))} images/s.",
         traces=[
@@ -272,7 +261,7 @@ def _bars(rows: Sequence[LoadingRow], series: str) -> Trace:
 
 
 def _drawn_always(row: LoadingRow) -> bool:
-    """A loader that reads, or bare decoding: these are always plotted."""
+    """A loader that reads, or bare decoding."""
     if row.candidate.kind == "loader":
         return row.candidate.width > 0 and row.candidate.options.get("name") != "memory"
     return row.candidate.kind == "decoding"

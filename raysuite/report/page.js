@@ -3,22 +3,16 @@
   const {config, plots} = JSON.parse(document.getElementById("figures").textContent);
   const root = document.documentElement;
   const search = document.getElementById("search");
-  const chips = [...document.querySelectorAll(".filters .chip input")];
-  // What a key holds before its text to search in.
-  const places = (document.body.dataset.filters || "strategy loader workers").split(" ");
 
   const shows = (key) => {
-    const hidden = (group) => chips.some(
-      (chip) => chip.name === group && !chip.checked && chip.value === String(key[places.indexOf(group)]));
-    if (places.some(hidden)) return false;
     const words = search ? search.value.toLowerCase().split(/\s+/).filter(Boolean) : [];
-    return words.every((word) => key[places.length].toLowerCase().includes(word));
+    return words.every((word) => key.toLowerCase().includes(word));
   };
 
   // A trace without a key, such as an ideal line, always shows.
-  const anyShows = (keys) => !keys || keys.split("\n").some((key) => shows(JSON.parse(key)));
+  const anyShows = (keys) => !keys || keys.split("\n").some(shows);
 
-  // The points of the traces that the filters leave: lists are columns, all else holds for each.
+  // The points of the traces that the search leaves: lists are columns, all else holds for each.
   const pointsOf = (traces, keep) => traces.flatMap((trace) => {
     const columns = Object.keys(trace).filter((name) => Array.isArray(trace[name]));
     const points = trace[columns[0]].map((_, place) => Object.assign(
@@ -40,7 +34,7 @@
     const values = points.filter((point) => panels.has(point.panel));
     if (views[name]) views[name].finalize();
     if (!values.length) {
-      div.replaceChildren("Nothing is left of it by the filters.");
+      div.replaceChildren("Nothing is left of it by the search.");
       return;
     }
     const series = new Set(values.map((point) => point.series));
@@ -88,7 +82,7 @@
 
   const filterRows = () => {
     for (const row of document.querySelectorAll("tr[data-key]")) {
-      row.hidden = !shows(JSON.parse(row.dataset.key));
+      row.hidden = !shows(row.dataset.key);
     }
   };
 
@@ -98,7 +92,6 @@
     waiting = setTimeout(action, delay);
   };
   const refilter = soon(() => { filterRows(); drawAll(); }, 120);
-  chips.forEach((chip) => chip.addEventListener("change", refilter));
   if (search) search.addEventListener("input", refilter);
   for (const log of document.querySelectorAll("[data-log]")) {
     log.addEventListener("change", () => draw(log.dataset.log));

@@ -4,6 +4,7 @@ network."""
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -18,12 +19,10 @@ from markupsafe import Markup
 from raysuite import __version__
 from raysuite.files import write_whole
 from raysuite.records import STATUS_WORDS, Row, RunFigures
-from raysuite.records.names import workers_name
 from raysuite.report import text
 from raysuite.report.against import comparison_sheets
 from raysuite.report.data import finite
 from raysuite.report.plot import CONFIG, Plot
-from raysuite.report.plot import key as row_key
 from raysuite.report.provenance import provenance_sheets
 from raysuite.report.tables import Sheet, gate_sheet, rows_sheet, sheet_from
 from raysuite.spec.datasets import cache_dir
@@ -37,6 +36,8 @@ OPEN_UP_TO = 24
 
 def page(report: Report) -> str:
     """The whole report as HTML. Every name and message is escaped on its way in."""
+    environments = report.provenance["environments"]
+    counts = Counter(run["environment"] for run in report.provenance["runs"])
     return render(
         "page.html.jinja" if report.sweep is None else "sweep.html.jinja",
         report.plots,
@@ -44,14 +45,12 @@ def page(report: Report) -> str:
         sweep=None if report.sweep is None else report.sweep.context(),
         names=report.names,
         variants=rows_sheet(report.rows),
-        keys=[row_key(row) for row in report.rows],
         gate=gate_sheet(report.runs, report.names),
-        filters=_filters(report.rows),
-        environments=_environments(report.runs),
+        environments=[(as_yaml(each), counts[n]) for n, each in enumerate(environments)],
         failures=[run for run in report.runs if run.status != "finished"],
         status_words=STATUS_WORDS,
         baselines=_baselines(report.rows),
-        resolved=_resolved(report.runs),
+        resolved=as_yaml(report.runs[0].plan["spec"]) if report.runs else "",
         measured=_measured(report.runs),
         sheets=report.sheets,
         provenance_sheets=provenance_sheets(report.provenance),
@@ -125,21 +124,6 @@ def templates() -> jinja2.Environment:
     return environment
 
 
-def _filters(rows: Iterable[Row]) -> dict[str, list[tuple[str, str]]]:
-    """Per group of filters: value and label; groups with one value are left out."""
-    rows = list(rows)
-    groups: dict[str, Sequence[tuple[str | int, str]]] = {
-        "strategy": [(row.strategy, row.strategy) for row in rows],
-        "loader": [(row.loader, row.loader) for row in rows],
-        "workers": sorted({(row.workers, workers_name(row.workers)) for row in rows}),
-    }
-    distinct = {
-        name: [(str(value), label) for value, label in dict.fromkeys(pairs)]
-        for name, pairs in groups.items()
-    }
-    return {name: pairs for name, pairs in distinct.items() if len(pairs) > 1}
-
-
 def _baselines(rows: Iterable[Row]) -> Sheet:
     """Each baseline with the rows that are measured against it."""
     against: dict[str, list[str]] = {}
@@ -154,54 +138,9 @@ def _baselines(rows: Iterable[Row]) -> Sheet:
     return sheet_from("baselines", "Baselines", lines)
 
 
-def _environments(runs: Iterable[RunFigures]) -> list[tuple[dict[str, str], int]]:
-    """Each distinct environment, flattened and readable, with its number of runs."""
-    counts: dict[str, int] = {}
-    for run in runs:
-        if run.started is not None:
-            written = json.dumps(readable(run.started.environment), sort_keys=False)
-            counts[written] = counts.get(written, 0) + 1
-    return [(json.loads(written), count) for written, count in counts.items()]
-
-
-def readable(environment: dict[str, Any]) -> dict[str, str]:
-    """A run's environment as text, by label."""
-    lines: dict[str, str] = {}
-    for key, value in environment.items():
-        if key == "time" or value in (None, {}, ""):
-            continue
-        label = key.replace("_", " ")
-        if key == "memory_bytes":
-            lines["memory"] = text.size(value)
-        elif key == "gpus":
-            lines["GPUs"] = (
-                ", ".join(
-                    f"{gpu.get('name')} ({text.size(gpu.get('memory_bytes', 0))}, "
-                    f"driver {gpu.get('driver')})"
-                    for gpu in value
-                )
-                or "none"
-            )
-        elif key in ("git", "source"):
-            changed = ", with uncommitted changes" if value.get("dirty") else ""
-            label = "commit of the working folder" if key == "git" else "commit of raysuite"
-            lines[label] = f"{value.get('commit')}{changed}"
-        elif key == "variables":
-            lines[label] = ", ".join(f"{name}={setting}" for name, setting in value.items())
-        elif isinstance(value, dict):
-            lines[label] = ", ".join(f"{k.replace('_', ' ')} {v}" for k, v in value.items())
-        else:
-            lines[label] = str(value)
-    return lines
-
-
-def _resolved(runs: list[RunFigures]) -> str:
-    """The resolved spec of the first run; the others differ from it only in the keys of the
-    matrix."""
-    if not runs:
-        return ""
-    written: str = yaml.safe_dump(runs[0].plan["spec"], sort_keys=False, allow_unicode=True)
-    return written
+def as_yaml(data: dict[str, Any]) -> str:
+    """As YAML, in the order of its keys."""
+    return str(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
 
 
 def _measured(runs: Iterable[RunFigures]) -> str:

@@ -7,18 +7,15 @@ points. Layers draw the traces of one `kind`:
     kind, panel, series    which layers draw it, in which panel, under which entry of the legend
     x, y                   where; `low` and `high` are the ends of an interval, None without one
     tip                    text of the tooltip, lines separated by newlines
-    key                    what the page's filters compare (see `key`); several are separated by
-                           newlines, and one match is enough
+    key                    what the page searches; several are separated by newlines, and one match
+                           is enough
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
-
-from raysuite.records import Row
 
 Trace = dict[str, Any]
 Layer = dict[str, Any]
@@ -80,10 +77,10 @@ class Plot:
     wide: bool = False
     """Whether it needs the page's whole width."""
 
-    def spec(self, width: float, columns: int | None = None) -> dict[str, Any]:
+    def spec(self, width: float) -> dict[str, Any]:
         """Vega-Lite of the whole plot, `width` pixels wide; the page changes only its width, its
         columns and the filtered traces."""
-        columns = min(columns or self.columns, len(self.panels))
+        columns = min(self.columns, len(self.panels))
         unit: dict[str, Any] = {
             "width": max(120.0, width / columns - 60),
             "height": self._height(),
@@ -195,15 +192,9 @@ def points(trace: Trace) -> Iterator[Trace]:
     )
 
 
-def key(row: Row) -> str:
-    """What the page's filters compare: strategy, loader, workers, name."""
-    return json.dumps([row.strategy, row.loader, row.workers, row.name])
-
-
 # Layers: what draws the traces of a kind.
 
 _TIP = {"tooltip": {"field": "tip", "type": "nominal"}}
-_DETAIL = {"detail": [{"field": "series", "type": "nominal"}, {"field": "key", "type": "nominal"}]}
 _HAS_ENDS = {"filter": "isValid(datum.low)"}
 
 
@@ -211,7 +202,6 @@ def line(kind: str = "mean", width: float = 2, **mark: Any) -> Layer:
     return {
         "kind": kind,
         "mark": {"type": "line", "strokeWidth": width, **mark},
-        "encoding": _DETAIL if kind == "trial" else {},
     }
 
 
@@ -285,7 +275,7 @@ def text_layer() -> Layer:
     """Words beside their points."""
     return {
         "kind": "text",
-        "mark": {"type": "text", "align": "left", "dx": 6},
+        "mark": {"type": "text", "align": "left", "dx": 6, "limit": 80},
         "encoding": {
             "text": {"field": "text", "type": "nominal"},
             "color": {"value": "currentColor"},
@@ -369,11 +359,9 @@ CONFIG: dict[str, Any] = {
     "text": {"fontSize": 10.5},
 }
 
-PICTURES = (".svg", ".pdf", ".png")
-
 
 def pictures(plot: Plot) -> dict[str, bytes]:
-    """The plot as a file for each of PICTURES, without a title: a paper has its caption."""
+    """The plot by the suffix of its file, without a title: a paper has its caption."""
     import vl_convert
 
     columns = min(plot.columns, len(plot.panels))

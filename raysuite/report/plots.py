@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import itemgetter
 from typing import Any
 
 from raysuite.records import EpochFinished, Ratio, Row, RunFigures, Stat
@@ -22,7 +23,7 @@ from raysuite.report import text
 from raysuite.report.against import Comparison
 from raysuite.report.classes import confusion
 from raysuite.report.facets import WORK, Styles, facets, shared, telling, written
-from raysuite.report.plot import Plot, Style, Trace, key
+from raysuite.report.plot import Plot, Style, Trace
 
 Value = Stat | Ratio
 Figure = Callable[[Row], Value | None]
@@ -51,13 +52,6 @@ def make_plots(rows: Sequence[Row], comparison: Comparison | None = None) -> lis
 # Values of rows.
 
 
-def middle(value: Value | None) -> float:
-    """The mean, or the ratio."""
-    if value is None:
-        return 0.0
-    return value.value if isinstance(value, Ratio) else value.mean
-
-
 @dataclass(frozen=True)
 class Shown:
     """A figure of rows, and the one unit in which a plot shows it."""
@@ -75,10 +69,11 @@ class Shown:
             return f"{row.name}\n{text.stat(value, self.write)}"
         return f"{row.name}\n{text.ratio(value)} against {row.baseline}"
 
-    def best(self, rows: Sequence[Row], pick: Callable[..., Row] = max) -> str:
+    def best(self, rows: Sequence[Row], pick: Callable[..., tuple[float, str]] = max) -> str:
         """`1.87 s (ddp · 2 workers)`: the largest value, or with `min` the smallest."""
-        row = pick(rows, key=lambda each: middle(self.figure(each)))
-        return f"{self.write(middle(self.figure(row)))} ({row.name})"
+        found = [(figure.value, row.name) for row in rows if (figure := self.figure(row))]
+        value, name = pick(found, key=itemgetter(0))
+        return f"{self.write(value)} ({name})"
 
 
 def shown_metric(rows: Sequence[Row], names: Sequence[str], title: str) -> Shown:
@@ -115,9 +110,11 @@ def traces_of(
     means, repeats = [], []
     for row in rows:
         value = shown.figure(row)
-        place = {"x": x(row), "key": key(row)}
+        place = {"x": x(row), "key": row.name}
         ends = {end: value and _end(getattr(value, end), scale) for end in ("low", "high")}
-        means.append({**place, "y": middle(value) * scale, **ends, "tip": shown.tip(row)})
+        means.append(
+            {**place, "y": value.value * scale if value else 0.0, **ends, "tip": shown.tip(row)}
+        )
         if isinstance(value, Stat) and value.n > 1:
             for each in value.values:
                 tip = f"{row.name}\none repeat: {shown.write(each)}"
@@ -231,7 +228,10 @@ def lines_over(
         note=note + _dots_note(traces) + (" Open diamonds are a paper's values." if marks else ""),
         description=f"Lines over {over.title}; the highest point is {shown.best(rows)}.",
         traces=traces,
-        layers=point_layers(len(styles)),
+        layers=[
+            *(p.level(), p.intervals(len(styles)), p.line()),
+            *(p.dots(), p.markers(), p.published()),
+        ],
         x=p.counts(over.title, sorted({over.value(row) for row in rows}), over.log),
         y=shown.axis | ({"scale": {"type": "log", "nice": True}} if log else {}),
         styles=styles,
@@ -239,12 +239,6 @@ def lines_over(
         columns=columns_of(rows, across),
         wide=len(panels) > 1,
     )
-
-
-def point_layers(series: int) -> list[p.Layer]:
-    """Lines with their points, repeats and intervals, the ideal, and a paper's values."""
-    lines = [p.level(), p.intervals(series), p.line()]
-    return [*lines, p.dots(), p.markers(), p.published()]
 
 
 def published_marks(
@@ -412,7 +406,9 @@ def bars(
     by_work: bool = True,
 ) -> Plot | None:
     """A group of upright bars per data set and network where there are several (Jansen et al. 2020,
-    Mahon et al. 2020), else horizontal bars, one per variant; None where nothing was measured."""
+    Mahon et al. 2020), else horizontal bars, one per variant; None where nothing was measured.
+
+    `same_y`: whether panels share an axis (an epoch of ImageNet is a thousand of MNIST's)."""
     rows = [row for row in drawing.rows if shown.figure(row)]
     if not rows:
         return None
@@ -494,73 +490,54 @@ def speed_up_works(drawing: Drawing) -> Plot | None:
     )
 
 
-@dataclass(frozen=True)
-class BarPlot:
-    """Metrics of the registry that are drawn as bars."""
-
-    name: str
-    metrics: tuple[str, ...]
-    """The first that any row has is drawn."""
-    title: str
-    axis: str
-    note: str
-    same_y: bool = True
-    """Whether panels share an axis: an epoch of ImageNet is a thousand of MNIST's."""
-    by_work: bool = True
-
-    def __call__(self, drawing: Drawing) -> Plot | None:
-        return bars(
-            drawing,
-            shown_metric(drawing.rows, self.metrics, self.axis),
-            name=self.name,
-            title=self.title,
-            note=self.note,
-            same_y=self.same_y,
-            by_work=self.by_work,
-        )
+def bars_of(*metrics: str, axis: str, **how: Any) -> Callable[[Drawing], Plot | None]:
+    """Bars of the first of these metrics that any row has."""
+    return lambda drawing: bars(drawing, shown_metric(drawing.rows, metrics, axis), **how)
 
 
-EPOCH_TIME = BarPlot(
-    "epoch-time",
-    ("epoch_seconds",),
-    "Epoch time",
-    "training time per epoch",
-    "On the slowest worker, without validation; epochs with warm-up steps only where there are no "
-    "others.",
+epoch_time = bars_of(
+    "epoch_seconds",
+    axis="training time per epoch",
+    name="epoch-time",
+    title="Epoch time",
+    note="On the slowest worker, without validation; epochs with warm-up steps only where there "
+    "are no others.",
     same_y=False,
 )
-DATA_WAIT = BarPlot(
-    "data-wait",
-    ("data_wait_share",),
-    "Waiting for data",
-    "share of the epoch's time",
-    "Mean over workers. Where the share is large, the loader bounds the throughput, not the "
+data_wait = bars_of(
+    "data_wait_share",
+    axis="share of the epoch's time",
+    name="data-wait",
+    title="Waiting for data",
+    note="Mean over workers. Where the share is large, the loader bounds the throughput, not the "
     "strategy.",
     by_work=False,
 )
-MEMORY = BarPlot(
-    "memory",
-    ("peak_device_bytes", "peak_process_bytes"),
-    "Memory",
-    "peak memory",
-    "Largest memory of the worker that had most: of the device, or on a CPU of the process, which "
-    "still holds the libraries of earlier runs.",
+memory = bars_of(
+    "peak_device_bytes",
+    "peak_process_bytes",
+    axis="peak memory",
+    name="memory",
+    title="Memory",
+    note="Largest memory of the worker that had most: of the device, or on a CPU of the process, "
+    "which still holds the libraries of earlier runs.",
 )
-ENERGY = BarPlot(
-    "energy",
-    ("device_joules", "host_joules"),
-    "Energy",
-    "joules per training image",
-    "Energy of devices, by NVML, or on a CPU of processors and their memory, by RAPL, over the "
-    "training time of epochs.",
+energy = bars_of(
+    "device_joules",
+    "host_joules",
+    axis="joules per training image",
+    name="energy",
+    title="Energy",
+    note="Energy of devices, by NVML, or on a CPU of processors and their memory, by RAPL, over "
+    "the training time of epochs.",
     same_y=False,
 )
-UTILISATION = BarPlot(
-    "utilisation",
-    ("device_busy",),
-    "Utilisation of devices",
-    "share of the training time",
-    "Part of the training time in which a kernel ran, by NVML, mean over workers.",
+utilisation = bars_of(
+    "device_busy",
+    axis="share of the training time",
+    name="utilisation",
+    title="Utilisation of devices",
+    note="Part of the training time in which a kernel ran, by NVML, mean over workers.",
 )
 
 
@@ -651,7 +628,7 @@ def stages(drawing: Drawing) -> Plot | None:
                 if slot.kind == kind
             ]
             if slots:
-                traces.append(p.trace("slot", slots, panel=panels[-1], series=kind, key=key(row)))
+                traces.append(p.trace("slot", slots, panel=panels[-1], series=kind, key=row.name))
     names = sorted({name for trace in traces for name in trace["y"]}, key=lambda n: int(n[7:]))
     cut = (
         f" The first {MOST_STEPS} of {len(measured)} pipelines."
@@ -703,6 +680,8 @@ DIFFERS = (
 )
 
 Curve = tuple[list[float], list[float]]
+Curves = Callable[[Sequence[RunFigures]], list[Curve]]
+Statistic = Callable[[Sequence[float], Sequence[RunFigures]], Stat | None]
 
 
 def _runs(rows: Sequence[Row]) -> list[RunFigures]:
@@ -751,14 +730,17 @@ def _same(left: Curve, right: Curve, height: float) -> bool:
 def _curves(
     drawing: Drawing,
     rows: Sequence[Row],
-    curve: Callable[[Row], Curve | None],
+    curves: Curves,
     digits: str,
+    statistic: Statistic | None = None,
     panel: Sequence[str] = WORK,
-) -> tuple[list[Trace], dict[str, Style], list[str], list[list[Row]]]:
-    """Traces, styles, panels, and the rows of each trace: curves that coincide are merged."""
+) -> tuple[list[Trace], dict[str, Style], list[str]]:
+    """Traces, styles and panels of the mean curve of each row, with its 95 % interval by
+    `statistic`; curves that coincide are merged."""
     names = telling(rows, always=panel)
     across, within = ([n for n in names if (n in panel) == wanted] for wanted in (True, False))
-    drawn = [(row, found) for row in rows if (found := curve(row)) and found[0]]
+    means = [(row, _mean_curve(curves(runs))) for row in rows if (runs := _runs([row]))]
+    drawn = [(row, mean) for row, mean in means if mean[0]]
     finite = [y for _, (_, ys) in drawn for y in ys if math.isfinite(y)]
     height = max(finite, default=1.0) - min(finite, default=0.0)
     groups: list[tuple[str, Curve, list[Row]]] = []
@@ -773,6 +755,7 @@ def _curves(
     groups.sort(key=lambda each: min(map(list(rows).index, each[2])))
     traces: list[Trace] = []
     styles: dict[str, Style] = {}
+    intervals: list[tuple[Trace, list[RunFigures]]] = []
     for heading, (x, y), members in groups:
         label = _series_name(members, within, [row for row, _ in drawn])
         styles.setdefault(label, drawing.styles.of(members[0], within))
@@ -782,10 +765,40 @@ def _curves(
             | ({"tip": f"{label}\n{a:.5g}: {b:{digits}}"} if marked else {})
             for a, b in zip(x, y, strict=True)
         ]
-        keys = "\n".join(key(row) for row in members)
+        keys = "\n".join(row.name for row in members)
         traces.append(p.trace("mean", values, panel=heading, series=label, tip=label, key=keys))
-    panels = list(dict.fromkeys(heading for heading, _, _ in groups))
-    return traces, styles, panels, [members for _, _, members in groups]
+        if statistic and len(members) == 1 and len(runs := _runs(members)) > 1:
+            intervals.append((traces[-1], runs))
+    if statistic:
+        # upright rules at every point of many curves would be an area
+        most = MOST_RULES if len(styles) > p.MOST_BANDS else 0
+        traces += [_interval(mean, runs, curves, statistic, most) for mean, runs in intervals]
+    return traces, styles, list(dict.fromkeys(heading for heading, _, _ in groups))
+
+
+def _interval(
+    mean: Trace, runs: Sequence[RunFigures], curves: Curves, statistic: Statistic, most: int
+) -> Trace:
+    """The 95 % interval along a mean over repeats; `most`: its number of places, 0 for all."""
+    repeats = [y for _, y in curves(runs)]
+    ends = [
+        _ends([y[place] for y in repeats if place < len(y)], runs, statistic)
+        for place in range(len(mean["x"]))
+    ]
+    every = math.ceil(len(ends) / most) if most else 1
+    places = zip(mean["x"], mean["y"], ends, strict=True)
+    points = [{"x": x, "y": y, "low": low, "high": high} for x, y, (low, high) in places]
+    same = {name: mean[name] for name in ("panel", "series", "key")}
+    return p.trace("interval", points[::every], **same)
+
+
+def _ends(
+    values: Sequence[float], runs: Sequence[RunFigures], statistic: Statistic
+) -> tuple[float | None, float | None]:
+    found = statistic(values, runs) if all(map(math.isfinite, values)) else None
+    if found is None or found.high is None or not math.isfinite(found.high):
+        return None, None
+    return _end(found.low, 1.0), found.high
 
 
 def _series_name(members: Sequence[Row], names: Sequence[str], drawn: Sequence[Row]) -> str:
@@ -821,20 +834,15 @@ def accuracy(
     """Validation accuracy over epochs, with the intervals over repeats."""
     rows = drawing.rows if rows is None else rows
 
-    def curve(row: Row) -> Curve | None:
-        curves = [_by_epoch(run, lambda e: e.val_accuracy) for run in _runs([row])]
-        return _mean_curve(curves) if curves else None
-
     def curves(runs: Sequence[RunFigures]) -> list[Curve]:
         return [_by_epoch(run, lambda e: e.val_accuracy) for run in runs]
 
-    def stat(values: Sequence[float], runs: Sequence[RunFigures]) -> Stat | None:
+    def statistic(values: Sequence[float], runs: Sequence[RunFigures]) -> Stat | None:
         return accuracy_of(values, min(run.val_samples for run in runs))
 
-    traces, styles, panels, members = _curves(drawing, rows, curve, ".2%")
+    traces, styles, panels = _curves(drawing, rows, curves, ".2%", statistic)
     if not traces:
         return None
-    traces += _intervals(traces, members, curves, stat)
     last = max(trace["x"][-1] for trace in traces)
     targets = sorted({run.target_accuracy for r in rows for run in r.runs if run.target_accuracy})
     traces += [
@@ -870,77 +878,34 @@ def accuracy(
     )
 
 
-def _intervals(
-    traces: Sequence[Trace],
-    members: Sequence[Sequence[Row]],
-    curves: Callable[[Sequence[RunFigures]], list[Curve]],
-    stat: Callable[[Sequence[float], Sequence[RunFigures]], Stat | None],
-) -> list[Trace]:
-    """95 % intervals over the repeats, of the traces that are of a single variant."""
-    series = len({trace["series"] for trace in traces})
-    made = []
-    for trace, rows in zip(traces, members, strict=True):
-        runs = _runs(rows)
-        if len(rows) != 1 or len(runs) < 2:
-            continue
-        repeats = [y for _, y in curves(runs)]
-        ends = [
-            _ends([y[place] for y in repeats if place < len(y)], runs, stat)
-            for place in range(len(trace["x"]))
-        ]
-        columns = {
-            **{name: trace[name] for name in ("x", "y")},
-            **{name: [end[place] for end in ends] for place, name in enumerate(("low", "high"))},
-        }
-        # upright rules at every point of many curves would be an area
-        every = math.ceil(len(ends) / MOST_RULES) if series > p.MOST_BANDS else 1
-        same = {name: trace[name] for name in ("panel", "series", "key")}
-        thin = {name: column[::every] for name, column in columns.items()}
-        made.append({**same, "kind": "interval", **thin})
-    return made
-
-
-def _ends(
-    values: Sequence[float],
-    runs: Sequence[RunFigures],
-    stat: Callable[[Sequence[float], Sequence[RunFigures]], Stat | None],
-) -> tuple[float | None, float | None]:
-    found = stat(values, runs) if all(map(math.isfinite, values)) else None
-    if found is None or found.high is None or not math.isfinite(found.high):
-        return None, None
-    return _end(found.low, 1.0), found.high
-
-
 def loss(drawing: Drawing) -> Plot | None:
-    def curve(row: Row) -> Curve | None:
-        curves = [_by_step(run, lambda e: e.losses) for run in _runs([row])]
-        mean = _mean_curve(curves) if curves else None
-        return mean and _thinned(mean, len(mean[0]))
-
     def curves(runs: Sequence[RunFigures]) -> list[Curve]:
         found = [_by_step(run, lambda e: e.losses) for run in runs]
         return [_thinned(each, max(len(x) for x, _ in found)) for each in found]
 
-    traces, styles, panels, members = _curves(drawing, drawing.rows, curve, ".4f")
+    traces, styles, panels = _curves(
+        drawing, drawing.rows, curves, ".4f", lambda values, _: summarize(values)
+    )
     if not traces:
         return None
-    top = max((y for trace in traces for y in trace["y"] if y is not None), default=1.0)
-    bands = _intervals(traces, members, curves, lambda values, _: summarize(values))
+    means = [y for trace in traces if trace["kind"] == "mean" for y in trace["y"]]
+    top = max((y for y in means if y is not None), default=1.0)
+    banded = any(trace["kind"] == "interval" for trace in traces)
     steps = max(e.first_step + len(e.losses) for run in _runs(drawing.rows) for e in run.epochs)
     stretch = math.ceil(steps / MOST_POINTS)
-    means = f" Drawn as means of up to {stretch} steps." if stretch > 1 else ""
+    thinned = f" Drawn as means of up to {stretch} steps." if stretch > 1 else ""
     return Plot(
         name="loss",
         title="Training loss",
         note="Mean loss of the global batch in each optimiser step, mean over repeats"
-        + (" with 95 % intervals." if bands else ".")
-        + means,
+        + (" with 95 % intervals." if banded else ".")
+        + thinned,
         description="Lines over optimiser steps.",
-        traces=[*traces, *bands],
+        traces=traces,
         layers=_curve_layers(traces, len(styles), 1.3),
         x=p.quantity("optimiser steps"),
         # of a few repeats the intervals reach far beyond: they are cut, the lines are not
-        y=p.quantity("training loss", scale={"domainMax": top} if bands else {}),
+        y=p.quantity("training loss", scale={"domainMax": top} if banded else {}),
         styles=styles,
         panels=panels,
         columns=2,
@@ -951,16 +916,13 @@ def loss(drawing: Drawing) -> Plot | None:
 
 
 def learning_rate(drawing: Drawing) -> Plot | None:
-    def curve(row: Row) -> Curve | None:
-        runs = _runs([row])
-        if not runs:
-            return None
+    def curves(runs: Sequence[RunFigures]) -> list[Curve]:
         run = max(runs, key=lambda run: len(run.epochs))
         steps, rates = _by_step(run, lambda e: e.learning_rates)
         steps, rates = _thinned((steps, rates), len(steps))
-        return [step / run.plan["steps_per_epoch"] for step in steps], rates
+        return [([step / run.plan["steps_per_epoch"] for step in steps], rates)]
 
-    traces, styles, _, _ = _curves(drawing, drawing.rows, curve, ".4g", panel=())
+    traces, styles, _ = _curves(drawing, drawing.rows, curves, ".4g", panel=())
     if not traces:
         return None
     return Plot(
@@ -1021,17 +983,17 @@ PLOTS: tuple[Callable[[Drawing], Plot | None], ...] = (
     efficiency_models,
     training_time,
     speed_up_works,
-    EPOCH_TIME,
+    epoch_time,
     shares,
     stages,
-    DATA_WAIT,
+    data_wait,
     accuracy_batch,
     accuracy_largest,
     accuracy,
     lambda drawing: confusion(drawing.rows),
     loss,
     learning_rate,
-    MEMORY,
-    ENERGY,
-    UTILISATION,
+    memory,
+    energy,
+    utilisation,
 )

@@ -8,31 +8,16 @@ from collections.abc import Mapping, Sequence
 from raysuite.records import RunFigures
 from raysuite.records.metrics import Unit
 from raysuite.records.predicted import Interval, RunPredicted
+from raysuite.report import plot as p
 from raysuite.report import text
-from raysuite.report.plot import (
-    COLORS,
-    NEUTRAL,
-    Plot,
-    Style,
-    intervals,
-    labels,
-    markers,
-    quantity,
-    trace,
-)
+from raysuite.report.plot import Plot, Style
 from raysuite.report.summary import short_names
-from raysuite.report.tables import Sheet
+from raysuite.report.tables import Sheet, sheet_from
 
 Predictions = Mapping[str, RunPredicted]
 """By the run's id."""
 
 PREDICTED = "predicted, not measured"
-
-
-NUMBERS = (
-    *("Images/s predicted", "Images/s measured", "Error", "Epoch", "Run time"),
-    *("Speed-up", "Efficiency", "Memory predicted", "Memory measured"),
-)
 
 
 def predictions_sheet(runs: Sequence[RunFigures], predicted: Predictions) -> Sheet | None:
@@ -45,32 +30,32 @@ def predictions_sheet(runs: Sequence[RunFigures], predicted: Predictions) -> She
         for unit, name in _UNITS
     )
 
-    def cells(run: RunFigures, each: RunPredicted) -> tuple[str, ...]:
+    def cells(run: RunFigures, each: RunPredicted) -> dict[str, str]:
         most = max(each.shares.items(), key=lambda item: item[1], default=None)
         remarks = [each.message, *(f"out of range: {name}" for name in each.outside)]
         measured = run.peak_device_bytes or run.peak_process_bytes
-        return (
-            run.name,
-            interval(each.throughput),
-            text.NONE if run.throughput is None else text.number(run.throughput),
-            _error(each.throughput, run.throughput),
-            interval(each.epoch_seconds, epoch),
-            interval(each.run_seconds, whole),
-            interval(each.speed_up),
-            interval(each.efficiency),
-            interval(each.memory_bytes, memory),
-            text.NONE if measured is None else memory(measured),
-            f"{most[0]}, {most[1]:.0%}" if most else text.NONE,
-            "; ".join(filter(None, remarks)),
-        )
+        return {
+            "Run": run.name,
+            "Images/s predicted": interval(each.throughput),
+            "Images/s measured": _number(run.throughput),
+            "Error": _error(each.throughput, run.throughput),
+            "Epoch": interval(each.epoch_seconds, epoch),
+            "Run time": interval(each.run_seconds, whole),
+            "Speed-up": interval(each.speed_up),
+            "Efficiency": interval(each.efficiency),
+            "Memory predicted": interval(each.memory_bytes, memory),
+            "Memory measured": _number(measured, memory),
+            "Most time in": f"{most[0]}, {most[1]:.0%}" if most else text.NONE,
+            "Remarks": "; ".join(filter(None, remarks)),
+        }
 
+    lines = [cells(run, each) for run, each in pairs]
     calibrations = sorted({each.calibration for _, each in pairs})
-    return Sheet(
-        name="predictions",
-        title="Predicted by a calibrated model, beside what was measured",
-        header=("Run", *NUMBERS, "Most time in", "Remarks"),
-        cells=tuple(cells(run, each) for run, each in pairs),
-        numbers=frozenset(NUMBERS),
+    return sheet_from(
+        "predictions",
+        "Predicted by a calibrated model, beside what was measured",
+        lines,
+        numbers=list(lines[0])[1:-2],
         notes=(
             f"Predictions with their {pairs[0][1].level:.0%} prediction intervals; they are no "
             "measurements, and are in no other table.",
@@ -92,6 +77,10 @@ def interval(figure: Interval | None, write: text.Writer = text.number) -> str:
         return text.NONE
     value, low, high = (write(each) for each in figure)
     return f"{value} [{low}, {high}]"
+
+
+def _number(value: float | None, write: text.Writer = text.number) -> str:
+    return text.NONE if value is None else write(value)
 
 
 def _error(predicted: Interval | None, measured: float | None) -> str:
@@ -120,9 +109,9 @@ def predictions_plot(runs: Sequence[RunFigures], predicted: Predictions) -> Plot
         if run.throughput is not None:
             tip = f"{run.name}\nmeasured: {text.number(run.throughput)} images/s"
             measured.append({"x": run.throughput, "y": y, "tip": tip})
-    traces = [trace("mean", predictions, series=PREDICTED)]
+    traces = [p.trace("mean", predictions, series=PREDICTED)]
     if measured:
-        traces.append(trace("mean", measured, series="measured"))
+        traces.append(p.trace("mean", measured, series="measured"))
     rule = {"x": {"field": "low", "type": "quantitative"}, "x2": {"field": "high"}}
     return Plot(
         name="predictions",
@@ -130,10 +119,13 @@ def predictions_plot(runs: Sequence[RunFigures], predicted: Predictions) -> Plot
         note="Rules are prediction intervals; a model made them, no run.",
         description=f"{len(shown)} runs with a predicted throughput.",
         traces=traces,
-        layers=[{**intervals(len(shown)), "mark": {"type": "rule"}, "encoding": rule}, markers()],
-        x=quantity("images per second"),
-        y=labels([short[run.name] for run, _ in shown]),
-        styles={PREDICTED: Style(NEUTRAL, symbol="square"), "measured": Style(COLORS[0])},
+        layers=[
+            {**p.intervals(len(shown)), "mark": {"type": "rule"}, "encoding": rule},
+            p.markers(),
+        ],
+        x=p.quantity("images per second"),
+        y=p.labels([short[run.name] for run, _ in shown]),
+        styles={PREDICTED: Style(p.NEUTRAL, symbol="square"), "measured": Style(p.COLORS[0])},
         height=22,
         bars_per_label=1,
     )

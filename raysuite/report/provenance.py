@@ -113,14 +113,9 @@ def _utc(time: float) -> str:
     return datetime.fromtimestamp(time, UTC).isoformat(timespec="seconds")
 
 
-def _shown(time: str | None) -> str:
-    return "–" if time is None else time.replace("T", " ").removesuffix("+00:00")
-
-
 def provenance_sheets(data: dict[str, Any]) -> list[Sheet]:
     """The tables of what `provenance` found."""
-    times = times_sheet(data)
-    return [runs_sheet(data), *([times] if times else []), files_sheet(data)]
+    return [*filter(None, [times_sheet(data)]), files_sheet(data)]
 
 
 def files_sheet(data: dict[str, Any]) -> Sheet:
@@ -139,29 +134,11 @@ def files_sheet(data: dict[str, Any]) -> Sheet:
     return sheet_from("provenance", "Files that every figure follows from", lines, ("Bytes",))
 
 
-def runs_sheet(data: dict[str, Any]) -> Sheet:
-    """Seeds, verdicts and times of all runs."""
-    lines = [
-        {
-            "Run": run["name"],
-            "Repeat": str(run["repeat"]),
-            "Seed": str(run["seed"]),
-            "Status": run["status"],
-            "Gate": run["gate"],
-            "Started (UTC)": _shown(run["started"]),
-            "Ended": _shown(run["ended"]),
-            "Environment": "–" if run["environment"] is None else str(run["environment"] + 1),
-        }
-        for run in data["runs"]
-    ]
-    numbers = ("Repeat", "Seed", "Environment")
-    return sheet_from("runs", "Runs in the order of execution", lines, numbers)
-
-
 def times_sheet(data: dict[str, Any]) -> Sheet | None:
     """Where the wall time went, by command and by run; None where no command has recorded it."""
     commands = [
-        (f"command of {_shown(each['began'])}", each["seconds"]) for each in data["timings"]
+        (f"command of {each['began'].replace('T', ' ')[:19]}", each["seconds"])
+        for each in data["timings"]
     ]
     runs = [(run["name"], run["parts_seconds"]) for run in data["runs"] if run["parts_seconds"]]
     names = tuple(dict.fromkeys(name for _, seconds in commands + runs for name in seconds))

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from statistics import stdev
 from typing import Any, Literal
 
-from raysuite.records import Row, RunFigures, RunStarted
-from raysuite.records.names import work_key, work_names, workers_name
+from raysuite.records import Row, RunFigures
+from raysuite.records.names import work_key, workers_name
 from raysuite.records.statistics import (
     FEWEST_EPOCHS,
     FEWEST_REPEATS,
@@ -19,6 +19,7 @@ from raysuite.records.statistics import (
     slow_start,
 )
 from raysuite.report import text
+from raysuite.report.facets import WORK, telling, written
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,11 @@ def summarize_rows(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sent
 
 
 def _scaling(rows: Sequence[Row]) -> list[Sentence]:
+    workers = {row.name: row.workers for row in rows}
     scaled = [
         row
         for row in rows
-        if row.speed_up and not row.is_baseline and row.workers > _baseline_workers(row, rows)
+        if row.speed_up and not row.is_baseline and row.workers > workers[str(row.baseline)]
     ]
     if not scaled:
         return []
@@ -67,10 +69,6 @@ def _scaling(rows: Sequence[Row]) -> list[Sentence]:
     return [Sentence("result", said)]
 
 
-def _baseline_workers(row: Row, rows: Sequence[Row]) -> int:
-    return next(base.workers for base in rows if base.name == row.baseline)
-
-
 def _about(before: str, names: Iterable[str], after: str = ".") -> list[str]:
     """The sentence that names these; none where there are none."""
     found = list(names)
@@ -84,7 +82,11 @@ def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
     overflowed = {run.name: sum(each.skipped_steps for each in run.epochs) for run in runs}
     unloaded = [row.name for row in rows if row.loader == "synthetic"]
     pruned = sum(run.status == "pruned" for run in runs)
-    slow = {run.variant for run in runs if run.started and _beside_infiniband(run.started)}
+    slow = {
+        run.variant
+        for run in runs
+        if (begun := run.started) and begun.over_tcp and begun.environment.get("infiniband")
+    }
     said = [
         *_about(
             "Efficiency above 1: ",
@@ -128,10 +130,6 @@ def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
         ),
     ]
     return [Sentence("caveat", sentence) for sentence in said]
-
-
-def _beside_infiniband(started: RunStarted) -> bool:
-    return started.over_tcp and bool(started.environment.get("infiniband"))
 
 
 def _by_trial(runs: Sequence[RunFigures]) -> list[str]:
@@ -331,10 +329,11 @@ def fastest(rows: Sequence[Row]) -> list[Sentence]:
     for row in rows:
         if row.throughput is not None:
             groups.setdefault((work_key(row.runs[0].plan), row.workers), []).append(row)
-    names = work_names(row.runs[0].plan for group in groups.values() for row in group)
+    works = {work: group[0] for (work, _), group in groups.items()}
+    apart = telling(list(works.values()), always=WORK)
+    names = {work: written(row, apart) for work, row in works.items()}
     # one family-wise level for the statements on all groups (Bonferroni)
     level = 1 - 0.05 / max(1, sum(len(_repeated(group)) > 1 for group in groups.values()))
-    several_works = len({work for work, _ in groups}) > 1
     said, alone = [], 0
     for (work, workers), group in sorted(
         groups.items(), key=lambda each: (names[each[0][0]], each[0][1])
@@ -343,7 +342,7 @@ def fastest(rows: Sequence[Row]) -> list[Sentence]:
             alone += 1
             continue
         place = (
-            f"{names[work]}, {workers_name(workers)}" if several_works else workers_name(workers)
+            f"{names[work]}, {workers_name(workers)}" if len(works) > 1 else workers_name(workers)
         )
         said.append(Sentence("result", f"{place}: {_best_of(group, level)}"))
     rest = len(said) - MOST_GROUPS

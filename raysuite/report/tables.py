@@ -49,12 +49,22 @@ class Sheet:
 
 @dataclass(frozen=True)
 class Column(Generic[Line]):
-    """One column: its title, and of a line its text and the value to sort by."""
+    """One column: its title, and of a line the text, and the value to sort by if that differs."""
 
     title: str
     write: Callable[[Line], str]
-    value: Callable[[Line], float | str | None]
-    number: bool = True
+    value: Callable[[Line], Stat | Ratio | float | None] | None = None
+    left: bool = False
+    """Set flush left, as columns of text are."""
+
+    @property
+    def number(self) -> bool:
+        """Whether it is set flush right."""
+        return self.value is not None and not self.left
+
+    def sorted_by(self, line: Line) -> float | str | None:
+        found = self.value(line) if self.value else self.write(line)
+        return found.value if isinstance(found, Stat | Ratio) else found
 
 
 def sheet_of(
@@ -73,7 +83,7 @@ def sheet_of(
         cells=tuple(tuple(column.write(line) for column in columns) for line in lines),
         numbers=frozenset(column.title for column in columns if column.number),
         notes=notes,
-        values=tuple(tuple(column.value(line) for column in columns) for line in lines),
+        values=tuple(tuple(column.sorted_by(line) for column in columns) for line in lines),
         styles=tuple(map(style, lines)),
     )
 
@@ -267,7 +277,7 @@ def metric_column(metric: Metric, rows: Sequence[Row]) -> Column[Row]:
         special = _SPECIAL.get(metric.name)
         return special(row, unit) if special else text.stat(row.figures[metric.name], unit, "")
 
-    return Column(metric.title, write, lambda row: mean(row.figures[metric.name]))
+    return Column(metric.title, write, lambda row: row.figures[metric.name])
 
 
 def _efficiency(row: Row) -> str:
@@ -277,16 +287,16 @@ def _efficiency(row: Row) -> str:
 
 
 _NAMES: tuple[Column[Row], ...] = (
-    Column("Variant", lambda r: r.name, lambda r: r.name, number=False),
-    Column("Gate", _gate, _gate, number=False),
+    Column("Variant", lambda row: row.name),
+    Column("Gate", _gate),
 )
 _RATIOS: tuple[Column[Row], ...] = (
     Column(
         "Speed-up",
         lambda r: "baseline" if r.is_baseline and r.speed_up else text.ratio(r.speed_up),
-        lambda r: r.speed_up.value if r.speed_up else None,
+        lambda r: r.speed_up,
     ),
-    Column("Efficiency", _efficiency, lambda r: r.efficiency.value if r.efficiency else None),
+    Column("Efficiency", _efficiency, lambda r: r.efficiency),
 )
 
 
@@ -402,8 +412,7 @@ def _num(figure: Stat | Ratio | None, scale: float, digits: int) -> str:
     """`\\num{1.33(2)}`; a dash where there is no figure."""
     if figure is None:
         return "--"
-    value = figure.mean if isinstance(figure, Stat) else figure.value
-    number = f"{value * scale:.{digits}f}"
+    number = f"{figure.value * scale:.{digits}f}"
     if figure.low is None or figure.high is None or not math.isfinite(figure.high):
         return rf"\num{{{number}}}"
     half = round((figure.high - figure.low) / 2 * scale * 10**digits)
@@ -482,17 +491,15 @@ def overheads_sheet(rows: Sequence[Row]) -> Sheet | None:
         return None
     made = [
         _NAMES[0],
-        Column[Row]("Beside", lambda r: r.beside or "", lambda r: r.beside, number=False),
+        Column[Row]("Beside", lambda r: r.beside or ""),
         Column[Row](
-            "Images/s relative to it",
-            lambda r: text.ratio(r.relative),
-            lambda r: r.relative.value if r.relative else None,
+            "Images/s relative to it", lambda r: text.ratio(r.relative), lambda r: r.relative
         ),
         metric_column(BY_NAME["compile_seconds"], shown),
         Column[Row](
             "Break-even step",
             lambda r: text.ratio(r.break_even, text.number),
-            lambda r: r.break_even.value if r.break_even else None,
+            lambda r: r.break_even,
         ),
     ]
     notes = (

@@ -90,11 +90,6 @@ def seconds(value: float) -> str:
     return human_seconds(value) if value >= 60 else f"{number(value)} s"
 
 
-def size(value: float) -> str:
-    """Bytes as `1.5 GiB`."""
-    return human_bytes(value)
-
-
 def listed(names: list[str], most: int = 4) -> str:
     """`a`, `a and b`, `a, b and c`, `a, b, c and 9 more`."""
     if len(names) > most:
@@ -142,6 +137,6 @@ def _alone(unit: Unit) -> Writer:
 WRITERS: dict[Unit, Writer] = {
     **{unit: _alone(unit) for unit in get_args(Unit)},
     "s": seconds,
-    "bytes": size,
+    "bytes": human_bytes,
 }
 """How a value of each unit is written by itself."""

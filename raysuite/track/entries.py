@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from raysuite import __version__
-from raysuite.records import EpochFinished, Row, RunFigures, RunFinished, Stat
+from raysuite.records import EpochFinished, Row, RunFigures, RunFinished
 from raysuite.records.ends import RunEnd
 from raysuite.records.metrics import METRICS
 from raysuite.records.names import Plan, run_name
@@ -188,7 +188,7 @@ def row_points(rows: Sequence[Row]) -> Iterator[Point]:
         figures = (row.throughput, row.speed_up, row.efficiency)
         for metric, figure in zip(("throughput", "speed_up", "efficiency"), figures, strict=True):
             if figure is not None and ends:
-                value = figure.mean if isinstance(figure, Stat) else figure.value
+                value = figure.value
                 yield Point(f"{metric}/{name}"[:MOST_KEY], value, max(ends), 0)
 
 

@@ -33,5 +33,5 @@ def test_a_study_beside_a_paper(browser, tmp_path, width):
     assert "0.76" in shown
     assert "0.91" in shown
     assert page.locator("#sheet-against tbody tr:visible").count() > 12
-    page.click("#provenance summary >> nth=1")
+    page.click("#provenance summary >> nth=0")
     assert page.locator("#sheet-provenance tbody tr:visible").count() == 2 + 12

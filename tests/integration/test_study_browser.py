@@ -27,7 +27,7 @@ def test_every_point_answers_and_a_panel_that_the_filters_empty_goes(browser, tm
     assert_every_point_answers(page)
     panels = page.locator("#plot-throughput .mark-group.role-scope.cell > g")
     assert panels.count() == 6
-    redrawn(page, lambda: page.uncheck("input[name=loader][value=dali]"))
+    redrawn(page, lambda: page.fill("#search", "native"))
     assert panels.count() == 3
     assert "dali" not in page.inner_text("#plot-throughput")
     assert "horovod" in page.inner_text("#plot-throughput")

@@ -14,7 +14,7 @@ from typing import Any
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.ports import ephemeral_range
 from raysuite.records import EpochFinished, Results, RunFinished, run_figures
-from raysuite.records.attempts import current
+from raysuite.records.derive import current
 from raysuite.track.entries import run_points
 from raysuite.track.upload import system_points
 from tests.lab.fault_cluster import FaultCluster

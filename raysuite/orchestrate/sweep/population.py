@@ -20,7 +20,7 @@ from raysuite.plan.population import Standing, Turn, judge, with_values
 from raysuite.plan.space import Values
 from raysuite.plan.trials import sweep_document
 from raysuite.records import EpochFinished, Journal, Record, Results, RunJudged
-from raysuite.records.attempts import current
+from raysuite.records.derive import current
 from raysuite.records.judged import held_after, turns_of
 from raysuite.spec import Document
 from raysuite.spec.search import PbtScheduler, SearchOptions

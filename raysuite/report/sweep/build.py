@@ -13,19 +13,16 @@ import yaml
 
 from raysuite.errors import SpecError
 from raysuite.records import Results
-from raysuite.records.derive import STATUS_WORDS
 from raysuite.records.names import Plan
 from raysuite.records.sweep import TrialFigures
 from raysuite.report.against import Comparison, against_sweep, other_sweep
-from raysuite.report.data import csv_of
 from raysuite.report.plot import Plot
 from raysuite.report.summary import Sentence
 from raysuite.report.sweep.importance import Importances, importances
-from raysuite.report.sweep.lineage import lines, way_words
 from raysuite.report.sweep.plots import sweep_plots, trial_key
-from raysuite.report.sweep.study import STATES, TOLD, Study, goal_text, study, value_text
+from raysuite.report.sweep.study import TOLD, Study, goal_text, study
 from raysuite.report.sweep.summary import summarize_sweep
-from raysuite.report.sweep.tables import best_sheet, best_trials, sheets, trials_sheet
+from raysuite.report.sweep.tables import best_trials, sheets
 from raysuite.report.tables import Sheet, sheet_files
 from raysuite.spec import validate
 from raysuite.spec.document import set_dotted
@@ -40,8 +37,6 @@ class SweepReport:
 
     study: Study
     importances: Importances
-    other: Study | None = None
-    """The sweep that `--against` names."""
     comparison: Comparison | None = None
 
     @cached_property
@@ -50,7 +45,7 @@ class SweepReport:
 
     @cached_property
     def plots(self) -> list[Plot]:
-        return sweep_plots(self.study, self.importances, self.other)
+        return sweep_plots(self.study, self.importances)
 
     @cached_property
     def sheets(self) -> list[Sheet]:
@@ -64,7 +59,7 @@ class SweepReport:
     def files(self) -> dict[str, str]:
         """Its text files beside those of every report: their paths and content."""
         tables = {path: text for sheet in self.sheets for path, text in sheet_files(sheet).items()}
-        return {**tables, "tables/trials-raw.csv": self.csv(), **self.best_files}
+        return {**tables, **self.best_files}
 
     def data(self) -> dict[str, Any]:
         """The content of rows.json below `sweep`."""
@@ -76,41 +71,21 @@ class SweepReport:
             "pareto": [trial.number for trial in self.study.front],
             "worker_seconds": self.study.worker_seconds,
             "importances": asdict(self.importances),
-            "lineage": lines(self.study, self.study.trials),
             "trials": [trial_data(trial) for trial in self.study.trials],
         }
 
     def context(self) -> dict[str, Any]:
         """The template's variables below `sweep`."""
-        states = [(s, STATUS_WORDS[of[0].status]) for s in STATES if (of := self.study.of(s))]
         return {
             "study": self.study,
-            "best": best_sheet(self.study),
             "best_keys": [trial_key(self.study, each) for each in best_trials(self.study)],
-            "trials": trials_sheet(self.study),
             "trial_keys": [trial_key(self.study, trial) for trial in self.study.trials],
-            "states": states if len(states) > 1 else [],
             "sheets": {sheet.name: sheet for sheet in self.sheets},
             "best_files": dict(list(self.best_files.items())[:MOST_SPECS]),
             "search": yaml.safe_dump(
                 _given(self.study.search), sort_keys=False, allow_unicode=True
             ),
         }
-
-    def csv(self) -> str:
-        """The trials with raw values, one line each: the searched keys, then the figures."""
-        lines = []
-        for trial in self.study.trials:
-            data = trial_data(trial)
-            values, goals = data.pop("values"), data.pop("goals")
-            data.pop("curve")
-            lines.append(
-                {"trial": data.pop("trial")}
-                | {key: _cell(values.get(key)) for key in self.study.keys}
-                | {f"goal_{goal}": value for goal, value in goals.items()}
-                | data
-            )
-        return csv_of(lines)
 
 
 def collect_sweep(results: Results, against: str | None = None) -> SweepReport | None:
@@ -121,10 +96,8 @@ def collect_sweep(results: Results, against: str | None = None) -> SweepReport |
     found = study(results)
     if found is None:
         return None
-    if against is None:
-        return SweepReport(found, importances(found))
-    other = other_sweep(against)
-    return SweepReport(found, importances(found), other, against_sweep(found, other, against))
+    comparison = None if against is None else against_sweep(found, other_sweep(against), against)
+    return SweepReport(found, importances(found), comparison)
 
 
 def trial_data(trial: TrialFigures) -> dict[str, Any]:
@@ -145,10 +118,6 @@ def trial_data(trial: TrialFigures) -> dict[str, Any]:
             for epoch, seconds, accuracy in trial.curve
         ],
     }
-
-
-def _cell(value: Any) -> Any:
-    return value_text(value) if isinstance(value, dict) else value
 
 
 def _given(options: Any) -> Any:
@@ -236,6 +205,5 @@ def _head(study: Study, trial: TrialFigures) -> Iterator[str]:
     yield f"Its result: {reached}; it {ended} after {trial.epochs} epochs. n = 1."
     if trial.taken:
         yield "It is another run than the trial: pbt changed values on the way, and here the last"
-        yield "ones hold throughout. The trial's weights were trained in"
-        yield from (f"  {words}" for words in way_words(study, trial))
+        yield "ones hold throughout."
     yield f"Searched keys: {', '.join(sorted(trial.values))}. Run: raysuite run FILE"

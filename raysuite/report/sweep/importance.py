@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from raysuite.records.sweep import Goal, TrialFigures
 from raysuite.report import text
-from raysuite.report.sweep.lineage import judged_within
 from raysuite.report.sweep.study import TOLD, Study, is_number
 
 if TYPE_CHECKING:
@@ -99,7 +98,9 @@ def importances(study: Study) -> Importances:
 
 def _sample(study: Study) -> tuple[Sample, str]:
     told = TOLD[study.goal].words
-    own = judged_within(study)
+    own = None  # epochs before any trial could take another's weights
+    if any(trial.taken for trial in study.trials):
+        own = min(trial.turns[0].epoch + 1 for trial in study.trials if trial.turns)
     if study.goal == "accuracy" and (study.of("pruned") or own):
         began = [trial for trial in study.trials if trial.counts and trial.curve]
         epochs = min((trial.epochs for trial in began), default=0)

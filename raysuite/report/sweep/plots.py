@@ -12,37 +12,31 @@ from typing import Any
 from raysuite.records import RunPruned
 from raysuite.records.derive import STATUS_WORDS
 from raysuite.records.names import key_name
-from raysuite.records.sweep import LOWER_IS_BETTER, Goal, TrialFigures, cost, pareto
+from raysuite.records.sweep import LOWER_IS_BETTER, Goal, TrialFigures, pareto
 from raysuite.report import plot as p
 from raysuite.report import text
 from raysuite.report.plot import NEUTRAL, Plot, Style, Trace
 from raysuite.report.sweep.importance import FEW as FEW_TRIALS
 from raysuite.report.sweep.importance import MIDDLE, Importances
-from raysuite.report.sweep.lineage import accuracy_there
 from raysuite.report.sweep.study import (
-    STATES,
     TOLD,
     Study,
+    accuracy_of_source,
     goal_text,
     is_number,
-    time_unit,
     trial_name,
     value_text,
     values_text,
-    worker_time,
 )
 
 
-def sweep_plots(study: Study, found: Importances, other: Study | None = None) -> list[Plot]:
-    """The plots for which there is anything to draw, in the order of the page; `other` is the sweep
-    to compare with."""
+def sweep_plots(study: Study, found: Importances) -> list[Plot]:
+    """The plots for which there is anything to draw, in the order of the page."""
     made = [
         *fronts(study),
         parallel(study),
         curves(study),
         importance_plot(found),
-        anytime(study, other),
-        costs(study),
     ]
     return [plot for plot in made if plot is not None]
 
@@ -53,13 +47,6 @@ SCALE = ("#1F7FC4", "#4C93C8", NEUTRAL)
 """From the second rank to the worst."""
 BEST = "#D55E00"
 BY_RANK = "The best is orange; the others go by rank, from blue down to grey."
-STATE_COLORS = {
-    "finished": "#0072B2",
-    "pruned": "#2E93CC",
-    "failed": "#D55E00",
-    "stopped": "#B37700",
-    "missing": NEUTRAL,
-}
 
 
 def rank_colors(ranked: Sequence[TrialFigures]) -> dict[int, str]:
@@ -83,9 +70,9 @@ def told(study: Study, trial: TrialFigures) -> str:
 
 
 def trial_key(study: Study, trial: TrialFigures) -> str:
-    """What the page's filters compare: the state, and a text to search in."""
+    """What the page searches."""
     values = " ".join(f"{key}={value_text(value)}" for key, value in trial.values.items())
-    return json.dumps([trial.status, f"{trial_name(trial)} {values}"])
+    return f"{trial_name(trial)} {STATUS_WORDS[trial.status]} {values}"
 
 
 def _line(
@@ -136,8 +123,6 @@ def _trial_layers(markers: bool = True) -> list[p.Layer]:
 ABSENT = -0.12
 """The place of a trial that has no value there: a key whose condition does not hold."""
 NOT_SET = "unset"
-SHORT = 11
-"""Letters of a tick; longer ones are cut."""
 
 Ticks = list[tuple[float, str]]
 """Places, and what is written there."""
@@ -160,7 +145,7 @@ def key_axis(study: Study, key: str) -> Axis:
     absent = [each.number for each in study.trials if key not in each.values]
     kind = study.kind(key)
     if kind in ("choice", "grid") or not all(map(is_number, values.values())):
-        places, ticks = _names(values, study.listed(key))
+        places, ticks = _names(values)
     else:
         places, ticks = _numbers(values, value_text, log="log" in kind)
     if absent:
@@ -183,20 +168,14 @@ def goal_axis(study: Study) -> Axis:
     return Axis(title, places, ticks)
 
 
-def _names(values: dict[int, Any], listed: Sequence[Any]) -> tuple[dict[int, float], Ticks]:
-    """Numbers in their order, other values in that of the spec; those that no trial had go."""
-    written = {number: json.dumps(value, sort_keys=True) for number, value in values.items()}
-    distinct = {json.dumps(v, sort_keys=True): v for v in (*listed, *values.values())}
-    names = [name for name in distinct if name in written.values()]
-    if all(is_number(distinct[name]) for name in names):
-        names.sort(key=lambda name: distinct[name])
-    spots = {n: place / (len(names) - 1) if names[1:] else 0.5 for place, n in enumerate(names)}
-    ticks = [(spot, _cut(value_text(distinct[name]))) for name, spot in spots.items()]
-    return {number: spots[name] for number, name in written.items()}, ticks
-
-
-def _cut(name: str) -> str:
-    return name if len(name) <= SHORT else f"{name[: SHORT - 1]}…"
+def _names(values: dict[int, Any]) -> tuple[dict[int, float], Ticks]:
+    """Values evenly spaced: numbers in their order, others in that of their names."""
+    number = all(map(is_number, values.values()))
+    order = sorted({(each if number else 0, value_text(each)) for each in values.values()})
+    last = len(order) - 1
+    spots = {name: place / last if last else 0.5 for place, (_, name) in enumerate(order)}
+    ticks = [(spot, name) for name, spot in spots.items()]
+    return {trial: spots[value_text(each)] for trial, each in values.items()}, ticks
 
 
 def _numbers(
@@ -221,7 +200,6 @@ LEAST = 2
 
 def parallel(study: Study) -> Plot | None:
     """A line for each trial that has begun, through its values to its result."""
-    # plotly's own trace for this has no hover, needs WebGL, and has no counterpart in matplotlib
     begun = [trial for trial in study.trials if trial.status != "missing"]
     if len(begun) < LEAST:
         return None
@@ -343,7 +321,7 @@ def pieces(study: Study, trial: TrialFigures) -> list[list[tuple[float, float]]]
     taken = {turn.epoch: turn for turn in trial.taken}
     for epoch, _, accuracy in trial.curve:
         made[-1].append((epoch + 1, accuracy))
-        if epoch in taken and (there := accuracy_there(study, taken[epoch])) is not None:
+        if epoch in taken and (there := accuracy_of_source(study, taken[epoch])) is not None:
             made.append([(epoch + 1, there)])
     return made
 
@@ -395,14 +373,16 @@ def _front(study: Study, x: Goal, y: Goal, wide: bool) -> Plot | None:
 
     traces: list[Trace] = []
     styles = {}
-    for state, symbol in (("finished", "circle"), ("pruned", "square")):
+    looks = {"finished": Style("#0072B2"), "pruned": Style("#2E93CC", symbol="square")}
+    for state, look in looks.items():
         trials = [trial for trial in both if trial.status == state]
         if trials:
             word = STATUS_WORDS[trials[0].status]
-            styles[word] = Style(STATE_COLORS[state], symbol=symbol)
+            styles[word] = look
             keys = [trial_key(study, trial) for trial in trials]
             traces.append(p.trace("mean", points(trials), series=word, key=keys))
-    best = sorted(pareto(both, (x, y)), key=lambda trial: trial.goals[x] or 0.0)
+    front = pareto(both, (x, y)) if len(study.goals) > 2 else study.front
+    best = sorted(front, key=lambda trial: trial.goals[x] or 0.0)
     styles["Pareto front"] = Style(BEST, symbol="diamond")
     traces.append(p.trace("front", points(best), series="Pareto front"))
     # as stairs: between two trials no more is reached than by the worse of them
@@ -436,7 +416,7 @@ def _goal_channel(goal: Goal) -> p.Layer:
     return p.quantity(TOLD[goal].axis, zero=False, format=TOLD[goal].tickformat)
 
 
-# Importance of parameters, cost, and the best so far over it.
+# Importance of parameters.
 
 
 def importance_plot(found: Importances) -> Plot | None:
@@ -470,108 +450,3 @@ def importance_plot(found: Importances) -> Plot | None:
         height=26,
         bars_per_label=1,
     )
-
-
-def costs(study: Study) -> Plot | None:
-    """A bar for each trial, in the order in which they were decided, coloured by state."""
-    if study.worker_seconds <= 0:
-        return None
-    unit, name = time_unit(study.worker_seconds)
-    traces: list[Trace] = []
-    styles, parts = {}, []
-    for state in STATES:
-        trials = [trial for trial in study.of(state) if trial.worker_seconds > 0]
-        if not trials:
-            continue
-        spent = sum(trial.worker_seconds for trial in trials)
-        word = STATUS_WORDS[trials[0].status]
-        parts.append(f"{word} {spent / study.worker_seconds:.0%}")
-        styles[word] = Style(STATE_COLORS[state])
-        bars = [
-            {
-                "x": str(trial.number),
-                "y": trial.worker_seconds / unit,
-                "tip": f"{trial_name(trial)}: {word}, {text.count(trial.epochs, 'epoch')}\n"
-                f"{worker_time(trial.worker_seconds)}",
-                "key": trial_key(study, trial),
-            }
-            for trial in trials
-        ]
-        traces.append(p.trace("bar", bars, series=word))
-    axis = p.labels([str(trial.number) for trial in study.trials], "trial", lying=False)
-    axis["axis"] |= {"labelOverlap": True, "labelAngle": 0}
-    return Plot(
-        name="cost",
-        title="Cost of each trial",
-        note=f"{worker_time(study.worker_seconds)} over all trials: {', '.join(parts)}.",
-        description=f"{text.count(len(study.trials), 'bar')}, one a trial.",
-        traces=traces,
-        layers=p.bars(lying=False, offset=False)[:1],
-        x=axis,
-        y=p.quantity(name),
-        styles=styles,
-    )
-
-
-def anytime(study: Study, other: Study | None = None) -> Plot | None:
-    """The best result so far over the worker time that all trials had used by then; also that of
-    another sweep with the same goal."""
-    sweeps = {"best so far": study}
-    if other is not None and other.goal == study.goal:
-        pairs = (("ours", study), ("theirs", other))
-        sweeps = {f"{side}: {each.name} ({each.scheduler})": each for side, each in pairs}
-    unit, unit_name = time_unit(max(each.worker_seconds for each in sweeps.values()))
-    traces = []
-    for name, each in sweeps.items():
-        if points := _best_so_far(each, unit):
-            traces.append(p.trace("mean", points, series=name))
-    if not traces:
-        return None
-    goal = study.goal
-    ends = (f"{trace['series']} at {goal_text(goal, trace['y'][-1])}" for trace in traces)
-    looks = (Style("#0072B2"), Style("#D55E00", p.DASHES[1], "square"))
-    return Plot(
-        name="anytime",
-        title="Best so far over its cost",
-        note=f"The best {TOLD[goal].words} of all trials of a sweep so far, over the worker time "
-        "of all its trials together by then.",
-        description=f"It ends at {', '.join(ends)}.",
-        traces=traces,
-        layers=[p.line(width=2.5, interpolate="step-after"), p.markers()],
-        x=p.quantity(f"{unit_name} spent"),
-        y=_goal_channel(goal),
-        styles=dict(zip(sweeps, looks, strict=False)),
-    )
-
-
-def _best_so_far(study: Study, unit: float) -> list[dict[str, Any]]:
-    """Points of the line, over worker time in units of so many seconds."""
-    points: list[dict[str, Any]] = []
-
-    def add(spent: float, value: float, what: str) -> None:
-        tip = f"{what}: {goal_text(study.goal, value)}\nafter {worker_time(spent)}"
-        points.append({"x": spent / unit, "y": value, "tip": tip})
-
-    for time, value, trial in sorted(_reached(study), key=lambda each: each[0]):
-        if not points or cost(study.goal, value) < cost(study.goal, points[-1]["y"]):
-            add(study.spent(time), value, trial_name(trial))
-    if points:
-        add(study.worker_seconds, points[-1]["y"], "at the end")
-    return points
-
-
-def _reached(study: Study) -> list[tuple[float, float, TrialFigures]]:
-    """Time, value and trial of each result for the goal; trials that do not count are left out."""
-    found: list[tuple[float, float, TrialFigures]] = []
-    for trial in study.ranked:
-        value = trial.goals[study.goal]
-        assert value is not None
-        epochs = trial.figures.epochs
-        if study.goal == "accuracy":
-            found += [(epoch.time, epoch.val_accuracy, trial) for epoch in epochs]
-        elif study.goal in LOWER_IS_BETTER:  # when the target was met
-            met = [epoch.time for epoch in epochs if epoch.elapsed_seconds >= value]
-            found += [(time, value, trial) for time in met[:1]]
-        elif trial.figures.end is not None:
-            found.append((trial.figures.end.time, value, trial))
-    return found

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from raysuite.records import Results
+from raysuite.records import Results, RunJudged
 from raysuite.records.names import block_name, key_name
 from raysuite.records.sweep import (
     Goal,
     TrialFigures,
     at_work,
-    best,
     pareto,
     ranked,
     trials,
@@ -44,20 +43,6 @@ TOLD: dict[Goal, Told] = {
 
 
 @dataclass(frozen=True)
-class Span:
-    """One attempt at a trial, or the search for its batch: its wall-clock time, and the workers
-    that it used."""
-
-    begin: float
-    end: float
-    workers: int
-
-    def spent(self, until: float) -> float:
-        """Worker-seconds up to a time."""
-        return self.workers * max(0.0, min(until, self.end) - self.begin)
-
-
-@dataclass(frozen=True)
 class Study:
     """A sweep's results folder. Everything in it follows from its Records."""
 
@@ -67,7 +52,8 @@ class Study:
     base: dict[str, Any]
     """The spec that every trial begins from, as plain data."""
     trials: tuple[TrialFigures, ...]
-    spans: tuple[Span, ...]
+    spans: tuple[tuple[float, float], ...]
+    """From when to when a trial held workers, in seconds since 1970."""
 
     @cached_property
     def goals(self) -> tuple[Goal, ...]:
@@ -88,19 +74,10 @@ class Study:
         given: dict[str, Any] = self.search["space"][key]
         return next(name for name, value in given.items() if name != "when" and value is not None)
 
-    def listed(self, key: str) -> list[Any]:
-        """The values of a choice or a grid; empty for other distributions."""
-        kind = self.kind(key)
-        return list(self.search["space"][key][kind]) if kind in ("choice", "grid") else []
-
     @property
     def best(self) -> TrialFigures | None:
         """The trial that reached most of the first goal."""
         return next(iter(self.ranked), None)
-
-    def best_of(self, goal: Goal) -> TrialFigures | None:
-        """The best trial by a goal."""
-        return best(self.trials, goal)
 
     @cached_property
     def front(self) -> list[TrialFigures]:
@@ -135,10 +112,6 @@ class Study:
     def of(self, status: str) -> list[TrialFigures]:
         return [trial for trial in self.trials if trial.status == status]
 
-    def spent(self, until: float) -> float:
-        """Worker-seconds of all trials up to a time, in seconds since 1970."""
-        return math.fsum(span.spent(until) for span in self.spans)
-
 
 def study(results: Results) -> Study | None:
     """The sweep of a results folder; None where it holds none."""
@@ -146,12 +119,15 @@ def study(results: Results) -> Study | None:
     if found is None:
         return None
     made = tuple(trials(results))
-    spans = [
-        Span(begin, end, trial.figures.workers)
-        for trial in made
-        for begin, end in at_work(results.records(trial.run_id))
-    ]
-    return Study(found["name"], found["search"], found["spec"], made, tuple(spans))
+    spans = tuple(span for trial in made for span in at_work(results.records(trial.run_id)))
+    return Study(found["name"], found["search"], found["spec"], made, spans)
+
+
+def accuracy_of_source(study: Study, turn: RunJudged) -> float | None:
+    """The accuracy, after that epoch, of the trial whose weights were taken."""
+    curves = {trial.run_id: trial.curve for trial in study.trials}
+    curve = curves.get(turn.source or "", ())
+    return next((accuracy for epoch, _, accuracy in curve if epoch == turn.epoch), None)
 
 
 def trial_name(trial: TrialFigures) -> str:
@@ -182,15 +158,11 @@ def epochs_to_target(trial: TrialFigures) -> str:
     return "" if epochs is None else f", {text.count(epochs, 'epoch')}"
 
 
-def time_unit(most: float) -> tuple[float, str]:
-    """The unit that suits up to so many worker-seconds, in seconds, and its name."""
-    return (3600.0, "worker-hours") if most >= 3600 else (1.0, "worker-seconds")
-
-
 def worker_time(seconds: float) -> str:
     """`3.20 worker-hours`, or worker-seconds where it is less than one."""
-    unit, name = time_unit(seconds)
-    return f"{text.number(seconds / unit)} {name}"
+    if seconds >= 3600:
+        return f"{text.number(seconds / 3600)} worker-hours"
+    return f"{text.number(seconds)} worker-seconds"
 
 
 def is_number(value: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator
 
@@ -12,7 +11,6 @@ from raysuite.records.statistics import difference_of_shares, wilson
 from raysuite.records.sweep import Goal, TrialFigures, ranked
 from raysuite.report import text
 from raysuite.report.summary import Sentence
-from raysuite.report.sweep import lineage
 from raysuite.report.sweep.importance import Importances
 from raysuite.report.sweep.study import (
     TOLD,
@@ -50,7 +48,8 @@ def _results(study: Study) -> Iterator[str]:
         yield f"{head}: {trial_name(top)} with {_reached(top, goal)}: {_values(study, top)}."
         if not study.front:
             yield from _alike(study, best)
-    yield from lineage.sentences(study)
+    if taken := sum(len(trial.taken) for trial in study.trials):
+        yield f"Trials took the weights of others {text.count(taken, 'time')}."
 
 
 def _values(study: Study, trial: TrialFigures) -> str:
@@ -104,25 +103,12 @@ def _cost(study: Study) -> Iterator[str]:
     pruned = [trial for trial in study.of("pruned") if trial.epochs]
     if not pruned:
         return
-    left = [_epochs(trial) - trial.epochs for trial in pruned]
-    saved = math.fsum(rest * _pace(trial) for rest, trial in zip(left, pruned, strict=True))
-    whole = study.worker_seconds + saved
+    planned = (trial.figures.plan["spec"]["training"]["epochs"] for trial in pruned)
+    left = sum(planned) - sum(trial.epochs for trial in pruned)
     yield (
-        f"{study.scheduler} stopped {text.count(len(pruned), 'trial')} early and spared "
-        f"{sum(left)} epochs. At each trial's own pace these would have taken about "
-        f"{worker_time(saved)} more, {saved / whole:.0%} of the whole: an estimate; "
-        "--against a sweep without early stopping measures it."
+        f"{study.scheduler} stopped {text.count(len(pruned), 'trial')} early and spared {left} "
+        "epochs; --against a sweep without early stopping measures the time saved."
     )
-
-
-def _pace(trial: TrialFigures) -> float:
-    """Worker-seconds of an epoch with its validation, averaged over the trial's epochs."""
-    seconds = [epoch.seconds + epoch.validation_seconds for epoch in trial.figures.epochs]
-    return trial.figures.workers * math.fsum(seconds) / len(seconds)
-
-
-def _epochs(trial: TrialFigures) -> int:
-    return int(trial.figures.plan["spec"]["training"]["epochs"])
 
 
 def _caveats(study: Study, found: Importances) -> Iterator[str]:
@@ -139,7 +125,11 @@ def _caveats(study: Study, found: Importances) -> Iterator[str]:
             f"Each {text.listed(timed)} on the Pareto front is of one run (n = 1): the front is "
             "not shown to be more than noise."
         )
-    yield from lineage.caveat(study)
+    if any(trial.taken for trial in study.trials):
+        yield (
+            "Values in tables and parallel coordinates are those that a trial began with; pbt "
+            "changed some on the way, so that a trial's result is not due to them alone."
+        )
     if found.message:
         yield found.message
     if len(study.hosts) > 1:
@@ -158,7 +148,7 @@ def _caveats(study: Study, found: Importances) -> Iterator[str]:
 
 def side_by_side(study: Study) -> int:
     """The most trials that ran at once."""
-    ends = [(span.end, -1) for span in study.spans] + [(span.begin, 1) for span in study.spans]
+    ends = [(end, -1) for _, end in study.spans] + [(begin, 1) for begin, _ in study.spans]
     now = most = 0
     for _, step in sorted(ends):  # an end before a begin at the same time
         now += step

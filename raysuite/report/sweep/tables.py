@@ -8,11 +8,11 @@ from raysuite.records.derive import STATUS_WORDS
 from raysuite.records.names import key_name
 from raysuite.records.sweep import Goal, TrialFigures
 from raysuite.report import text
-from raysuite.report.sweep.lineage import taken_sheet
 from raysuite.report.sweep.study import (
     STATES,
     TOLD,
     Study,
+    accuracy_of_source,
     epochs_to_target,
     goal_text,
     is_number,
@@ -85,7 +85,7 @@ def trial_columns(study: Study) -> list[Column[TrialFigures]]:
         for key, name in zip(study.keys, short, strict=True)
     }
     return [
-        Column("Trial", trial_name, lambda t: t.number, number=False),
+        Column("Trial", trial_name, lambda t: t.number, left=True),
         Column(
             "Rank",
             lambda t: str(places.get(t.number, text.NONE)),
@@ -94,22 +94,18 @@ def trial_columns(study: Study) -> list[Column[TrialFigures]]:
         *(_key_column(study, key, title) for key, title in titles.items()),
         *(_goal_column(study, goal) for goal in study.goals),
         Column("Epochs", lambda t: str(t.epochs), lambda t: t.epochs),
-        Column("State", lambda t: STATUS_WORDS[t.status], lambda t: t.status, number=False),
+        Column("State", lambda t: STATUS_WORDS[t.status]),
         Column("Worker-seconds", lambda t: f"{t.worker_seconds:,.1f}", lambda t: t.worker_seconds),
-        Column("Gate", lambda t: t.figures.gate, lambda t: t.figures.gate, number=False),
+        Column("Gate", lambda t: t.figures.gate),
     ]
 
 
 def _key_column(study: Study, key: str, title: str) -> Column[TrialFigures]:
     values = [trial.values[key] for trial in study.trials if key in trial.values]
-    number = all(map(is_number, values))
     return Column(
         title,
         lambda t: value_text(t.values[key]) if key in t.values else text.NONE,
-        lambda t: (
-            (t.values[key] if number else value_text(t.values[key])) if key in t.values else None
-        ),
-        number,
+        (lambda t: t.values.get(key)) if all(map(is_number, values)) else None,
     )
 
 
@@ -139,6 +135,33 @@ def failed_sheet(study: Study) -> Sheet:
         if not trial.counts
     ]
     return sheet_from("failed-trials", "Trials without a result", lines, ("Epochs",))
+
+
+def taken_sheet(study: Study) -> Sheet:
+    """Each time that a trial took the weights of another, in order."""
+    taken = sorted(
+        ((turn, trial) for trial in study.trials for turn in trial.taken),
+        key=lambda each: (each[0].epoch, each[1].number),
+    )
+    lines = [
+        {
+            "After epoch": str(turn.epoch + 1),
+            "Trial": trial_name(trial),
+            "Accuracy": goal_text("accuracy", turn.value),
+            "Place": f"{turn.place} of {turn.population}",
+            "Takes those of": f"trial {turn.source_trial}",
+            "Accuracy there": goal_text("accuracy", accuracy_of_source(study, turn)),
+            "Continues with": values_text(turn.values, study.keys),
+        }
+        for turn, trial in taken
+    ]
+    note = (
+        "At each interval the worst trials take the weights and the optimiser's state of the "
+        "best (Jaderberg et al. 2017). A trial's result before is of its own weights."
+    )
+    numbers = ("After epoch", "Accuracy", "Accuracy there")
+    title = "Weights taken from other trials"
+    return sheet_from("taken-weights", title, lines, numbers, (note,))
 
 
 def costs_sheet(study: Study) -> Sheet:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from raysuite.records import Journal, Results, RunJudged, RunPruned, RunStopped, run_figures
-from raysuite.records.attempts import current
-from raysuite.records.judged import Member, Stretch, held_after, lineage, turns_of
+from raysuite.records.derive import current
+from raysuite.records.judged import held_after, turns_of
 from raysuite.records.sweep import trial_figures, wall_seconds
 from raysuite.track.entries import mlflow_status
 from raysuite.track.upload import trial_tags
@@ -26,34 +26,6 @@ def judged(run: str, epoch: int, source: str | None = None, time: float = START,
         source_trial=None if source is None else int(source[1:]),
         values=values,
     )
-
-
-def members(**turns: list[RunJudged]) -> dict[str, Member]:
-    return {
-        run: Member(int(run[1:]), run, {"lr": int(run[1:])}, tuple(found))
-        for run, found in turns.items()
-    }
-
-
-def test_weights_of_a_trial_that_took_none_are_its_own() -> None:
-    found = members(t0=[judged("t0", 1, lr=0), judged("t0", 3, lr=0)], t1=[])
-    assert lineage(found, "t0", 6) == [Stretch(0, 0, 6, {"lr": 0})]
-
-
-def test_the_way_goes_through_trials_that_took_weights_themselves() -> None:
-    found = members(
-        t0=[judged("t0", 1), judged("t0", 3, "t1", lr=10)],
-        t1=[judged("t1", 1, "t2", lr=11), judged("t1", 3, lr=11)],
-        t2=[judged("t2", 1), judged("t2", 3, "t1", lr=12)],
-    )
-    assert lineage(found, "t0", 6) == [
-        Stretch(2, 0, 2, {"lr": 2}),
-        Stretch(1, 2, 4, {"lr": 11}),
-        Stretch(0, 4, 6, {"lr": 10}),
-    ]
-    # before the fourth epoch had ended, they were other weights
-    assert lineage(found, "t0", 4) == [Stretch(0, 0, 4, {"lr": 0})]
-    assert lineage(found, "t0", 0) == []
 
 
 def test_a_run_waits_until_it_is_judged() -> None:

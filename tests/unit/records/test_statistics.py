@@ -22,7 +22,6 @@ from raysuite.records.statistics import (
     log_ratios,
     outlying,
     ratio_of_means,
-    ratio_of_shares,
     slow_start,
     summarize,
     t_quantile,
@@ -131,22 +130,6 @@ def test_an_accuracy_holds_seeds_and_images():
     apart = accuracy([0.0, 0.25], 8)
     assert apart.low < two.low
     assert apart.high > two.high
-
-
-@pytest.mark.parametrize(
-    ("above", "below", "n"), [(0.95, 0.9, 360), (0.6, 0.6, 100), (0.05, 0.03, 360)]
-)
-def test_the_interval_of_a_ratio_of_shares_holds_it(above, below, n):
-    random = np.random.default_rng(1)
-    held = []
-    for a, b in random.binomial(n, (above, below), (2000, 2)) / n:
-        found = ratio_of_shares(a, b, n, n)
-        held.append(found.low <= above / below <= found.high)
-    assert 0.93 <= np.mean(held) <= 0.985
-
-
-def test_a_ratio_to_nothing_is_none():
-    assert ratio_of_shares(0.5, 0.0, 10, 10) is None
 
 
 def test_a_difference_of_shares_is_newcombes():

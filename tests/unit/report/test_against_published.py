@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from raysuite.records import Row, make_rows, results_figures
 from raysuite.records.statistics import Stat, summarize
 from raysuite.report.against import against_published, published
@@ -57,9 +55,6 @@ def test_the_native_row_may_read_other_files_where_none_reads_the_same(tmp_path)
 
 COUPLED = ALONE.replace("data: digits", "data: mnist").partition("  loader:")[0]
 A_FORM_EACH = "  loader, data.format: [[native, folder], [dali, tfrecord]]\n"
-A_PATH_EACH = "  loader, data.format, data.path: [PATHS]\n"
-ONE_PATH = "[native, folder, /a], [dali, tfrecord, /b]"
-OTHER_PLACE = "[native, folder, /a], [dali, folder, /b]"
 
 
 def test_the_native_row_reads_from_the_same_place(tmp_path):
@@ -70,38 +65,3 @@ def test_the_native_row_reads_from_the_same_place(tmp_path):
     assert sorted(found.values()) == [1.2, 1.8]
     left = [row for row, name in zip(rows, of, strict=True) if name != "native /slow"]
     assert len(over_native(left, [[100.0]] * 3)) == 1
-
-
-@pytest.mark.parametrize(
-    ("paths", "ratios"),
-    [
-        (ONE_PATH, [1.5]),
-        (f"{ONE_PATH}, [native, folder, /c], [dali, tfrecord, /d]", []),
-        (OTHER_PLACE, []),
-    ],
-)
-def test_forms_with_a_path_each_compare_where_there_is_no_choice(tmp_path, paths, ratios):
-    rows = rows_of(tmp_path, COUPLED + A_PATH_EACH.replace("PATHS", paths))
-    speeds = [[150.0 if row.loader == "dali" else 100.0] for row in rows]
-    assert list(over_native(rows, speeds).values()) == ratios
-
-
-@pytest.mark.parametrize(
-    ("mean", "width", "said"),
-    [
-        (130.0, 10.0, "ours is within 120 to 140"),
-        (130.0, 30.0, "whether ours is within 120 to 140 cannot be told"),
-        (150.0, 20.0, "whether ours is within 120 to 140 cannot be told"),
-        (160.0, 10.0, "ours is not within 120 to 140"),
-        (100.0, None, "ours is not within 120 to 140 (n = 1)"),
-        (130.0, None, "ours is within 120 to 140 (n = 1)"),
-    ],
-)
-def test_a_range_holds_fails_or_cannot_be_told(tmp_path, mean, width, said):
-    [row, _] = rows_of(tmp_path, ALONE)
-    throughput = Stat((mean,), mean, width, width and mean - width, width and mean + width)
-    value = replace(OVER_NATIVE, quantity="throughput", value=120.0, high=140.0, loader="")
-    [line] = against_published(
-        [with_throughput(row, throughput)], replace(AACH, values=(value,))
-    ).lines
-    assert line.notes[0].partition(":")[0] == said

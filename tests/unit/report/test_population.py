@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import json
-
 import pytest
 import yaml
 
@@ -12,10 +9,9 @@ from raysuite.plan import make_plans
 from raysuite.records.sweep import trials
 from raysuite.report import build
 from raysuite.report.sweep.importance import importances
-from raysuite.report.sweep.lineage import way_of
 from raysuite.report.sweep.study import study
 from raysuite.spec import parse_document
-from tests.fake_population import INTERVAL, write_population
+from tests.fake_population import write_population
 from tests.fake_sweeps import write_sweep
 from tests.oracle import differences
 
@@ -66,22 +62,10 @@ def test_the_curve_of_who_took_weights_breaks_off_and_goes_on_from_theirs(report
     assert (report.folder / "plots" / "learning-curves.png").stat().st_size > 10_000
 
 
-def test_the_ways_of_weights_add_up(results):
-    found = study(results)
-    for trial in found.trials:
-        way = way_of(found, trial)
-        assert [way[0].first, way[-1].end, way[-1].trial] == [0, 9, trial.number]
-        assert all(a.end == b.first for a, b in itertools.pairwise(way))
-        assert len(way) == 1 or all(each.end % INTERVAL == 0 for each in way)
-        assert dict(way[-1].values) == (trial.values_now if trial.taken else trial.values)
-
-
 def test_the_summary_says_that_values_changed(report):
     said = [each.text for each in report.summary]
     assert any("of others 4 times." in each for each in said)
     assert any("pbt changed some" in each for each in said)
-    data = json.loads((report.folder / "rows.json").read_text())
-    assert len(data["sweep"]["lineage"]) == 8
 
 
 def test_importance_is_judged_before_anyone_took_weights(results):
@@ -101,26 +85,6 @@ def test_the_best_spec_says_that_it_is_another_run(tmp_path):
     assert plan.spec.optimizer.lr == best.values_now["optimizer.lr"]
     assert spec["optimizer"]["momentum"] == best.values_now["optimizer.momentum"]
     assert any("another run" in line for line in head) == bool(best.taken)
-
-
-def test_who_took_weights_and_wins_has_its_way_told(results):
-    """Of a population whose best is a trial that took weights."""
-    from dataclasses import replace
-
-    from raysuite.report.sweep.build import best_spec
-    from raysuite.report.sweep.lineage import sentences
-
-    found = study(results)
-    trial = next(trial for trial in found.trials if trial.taken)
-    others = tuple(t for t in found.trials if t is not trial)
-    raised = replace(trial, goals={**trial.goals, "accuracy": 1.0})
-    said = list(sentences(replace(found, trials=(*others, raised))))
-    way = f"in trial {trial.taken[0].source_trial} with lr="
-    assert way in said[1]
-    text = best_spec(found, trial)
-    assert way in text
-    spec = yaml.safe_load(text)
-    assert spec["optimizer"]["lr"] == trial.values_now["optimizer.lr"]
 
 
 def test_its_figures_equal_the_oracle(results):

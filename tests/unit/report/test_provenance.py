@@ -11,7 +11,7 @@ import pytest
 
 from raysuite.records import Results, RunFailed, results_figures
 from raysuite.report import build
-from raysuite.report.provenance import files_sheet, provenance, runs_sheet, times_sheet
+from raysuite.report.provenance import files_sheet, provenance, times_sheet
 from tests.fake_results import ENVIRONMENT, TWELVE_ROWS, write_results
 
 FEW = TWELVE_ROWS.replace("[ddp, horovod, deepspeed]", "[ddp]")
@@ -77,12 +77,8 @@ def test_the_page_tells_it(results, data):
     assert "<b>spec" not in section
 
 
-def test_its_tables_are_whole(data):
+def test_every_file_is_in_the_table(data):
     assert len(files_sheet(data).cells) == 2 + 8
-    sheet = runs_sheet(data)
-    assert len(sheet.cells) == 8
-    assert {len(cells) for cells in sheet.cells} == {len(sheet.header)}
-    assert sheet.cells[7][-1] == "–"
 
 
 def test_wall_times_are_those_of_the_phases_and_parts(results):

@@ -60,8 +60,8 @@ def test_what_has_nothing_to_compare_with_is_not_called_fastest(tmp_path):
 
 def test_models_are_not_compared_by_images_per_second(tmp_path):
     said = summary(tmp_path, spec=TWELVE_ROWS + "  model: [resnet20, resnet32]\n")
-    assert "resnet20 on digits, 2 workers: " in said
-    assert "resnet32 on digits, 2 workers: " in said
+    assert "resnet20, 2 workers: " in said
+    assert "resnet32, 2 workers: " in said
 
 
 def test_options_of_a_model_make_another_network(tmp_path):
@@ -77,7 +77,7 @@ def test_options_of_a_model_make_another_network(tmp_path):
         )
         assert wanted in said
         for stem in ("small", "large"):
-            place = f"resnet18 on digits (model.options.stem={stem}), 1 worker: the highest"
+            place = f"resnet18(options=(stem={stem})), 1 worker: the highest"
             assert (place in said) == (not wanted)
 
 
@@ -98,8 +98,8 @@ def test_other_images_under_the_name_of_a_known_set_make_another_work(tmp_path):
             plan["dataset"]["train_samples"] = 600
     results.write_plans(plans)
     said = [sentence.text for sentence in collect(results).summary]
-    for counted in (600, 60_000):
-        work = f"resnet20 on mnist (dataset.train_samples={counted}), 1 worker: the highest"
+    for root in ("/real", "/stand-in"):
+        work = f"root={root}, 1 worker: the highest"
         assert [text for text in said if text.startswith(work)]
 
 
