@@ -209,6 +209,6 @@ def test_search_and_sorting(browser, tmp_path):
 def test_some_hundred_runs(browser, tmp_path):
     build(write_results(tmp_path, spec=MANY), pictures=False)
     page, complaints = open_page(browser, tmp_path / "report.html")
-    assert assert_all_drawn(page) == 14
+    assert assert_all_drawn(page) == 13
     assert complaints == []
     assert page.locator(".rows tbody tr").count() == 144
