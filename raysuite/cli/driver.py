@@ -107,7 +107,7 @@ class Tracking:
         self._preparing.join()
 
     def sync(self, results: Results, status: ParentStatus | None = None) -> None:
-        """Send what the journals gained, while no run is at work.
+        """Send what the journals gained, and wait for it.
 
         `status`: the state of the suite, where its runs do not show it.
         """
@@ -348,7 +348,6 @@ def search_batches(
         say("finding by trial what the spec leaves to auto")
     listener = Listener(
         poll=lambda: None,
-        between=None,
         say=say,
         added=lambda plan: None,
         asked_to_stop=watch.asked,
@@ -478,8 +477,8 @@ class Work(ABC):
         """Make what has not ended yet; the request that stopped it, if one did."""
 
     def follow(self, tracking: Tracking, listener: Listener) -> Listener:
-        """`listener`, which also sends records to MLflow: between runs, and beside a long one the
-        epochs that its checkpoints cover."""
+        """`listener`, which also sends records of a long suite to MLflow beside its runs: of runs
+        that ended, and epochs that checkpoints cover."""
         began = looked = time.monotonic()
 
         def poll() -> None:
@@ -491,7 +490,7 @@ class Work(ABC):
                 journals = self.results.folder.glob("runs/*/journal.jsonl")
                 tracking.follow(self.results, sum(file.stat().st_size for file in journals))
 
-        return replace(listener, poll=poll, between=lambda: tracking.sync(self.results))
+        return replace(listener, poll=poll)
 
     def publish(self, tracking: Tracking) -> None:  # noqa: B027 - most have nothing more
         """What MLflow is given at the end, beside the records."""
@@ -744,7 +743,6 @@ def _execute(
         progress.poll(work.results)
         listener = Listener(
             poll=lambda: progress.poll(work.results),
-            between=None,
             say=lambda line: print_text(line, error=True),
             added=progress.add,
             asked_to_stop=watch.asked,

@@ -25,10 +25,6 @@ from raysuite.train.stopping import Prune, Signals, Stop
 FILE = "stop.json"
 PRUNE_FILE = "prune.json"
 """In a run's own folder."""
-PAUSE_FILE, PAUSED_FILE = "pause.json", "paused.json"
-"""The driver's numbers of the requested pause and of the last that is over; the workers' answer."""
-_PAUSE_S = 30.0
-"""How long the workers wait for the driver between two runs, at most."""
 _KNOCK_S = 3.0
 _AGENT_S = 1.0
 """From a signal until the head's agent, which may have got it too, has told so. `ray job stop`
@@ -125,59 +121,6 @@ def requested_stop(results: Path) -> Stop | None:
         return Stop(found["reason"], found["deadline"])
     except (OSError, ValueError, TypeError, KeyError):  # being written just now
         return None
-
-
-class Pauses:
-    """The driver's part of pauses between two runs, in which no run is measured."""
-
-    def __init__(self, results: Path, every_s: float) -> None:
-        self._results, self._every_s = results, every_s
-        self._asked = self._over = 0
-        self._last = time.monotonic()
-        (results / PAUSED_FILE).write_text("0", "utf-8")
-        self._write()
-
-    def poll(self, act: Callable[[], None]) -> None:
-        """Ask for a pause where the last was long ago; `act` once the workers wait."""
-        if self._asked == self._over:
-            if time.monotonic() > self._last + self._every_s:
-                self._asked += 1
-                self._write()
-        elif _number(self._results / PAUSED_FILE) == self._asked:
-            try:
-                act()
-            finally:
-                self._over = self._asked
-                self._last = time.monotonic()
-                self._write()
-
-    def _write(self) -> None:
-        text = json.dumps({"asked": self._asked, "over": self._over})
-        (self._results / PAUSE_FILE).write_text(text, "utf-8")
-
-
-def wait_for_driver(results: Path) -> None:
-    """On rank 0 between two runs: wait while the driver asks for a pause, for a limited time."""
-    deadline = time.monotonic() + _PAUSE_S
-    answered = 0
-    while time.monotonic() < deadline:
-        try:
-            found = json.loads((results / PAUSE_FILE).read_text("utf-8"))
-            if found["asked"] <= found["over"]:
-                return
-        except (OSError, ValueError, TypeError, KeyError):  # no suite, or being written just now
-            return
-        if answered != found["asked"]:
-            answered = found["asked"]
-            (results / PAUSED_FILE).write_text(str(answered), "utf-8")
-        time.sleep(0.05)
-
-
-def _number(file: Path) -> int:
-    try:
-        return int(file.read_text("utf-8"))
-    except (OSError, ValueError):
-        return 0
 
 
 def prune(results: Results, run_id: str, asked: Prune | None) -> None:

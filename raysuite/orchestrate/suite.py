@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +63,6 @@ def wait_while_reachable(address: str, patience_s: float) -> None:
 
 
 _POLL_SECONDS = 0.5
-_PAUSE_EVERY_S = 60.0
-"""How often runs wait for what the driver does between them, at most."""
 _ENDING_S = 20.0
 """How long Ray may take to end workers that did not stop in time."""
 _SHUTDOWN_S = 3.0
@@ -143,8 +141,6 @@ class Listener:
 
     poll: Callable[[], None]
     """About twice a second while runs are under way."""
-    between: Callable[[], None] | None
-    """When no run is being measured: sometimes between two runs, and after a group."""
     say: Callable[[str], None]
     """A line of text: nodes that are lost, or join."""
     added: Callable[[RunPlan], None]
@@ -162,7 +158,6 @@ def run(plans: Sequence[RunPlan], results: Results, nodes: int, listener: Listen
     stopping.request_stop(results.folder, None)
     count = len(plans)
     pending = deque(groups(plans, one_node=nodes == 1))
-    listener = _with_pauses(listener, results)
     gave_up_at: Capacity | None = None
     with NodeWatch(nodes) as watch:
         while pending:
@@ -198,22 +193,7 @@ def run(plans: Sequence[RunPlan], results: Results, nodes: int, listener: Listen
             count += len(fewer)
             pending.extend(groups(fewer, one_node=nodes == 1))
             listener.poll()
-            if listener.between is not None and pending:
-                listener.between()
     return None
-
-
-def _with_pauses(listener: Listener, results: Results) -> Listener:
-    between = listener.between
-    if between is None:
-        return listener
-    pauses = stopping.Pauses(results.folder, _PAUSE_EVERY_S)
-
-    def poll() -> None:
-        listener.poll()
-        pauses.poll(between)
-
-    return replace(listener, poll=poll)
 
 
 def _unfinished(plans: Sequence[RunPlan], results: Results) -> list[RunPlan]:

@@ -21,7 +21,7 @@ from raysuite.orchestrate.batches import tried_file
 from raysuite.orchestrate.controller import BrokenRunError
 from raysuite.orchestrate.groups import checkpoint_folder
 from raysuite.orchestrate.rendezvous import awaited, decided, tell, verified
-from raysuite.orchestrate.stopping import FILE, asked_to_prune, requested_stop, wait_for_driver
+from raysuite.orchestrate.stopping import FILE, asked_to_prune, requested_stop
 from raysuite.parallel.base import World
 from raysuite.plan import RunPlan
 from raysuite.plan.batches import search_of
@@ -166,7 +166,6 @@ def place_of(plan: RunPlan) -> World | None:
 def _decide(plan: RunPlan, results: Results, config: dict[str, Any]) -> dict[str, Any] | None:
     """On rank 0, whose journals are the ones that are written: whether to run the plan, and from
     which checkpoint."""
-    wait_for_driver(results.folder)
     if results.end_of(plan.run_id) is not None or requested_stop(results.folder) is not None:
         return None
     if not budget.allows(results, plan):

@@ -48,7 +48,6 @@ def find_batch(plan: RunPlan, results: Results, deadline: float | None) -> RunPl
 
     listener = Listener(
         poll=lambda: None,
-        between=None,
         say=lambda line: None,
         added=lambda plan: None,
         asked_to_stop=lambda: stopping.requested_stop(results.folder),
