@@ -21,7 +21,7 @@ from raysuite.orchestrate.groups import (
     record_lost,
     storage_error,
 )
-from raysuite.orchestrate.nodes import NodeWatch, with_fewer
+from raysuite.orchestrate.nodes import reporting, with_fewer
 from raysuite.orchestrate.preflight import lacking, too_large
 from raysuite.plan import RunPlan, groups, placed
 from raysuite.records import BatchFound, Journal, Results, RunFailed
@@ -159,7 +159,7 @@ def run(plans: Sequence[RunPlan], results: Results, nodes: int, listener: Listen
     count = len(plans)
     pending = deque(groups(plans, one_node=nodes == 1))
     gave_up_at: Capacity | None = None
-    with NodeWatch(nodes) as watch:
+    with reporting(nodes, listener.say):
         while pending:
             group = pending.popleft()
             unfinished = _unfinished(group, results)
@@ -169,9 +169,7 @@ def run(plans: Sequence[RunPlan], results: Results, nodes: int, listener: Listen
                 return stop
             # no waiting if no node returned the last time, and none has since
             patience = 0.0 if gave_up_at is not None and Capacity.now() == gave_up_at else None
-            error, stop = fit(
-                make_trainer(group, results.folder, patience), results, listener, watch
-            )
+            error, stop = fit(make_trainer(group, results.folder, patience), results, listener)
             listener.poll()
             if stop is not None:
                 left = _unfinished([plan for each in (group, *pending) for plan in each], results)
@@ -209,7 +207,6 @@ def fit(
     work: Any,
     results: Results,
     listener: Listener,
-    watch: NodeWatch,
     shut_down: Callable[[], None] | None = None,
 ) -> tuple[Exception | None, Stop | None]:
     """Run a trainer, or a tuner, to its end: the error that ended it, and the request to stop, if
@@ -240,8 +237,6 @@ def fit(
         while not over:
             over = is_over.wait(_POLL_SECONDS)
             listener.poll()
-            for line in watch.news():
-                listener.say(line)
             if stop is None and (stop := listener.asked_to_stop()):
                 stopping.request_stop(results.folder, stop)
             if stop and late_at is None and stopping.is_late(stop):
