@@ -1,4 +1,4 @@
-"""One small trial of each part: `python -m raysuite.measure.trials ray`.
+"""One small trial of each part: `python -m raysuite.orchestrate.trials ray`.
 
 A trial runs in a process of its own. It ends quietly where its part works, raises PartMissingError
 or ModuleNotFoundError where the part is not there, and anything else where it is broken. Trials use
@@ -22,11 +22,20 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from raysuite.measure.environment import cuda_mistake_here
-from raysuite.parts import PARTS, Part
+from raysuite.orchestrate.torchrun import Request, verify
+from raysuite.parts import PARTS, Part, installed, part
+from raysuite.spec.strategies import (
+    AccelerateOptions,
+    DdpOptions,
+    DeepSpeedOptions,
+    FabricOptions,
+    HorovodOptions,
+    StrategyOptions,
+)
 
 # Which parts of the installation work: each is tried in a process of its own, under a deadline.
 
@@ -80,7 +89,7 @@ def try_parts() -> Iterator[Finding]:
 def try_part(part: Part) -> Finding:
     """Run a part's trial in a process group of its own; past its deadline the group is killed."""
     started = time.monotonic()
-    command = [sys.executable, "-m", "raysuite.measure.trials", part.name]
+    command = [sys.executable, "-m", "raysuite.orchestrate.trials", part.name]
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -194,177 +203,18 @@ def expect(found: object, expected: object) -> None:
         raise AssertionError(f"got {found}, expected {expected}")
 
 
-# Trials of what takes several processes: two ranks on the loopback address.
-
-RANKS = 2
-_LOOPBACK = "127.0.0.1"
+_GATE_S = 120.0
 
 
-def gloo() -> str:
-    with tempfile.TemporaryDirectory() as folder:
-        _run_ranks(_gloo_rank, lambda rank: _store_variables(folder, rank))
-    return f"{RANKS} processes"
-
-
-def _gloo_rank(rank: int) -> None:
-    import torch as t
-    import torch.distributed as dist
-
-    dist.init_process_group("gloo", os.environ["STORE"], rank=rank, world_size=RANKS)
-    total = t.full((4,), rank + 1.0)
-    dist.all_reduce(total)
-    expect(total.tolist(), [3.0] * 4)
-    dist.destroy_process_group()
-
-
-def horovod() -> str:
-    """An all-reduce over Horovod, Gloo beneath it."""
-    import threading
-
-    import horovod.torch  # noqa: F401  (a broken build fails here, with its own message)
-    from horovod.runner.common.util import hosts
-    from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
-
-    # horovod.runner's own start-up listens on every interface; this one on the loopback alone.
-    server = RendezvousHTTPServer((_LOOPBACK, 0), RendezvousHandler, 0)
-    plan = hosts.get_host_assignments(hosts.parse_hosts(f"localhost:{RANKS}"), RANKS)
-    server.init(plan)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-
-    def variables(rank: int) -> dict[str, str]:
-        return {
-            "HOROVOD_HOSTNAME": "localhost",
-            "HOROVOD_RANK": str(rank),
-            "HOROVOD_SIZE": str(RANKS),
-            "HOROVOD_LOCAL_RANK": str(rank),
-            "HOROVOD_LOCAL_SIZE": str(RANKS),
-            "HOROVOD_CROSS_RANK": "0",
-            "HOROVOD_CROSS_SIZE": "1",
-            "HOROVOD_CONTROLLER": "gloo",
-            "HOROVOD_CPU_OPERATIONS": "gloo",
-            "HOROVOD_GLOO_IFACE": _loopback_name(),
-            "HOROVOD_GLOO_RENDEZVOUS_ADDR": _LOOPBACK,
-            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(server.server_address[1]),
-        }
-
-    try:
-        _run_ranks(_horovod_rank, variables)
-    finally:
-        server.shutdown()
-    return f"{RANKS} processes, Gloo"
-
-
-def _horovod_rank(rank: int) -> None:
-    import horovod.torch as hvd
-    import torch as t
-
-    hvd.init()
-    total = hvd.allreduce(t.full((4,), rank + 1.0), op=hvd.Sum)
-    expect(total.tolist(), [3.0] * 4)
-    hvd.shutdown()
-
-
-def deepspeed() -> str:
-    """A step under ZeRO stage 1, after which both ranks hold the same weights."""
-    import importlib.util
-
-    if importlib.util.find_spec("deepspeed") is None:
-        raise PartMissingError("no module named deepspeed")
-    with tempfile.TemporaryDirectory() as folder:
-        own = {"DS_ACCELERATOR": "cpu"}
-        _run_ranks(_deepspeed_rank, lambda rank: _store_variables(folder, rank) | own)
-    return f"{RANKS} processes, ZeRO stage 1"
-
-
-def _deepspeed_rank(rank: int) -> None:
-    import deepspeed as ds
-    import torch as t
-    import torch.distributed as dist
-
-    # Its own shared-memory all-reduce for CPUs needs a C++ compiler at run time; Gloo does not.
-    ds.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    dist.init_process_group("gloo", os.environ["STORE"], rank=rank, world_size=RANKS)
-    t.manual_seed(0)
-    model = t.nn.Linear(4, 1)
-    before = model.weight.detach().clone()
-    engine, *_ = ds.initialize(
-        model=model,
-        model_parameters=model.parameters(),
-        optimizer=t.optim.SGD(model.parameters(), lr=0.1),
-        config={
-            "train_micro_batch_size_per_gpu": 2,
-            "gradient_clipping": 0.0,  # DeepSpeed's own default clips to a norm of 1
-            "zero_optimization": {"stage": 1},
-            "zero_allow_untested_optimizer": True,
-        },
-    )
-    loss = engine(t.full((2, 4), rank + 1.0)).sum()
-    engine.backward(loss)
-    engine.step()
-    # d(sum of 2 rows)/dw = 2 (rank + 1), whose mean over the ranks is 3; times the rate, 0.3.
-    moved = (before - model.weight.detach()).flatten()
-    assert t.allclose(moved, t.full((4,), 0.3), atol=1e-5), f"moved by {moved.tolist()}, not 0.3"
-    dist.destroy_process_group()
-
-
-def jax() -> str:
-    """An all-gather of JAX's, Gloo beneath it."""
-    import importlib.util
-    import socket
-
-    if importlib.util.find_spec("jax") is None:
-        raise PartMissingError("no module named jax")
-    with socket.socket() as taken:
-        taken.bind((_LOOPBACK, 0))
-        address = f"{_LOOPBACK}:{taken.getsockname()[1]}"
-    _run_ranks(_jax_rank, lambda rank: {"COORDINATOR": address})
-    return f"{RANKS} processes, Gloo"
-
-
-def _jax_rank(rank: int) -> None:
-    import jax as j
-    from jax.experimental.multihost_utils import process_allgather
-
-    j.config.update("jax_platforms", "cpu")
-    address = os.environ["COORDINATOR"]
-    j.distributed.initialize(address, RANKS, rank, coordinator_bind_address=address)
-    expect(process_allgather(j.numpy.full(4, rank + 1.0)).sum(0).tolist(), [3.0] * 4)
-    j.distributed.shutdown()
-
-
-def _loopback_name() -> str:
-    return "lo0" if sys.platform == "darwin" else "lo"
-
-
-def _store_variables(folder: str, rank: int) -> dict[str, str]:
-    # DeepSpeed reads RANK and its kin even where the process group exists already.
-    return {
-        "STORE": f"file://{Path(folder, 'store')}",
-        "GLOO_SOCKET_IFNAME": _loopback_name(),
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(RANKS),
-    }
-
-
-def _run_ranks(trial: Callable[[int], None], variables: Callable[[int], dict[str, str]]) -> None:
-    """Call `trial` in RANKS processes with variables of their own; one that fails ends the others.
-
-    Raises RuntimeError with a failing rank's last line.
-    """
-    from torch.multiprocessing.spawn import ProcessException, spawn
-
-    os.environ["OMP_NUM_THREADS"] = "1"
-    try:
-        spawn(_rank, (trial, [variables(rank) for rank in range(RANKS)]), RANKS)
-    except ProcessException as error:
-        last = str(error).strip().splitlines()[-1]
-        raise RuntimeError(f"rank {error.error_index}: {last}") from error
-
-
-def _rank(rank: int, trial: Callable[[int], None], variables: list[dict[str, str]]) -> None:
-    os.environ.update(variables[rank])
-    trial(rank)
+def by_gate(name: str, options: StrategyOptions) -> str:
+    """The gate, as `raysuite verify` does: two processes train a small network together."""
+    if not installed(name):
+        raise PartMissingError(f"no module named {part(name).module}")
+    # less than a part's deadline: its processes are a session of their own
+    [(_, verdict)] = verify(Request([options], workers=2, settings={}, timeout_s=_GATE_S))
+    if not verdict.passed:
+        raise RuntimeError(verdict.message)
+    return "2 processes"
 
 
 def torch() -> str:
@@ -447,35 +297,6 @@ def timm() -> str:
     return f"{len(models.list_models())} models"
 
 
-def fabric() -> str:
-    """A step through Lightning Fabric."""
-    from lightning_fabric import Fabric
-
-    wrapper = Fabric(accelerator="cpu", devices=1)
-    _wrapped_step(wrapper.setup, wrapper.backward)
-    return ""
-
-
-def accelerate() -> str:
-    """A step through Accelerate."""
-    from accelerate import Accelerator
-
-    wrapper = Accelerator(cpu=True)
-    _wrapped_step(wrapper.prepare, wrapper.backward)
-    return ""
-
-
-def _wrapped_step(set_up: Callable[..., Any], backward: Callable[[Any], None]) -> None:
-    import torch as t
-
-    layer = t.nn.Linear(1, 1, bias=False)
-    t.nn.init.ones_(layer.weight)
-    model, optimizer = set_up(layer, t.optim.SGD(layer.parameters(), lr=0.5))
-    backward(model(t.ones(1, 1)).sum())
-    optimizer.step()
-    expect(layer.weight.item(), 0.5)
-
-
 def tensorflow() -> str:
     """A gradient, of a layer of tf_keras."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -487,6 +308,15 @@ def tensorflow() -> str:
     with tf.GradientTape() as tape:
         total = tf.reduce_sum(layer(tf.constant([[1.0, 2.0]])))
     expect(tape.gradient(total, layer.kernel).numpy().tolist(), [[1.0], [2.0]])
+    return "CPU"
+
+
+def jax() -> str:
+    """A gradient."""
+    import jax as j
+
+    j.config.update("jax_platforms", "cpu")
+    expect(float(j.grad(lambda x: x**2)(3.0)), 6.0)
     return "CPU"
 
 
@@ -530,11 +360,20 @@ def gpu() -> str:
 
 
 TRIALS: dict[str, Callable[[], str]] = {
-    trial.__name__: trial
-    for trial in (
-        *(torch, torchvision, ray, gloo, horovod, deepspeed, dali, timm, fabric, accelerate),
-        *(tensorflow, jax, mlflow, gpu),
-    )
+    "torch": torch,
+    "torchvision": torchvision,
+    "ray": ray,
+    "gloo": partial(by_gate, "gloo", DdpOptions()),
+    "horovod": partial(by_gate, "horovod", HorovodOptions()),
+    "deepspeed": partial(by_gate, "deepspeed", DeepSpeedOptions(zero_stage=1)),
+    "dali": dali,
+    "timm": timm,
+    "fabric": partial(by_gate, "fabric", FabricOptions()),
+    "accelerate": partial(by_gate, "accelerate", AccelerateOptions()),
+    "tensorflow": tensorflow,
+    "jax": jax,
+    "mlflow": mlflow,
+    "gpu": gpu,
 }
 
 

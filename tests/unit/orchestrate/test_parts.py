@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from raysuite.measure import trials as parts
-from raysuite.measure.trials import Part, State, try_part
+from raysuite.orchestrate import trials as parts
+from raysuite.orchestrate.trials import Part, State, try_part
 
 PART = Part("pretend", "pretend", required=False, deadline_s=120)
 
@@ -76,6 +76,6 @@ def test_compiler_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_tried_part_has_a_trial() -> None:
-    from raysuite.measure.trials import TRIALS
+    from raysuite.orchestrate.trials import TRIALS
 
     assert [part.name for part in parts.TRIED] == list(TRIALS)
