@@ -9,7 +9,6 @@ import json
 import math
 import os
 import shlex
-import sys
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -142,8 +141,7 @@ class Tracking:
         from raysuite.track import sync
 
         self.ready()
-        if sys.platform == "linux":  # where a thread has a niceness of its own
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         began = self._clock()
         try:
             summary = sync(results, self._uri, status="RUNNING")

@@ -106,13 +106,12 @@ def fingerprint(env: dict[str, Any]) -> str:
 
 
 def _cpu() -> dict[str, Any]:
-    affinity = getattr(os, "sched_getaffinity", None)  # Linux alone has it
     return {
         "model": _cpu_model(),
         "architecture": platform.machine(),
         "physical_cores": psutil.cpu_count(logical=False),
         "logical_cores": psutil.cpu_count(),
-        "usable_cores": len(affinity(0)) if affinity else psutil.cpu_count(),
+        "usable_cores": len(os.sched_getaffinity(0)),
     }
 
 

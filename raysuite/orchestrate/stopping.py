@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -19,6 +18,7 @@ from typing import Any, Self, get_args
 
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.errors import UserError
+from raysuite.orchestrate.cluster import knock
 from raysuite.records import Results, StopReason
 from raysuite.train.stopping import Prune, Signals, Stop
 
@@ -90,8 +90,7 @@ class StopWatch:
         try:
             head = self._cluster.head()
             if head is not None:
-                host, _, port = head.gcs.rpartition(":")
-                socket.create_connection((host.strip("[]"), int(port)), _KNOCK_S).close()
+                knock(head.gcs, _KNOCK_S)
             return head is not None
         except (UserError, OSError):
             return False
@@ -114,13 +113,18 @@ def request_stop(results: Path, stop: Stop | None) -> None:
 
 def requested_stop(results: Path) -> Stop | None:
     """The request of the driver of these results to its workers; None without one."""
-    try:
-        found = json.loads((results / FILE).read_text("utf-8"))
-        if found is None or found["reason"] not in get_args(StopReason):
-            return None
-        return Stop(found["reason"], found["deadline"])
-    except (OSError, ValueError, TypeError, KeyError):  # being written just now
+    found = _read(results / FILE)
+    if found is None or found.get("reason") not in get_args(StopReason):
         return None
+    return Stop(found["reason"], found["deadline"])
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    """What the driver wrote; None for null, and where it is not there, or being written."""
+    with contextlib.suppress(OSError, ValueError):
+        found = json.loads(file.read_text("utf-8"))
+        return found if isinstance(found, dict) else None
+    return None
 
 
 def prune(results: Results, run_id: str, asked: Prune | None) -> None:
@@ -132,12 +136,8 @@ def prune(results: Results, run_id: str, asked: Prune | None) -> None:
 
 def asked_to_prune(results: Results, run_id: str) -> Prune | None:
     """What `prune` asked of the workers of a run."""
-    file = results.journal_file(run_id).with_name(PRUNE_FILE)
-    try:
-        found = json.loads(file.read_text("utf-8"))
-        return None if found is None else Prune(**found)
-    except (OSError, ValueError, TypeError):  # no sweep, or being written just now
-        return None
+    found = _read(results.journal_file(run_id).with_name(PRUNE_FILE))
+    return None if found is None else Prune(**found)
 
 
 def is_late(stop: Stop) -> bool:

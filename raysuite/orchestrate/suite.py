@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections import deque
@@ -13,7 +12,7 @@ from typing import Any
 
 from raysuite.errors import HeadLostError, SpecError, StorageError, UserError
 from raysuite.orchestrate import budget, stopping
-from raysuite.orchestrate.cluster import Capacity, connect
+from raysuite.orchestrate.cluster import Capacity, connect, knock
 from raysuite.orchestrate.groups import (
     checkpoint_folder,
     make_trainer,
@@ -47,11 +46,10 @@ def check_head() -> None:
 
 def wait_while_reachable(address: str, patience_s: float) -> None:
     """Raise HeadLostError where HOST:PORT is closed, or closes within some seconds."""
-    host, _, port = address.rpartition(":")
     end = time.monotonic() + patience_s
     while True:
         try:
-            socket.create_connection((host.strip("[]"), int(port)), _KNOCK_S).close()
+            knock(address, _KNOCK_S)
         except OSError as error:
             raise HeadLostError(
                 f"Ray's head at {address} is gone ({error}); the suite resumes when the "

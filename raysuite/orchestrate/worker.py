@@ -7,6 +7,7 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -63,12 +64,17 @@ def search_group(config: dict[str, Any]) -> None:
         try:
             search_batch(plan, world, tried, lambda: requested_stop(results.folder) is not None)
         except Exception as error:
-            text = (
-                str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-            )
-            raise BrokenRunError(
-                text, traceback.format_exc(), is_peer_loss(error), is_out_of_memory(error)
-            ) from None
+            raise _broken(error) from None
+
+
+def _broken(error: Exception, memory: Callable[[], str] | None = None) -> BrokenRunError:
+    """An error of this rank as text; `memory` gives the figures of a lack of it."""
+    text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+    lacking = is_out_of_memory(error)
+    if lacking and memory is not None:
+        text = f"{text.splitlines()[0]}; {memory()}"
+    trace = traceback.format_exc()
+    return BrokenRunError(text, trace, is_peer_loss(error), lacking, is_full(error))
 
 
 def _shall_search(plan: RunPlan, results: Results, tried: TriedFile) -> bool:
@@ -191,15 +197,8 @@ def _run(
         taken_up = Path(resume) if resume else None
         _write_all(plan, world, results, taken_up, folder, config.get("until"))
     except Exception as error:
-        text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        out_of_memory = is_out_of_memory(error)
-        if out_of_memory:
-            text = f"{text.splitlines()[0]}; {figures(plan, world)}"
         # the other ranks may wait for this one: Ray Train ends them and continues with the rest
-        trace = traceback.format_exc()
-        raise BrokenRunError(
-            text, trace, is_peer_loss(error), out_of_memory, is_full(error)
-        ) from None
+        raise _broken(error, partial(figures, plan, world)) from None
 
 
 def _write_all(
