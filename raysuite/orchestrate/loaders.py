@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -54,63 +54,53 @@ _CHUNK = 16
 """Images that a thread of a limit takes at once."""
 
 
-class DecodingLimit:
-    """Bare libjpeg-turbo: all pixels of each image, by `threads` threads, into memory used again.
+class Limit:
+    """Work on one sample after the other, by `threads` threads, and from the first again."""
 
-    Nothing is read, cut, resized or kept. What is no JPEG is decoded by Pillow.
-    """
-
-    def __init__(self, prepared: Prepared, threads: int, images: int, split: Split) -> None:
-        self._channels = prepared.facts.channels
-        source = open_source(prepared, split)
-        ids = permutation(prepared.samples(split), _SEED, 0)[:images].tolist()
-        self._samples = [source.read(sample)[0] for sample in ids]
-        source.close()
+    def __init__(
+        self,
+        work: Callable[[Any], object],
+        samples: Iterable[Any],
+        threads: int,
+        end: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._work, self._samples, self._end = work, itertools.cycle(samples), end
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="raysuite-limit")
 
     def run(self, images: int, epoch: int) -> int:
-        """Decode the images, again and again if there are fewer."""
-        chosen = list(itertools.islice(itertools.cycle(self._samples), images))
+        """Work on the next images; how many."""
+        chosen = list(itertools.islice(self._samples, images))
 
         def work(start: int) -> None:
             for sample in chosen[start : start + _CHUNK]:
-                decode_whole(sample, self._channels, "an image")
+                self._work(sample)
 
         list(self._pool.map(work, range(0, images, _CHUNK)))
         return images
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads, and close the files."""
         self._pool.shutdown()
+        self._end()
 
 
-class ReadingLimit:
-    """Reading the bytes alone, by `threads` threads; from memory, if they were read before."""
+def decoding_limit(prepared: Prepared, threads: int, images: int, split: Split) -> Limit:
+    """Bare libjpeg-turbo: all pixels of so many images, into memory used again.
 
-    def __init__(self, prepared: Prepared, threads: int, split: Split) -> None:
-        self._source = open_source(prepared, split)
-        # once: to shuffle a million samples takes longer than to read a few
-        self._order = permutation(prepared.samples(split), _SEED, 0)
-        self._at = 0
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="raysuite-limit")
+    Nothing is read, cut, resized or kept. What is no JPEG is decoded by Pillow.
+    """
+    ids = permutation(prepared.samples(split), _SEED, 0)[:images].tolist()
+    with closing(open_source(prepared, split)) as source:
+        samples = [source.read(sample)[0] for sample in ids]
+    channels = prepared.facts.channels
+    return Limit(lambda sample: decode_whole(sample, channels, "an image"), samples, threads)
 
-    def run(self, images: int, epoch: int) -> int:
-        """Read the next images, one epoch after the other."""
-        place = range(self._at, self._at + images)
-        ids = np.take(self._order, place, mode="wrap").tolist()
-        self._at += images
 
-        def work(start: int) -> None:
-            for sample in ids[start : start + _CHUNK]:
-                self._source.read(sample)
-
-        list(self._pool.map(work, range(0, len(ids), _CHUNK)))
-        return len(ids)
-
-    def close(self) -> None:
-        """End the threads and close the files."""
-        self._pool.shutdown()
-        self._source.close()
+def reading_limit(prepared: Prepared, threads: int, split: Split) -> Limit:
+    """Reading the bytes alone; from memory, if they were read before."""
+    order = permutation(prepared.samples(split), _SEED, 0).tolist()
+    source = open_source(prepared, split)
+    return Limit(source.read, order, threads, source.close)
 
 
 def turn(names: Sequence[str], repeat: int) -> list[str]:
@@ -194,12 +184,11 @@ def _endless(loader: Loader, trial: Trial) -> Generator[Batch]:
 
 def _limit(trial: Trial, stack: ExitStack) -> Timing:
     plan, width, began = trial.plan, trial.candidate.width, time.perf_counter()
-    subject: DecodingLimit | ReadingLimit
     if trial.candidate.kind == "decoding":
         held = _HELD * width * plan.batch
-        subject = DecodingLimit(trial.prepared, width, held, plan.split)
+        subject = decoding_limit(trial.prepared, width, held, plan.split)
     else:
-        subject = ReadingLimit(trial.prepared, width, plan.split)
+        subject = reading_limit(trial.prepared, width, plan.split)
     stack.enter_context(closing(subject))
     part = width * plan.batch
     first = 0.0
