@@ -72,13 +72,14 @@ def verify(
     from raysuite.orchestrate.preflight import dry_batch
     from raysuite.orchestrate.torchrun import Request
     from raysuite.orchestrate.torchrun import verify as ask
+    from raysuite.records.names import block_name
 
     training = {"accumulate": accumulate, "clip_norm": clip_norm, "precision": precision}
     if data is not None and model is None:
         raise UserError("--data was given, and it is for --model; give both, or leave it out")
     plans = _validated(strategy or _installed(), workers, training, model, data)
     options = [plan.spec.strategy for plan in plans]
-    names = [_name(each) for each in options]
+    names = [block_name(plan.label["strategy"]) for plan in plans]
     if model is not None:
         with dry_batch(plans, None) as check_batch:
             check_batch()
@@ -156,19 +157,6 @@ def _validated(
         "matrix": {"strategy": strategies},
     }
     return make_plans(Document(data, "command line"), elsewhere=True)
-
-
-def _name(options: StrategyOptions) -> str:
-    """`deepspeed zero_stage=3`: the name, and what differs from the defaults or between verified
-    variants."""
-    fields = type(options).model_fields
-    telling = {key for variant in options.verified for key in variant}
-    said = {
-        key: value
-        for key, value in options.model_dump(exclude={"name"}).items()
-        if key in telling or value != fields[key].get_default(call_default_factory=True)
-    }
-    return " ".join([options.name, *(f"{key}={value}" for key, value in said.items())])
 
 
 def _table(names: Sequence[str], verdicts: Sequence[GateVerdict]) -> Table:
