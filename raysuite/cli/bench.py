@@ -198,7 +198,6 @@ def loaders(
     \b
     Examples:
       raysuite bench loaders digits
-      raysuite bench loaders imagenet --threads 1,2,4 --repeats 10
       raysuite bench loaders image_folder --path photos --image-size 224 --augment resized_crop_flip
       raysuite bench loaders experiments/quickstart.yaml --loader native --loader dali
       raysuite bench loaders imagenet --loader '{name: native, decode: scaled}' --loader native
@@ -306,6 +305,7 @@ def batch(
     """
     from raysuite.cli.driver import search_batches
     from raysuite.orchestrate import suite
+    from raysuite.orchestrate.cluster import connect
     from raysuite.orchestrate.preflight import dry_batch
     from raysuite.orchestrate.stopping import StopWatch
     from raysuite.plan import make_plans
@@ -327,7 +327,7 @@ def batch(
     with (
         dry_batch(unproven(first), document) as check_batch,
         StopWatch(None, 0.0) as watch,
-        suite.connect(address) as capacity,
+        connect(address) as capacity,
     ):
         check_batch()
         plans = wishes(int(capacity.gpus))
@@ -467,7 +467,6 @@ def network(
 
     \b
     Examples:
-      raysuite bench network
       raysuite bench network --workers 2,4 --kib 1,1024,65536 --out this-machine-network.yaml
       raysuite bench network --device gpu --workers 2,4,8 --out nvlink.yaml
     """

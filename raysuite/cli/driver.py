@@ -181,24 +181,24 @@ _UPLOADS = "working_dir_files"
 
 @dataclass(frozen=True)
 class Request:
-    """What `raysuite run` or `raysuite sweep` was asked for."""
+    """What `raysuite run` or `raysuite sweep` was asked for, by the names of their options."""
 
+    verb: Verb
     spec: Path | None
-    overrides: Sequence[str] = ()
-    scale: str | None = None
-    address: str | None = None
-    root: Path = Path("results")
-    resume: bool = False
-    resume_from: Path | None = None
-    retry_failed: bool = False
-    mlflow: bool = True
-    tracking_uri: str | None = None
-    quiet: bool = False
-    as_json: bool = False
-    stop_within_s: float = 60.0
-    verb: Verb = "run"
-    timings: bool = False
-    budget_s: float | None = None
+    overrides: Sequence[str]
+    scale: str | None
+    address: str | None
+    root: Path
+    resume: bool
+    resume_from: Path | None
+    retry_failed: bool
+    mlflow: bool
+    tracking_uri: str | None
+    stop_within_s: float
+    quiet: bool
+    as_json: bool
+    timings: bool
+    budget_s: float | None
     """Seconds from the start of the command."""
 
     @property
@@ -670,8 +670,7 @@ def drive(request: Request) -> None:
     """Carry out a request. Raises UserError, and Exit with 1 where a run failed or no trial gave a
     result, with 75 where it was stopped."""
     request.check()
-    from raysuite.orchestrate import suite
-    from raysuite.orchestrate.cluster import ending
+    from raysuite.orchestrate.cluster import connect, ending
     from raysuite.orchestrate.stopping import StopWatch
 
     work: Work = SweepWork(request) if request.verb == "sweep" else SuiteWork(request)
@@ -685,7 +684,7 @@ def drive(request: Request) -> None:
             with StopWatch(cluster, request.stop_within_s) as watch, ExitStack() as joined:
                 check_batch = joined.enter_context(work.dry_batch())
                 with timings.phase("ray"):
-                    capacity = joined.enter_context(suite.connect(request.address))
+                    capacity = joined.enter_context(connect(request.address))
                 with timings.phase("dry batch"):
                     check_batch()
                 work.create(capacity, watch)

@@ -58,9 +58,7 @@ def run(
       raysuite run experiments/quickstart.yaml
       raysuite run experiments/quickstart.yaml training.epochs=3 repeats=5
       raysuite run experiments/aach2023-throughput.yaml --scale laptop
-      raysuite run experiments/quickstart.yaml --timings
       raysuite run experiments/quickstart.yaml --budget 5m
-      raysuite run experiments/quickstart.yaml --resume
       raysuite run --resume-from results/quickstart/20261122-101500
       raysuite run experiments/quickstart.yaml --address 10.0.0.1:6379
     """
@@ -96,12 +94,9 @@ def sweep(
       raysuite sweep experiments/sweep-quickstart.yaml
       raysuite sweep experiments/sweep-quickstart.yaml --dry-run
       raysuite sweep experiments/sweep-quickstart.yaml search.trials=30 search.scheduler=none
-      raysuite sweep experiments/sweep-quickstart.yaml 'search.space.seed={choice: [0, 1]}'
-      raysuite sweep experiments/sweep-quickstart.yaml --resume
       raysuite sweep --resume-from results/sweep-quickstart/20261122-101500
-      raysuite sweep experiments/sweep-quickstart.yaml --address 10.0.0.1:6379
     """
-    _make("sweep", **locals())
+    _make("sweep", **locals(), budget_s=None)
 
 
 def _make(verb: Verb, dry_run: bool, **options: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from raysuite.errors import HeadLostError, SpecError, StorageError, UserError
 from raysuite.orchestrate import budget, stopping
-from raysuite.orchestrate.cluster import Capacity, connect, knock
+from raysuite.orchestrate.cluster import Capacity, knock
 from raysuite.orchestrate.groups import (
     checkpoint_folder,
     make_trainer,
@@ -68,17 +68,6 @@ _SHUTDOWN_S = 3.0
 _abandoned: list[list[BaseException]] = []
 """Exceptions of threads that are no longer waited for, kept until this process ends: they refer to
 Ray's objects, and a process that frees one while Ray shuts down is ended by Ray, with code 1."""
-
-__all__ = [
-    "check",
-    "connect",
-    "create",
-    "fit",
-    "forget_failures",
-    "latest",
-    "planned",
-    "run",
-]
 
 
 def create(document: Document, plans: Sequence[RunPlan], root: Path) -> Results:
