@@ -270,7 +270,6 @@ def list_sites(
     \b
     Examples:
       raysuite cluster site list
-      raysuite cluster site list --json | jq -r '.[].name'
     """
     from raysuite.cluster.sites import find_site, site_files
 
@@ -390,7 +389,6 @@ def up(
       raysuite cluster up
       raysuite cluster up --site mysite --nodes 4
       raysuite cluster up --site mysite --nodes 4 --dry-run
-      raysuite cluster up --name second
     """
     from raysuite.cluster.client import start, status_of
     from raysuite.cluster.folder import folder_of

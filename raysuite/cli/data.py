@@ -186,10 +186,8 @@ def make(
     \b
     Examples:
       raysuite data make mnist
-      raysuite data make cifar10 --format pickle --fraction 0.1
       raysuite data make imagenet --images 20000 --out /scratch/imagenet
       raysuite data make imagenet --format tfrecord --address 10.0.0.1:6379
-      raysuite data make highres --fraction 0.01 --content noise --dry-run
       raysuite data make experiments/ddlbench.yaml --scale laptop
     """
     from raysuite.data.synthesis import plan_synthetic_set
@@ -237,21 +235,7 @@ def _print_synthetic_plan(synthetic: SyntheticSet, folder: Path, as_json: bool) 
     if as_json:
         print_json({"path": str(folder), "bytes": size, **synthetic.parameters})
     else:
-        print_text(
-            f"{folder}: {synthetic.told()}, as {synthetic.form}, about {human_bytes(size)}"
-            f"{_fewer(synthetic)}"
-        )
-
-
-def _fewer(synthetic: SyntheticSet) -> str:
-    """A line on classes that are left out."""
-    official = NAMED[synthetic.name].facts.classes
-    if synthetic.classes == official:
-        return ""
-    return (
-        f"\n{synthetic.classes:,} of {synthetic.name}'s {official:,} classes; --classes N makes "
-        "another number"
-    )
+        print_text(f"{folder}: {synthetic.told()}, as {synthetic.form}, about {human_bytes(size)}")
 
 
 def _here(
@@ -270,7 +254,7 @@ def _here(
     if as_json:
         print_json(_as_data(synthetic, made))
     else:
-        print_text(f"{made.path}: {_told(synthetic, made)}{_fewer(synthetic)}")
+        print_text(f"{made.path}: {_told(synthetic, made)}")
 
 
 def _told(synthetic: SyntheticSet, made: Made) -> str:
@@ -341,8 +325,6 @@ def _tell_nodes(synthetic: SyntheticSet, ends: list[NodeEnd], as_json: bool) -> 
     for end in ends:
         told = end.error if end.made is None else f"{end.made.path}: {_told(synthetic, end.made)}"
         print_text(f"{end.node}  {told}")
-    if _fewer(synthetic):
-        print_text(_fewer(synthetic).lstrip())
 
 
 def check(
@@ -388,7 +370,6 @@ def check(
     Examples:
       raysuite data check /data/imagenet
       raysuite data check experiments/quickstart.yaml
-      raysuite data check mnist --format idx
       raysuite data check my_data:Shapes
       raysuite data check /scratch/shards --write-index --no-decode
     """
@@ -569,7 +550,6 @@ def convert(
     Examples:
       raysuite data convert /data/imagenet /scratch/imagenet-tfrecord
       raysuite data convert photos shards --shards 16 --shorter-side 256 --bad skip
-      raysuite data convert photos shards --dry-run
     """
     from raysuite.data.convert import Options, plan_conversion
     from raysuite.data.convert import convert as run

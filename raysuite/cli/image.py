@@ -33,7 +33,6 @@ def recipe(
     \b
     Examples:
       raysuite image recipe
-      raysuite image recipe --check
     """
     from raysuite.images.build import checkout
     from raysuite.images.recipe import definitions, file_names
@@ -97,7 +96,6 @@ def build(
       raysuite image build raysuite.sif
       raysuite image build raysuite.sif --variant cuda --scratch /local/me
       raysuite image build small.sif --extras horovod,deepspeed
-      raysuite image build raysuite.sif --dry-run
     """
     from raysuite.images.build import Order, build, check, checkout, commands
 

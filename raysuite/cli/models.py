@@ -52,7 +52,6 @@ def models(
       raysuite models
       raysuite models --size 28 --channels 1 --classes 10
       raysuite models resnet50 timm:convnext_tiny my_models:TinyNet --size 64
-      raysuite models resnet18 --size 64 --stem large
       raysuite models --json | jq '.models[] | {name, parameters}'
     """
     from raysuite.spec.datasets import DatasetFacts

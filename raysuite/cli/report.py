@@ -58,9 +58,7 @@ def report(
     Examples:
       raysuite report results/quickstart
       raysuite report results/quickstart --baseline single
-      raysuite report results/quickstart --baseline "ddp · native · 1 worker"
       raysuite report results/quickstart --against results/yesterday
-      raysuite report results/asha --against results/without-early-stopping
       raysuite report results/aach2023-throughput --against published:aach2023
       raysuite report results/quickstart --json | jq '.rows[].name'
     """
@@ -140,7 +138,6 @@ def history(
     \b
     Examples:
       raysuite history
-      raysuite history results/quickstart
       raysuite history results/nightly --html history.html
       raysuite history results/nightly /shared/results/nightly --json
     """
