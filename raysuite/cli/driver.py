@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,11 +74,10 @@ if TYPE_CHECKING:
 
 # MLflow beside `raysuite run` and `raysuite sweep`: fed from journals, missed without harm.
 
-_LEAST_REST_S = 5.0
+_FIRST_S, _LEAST_REST_S = 120.0, 30.0
+"""From when on records are sent beside runs, and how often at most."""
 _REST = 20.0
 """Work beside runs rests so many times as long as it took: 5 % of the time at most."""
-_LONG_S, _LOOK_S = 120.0, 30.0
-"""From when on a suite's epochs are sent beside its runs, and how often it is looked for them."""
 _NICENESS = 10
 """Of work beside runs: they have the processors first."""
 
@@ -93,8 +92,8 @@ class Tracking:
         self._preparing.start()
         self._beside: threading.Thread | None = None
         self._outage = ""
-        self._ended = -1
-        self._rests_until = 0.0
+        self._sent_bytes = 0
+        self._rests_until = clock() + _FIRST_S
 
     def _prepare(self) -> None:
         from raysuite.track import prepare
@@ -118,20 +117,23 @@ class Tracking:
         summary = sync(results, self._uri, status=status)
         self._tell("" if summary.ok else str(summary))
 
-    def follow(self, results: Results, ended: int) -> None:
-        """Send what the journals gained beside the runs; `ended` changes where there is something
-        new, such as the number of runs that ended.
+    def follow(self, results: Results) -> None:
+        """Send what the journals gained beside the runs, one time after the other, with rests.
 
-        To be called now and then; it returns at once. It sends at the first call and where there is
-        something new, one time after the other, with rests.
+        To be called now and then; it returns at once.
         """
         if self._beside is not None:
             if self._beside.is_alive():
                 return
             self._beside = None
             self._tell(self._outage)
-        if ended != self._ended and self._clock() >= self._rests_until:
-            self._ended = ended
+        if self._clock() < self._rests_until:
+            return
+        journals = results.folder.glob("runs/*/journal.jsonl")
+        size = sum(file.stat().st_size for file in journals)
+        self._rests_until = self._clock() + _LEAST_REST_S
+        if size != self._sent_bytes:
+            self._sent_bytes = size
             self._beside = threading.Thread(
                 target=self._send, args=(results,), name="mlflow", daemon=True
             )
@@ -344,13 +346,7 @@ def search_batches(
 
     if any(plan.undecided for plan in plans):
         say("finding by trial what the spec leaves to auto")
-    listener = Listener(
-        poll=lambda: None,
-        say=say,
-        added=lambda plan: None,
-        asked_to_stop=watch.asked,
-    )
-    decision = decide(plans, folder, nodes, listener)
+    decision = decide(plans, folder, nodes, Listener(watch.asked, say=say))
     if decision.stop is not None:
         why = STOPPED[decision.stop.reason]
         print_text(f"stopped ({why}) before the batch was found: nothing is kept", error=True)
@@ -473,22 +469,6 @@ class Work(ABC):
     @abstractmethod
     def execute(self, capacity: Capacity, listener: Listener) -> Stop | None:
         """Make what has not ended yet; the request that stopped it, if one did."""
-
-    def follow(self, tracking: Tracking, listener: Listener) -> Listener:
-        """`listener`, which also sends records of a long suite to MLflow beside its runs: of runs
-        that ended, and epochs that checkpoints cover."""
-        began = looked = time.monotonic()
-
-        def poll() -> None:
-            nonlocal looked
-            listener.poll()
-            now = time.monotonic()
-            if now - began > _LONG_S and now - looked > _LOOK_S:
-                looked = now
-                journals = self.results.folder.glob("runs/*/journal.jsonl")
-                tracking.follow(self.results, sum(file.stat().st_size for file in journals))
-
-        return replace(listener, poll=poll)
 
     def publish(self, tracking: Tracking) -> None:  # noqa: B027 - most have nothing more
         """What MLflow is given at the end, beside the records."""
@@ -640,13 +620,6 @@ class SweepWork(Work):
 
         return sweep.run(self.document, self.results, capacity, listener, self.is_resumed)
 
-    def follow(self, tracking: Tracking, listener: Listener) -> Listener:
-        def poll() -> None:
-            listener.poll()
-            tracking.follow(self.results, self.shown.ended)
-
-        return replace(listener, poll=poll)
-
     def publish(self, tracking: Tracking) -> None:
         tracking.register(self.results, self.request.silent)
 
@@ -736,15 +709,20 @@ def _execute(
 ) -> Stop | None:
     from raysuite.orchestrate.suite import Listener
 
+    if tracking:
+        tracking.ready()  # before the first measurement, not beside it
     with work.view() as progress:
+
+        def poll() -> None:
+            progress.poll(work.results)
+            if tracking:
+                tracking.follow(work.results)
+
         progress.poll(work.results)
         listener = Listener(
-            poll=lambda: progress.poll(work.results),
+            watch.asked,
+            poll=poll,
             say=lambda line: print_text(line, error=True),
             added=progress.add,
-            asked_to_stop=watch.asked,
         )
-        if tracking:
-            tracking.ready()  # before the first measurement, not beside it
-            listener = work.follow(tracking, listener)
         return work.execute(capacity, listener)

@@ -126,14 +126,14 @@ def forget_failures(plans: Sequence[RunPlan], results: Results) -> None:
 class Listener:
     """Callbacks of a suite or a sweep under way."""
 
-    poll: Callable[[], None]
-    """About twice a second while runs are under way."""
-    say: Callable[[str], None]
-    """A line of text: nodes that are lost, or join."""
-    added: Callable[[RunPlan], None]
-    """A run that replaces one whose node stayed away."""
     asked_to_stop: Callable[[], Stop | None]
     """About twice a second."""
+    poll: Callable[[], None] = lambda: None
+    """About twice a second while runs are under way."""
+    say: Callable[[str], None] = lambda line: None
+    """A line of text: nodes that are lost, or join."""
+    added: Callable[[RunPlan], None] = lambda plan: None
+    """A run that replaces one whose node stayed away."""
 
 
 def run(plans: Sequence[RunPlan], results: Results, nodes: int, listener: Listener) -> Stop | None:

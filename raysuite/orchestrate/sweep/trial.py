@@ -46,12 +46,7 @@ def find_batch(plan: RunPlan, results: Results, deadline: float | None) -> RunPl
     from raysuite.orchestrate.batches import decide
     from raysuite.orchestrate.suite import Listener
 
-    listener = Listener(
-        poll=lambda: None,
-        say=lambda line: None,
-        added=lambda plan: None,
-        asked_to_stop=lambda: stopping.requested_stop(results.folder),
-    )
+    listener = Listener(lambda: stopping.requested_stop(results.folder))
     try:
         decision = decide([plan], results.folder / FOLDER, 1, listener, deadline)
     except RunError as error:

@@ -58,11 +58,6 @@ def fits(nodes: Sequence[Node], running: Iterable[Need], wanted: Need) -> bool:
     return True
 
 
-def nodes_now() -> list[Node]:
-    """What each node that is alive has."""
-    return [*Capacity.now().each]
-
-
 # Leaving Ray Tune's loop at once, before the process ends its Ray.
 
 
@@ -119,7 +114,7 @@ class TrialSource(Searcher):
         self._pending = deque(plan for plan in left if plan.run_id not in self._held)
         self._running: dict[str, RunPlan] = {}
         self._deaths: Counter[str] = Counter()
-        self._known_nodes: list[Node] = []
+        self._known_nodes: Sequence[Node] = ()
         self._looked_at = -math.inf
         self.stopped = False
         """Whether no further trial begins, because the driver ends."""
@@ -210,10 +205,10 @@ class TrialSource(Searcher):
         self._pending.extend(plan for plan in self._held.values() if plan.run_id in ready)
         self._held = {run_id: plan for run_id, plan in self._held.items() if run_id not in ready}
 
-    def _nodes(self) -> list[Node]:
+    def _nodes(self) -> Sequence[Node]:
         """The resources of each node; called several times a second, read from Ray less often."""
         if time.monotonic() > self._looked_at + _LOOK_S:
-            self._looked_at, self._known_nodes = time.monotonic(), nodes_now()
+            self._looked_at, self._known_nodes = time.monotonic(), Capacity.now().each
         return self._known_nodes
 
     def _is_full(self) -> bool:

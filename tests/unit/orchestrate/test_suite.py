@@ -80,7 +80,7 @@ class Work:
 
 def interrupted(work: Work, folder: Path, leave: Callable[[], None] | None = None) -> None:
     """Ctrl-C comes while the thread is waited for."""
-    listener = Listener(lambda: None, print, lambda plan: None, lambda: None)
+    listener = Listener(lambda: None)
     with pytest.raises(KeyboardInterrupt):
         fit(work, Results(folder), listener, leave)
 
