@@ -24,9 +24,6 @@ def recipe(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Default: containers/ of the checkout.")
     ] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Write nothing; exit with 1 where a file differs.")
-    ] = False,
 ) -> None:
     """Write the definition files of all variants, as spython makes them from one recipe.
 
@@ -38,18 +35,12 @@ def recipe(
     from raysuite.images.recipe import definitions, file_names
 
     folder = out or checkout() / "containers"
-    differs = False
     for variant in Variant:
         choice = Choice(variant)
         for layer, text in definitions(choice).items():
             path = folder / file_names(choice)[layer]
-            same = path.is_file() and path.read_text("utf-8") == text
-            differs |= not same
-            if not check:
-                path.write_text(text, "utf-8")
-            print_text(f"{path}: {'as it was' if same else 'differs' if check else 'written'}")
-    if check and differs:
-        raise typer.Exit(1)
+            path.write_text(text, "utf-8")
+            print_text(str(path))
 
 
 def chosen(variant: Variant, bootstrap: Bootstrap | None, extras: str | None) -> Choice:
