@@ -50,25 +50,12 @@ def progress(title: str, total: int, unit: str, hidden: bool) -> Iterator[Callab
         DownloadColumn,
         MofNCompleteColumn,
         Progress,
-        ProgressColumn,
-        Task,
         TextColumn,
         TimeRemainingColumn,
-        TransferSpeedColumn,
     )
-    from rich.text import Text
 
-    class Rate(ProgressColumn):
-        def render(self, task: Task) -> Text:
-            return Text(f"{task.speed:,.0f} {unit}/s" if task.speed and unit else "")
-
-    counted = (MofNCompleteColumn(), Rate())
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        *((DownloadColumn(), TransferSpeedColumn()) if unit == "bytes" else counted),
-        TimeRemainingColumn(),
-    )
+    done = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
+    columns = (TextColumn("{task.description}"), BarColumn(), done, TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(title, total=total)
         yield lambda more, now=None: bar.update(task, advance=more, description=now)
@@ -283,16 +270,10 @@ def _on_nodes(
     from raysuite.orchestrate.cluster import connect
     from raysuite.orchestrate.synthetic_data import make_on_nodes
 
-    total = synthetic.train + synthetic.val
     folder = None if out is None else out.expanduser().absolute()
     with (
         connect(address) as capacity,
-        progress(
-            f"making {synthetic.name} on {capacity.nodes} nodes",
-            total * capacity.nodes,
-            "images",
-            hidden=as_json,
-        ) as count,
+        progress(f"making {synthetic.name}", capacity.nodes, "nodes", hidden=as_json) as count,
     ):
         ends = make_on_nodes(synthetic, folder, workers, force, count)
     _tell_nodes(synthetic, ends, as_json)
