@@ -116,7 +116,6 @@ def measure_and_tell(
 
 def _report(measured: LoadingBench, folder: Path, as_json: bool) -> None:
     from raysuite.records.loading import loading_rows
-    from raysuite.report.data import finite
     from raysuite.report.loading import build, described, diagnose, loaders_sheet, notes
     from raysuite.report.tables import terminal_sheet
 
@@ -130,7 +129,7 @@ def _report(measured: LoadingBench, folder: Path, as_json: bool) -> None:
             "diagnosis": asdict(diagnosis),
             "notes": notes(measured, rows),
         }
-        print_text(json.dumps(finite(figures), indent=2, ensure_ascii=False))
+        print_json(figures)
         return
     out = stdout()
     out.print(f"{measured.name}: {described(measured)}")

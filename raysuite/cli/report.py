@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
@@ -64,7 +63,6 @@ def report(
     """
     from raysuite.records import Results
     from raysuite.report import build
-    from raysuite.report.data import finite
 
     opened = Results.open(results)
     made = build(
@@ -72,7 +70,7 @@ def report(
     )
     if as_json:
         compared = {"against": made.comparison.data()} if made.comparison else {}
-        print_text(json.dumps(finite(made.data() | compared), indent=2, ensure_ascii=False))
+        print_json(made.data() | compared)
         return
     show(made, out or opened.folder)
 

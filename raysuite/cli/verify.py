@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from raysuite.plan import RunPlan
     from raysuite.records import GateVerdict
-    from raysuite.spec.strategies import StrategyOptions
 
 _SAMPLES = 4
 """Of a micro-batch of the user's own network."""
@@ -93,7 +92,11 @@ def verify(
             status.update(f"{len(verdicts)} of {len(names)} checked; {' '.join(after)}")
     passed = all(verdict.passed for verdict in verdicts)
     if as_json:
-        rows = [_as_data(each, verdict) for each, verdict in zip(options, verdicts, strict=True)]
+        left_out = {"kind", "run_id", "cached", "time"}
+        rows = [
+            {"options": each.model_dump(mode="json"), **verdict.model_dump(exclude=left_out)}
+            for each, verdict in zip(options, verdicts, strict=True)
+        ]
         print_json({"ok": passed, "verdicts": rows})
     else:
         out = stdout()
@@ -191,13 +194,3 @@ def _summary(names: Sequence[str], verdicts: Sequence[GateVerdict]) -> str:
 
 def _scientific(error: float | None) -> str:
     return f"{error:.1e}" if error is not None and math.isfinite(error) else "-"
-
-
-def _as_data(options: StrategyOptions, verdict: GateVerdict) -> dict[str, Any]:
-    """JSON has no infinity: an error that could not be measured is null."""
-    found = verdict.model_dump(exclude={"kind", "run_id", "cached", "time"})
-    finite = {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in found.items()
-    }
-    return {"options": options.model_dump(mode="json"), **finite}

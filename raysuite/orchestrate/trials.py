@@ -10,10 +10,8 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import os
-import platform
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -23,7 +21,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from pathlib import Path
 
 from raysuite.measure.environment import cuda_mistake_here
 from raysuite.orchestrate.torchrun import Request, verify
@@ -67,23 +64,26 @@ class Finding:
 
 
 TRIED = tuple(part for part in PARTS if part.title)
-_PYTHON = Part("python", "python", install="make setup PYTHON=/path/to/python3.11")
-_COMPILER = Part(
-    "compiler",
-    "C++ compiler",
-    required=False,
-    install="apt-get install g++ (Debian, Ubuntu), then make setup",
-)
-_STORE = Part("store", "MLflow store", install="run in a folder that you may write to")
 
 
 def try_parts() -> Iterator[Finding]:
     """Findings in the order of the table, each as soon as it and those before it are known."""
-    yield look(_PYTHON, _python)
-    yield look(_COMPILER, _compiler)
-    yield look(_STORE, _store)
+    yield find_compiler()
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         yield from pool.map(try_part, TRIED)
+
+
+def find_compiler() -> Finding:
+    """The C++ compiler of this machine, without which Horovod cannot be built."""
+    title, command = "C++ compiler", os.environ.get("CXX", "g++")
+    path = shutil.which(command)
+    if path is None:
+        note = f"no {command}: `make setup` cannot build Horovod"
+        mend = "apt-get install g++ (Debian, Ubuntu), then make setup"
+        return Finding(title, "", State.MISSING, note, mend, required=False, seconds=0.0)
+    answer = subprocess.run([path, "-dumpfullversion"], capture_output=True, text=True, check=False)
+    version = answer.stdout.strip()
+    return Finding(title, version, State.WORKS, path, "", required=False, seconds=0.0)
 
 
 def try_part(part: Part) -> Finding:
@@ -109,19 +109,9 @@ def try_part(part: Part) -> Finding:
         state, note = State.BROKEN, f"no answer within {part.deadline_s:g} s"
     finally:
         _end_group(process)
-    return _finding(part, _version(part), state, note, time.monotonic() - started)
-
-
-def look(part: Part, see: Callable[[], tuple[str, State, str]]) -> Finding:
-    """A finding of this process: `see` gives version, state and note."""
-    started = time.monotonic()
-    version, state, note = see()
-    return _finding(part, version, state, note, time.monotonic() - started)
-
-
-def _finding(part: Part, version: str, state: State, note: str, seconds: float) -> Finding:
     mend = "" if state is State.WORKS else part.install
-    return Finding(part.title, version, state, note, mend, part.required, round(seconds, 1))
+    seconds = round(time.monotonic() - started, 1)
+    return Finding(part.title, _version(part), state, note, mend, part.required, seconds)
 
 
 def _version(part: Part) -> str:
@@ -149,39 +139,6 @@ def _end_group(process: subprocess.Popen[str]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
-
-
-def _python() -> tuple[str, State, str]:
-    fits = (3, 11) <= sys.version_info < (3, 14)
-    note = "" if fits else "raysuite needs Python 3.11 to 3.13"
-    return platform.python_version(), State.WORKS if fits else State.BROKEN, note
-
-
-def _compiler() -> tuple[str, State, str]:
-    command = os.environ.get("CXX", "g++")
-    path = shutil.which(command)
-    if path is None:
-        return "", State.MISSING, f"no {command}: `make setup` cannot build Horovod"
-    answer = subprocess.run([path, "-dumpfullversion"], capture_output=True, text=True, check=False)
-    return answer.stdout.strip(), State.WORKS, path
-
-
-def _store() -> tuple[str, State, str]:
-    """Whether a run in this folder can write the SQLite store `mlflow.db`."""
-    if server := os.environ.get("MLFLOW_TRACKING_URI"):
-        return "", State.WORKS, f"MLFLOW_TRACKING_URI={server}"
-    path = Path("mlflow.db").resolve()
-    if not path.exists():
-        writable = os.access(path.parent, os.W_OK)
-        return "", State.WORKS if writable else State.BROKEN, f"{path}, not made yet"
-    try:
-        address = f"{path.as_uri()}?mode=rw"
-        with contextlib.closing(sqlite3.connect(address, uri=True, timeout=5)) as store:
-            store.execute("BEGIN IMMEDIATE")
-            store.rollback()
-    except sqlite3.Error as error:
-        return "", State.BROKEN, f"{path}: {error}"
-    return "", State.WORKS, str(path)
 
 
 # How a trial passes its findings to the process that started it.
