@@ -377,7 +377,9 @@ def _name(plan: RunPlan) -> str:
 
 
 def _batch_data(plan: RunPlan, found: BatchFound) -> dict[str, Any]:
-    figures = _figures(found)
+    from raysuite.records.batches import size_figures
+
+    figures = size_figures(found.tried)
     return {
         "name": _name(plan),
         "strategy": plan.spec.strategy.model_dump(mode="json"),
@@ -394,18 +396,15 @@ def _batch_data(plan: RunPlan, found: BatchFound) -> dict[str, Any]:
     }
 
 
-def _figures(found: BatchFound) -> list[SizeFigures]:
-    from raysuite.records.batches import size_figures
-
-    return size_figures(found.tried)
-
-
 def told(plan: RunPlan, found: BatchFound) -> tuple[Table, str]:
     """What was found for a plan, as a person reads it."""
-    return _table(plan, found), _summary(found)
+    from raysuite.records.batches import size_figures
+
+    figures = size_figures(found.tried)
+    return _table(plan, found, figures), _summary(found, figures)
 
 
-def _table(plan: RunPlan, found: BatchFound) -> Table:
+def _table(plan: RunPlan, found: BatchFound, figures: Sequence[SizeFigures]) -> Table:
     from rich.text import Text
 
     from raysuite.report.text import stat
@@ -419,14 +418,14 @@ def _table(plan: RunPlan, found: BatchFound) -> Table:
             stat(each.images_per_second),
             "fastest" if each.micro_batch == found.micro_batch else each.message,
         )
-        for each in _figures(found)
+        for each in figures
     ]
     headings = ("micro-batch", "fits", "memory", "of", "images/s", "")
     return table(headings, rows, ("micro-batch", "memory", "of", "images/s"), _name(plan))
 
 
-def _summary(found: BatchFound) -> str:
-    largest = max(each.micro_batch for each in _figures(found) if each.fits)
+def _summary(found: BatchFound, figures: Sequence[SizeFigures]) -> str:
+    largest = max(each.micro_batch for each in figures if each.fits)
     why = {
         "memory": "no larger one fits",
         "at_most": "no larger one was asked for",

@@ -20,7 +20,6 @@ from raysuite.orchestrate.preflight import lacking, too_large, unknown_model
 from raysuite.orchestrate.sweep.population import Population
 from raysuite.orchestrate.sweep.schedulers import JournaledScheduler, settle_pruned
 from raysuite.orchestrate.sweep.search_algorithms import (
-    Values,
     draws_replacements,
     search_algorithm_of,
 )
@@ -255,7 +254,8 @@ class TrialSource(Searcher):
             except SpecError as error:
                 self._left_out.append(values)
                 self._write_down()
-                self._tell(f"no trial of {_values_text(values)}: {_one_line(error)}")
+                told = ", ".join(f"{key}={value}" for key, value in values.items())
+                self._tell(f"no trial of {told}: {'; '.join(str(error).splitlines())}")
                 left_out += 1
                 if left_out == _MOST_LEFT_OUT and draws_replacements(self._search):
                     self._tell(f"no further trials: {left_out} in a row make no spec")
@@ -270,11 +270,3 @@ class TrialSource(Searcher):
 
     def _write_down(self) -> None:
         self._results.write_decided(Decided(self._left_out, self._all_decided))
-
-
-def _values_text(values: Values) -> str:
-    return ", ".join(f"{key}={value}" for key, value in values.items())
-
-
-def _one_line(error: Exception) -> str:
-    return "; ".join(str(error).splitlines())
