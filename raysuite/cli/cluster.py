@@ -370,9 +370,6 @@ def up(
     resume: Annotated[
         bool, typer.Option(help="Resume the suites that the last one of that name left.")
     ] = False,
-    keep: Annotated[
-        bool, typer.Option(help="Leave it as it is when it does not come up, to look into it.")
-    ] = False,
     wait: Annotated[
         bool, typer.Option("--wait/--no-wait", help="Wait until all nodes have joined.")
     ] = True,
@@ -405,7 +402,7 @@ def up(
         return
     folder = start(cluster, command, resume, lambda text: print_text(text, error=True))
     if wait:
-        _wait(folder, keep)
+        _wait(folder)
     if as_json:
         print_json(as_data(status_of(folder)))
         return
@@ -485,16 +482,15 @@ def _text(cluster: Cluster, folder: ClusterFolder, command: tuple[str, ...]) -> 
     return script(folder, cluster, command).rstrip("\n")
 
 
-def _wait(folder: ClusterFolder, keep: bool) -> None:
+def _wait(folder: ClusterFolder) -> None:
     from raysuite.cluster.client import NotStartedError, down, wait
 
     try:
         tell = _teller(folder.name)
         wait(folder, lambda progress: tell(_progress_text(progress)))
     except NotStartedError:
-        if not keep:
-            for line in down(folder, grace_s=0.0):
-                print_text(line, error=True)
+        for line in down(folder, grace_s=0.0):
+            print_text(line, error=True)
         raise
     except KeyboardInterrupt:
         print_text(

@@ -88,15 +88,9 @@ def synthetic_sets_of(file: Path, scale: str | None) -> list[tuple[SyntheticSet,
         wanted = spec.synthetic_data.get(data.name)
         if wanted is None or root_of(data) in found:
             continue
+        size = None if wanted.size is None else parse_size(str(wanted.size))
         found[root_of(data)] = plan_synthetic_set(
-            data.name,
-            data.form,
-            fraction=wanted.fraction,
-            images=wanted.images,
-            classes=wanted.classes,
-            size=None if wanted.size is None else parse_size(str(wanted.size)),
-            content=wanted.content,
-            seed=wanted.seed,
+            data.name, data.form, **{**wanted.model_dump(), "size": size}
         )
     return [(synthetic, folder) for folder, synthetic in found.items()]
 

@@ -133,9 +133,8 @@ def test_what_is_left_of_one_that_did_not_come_up_is_told(
 
     monkeypatch.setattr("raysuite.cluster.client.down", left)
     folder = prepare(living().model_copy(update={"started": 1.0}))
-    for keep in (True, False):
-        with pytest.raises(NotStartedError):
-            _wait(folder, keep)
+    with pytest.raises(NotStartedError):
+        _wait(folder)
     assert capsys.readouterr().err.count("in /tmp/rs-mine\n") == 1
 
 
