@@ -77,7 +77,7 @@ def environment(commits: bool = True) -> dict[str, Any]:
         "platform": platform.platform(),
         "cpu": _cpu(),
         "memory_bytes": psutil.virtual_memory().total,
-        "gpus": _gpus(),
+        "gpus": gpus(),
         "python": platform.python_version(),
         "versions": _versions(),
         "git": _commit(Path.cwd()) if commits else None,
@@ -135,7 +135,8 @@ def nvml() -> Any:
     return pynvml
 
 
-def _gpus() -> list[dict[str, Any]]:
+def gpus() -> list[dict[str, Any]]:
+    """Name, bytes of memory and driver of each NVIDIA GPU of this host."""
     if (pynvml := nvml()) is None:
         return []
     try:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 
-from raysuite.measure.environment import cuda_mistake_here
+from raysuite.measure.environment import cuda_mistake_here, gpus
 from raysuite.orchestrate.torchrun import Request, verify
 from raysuite.parts import PARTS, Part, installed, part
 from raysuite.spec.strategies import (
@@ -296,24 +296,15 @@ def mlflow() -> str:
 
 def gpu() -> str:
     """NVML's answer, and a sum on the first GPU."""
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-        count = pynvml.nvmlDeviceGetCount()
-    except pynvml.NVMLError as error:
-        raise PartMissingError(f"no NVIDIA GPU ({error})") from error
-    if count == 0:
-        raise PartMissingError("no NVIDIA GPU")
-    names = [pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(count)]
-    driver = pynvml.nvmlSystemGetDriverVersion()
-
+    found = gpus()
+    if not found:
+        raise PartMissingError("NVML finds no NVIDIA GPU")
     if mistake := cuda_mistake_here():
         raise RuntimeError(mistake)
     import torch as t
 
     expect(t.ones(8, device="cuda").sum().item(), 8.0)
-    return f"{count} x {names[0]}, driver {driver}"
+    return f"{len(found)} x {found[0]['name']}, driver {found[0]['driver']}"
 
 
 TRIALS: dict[str, Callable[[], str]] = {
