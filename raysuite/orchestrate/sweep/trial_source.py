@@ -23,14 +23,14 @@ from raysuite.orchestrate.sweep.search_algorithms import (
     draws_replacements,
     search_algorithm_of,
 )
-from raysuite.orchestrate.sweep.trial import record_deadline, spent
+from raysuite.orchestrate.sweep.trial import record_deadline
 from raysuite.plan import RunPlan
 from raysuite.plan.dataset import Datasets
 from raysuite.plan.trials import trial_plan
 from raysuite.records import Results
 from raysuite.records.journal import Decided
 from raysuite.records.judged import held_after, turns_of
-from raysuite.records.sweep import trials
+from raysuite.records.sweep import trials, wall_seconds
 from raysuite.spec import Document
 from raysuite.spec.search import SearchOptions
 
@@ -183,7 +183,7 @@ class TrialSource(Searcher):
             return
         limit = self._search.deadline_s
         self._deaths[plan.run_id] += 1
-        if limit is not None and spent(self._results, plan.run_id) >= limit:
+        if limit is not None and wall_seconds(self._results.records(plan.run_id)) >= limit:
             record_deadline(plan, self._results)
         elif self._deaths[plan.run_id] > plan.spec.resources.retries:
             record_lost(plan, self._results, None)
