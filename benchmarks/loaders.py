@@ -29,7 +29,7 @@ from plain_imagefolder import PlainImageFolder
 
 from raysuite.data import Prepared, cache_dir
 from raysuite.measure.environment import environment
-from raysuite.orchestrate.loaders import DecodingLimit, ReadingLimit
+from raysuite.orchestrate.loaders import decoding_limit, reading_limit
 from raysuite.records.statistics import Stat, summarize
 from raysuite.spec.loaders import (
     DaliOptions,
@@ -112,8 +112,8 @@ def _mean_bytes(prepared: Prepared) -> float:
 def _subjects(prepared: Prepared, images: int) -> tuple[dict[str, Subject], dict[str, str]]:
     """All that is timed without Ray, and why others are not."""
     found: dict[str, Subject] = {
-        LIMIT: DecodingLimit(prepared, WIDTH, images, "train"),
-        READING: ReadingLimit(prepared, WIDTH, "train"),
+        LIMIT: decoding_limit(prepared, WIDTH, images, "train"),
+        READING: reading_limit(prepared, WIDTH, "train"),
         PLAIN: PlainImageFolder(prepared.files, WIDTH, BATCH),
     }
     more, left_out = _loaders(prepared, LOADERS)
@@ -145,7 +145,7 @@ def _with_ray(
         return {}, dict.fromkeys(WITH_RAY, f"Ray does not start: {error}")
     try:
         found, left_out = _loaders(prepared, WITH_RAY)
-        limit: dict[str, Subject] = {LIMIT: DecodingLimit(prepared, WIDTH, images, "train")}
+        limit: dict[str, Subject] = {LIMIT: decoding_limit(prepared, WIDTH, images, "train")}
         return (_measured(limit | found, repeats, images) if found else {}), left_out
     finally:
         ray.shutdown()

@@ -6,6 +6,7 @@ from the code at each build.
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any, get_args
@@ -43,10 +44,7 @@ def _generate(app: Sphinx) -> None:
 def _leave_docs(app: Sphinx, page: str, source: list[str]) -> None:
     """A link to a file of the repository outside docs/ becomes its path; it must exist."""
     if page == "reference/specs":
-        from raysuite.cli.schema import spec_tables
-        from raysuite.spec import spec_schema
-
-        source[0] += f"\n{spec_tables(spec_schema())}\n"
+        source[0] += f"\n{spec_tables()}\n"
 
     def path_of(link: re.Match[str]) -> str:
         target = (DOCS / page).parent.joinpath(link["target"]).resolve()
@@ -126,3 +124,77 @@ def metrics() -> str:
             f"{each.note} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def spec_tables() -> str:
+    """The keys of a spec as Markdown: a table for all of it, and one for each block of options."""
+    from raysuite.spec import spec_schema
+    from raysuite.spec.json_schema import SEARCH_BLOCKS, blocks_of, blocks_under
+
+    schema = spec_schema()
+    required = {"name", "model", "data", "training"}
+    parts = ["## The whole spec", _table(schema, required)]
+    for key in schema["properties"]:
+        parts += _blocks(key, blocks_under(schema, key))
+    search = schema["$defs"]["SearchOptions"]["properties"]
+    parts += _blocks("search.space.KEY", [schema["$defs"]["Dimension"]])
+    for key in SEARCH_BLOCKS:
+        parts += _blocks(f"search.{key}", blocks_of(schema, search[key]))
+    return "\n\n".join(parts)
+
+
+def _blocks(key: str, blocks: list[dict[str, Any]]) -> list[str]:
+    parts = []
+    for block in blocks:
+        name = block["properties"].get("name", {})
+        chosen = len(blocks) > 1 or "const" in name
+        title = f"`{key}: {name['const']}`" if chosen else f"`{key}`"
+        parts += [f"## {title}", block["description"]]
+        parts.append(_table(block, set(block.get("required", []))))
+    return parts
+
+
+def _table(block: dict[str, Any], required: set[str]) -> str:
+    rows = ["| key | values | default | meaning |", "| --- | --- | --- | --- |"]
+    for key, prop in block["properties"].items():
+        if "const" in prop:
+            continue  # the title has it
+        default = "required" if key in required else _default(prop)
+        meaning = " ".join(prop.get("description", "").split())
+        cells = (f"`{key}`", _values(prop), default, meaning)
+        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(rows) if len(rows) > 2 else "No further keys."
+
+
+def _default(prop: dict[str, Any]) -> str:
+    value = prop.get("default")
+    if isinstance(value, dict) and "name" in value:
+        value = value["name"]
+    if value is None or value == "" or isinstance(value, dict):
+        return ""
+    return f"`{json.dumps(value) if not isinstance(value, str) else value}`"
+
+
+def _values(prop: dict[str, Any]) -> str:
+    """The valid values, in a few words."""
+    if "$ref" in prop:
+        return "block"
+    if "enum" in prop:
+        return ", ".join(f"`{value}`" for value in prop["enum"])
+    if "const" in prop:
+        return f"`{prop['const']}`"
+    if "anyOf" in prop:
+        options = [option for option in prop["anyOf"] if option.get("type") != "null"]
+        if any(len(option.get("enum", [])) > 20 for option in options):
+            return "name"
+        words = dict.fromkeys(_values(option) for option in options)
+        return ", ".join(words)
+    kind = prop["type"] if isinstance(prop["type"], str) else prop["type"][0]
+    name = {"integer": "whole number", "array": "list", "object": "mapping", "string": "text"}
+    return name.get(kind, {"boolean": "`true`, `false`"}.get(kind, kind)) + _limits(prop)
+
+
+def _limits(prop: dict[str, Any]) -> str:
+    signs = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
+    limits = [f"{sign} {prop[word]:g}" for word, sign in signs.items() if word in prop]
+    return " " + " and ".join(limits) if limits else ""

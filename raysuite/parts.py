@@ -1,6 +1,6 @@
 """Parts of the installation: declared once, for `doctor`, plans, images, tests and provenance.
 
-To add a part: a line here, its trial in `raysuite/measure/trials.py`, and, where it brings
+To add a part: a line here, its trial in `raysuite/orchestrate/trials.py`, and, where it brings
 packages, an extra of the same name in pyproject.toml.
 """
 
@@ -33,7 +33,7 @@ class Part:
     """Whether raysuite needs it for anything at all."""
     install: str = _SETUP
     """What to do where it is missing or broken."""
-    deadline_s: float = 90.0
+    deadline_s: float = 180.0
     """Of its trial."""
 
 
@@ -60,7 +60,7 @@ PARTS = (
     _asked("fabric", "fabric step", "lightning_fabric", "lightning-fabric"),
     _asked("accelerate", "accelerate step", "accelerate", "accelerate"),
     _asked("tensorflow", "TensorFlow gradient", "tensorflow", "tensorflow"),
-    _asked("jax", "JAX all-gather", "jax", "jax"),
+    _asked("jax", "JAX gradient", "jax", "jax"),
     Part("mlflow", "mlflow", "mlflow", "mlflow"),
     Part(
         "gpu",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from raysuite.plan.loading import candidates, checked_data, loader_blocks
-from raysuite.records.loading import Failure, LoadingBench, Material, Stages, Timing
+from raysuite.records.loading import Failure, LoadingBench, Material, Timing
 
 Speed = tuple[Sequence[float], float]
 """Images/s of each round, and cores busy."""
@@ -20,7 +20,6 @@ def fake_bench(
     cpus: int = 2,
     gpus: int = 0,
     others: float = 0.0,
-    stages: Mapping[str, float] | None = None,
     failures: Mapping[str, str] | None = None,
     **material: Any,
 ) -> LoadingBench:
@@ -77,7 +76,6 @@ def fake_bench(
         },
         material=Material(**{**known, **material}),
         timings=tuple(timings),
-        stages=(Stages(repeat=0, images=1, seconds=dict(stages)),) if stages else (),
         failures=tuple(
             Failure(candidate=name, repeat=0, reason=reason)
             for name, reason in (failures or {}).items()

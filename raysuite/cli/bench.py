@@ -116,7 +116,6 @@ def measure_and_tell(
 
 def _report(measured: LoadingBench, folder: Path, as_json: bool) -> None:
     from raysuite.records.loading import loading_rows
-    from raysuite.report.data import finite
     from raysuite.report.loading import build, described, diagnose, loaders_sheet, notes
     from raysuite.report.tables import terminal_sheet
 
@@ -130,7 +129,7 @@ def _report(measured: LoadingBench, folder: Path, as_json: bool) -> None:
             "diagnosis": asdict(diagnosis),
             "notes": notes(measured, rows),
         }
-        print_text(json.dumps(finite(figures), indent=2, ensure_ascii=False))
+        print_json(figures)
         return
     out = stdout()
     out.print(f"{measured.name}: {described(measured)}")
@@ -198,7 +197,6 @@ def loaders(
     \b
     Examples:
       raysuite bench loaders digits
-      raysuite bench loaders imagenet --threads 1,2,4 --repeats 10
       raysuite bench loaders image_folder --path photos --image-size 224 --augment resized_crop_flip
       raysuite bench loaders experiments/quickstart.yaml --loader native --loader dali
       raysuite bench loaders imagenet --loader '{name: native, decode: scaled}' --loader native
@@ -306,6 +304,7 @@ def batch(
     """
     from raysuite.cli.driver import search_batches
     from raysuite.orchestrate import suite
+    from raysuite.orchestrate.cluster import connect
     from raysuite.orchestrate.preflight import dry_batch
     from raysuite.orchestrate.stopping import StopWatch
     from raysuite.plan import make_plans
@@ -327,7 +326,7 @@ def batch(
     with (
         dry_batch(unproven(first), document) as check_batch,
         StopWatch(None, 0.0) as watch,
-        suite.connect(address) as capacity,
+        connect(address) as capacity,
     ):
         check_batch()
         plans = wishes(int(capacity.gpus))
@@ -378,7 +377,9 @@ def _name(plan: RunPlan) -> str:
 
 
 def _batch_data(plan: RunPlan, found: BatchFound) -> dict[str, Any]:
-    figures = _figures(found)
+    from raysuite.records.batches import size_figures
+
+    figures = size_figures(found.tried)
     return {
         "name": _name(plan),
         "strategy": plan.spec.strategy.model_dump(mode="json"),
@@ -395,18 +396,15 @@ def _batch_data(plan: RunPlan, found: BatchFound) -> dict[str, Any]:
     }
 
 
-def _figures(found: BatchFound) -> list[SizeFigures]:
-    from raysuite.records.batches import size_figures
-
-    return size_figures(found.tried)
-
-
 def told(plan: RunPlan, found: BatchFound) -> tuple[Table, str]:
     """What was found for a plan, as a person reads it."""
-    return _table(plan, found), _summary(found)
+    from raysuite.records.batches import size_figures
+
+    figures = size_figures(found.tried)
+    return _table(plan, found, figures), _summary(found, figures)
 
 
-def _table(plan: RunPlan, found: BatchFound) -> Table:
+def _table(plan: RunPlan, found: BatchFound, figures: Sequence[SizeFigures]) -> Table:
     from rich.text import Text
 
     from raysuite.report.text import stat
@@ -420,14 +418,14 @@ def _table(plan: RunPlan, found: BatchFound) -> Table:
             stat(each.images_per_second),
             "fastest" if each.micro_batch == found.micro_batch else each.message,
         )
-        for each in _figures(found)
+        for each in figures
     ]
     headings = ("micro-batch", "fits", "memory", "of", "images/s", "")
     return table(headings, rows, ("micro-batch", "memory", "of", "images/s"), _name(plan))
 
 
-def _summary(found: BatchFound) -> str:
-    largest = max(each.micro_batch for each in _figures(found) if each.fits)
+def _summary(found: BatchFound, figures: Sequence[SizeFigures]) -> str:
+    largest = max(each.micro_batch for each in figures if each.fits)
     why = {
         "memory": "no larger one fits",
         "at_most": "no larger one was asked for",
@@ -467,7 +465,6 @@ def network(
 
     \b
     Examples:
-      raysuite bench network
       raysuite bench network --workers 2,4 --kib 1,1024,65536 --out this-machine-network.yaml
       raysuite bench network --device gpu --workers 2,4,8 --out nvlink.yaml
     """

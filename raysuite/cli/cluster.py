@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from raysuite.cli.console import print_json, print_text, stderr, stdout, table
+from raysuite.cli.console import print_json, print_text, stdout, table
 from raysuite.cli.run_options import AsJson, DryRun, group
 from raysuite.cluster.backend import State
 from raysuite.errors import SpecError, UserError
@@ -154,38 +155,33 @@ def ask_all(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
             print_text(f"  {key}: {hints[key]}", error=True)
         default = given.get(key, "")
         shown = ", ".join(default) if isinstance(default, list | tuple) else str(default)
-        while True:
-            text = typer.prompt(question, default=shown, show_default=bool(shown), err=True)
-            value = _value(key, text.strip())
-            mistake = _mistake(kind, key, value)
-            if mistake is None:
-                answers[key] = value
-                break
-            print_text(f"  {mistake}", error=True)
+        answers[key] = typer.prompt(
+            question,
+            default=shown,
+            show_default=bool(shown),
+            err=True,
+            value_proc=partial(_answer, kind, key),
+        )
     return answers
 
 
-def _value(key: str, text: str) -> Any:
-    if text in ("", "-"):
-        return None
-    if key == "modules":
-        return [name.strip() for name in text.split(",") if name.strip()]
-    if key in ("nodes", "cpus_per_node", "gpus_per_node"):
-        return int(text) if text.isdecimal() else text
-    return text
-
-
-def _mistake(kind: str, key: str, value: Any) -> str | None:
-    if value is None:
-        return None
+def _answer(kind: str, key: str, text: str) -> Any:
+    """The value of a key. Raises BadParameter for an invalid one, which is then asked for again."""
     from raysuite.spec.checking import validate_as
     from raysuite.spec.site import SITES
 
+    value: Any = text.strip()
+    if value in ("", "-"):
+        return None
+    if key == "modules":
+        value = [name.strip() for name in value.split(",") if name.strip()]
+    elif value.isdecimal() and key in ("nodes", "cpus_per_node", "gpus_per_node"):
+        value = int(value)
     try:
         validate_as(SITES[kind], {key: value}, lambda path: ("", None))
     except SpecError as error:
-        return error.mistakes[0].message
-    return None
+        raise typer.BadParameter(error.mistakes[0].message) from error
+    return value
 
 
 def _hints() -> dict[str, str]:
@@ -274,7 +270,6 @@ def list_sites(
     \b
     Examples:
       raysuite cluster site list
-      raysuite cluster site list --json | jq -r '.[].name'
     """
     from raysuite.cluster.sites import find_site, site_files
 
@@ -375,9 +370,6 @@ def up(
     resume: Annotated[
         bool, typer.Option(help="Resume the suites that the last one of that name left.")
     ] = False,
-    keep: Annotated[
-        bool, typer.Option(help="Leave it as it is when it does not come up, to look into it.")
-    ] = False,
     wait: Annotated[
         bool, typer.Option("--wait/--no-wait", help="Wait until all nodes have joined.")
     ] = True,
@@ -394,7 +386,6 @@ def up(
       raysuite cluster up
       raysuite cluster up --site mysite --nodes 4
       raysuite cluster up --site mysite --nodes 4 --dry-run
-      raysuite cluster up --name second
     """
     from raysuite.cluster.client import start, status_of
     from raysuite.cluster.folder import folder_of
@@ -411,7 +402,7 @@ def up(
         return
     folder = start(cluster, command, resume, lambda text: print_text(text, error=True))
     if wait:
-        _wait(folder, keep)
+        _wait(folder)
     if as_json:
         print_json(as_data(status_of(folder)))
         return
@@ -491,16 +482,15 @@ def _text(cluster: Cluster, folder: ClusterFolder, command: tuple[str, ...]) -> 
     return script(folder, cluster, command).rstrip("\n")
 
 
-def _wait(folder: ClusterFolder, keep: bool) -> None:
+def _wait(folder: ClusterFolder) -> None:
     from raysuite.cluster.client import NotStartedError, down, wait
 
     try:
-        with _shown(folder.name) as tell:
-            wait(folder, tell)
+        tell = _teller(folder.name)
+        wait(folder, lambda progress: tell(_progress_text(progress)))
     except NotStartedError:
-        if not keep:
-            for line in down(folder, grace_s=0.0):
-                print_text(line, error=True)
+        for line in down(folder, grace_s=0.0):
+            print_text(line, error=True)
         raise
     except KeyboardInterrupt:
         print_text(
@@ -511,21 +501,10 @@ def _wait(folder: ClusterFolder, keep: bool) -> None:
         raise
 
 
-@contextmanager
-def _shown(name: str) -> Iterator[Callable[[Progress], None]]:
-    """Progress on stderr: one line that changes on a terminal, else a line for each change."""
-    console, tell = stderr(), _teller(name)
-
-    def text(progress: Progress) -> str:
-        if progress.job.phase == "waiting":
-            return f"{progress.job.state}, {progress.job.reason}"
-        return f"{progress.joined} of {progress.wanted} nodes joined"
-
-    if not console.is_terminal:
-        yield lambda progress: tell(text(progress))
-        return
-    with console.status(name) as status:
-        yield lambda now: status.update(f"{name}: {text(now)}, {now.seconds:.0f} s")
+def _progress_text(progress: Progress) -> str:
+    if progress.job.phase == "waiting":
+        return f"{progress.job.state}, {progress.job.reason}"
+    return f"{progress.joined} of {progress.wanted} nodes joined"
 
 
 def _how_to_go_on(cluster: Cluster, is_up: bool) -> str:
@@ -643,8 +622,6 @@ def list_clusters(
 
 # `raysuite cluster logs`: the output of Ray, the agents and MLflow.
 
-_POLL_S = 0.5
-
 
 def logs(
     node: Annotated[
@@ -667,28 +644,9 @@ def logs(
     """
     from raysuite.cluster.client import find_folder
 
-    files = _files(find_folder(cluster), node)
-    ends = dict.fromkeys(files, 0)
-    for file in files:
-        told = _fresh(file, ends, follow)
-        for line in told[-lines:] if lines else ():
-            print_text(_marked(file, line, len(files)))
-    while follow:
-        time.sleep(_POLL_S)
-        for file in files:
-            for line in _fresh(file, ends, follow):
-                print_text(_marked(file, line, len(files)))
-
-
-def _fresh(file: Path, ends: dict[Path, int], whole: bool) -> list[str]:
-    """The lines that were added since the last call; `whole`: without an incomplete last line."""
-    with file.open("rb") as stream:
-        stream.seek(ends[file])
-        text = stream.read()
-    if whole:
-        text = text[: text.rfind(b"\n") + 1]
-    ends[file] += len(text)
-    return text.decode("utf-8", "replace").splitlines()
+    files = map(str, _files(find_folder(cluster), node))
+    follows = ["--follow"] if follow else []
+    subprocess.run(["tail", f"--lines={lines}", *follows, *files], check=False)
 
 
 def _files(folder: ClusterFolder, node: str | None) -> list[Path]:
@@ -700,10 +658,6 @@ def _files(folder: ClusterFolder, node: str | None) -> list[Path]:
     if node not in found:
         raise UserError(f"no log is called {node!r}; valid are {', '.join(found) or 'none yet'}")
     return [found[node]]
-
-
-def _marked(file: Path, line: str, files: int) -> str:
-    return f"{file.stem}: {line}" if files > 1 else line
 
 
 def down(

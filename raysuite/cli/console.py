@@ -51,8 +51,10 @@ def print_text(text: str, *, error: bool = False) -> None:
 
 
 def print_json(data: Any) -> None:
-    """Results as one JSON document."""
-    print_text(json.dumps(data, indent=2))
+    """Results as one JSON document; null for what is not finite, which JSON does not know."""
+    from raysuite.records.schema import finite  # here: --help needs none
+
+    print_text(json.dumps(finite(data), indent=2, ensure_ascii=False))
 
 
 def table(

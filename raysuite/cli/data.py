@@ -50,25 +50,12 @@ def progress(title: str, total: int, unit: str, hidden: bool) -> Iterator[Callab
         DownloadColumn,
         MofNCompleteColumn,
         Progress,
-        ProgressColumn,
-        Task,
         TextColumn,
         TimeRemainingColumn,
-        TransferSpeedColumn,
     )
-    from rich.text import Text
 
-    class Rate(ProgressColumn):
-        def render(self, task: Task) -> Text:
-            return Text(f"{task.speed:,.0f} {unit}/s" if task.speed and unit else "")
-
-    counted = (MofNCompleteColumn(), Rate())
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        *((DownloadColumn(), TransferSpeedColumn()) if unit == "bytes" else counted),
-        TimeRemainingColumn(),
-    )
+    done = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
+    columns = (TextColumn("{task.description}"), BarColumn(), done, TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(title, total=total)
         yield lambda more, now=None: bar.update(task, advance=more, description=now)
@@ -101,15 +88,9 @@ def synthetic_sets_of(file: Path, scale: str | None) -> list[tuple[SyntheticSet,
         wanted = spec.synthetic_data.get(data.name)
         if wanted is None or root_of(data) in found:
             continue
+        size = None if wanted.size is None else parse_size(str(wanted.size))
         found[root_of(data)] = plan_synthetic_set(
-            data.name,
-            data.form,
-            fraction=wanted.fraction,
-            images=wanted.images,
-            classes=wanted.classes,
-            size=None if wanted.size is None else parse_size(str(wanted.size)),
-            content=wanted.content,
-            seed=wanted.seed,
+            data.name, data.form, **{**wanted.model_dump(), "size": size}
         )
     return [(synthetic, folder) for folder, synthetic in found.items()]
 
@@ -182,10 +163,8 @@ def make(
     \b
     Examples:
       raysuite data make mnist
-      raysuite data make cifar10 --format pickle --fraction 0.1
       raysuite data make imagenet --images 20000 --out /scratch/imagenet
       raysuite data make imagenet --format tfrecord --address 10.0.0.1:6379
-      raysuite data make highres --fraction 0.01 --content noise --dry-run
       raysuite data make experiments/ddlbench.yaml --scale laptop
     """
     from raysuite.data.synthesis import plan_synthetic_set
@@ -231,21 +210,7 @@ def _print_synthetic_plan(synthetic: SyntheticSet, folder: Path, as_json: bool) 
     if as_json:
         print_json({"path": str(folder), "bytes": size, **synthetic.parameters})
     else:
-        print_text(
-            f"{folder}: {synthetic.told()}, as {synthetic.form}, about {human_bytes(size)}"
-            f"{_fewer(synthetic)}"
-        )
-
-
-def _fewer(synthetic: SyntheticSet) -> str:
-    """A line on classes that are left out."""
-    official = NAMED[synthetic.name].facts.classes
-    if synthetic.classes == official:
-        return ""
-    return (
-        f"\n{synthetic.classes:,} of {synthetic.name}'s {official:,} classes; --classes N makes "
-        "another number"
-    )
+        print_text(f"{folder}: {synthetic.told()}, as {synthetic.form}, about {human_bytes(size)}")
 
 
 def _here(
@@ -264,7 +229,7 @@ def _here(
     if as_json:
         print_json(_as_data(synthetic, made))
     else:
-        print_text(f"{made.path}: {_told(synthetic, made)}{_fewer(synthetic)}")
+        print_text(f"{made.path}: {_told(synthetic, made)}")
 
 
 def _told(synthetic: SyntheticSet, made: Made) -> str:
@@ -293,16 +258,10 @@ def _on_nodes(
     from raysuite.orchestrate.cluster import connect
     from raysuite.orchestrate.synthetic_data import make_on_nodes
 
-    total = synthetic.train + synthetic.val
     folder = None if out is None else out.expanduser().absolute()
     with (
         connect(address) as capacity,
-        progress(
-            f"making {synthetic.name} on {capacity.nodes} nodes",
-            total * capacity.nodes,
-            "images",
-            hidden=as_json,
-        ) as count,
+        progress(f"making {synthetic.name}", capacity.nodes, "nodes", hidden=as_json) as count,
     ):
         ends = make_on_nodes(synthetic, folder, workers, force, count)
     _tell_nodes(synthetic, ends, as_json)
@@ -335,8 +294,6 @@ def _tell_nodes(synthetic: SyntheticSet, ends: list[NodeEnd], as_json: bool) -> 
     for end in ends:
         told = end.error if end.made is None else f"{end.made.path}: {_told(synthetic, end.made)}"
         print_text(f"{end.node}  {told}")
-    if _fewer(synthetic):
-        print_text(_fewer(synthetic).lstrip())
 
 
 def check(
@@ -381,7 +338,6 @@ def check(
     Examples:
       raysuite data check /data/imagenet
       raysuite data check experiments/quickstart.yaml
-      raysuite data check mnist --format idx
       raysuite data check my_data:Shapes
       raysuite data check /scratch/shards --write-index --no-decode
     """
@@ -544,7 +500,6 @@ def convert(
     Examples:
       raysuite data convert /data/imagenet /scratch/imagenet-tfrecord
       raysuite data convert photos shards --shards 16 --shorter-side 256 --bad skip
-      raysuite data convert photos shards --dry-run
     """
     from raysuite.data.convert import convert as run
     from raysuite.data.convert import plan_conversion

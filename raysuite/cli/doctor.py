@@ -10,7 +10,7 @@ from rich.text import Text
 import raysuite
 from raysuite.cli.console import print_json, print_text, stderr, stdout, table
 from raysuite.cli.run_options import AsJson
-from raysuite.measure.trials import TRIED, State, try_parts
+from raysuite.orchestrate.trials import TRIED, State, try_parts
 
 _COLOURS = {State.WORKS: "green", State.MISSING: "yellow", State.BROKEN: "red"}
 

@@ -9,14 +9,13 @@ import json
 import math
 import os
 import shlex
-import sys
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,11 +74,10 @@ if TYPE_CHECKING:
 
 # MLflow beside `raysuite run` and `raysuite sweep`: fed from journals, missed without harm.
 
-_LEAST_REST_S = 5.0
+_FIRST_S, _LEAST_REST_S = 120.0, 30.0
+"""From when on records are sent beside runs, and how often at most."""
 _REST = 20.0
 """Work beside runs rests so many times as long as it took: 5 % of the time at most."""
-_LONG_S, _LOOK_S = 120.0, 30.0
-"""From when on a suite's epochs are sent beside its runs, and how often it is looked for them."""
 _NICENESS = 10
 """Of work beside runs: they have the processors first."""
 
@@ -94,8 +92,8 @@ class Tracking:
         self._preparing.start()
         self._beside: threading.Thread | None = None
         self._outage = ""
-        self._ended = -1
-        self._rests_until = 0.0
+        self._sent_bytes = 0
+        self._rests_until = clock() + _FIRST_S
 
     def _prepare(self) -> None:
         from raysuite.track import prepare
@@ -107,7 +105,7 @@ class Tracking:
         self._preparing.join()
 
     def sync(self, results: Results, status: ParentStatus | None = None) -> None:
-        """Send what the journals gained, while no run is at work.
+        """Send what the journals gained, and wait for it.
 
         `status`: the state of the suite, where its runs do not show it.
         """
@@ -119,20 +117,23 @@ class Tracking:
         summary = sync(results, self._uri, status=status)
         self._tell("" if summary.ok else str(summary))
 
-    def follow(self, results: Results, ended: int) -> None:
-        """Send what the journals gained beside the runs; `ended` changes where there is something
-        new, such as the number of runs that ended.
+    def follow(self, results: Results) -> None:
+        """Send what the journals gained beside the runs, one time after the other, with rests.
 
-        To be called now and then; it returns at once. It sends at the first call and where there is
-        something new, one time after the other, with rests.
+        To be called now and then; it returns at once.
         """
         if self._beside is not None:
             if self._beside.is_alive():
                 return
             self._beside = None
             self._tell(self._outage)
-        if ended != self._ended and self._clock() >= self._rests_until:
-            self._ended = ended
+        if self._clock() < self._rests_until:
+            return
+        journals = results.folder.glob("runs/*/journal.jsonl")
+        size = sum(file.stat().st_size for file in journals)
+        self._rests_until = self._clock() + _LEAST_REST_S
+        if size != self._sent_bytes:
+            self._sent_bytes = size
             self._beside = threading.Thread(
                 target=self._send, args=(results,), name="mlflow", daemon=True
             )
@@ -142,8 +143,7 @@ class Tracking:
         from raysuite.track import sync
 
         self.ready()
-        if sys.platform == "linux":  # where a thread has a niceness of its own
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         began = self._clock()
         try:
             summary = sync(results, self._uri, status="RUNNING")
@@ -183,24 +183,24 @@ _UPLOADS = "working_dir_files"
 
 @dataclass(frozen=True)
 class Request:
-    """What `raysuite run` or `raysuite sweep` was asked for."""
+    """What `raysuite run` or `raysuite sweep` was asked for, by the names of their options."""
 
+    verb: Verb
     spec: Path | None
-    overrides: Sequence[str] = ()
-    scale: str | None = None
-    address: str | None = None
-    root: Path = Path("results")
-    resume: bool = False
-    resume_from: Path | None = None
-    retry_failed: bool = False
-    mlflow: bool = True
-    tracking_uri: str | None = None
-    quiet: bool = False
-    as_json: bool = False
-    stop_within_s: float = 60.0
-    verb: Verb = "run"
-    timings: bool = False
-    budget_s: float | None = None
+    overrides: Sequence[str]
+    scale: str | None
+    address: str | None
+    root: Path
+    resume: bool
+    resume_from: Path | None
+    retry_failed: bool
+    mlflow: bool
+    tracking_uri: str | None
+    stop_within_s: float
+    quiet: bool
+    as_json: bool
+    timings: bool
+    budget_s: float | None
     """Seconds from the start of the command."""
 
     @property
@@ -346,14 +346,7 @@ def search_batches(
 
     if any(plan.undecided for plan in plans):
         say("finding by trial what the spec leaves to auto")
-    listener = Listener(
-        poll=lambda: None,
-        between=None,
-        say=say,
-        added=lambda plan: None,
-        asked_to_stop=watch.asked,
-    )
-    decision = decide(plans, folder, nodes, listener)
+    decision = decide(plans, folder, nodes, Listener(watch.asked, say=say))
     if decision.stop is not None:
         why = STOPPED[decision.stop.reason]
         print_text(f"stopped ({why}) before the batch was found: nothing is kept", error=True)
@@ -476,22 +469,6 @@ class Work(ABC):
     @abstractmethod
     def execute(self, capacity: Capacity, listener: Listener) -> Stop | None:
         """Make what has not ended yet; the request that stopped it, if one did."""
-
-    def follow(self, tracking: Tracking, listener: Listener) -> Listener:
-        """`listener`, which also sends records to MLflow: between runs, and beside a long one the
-        epochs that its checkpoints cover."""
-        began = looked = time.monotonic()
-
-        def poll() -> None:
-            nonlocal looked
-            listener.poll()
-            now = time.monotonic()
-            if now - began > _LONG_S and now - looked > _LOOK_S:
-                looked = now
-                journals = self.results.folder.glob("runs/*/journal.jsonl")
-                tracking.follow(self.results, sum(file.stat().st_size for file in journals))
-
-        return replace(listener, poll=poll, between=lambda: tracking.sync(self.results))
 
     def publish(self, tracking: Tracking) -> None:  # noqa: B027 - most have nothing more
         """What MLflow is given at the end, beside the records."""
@@ -643,13 +620,6 @@ class SweepWork(Work):
 
         return sweep.run(self.document, self.results, capacity, listener, self.is_resumed)
 
-    def follow(self, tracking: Tracking, listener: Listener) -> Listener:
-        def poll() -> None:
-            listener.poll()
-            tracking.follow(self.results, self.shown.ended)
-
-        return replace(listener, poll=poll)
-
     def publish(self, tracking: Tracking) -> None:
         tracking.register(self.results, self.request.silent)
 
@@ -673,8 +643,7 @@ def drive(request: Request) -> None:
     """Carry out a request. Raises UserError, and Exit with 1 where a run failed or no trial gave a
     result, with 75 where it was stopped."""
     request.check()
-    from raysuite.orchestrate import suite
-    from raysuite.orchestrate.cluster import ending
+    from raysuite.orchestrate.cluster import connect, ending
     from raysuite.orchestrate.stopping import StopWatch
 
     work: Work = SweepWork(request) if request.verb == "sweep" else SuiteWork(request)
@@ -688,7 +657,7 @@ def drive(request: Request) -> None:
             with StopWatch(cluster, request.stop_within_s) as watch, ExitStack() as joined:
                 check_batch = joined.enter_context(work.dry_batch())
                 with timings.phase("ray"):
-                    capacity = joined.enter_context(suite.connect(request.address))
+                    capacity = joined.enter_context(connect(request.address))
                 with timings.phase("dry batch"):
                     check_batch()
                 work.create(capacity, watch)
@@ -740,16 +709,20 @@ def _execute(
 ) -> Stop | None:
     from raysuite.orchestrate.suite import Listener
 
+    if tracking:
+        tracking.ready()  # before the first measurement, not beside it
     with work.view() as progress:
+
+        def poll() -> None:
+            progress.poll(work.results)
+            if tracking:
+                tracking.follow(work.results)
+
         progress.poll(work.results)
         listener = Listener(
-            poll=lambda: progress.poll(work.results),
-            between=None,
+            watch.asked,
+            poll=poll,
             say=lambda line: print_text(line, error=True),
             added=progress.add,
-            asked_to_stop=watch.asked,
         )
-        if tracking:
-            tracking.ready()  # before the first measurement, not beside it
-            listener = work.follow(tracking, listener)
         return work.execute(capacity, listener)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import csv
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from raysuite.cli.console import print_text, stderr, stdout, table
+from raysuite.cli.console import print_json, print_text, stdout, table
+from raysuite.cli.data import progress
 from raysuite.cli.run_options import AsJson, RunResults
 from raysuite.errors import UserError
 
@@ -61,14 +61,7 @@ def evaluate(
     plan = _with_data(plan, overrides or [])
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     total = plan.dataset.val_samples if split == "val" else plan.dataset.train_samples
-    with stderr().status("") as status:
-        done = 0
-
-        def advance(samples: int) -> None:
-            nonlocal done
-            done += samples
-            status.update(f"{done:,} of {total:,} images")
-
+    with progress("predicting", total, "images", hidden=as_json) as advance:
         found = predict(plan, weights, split, device, advance)
     if out is not None:
         _write(found, places(plan, split), out)
@@ -82,7 +75,7 @@ def evaluate(
             "classes": found.by_class(),
             "confusion": found.confusion.tolist(),
         }
-        print_text(json.dumps(figures))
+        print_json(figures)
     else:
         _show(found, split)
         if out is not None:

@@ -1,21 +1,19 @@
-"""`raysuite job`: submit, follow and cancel jobs of a cluster."""
+"""`raysuite job`: submit, follow and cancel jobs of a cluster; its status lists them."""
 
 from __future__ import annotations
 
 import os
 import shlex
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
-from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from raysuite.cli.cluster import exports
-from raysuite.cli.console import print_json, print_text, stdout, table
+from raysuite.cli.console import print_json, print_text
 from raysuite.cli.run_options import AsJson, group
 from raysuite.errors import RunError, UserError
 
@@ -64,24 +62,6 @@ def _chosen(name: str | None) -> ClusterFolder:
 
     current = current_folder()
     return current if name is None and current is not None else find_folder(name)
-
-
-def rows(jobs: Sequence[Job]) -> list[tuple[str, ...]]:
-    """What a table shows of each job."""
-    return [
-        (job.id, job.status.lower(), _clock(job.started), _lasted(job), job.entrypoint)
-        for job in jobs
-    ]
-
-
-def _clock(seconds: float | None) -> str:
-    return "" if seconds is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
-
-
-def _lasted(job: Job) -> str:
-    if job.started is None:
-        return ""
-    return str(timedelta(seconds=int((job.ended or time.time()) - job.started)))
 
 
 def follow_to_end(server: JobServer, name: str, silent: bool = False) -> Job:
@@ -183,43 +163,6 @@ def logs(
     raise typer.Exit(ended.code)
 
 
-def status(
-    name: JobArgument = None,
-    cluster: ClusterOption = None,
-    via: ViaOption = None,
-    as_json: AsJson = False,
-) -> None:
-    """Print the state of a job.
-
-    \b
-    Examples:
-      raysuite job status
-      raysuite job status job-1122-093000-a1b2c3 --json
-    """
-    with job_server(cluster, via) as server:
-        wanted = server.job(name) if name else server.newest()
-    if as_json:
-        print_json(asdict(wanted))
-    else:
-        print_text(ending(wanted))
-
-
-def list_(cluster: ClusterOption = None, via: ViaOption = None, as_json: AsJson = False) -> None:
-    """List the jobs of a cluster, the oldest first.
-
-    \b
-    Examples:
-      raysuite job list
-      raysuite job list --cluster mine --json
-    """
-    with job_server(cluster, via) as server:
-        jobs = server.jobs()
-    if as_json:
-        print_json([asdict(job) for job in jobs])
-        return
-    stdout().print(table(("job", "state", "started", "h:mm:ss", "command"), rows(jobs)))
-
-
 def cancel(
     name: Annotated[str, typer.Argument(metavar="JOB", help="The job.", show_default=False)],
     cluster: ClusterOption = None,
@@ -270,4 +213,4 @@ def forward(
 
 
 about = "Submit jobs to a cluster, follow and cancel them; from a laptop too, through SSH."
-job = group(about, submit, logs, status, list_, cancel, forward)
+job = group(about, submit, logs, cancel, forward)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,21 +13,11 @@ from raysuite.errors import UserError
 from raysuite.units import MIB
 
 if TYPE_CHECKING:
-    from raysuite.models.costs import ModelCost
     from raysuite.spec.datasets import DatasetFacts
-    from raysuite.spec.stems import Stem
 
 CONVENTIONS = """\
 GFLOP: 10^9 multiply-adds of one image's forward pass, each counted once, as the papers count.
 activations: what one image's forward pass keeps for the backward pass. Both in fp32."""
-
-
-@dataclass(frozen=True)
-class _Row:
-    name: str
-    family: str
-    stem: Stem | None
-    cost: ModelCost
 
 
 def models(
@@ -52,7 +41,6 @@ def models(
       raysuite models
       raysuite models --size 28 --channels 1 --classes 10
       raysuite models resnet50 timm:convnext_tiny my_models:TinyNet --size 64
-      raysuite models resnet18 --size 64 --stem large
       raysuite models --json | jq '.models[] | {name, parameters}'
     """
     from raysuite.spec.datasets import DatasetFacts
@@ -61,22 +49,23 @@ def models(
     if stem is not None and stem not in STEMS:
         raise UserError(f"--stem: given was {stem!r}; it should be small or large")
     facts = DatasetFacts(0, 0, classes, channels, size)
-    rows = _measured(names or PAPERS_MODELS, facts, stem)
+    rows = [_costs(name, facts, stem) for name in names or PAPERS_MODELS]
     if as_json:
-        print_json(_as_data(rows, facts))
+        shape = {"image_size": size, "channels": channels, "classes": classes}
+        print_json({**shape, "models": rows})
         return
     out = stdout()
     out.print(f"images of {channels} x {size} x {size}, {classes} classes")
     figures = ("parameters", "GFLOP", "activations, MiB", "gradients, MiB")
     cells = [
         (
-            row.name,
-            row.family,
-            row.stem or "-",
-            f"{row.cost.parameters:,}",
-            _gflop(row.cost.forward_flops),
-            f"{row.cost.activation_bytes / MIB:.1f}",
-            f"{row.cost.gradient_bytes / MIB:.1f}",
+            row["name"],
+            row["family"],
+            row["stem"] or "-",
+            f"{row['parameters']:,}",
+            _gflop(row["forward_flops"]),
+            f"{row['activation_bytes'] / MIB:.1f}",
+            f"{row['gradient_bytes'] / MIB:.1f}",
         )
         for row in rows
     ]
@@ -84,39 +73,26 @@ def models(
     out.print(CONVENTIONS)
 
 
-def _measured(names: Sequence[str], facts: DatasetFacts, wanted: str | None) -> list[_Row]:
+def _costs(name: str, facts: DatasetFacts, wanted: str | None) -> dict[str, Any]:
+    """The figures of a network, those of one image where they grow with the batch."""
     from pydantic import ValidationError
 
-    rows = []
-    with stderr().status("counting") as status:
+    with stderr().status(f"counting {name}"):
         from raysuite.models import cost_of  # here: it takes seconds
         from raysuite.spec.experiment import ModelOptions
         from raysuite.spec.stems import family, stem_of
 
-        for name in names:
-            status.update(f"counting {name}")
-            stem = stem_of(name, facts.image_size, wanted)
-            options = {"stem": stem} if stem and wanted else {}
-            try:
-                model = ModelOptions(name=name, options=options)
-            except ValidationError as error:
-                raise UserError(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
-            try:
-                cost = cost_of(model, facts)
-            except UserError as error:
-                raise UserError(f"{name}: {error}") from error
-            rows.append(_Row(name, family(name), stem, cost))
-    return rows
-
-
-def _as_data(rows: Sequence[_Row], facts: DatasetFacts) -> dict[str, Any]:
-    """The figures as JSON holds them; those of one image where they grow with the batch."""
-    models = [
-        {"name": row.name, "family": row.family, "stem": row.stem, **asdict(row.cost)}
-        for row in rows
-    ]
-    shape = {"image_size": facts.image_size, "channels": facts.channels, "classes": facts.classes}
-    return {**shape, "models": models}
+        stem = stem_of(name, facts.image_size, wanted)
+        options = {"stem": stem} if stem and wanted else {}
+        try:
+            model = ModelOptions(name=name, options=options)
+        except ValidationError as error:
+            raise UserError(error.errors()[0]["msg"].removeprefix("Value error, ")) from error
+        try:
+            cost = cost_of(model, facts)
+        except UserError as error:
+            raise UserError(f"{name}: {error}") from error
+    return {"name": name, "family": family(name), "stem": stem, **asdict(cost)}
 
 
 def _gflop(flops: int) -> str:

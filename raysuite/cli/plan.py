@@ -36,12 +36,9 @@ def plan(
     \b
     Examples:
       raysuite plan experiments/quickstart.yaml
-      raysuite plan experiments/quickstart.yaml training.epochs=3 strategy=ddp
-      raysuite plan experiments/quickstart.yaml 'matrix.resources.workers=[1, 2, 4]' --gpus 4
       raysuite plan experiments/aach2023-throughput.yaml --gpus 1024
       raysuite plan my_experiment.yaml --deep
       raysuite plan my_experiment.yaml strategy=pipeline strategy.schedule=gpipe --schedule
-      raysuite plan experiments/quickstart.yaml --json
     """
     from raysuite.plan import make_plans, official, passed_over
     from raysuite.spec import read_document

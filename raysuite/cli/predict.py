@@ -12,7 +12,6 @@ from raysuite.cli.run_options import AsJson, Gpus, Overrides, Scale, SeveralResu
 
 if TYPE_CHECKING:
     from raysuite.perf.calibration import Model
-    from raysuite.records import Results
 
 CalibrationFile = Annotated[
     Path,
@@ -115,16 +114,20 @@ def predict(
       raysuite predict results/quickstart && raysuite report results/quickstart
     """
     from raysuite.cli.simulate import pipeline_seconds
+    from raysuite.orchestrate.suite import create
     from raysuite.perf.calibration import Calibration
     from raysuite.perf.prediction import predict as predicted
+    from raysuite.plan import make_plans
     from raysuite.records import Results, results_figures
     from raysuite.report.predictions import predictions_sheet
+    from raysuite.spec import read_document
 
     found = Calibration.read(calibration)
     if spec.is_dir():
         results = Results.open(spec)
     else:
-        results = _planned(spec, overrides or [], scale, gpus, root)
+        document = read_document(spec, overrides or [], scale)
+        results = create(document, make_plans(document, gpus, elsewhere=gpus is not None), root)
     predictions = predicted(results.plans(), found, str(calibration), pipeline_seconds)
     results.write_predictions(predictions)
     if as_json:
@@ -139,18 +142,3 @@ def predict(
         }
         print_sheet(sheet, without=empty)
     print_text(str(results.folder))
-
-
-def _planned(
-    spec: Path, overrides: list[str], scale: str | None, gpus: int | None, root: Path
-) -> Results:
-    from raysuite.plan import make_plans
-    from raysuite.records import Results
-    from raysuite.spec import read_document
-
-    document = read_document(spec, overrides, scale)
-    plans = make_plans(document, gpus, elsewhere=gpus is not None)
-    results = Results.create(root / plans[0].spec.name)
-    (results.folder / "spec.yaml").write_text(document.text, "utf-8")
-    results.write_plans([plan.model_dump(mode="json") for plan in plans])
-    return results

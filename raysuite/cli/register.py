@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raysuite.cli.console import print_text
+from raysuite.cli.console import print_json, print_text
 from raysuite.cli.run_options import (
     AsJson,
     RunResults,
@@ -61,7 +60,7 @@ def register(
     else:
         done = register_run(opened, run or only_run(opened), name, tracking_uri, experiment)
     if as_json:
-        print_text(json.dumps({**asdict(done), "uri": done.uri if done.ok else None}))
+        print_json({**asdict(done), "uri": done.uri if done.ok else None})
     else:
         print_text(str(done), error=not done.ok)
     if not done.ok:

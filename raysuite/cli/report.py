@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
@@ -58,15 +57,12 @@ def report(
     Examples:
       raysuite report results/quickstart
       raysuite report results/quickstart --baseline single
-      raysuite report results/quickstart --baseline "ddp · native · 1 worker"
       raysuite report results/quickstart --against results/yesterday
-      raysuite report results/asha --against results/without-early-stopping
       raysuite report results/aach2023-throughput --against published:aach2023
       raysuite report results/quickstart --json | jq '.rows[].name'
     """
     from raysuite.records import Results
     from raysuite.report import build
-    from raysuite.report.data import finite
 
     opened = Results.open(results)
     made = build(
@@ -74,7 +70,7 @@ def report(
     )
     if as_json:
         compared = {"against": made.comparison.data()} if made.comparison else {}
-        print_text(json.dumps(finite(made.data() | compared), indent=2, ensure_ascii=False))
+        print_json(made.data() | compared)
         return
     show(made, out or opened.folder)
 
@@ -140,7 +136,6 @@ def history(
     \b
     Examples:
       raysuite history
-      raysuite history results/quickstart
       raysuite history results/nightly --html history.html
       raysuite history results/nightly /shared/results/nightly --json
     """

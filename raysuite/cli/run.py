@@ -5,25 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raysuite.cli.run_options import (
-    Address,
-    Budget,
-    DryRun,
-    Mlflow,
-    Overrides,
-    Quiet,
-    RecordsAsJson,
-    Resume,
-    ResumeFrom,
-    RetryFailed,
-    Root,
-    Scale,
-    ShowTimings,
-    Spec,
-    StopWithin,
-    TrackingUri,
-    gpus_before,
-)
+from raysuite.cli import run_options as given
 from raysuite.errors import UserError
 
 if TYPE_CHECKING:
@@ -31,22 +13,22 @@ if TYPE_CHECKING:
 
 
 def run(
-    spec: Spec = None,
-    overrides: Overrides = None,
-    scale: Scale = None,
-    address: Address = None,
-    root: Root = Path("results"),
-    resume: Resume = False,
-    resume_from: ResumeFrom = None,
-    retry_failed: RetryFailed = False,
-    dry_run: DryRun = False,
-    mlflow: Mlflow = True,
-    tracking_uri: TrackingUri = None,
-    stop_within_s: StopWithin = 60.0,
-    quiet: Quiet = False,
-    as_json: RecordsAsJson = False,
-    timings: ShowTimings = False,
-    budget_s: Budget = None,
+    spec: given.Spec = None,
+    overrides: given.Overrides = None,
+    scale: given.Scale = None,
+    address: given.Address = None,
+    root: given.Root = Path("results"),
+    resume: given.Resume = False,
+    resume_from: given.ResumeFrom = None,
+    retry_failed: given.RetryFailed = False,
+    dry_run: given.DryRun = False,
+    mlflow: given.Mlflow = True,
+    tracking_uri: given.TrackingUri = None,
+    stop_within_s: given.StopWithin = 60.0,
+    quiet: given.Quiet = False,
+    as_json: given.RecordsAsJson = False,
+    timings: given.ShowTimings = False,
+    budget_s: given.Budget = None,
 ) -> None:
     """Run every run of a spec and report what was measured.
 
@@ -58,9 +40,7 @@ def run(
       raysuite run experiments/quickstart.yaml
       raysuite run experiments/quickstart.yaml training.epochs=3 repeats=5
       raysuite run experiments/aach2023-throughput.yaml --scale laptop
-      raysuite run experiments/quickstart.yaml --timings
       raysuite run experiments/quickstart.yaml --budget 5m
-      raysuite run experiments/quickstart.yaml --resume
       raysuite run --resume-from results/quickstart/20261122-101500
       raysuite run experiments/quickstart.yaml --address 10.0.0.1:6379
     """
@@ -68,21 +48,21 @@ def run(
 
 
 def sweep(
-    spec: Spec = None,
-    overrides: Overrides = None,
-    scale: Scale = None,
-    address: Address = None,
-    root: Root = Path("results"),
-    resume: Resume = False,
-    resume_from: ResumeFrom = None,
-    retry_failed: RetryFailed = False,
-    dry_run: DryRun = False,
-    mlflow: Mlflow = True,
-    tracking_uri: TrackingUri = None,
-    stop_within_s: StopWithin = 60.0,
-    quiet: Quiet = False,
-    as_json: RecordsAsJson = False,
-    timings: ShowTimings = False,
+    spec: given.Spec = None,
+    overrides: given.Overrides = None,
+    scale: given.Scale = None,
+    address: given.Address = None,
+    root: given.Root = Path("results"),
+    resume: given.Resume = False,
+    resume_from: given.ResumeFrom = None,
+    retry_failed: given.RetryFailed = False,
+    dry_run: given.DryRun = False,
+    mlflow: given.Mlflow = True,
+    tracking_uri: given.TrackingUri = None,
+    stop_within_s: given.StopWithin = 60.0,
+    quiet: given.Quiet = False,
+    as_json: given.RecordsAsJson = False,
+    timings: given.ShowTimings = False,
 ) -> None:
     """Search the space of a spec's `search` section, and report what was best there.
 
@@ -96,12 +76,9 @@ def sweep(
       raysuite sweep experiments/sweep-quickstart.yaml
       raysuite sweep experiments/sweep-quickstart.yaml --dry-run
       raysuite sweep experiments/sweep-quickstart.yaml search.trials=30 search.scheduler=none
-      raysuite sweep experiments/sweep-quickstart.yaml 'search.space.seed={choice: [0, 1]}'
-      raysuite sweep experiments/sweep-quickstart.yaml --resume
       raysuite sweep --resume-from results/sweep-quickstart/20261122-101500
-      raysuite sweep experiments/sweep-quickstart.yaml --address 10.0.0.1:6379
     """
-    _make("sweep", **locals())
+    _make("sweep", **locals(), budget_s=None)
 
 
 def _make(verb: Verb, dry_run: bool, **options: Any) -> None:
@@ -122,4 +99,6 @@ def _make(verb: Verb, dry_run: bool, **options: Any) -> None:
         from raysuite.cli.sweep_progress import dry_run as foretell
         from raysuite.spec import read_document
 
-        foretell(read_document(spec, overrides, scale), as_json, gpus_before(options["address"]))
+        foretell(
+            read_document(spec, overrides, scale), as_json, given.gpus_before(options["address"])
+        )

@@ -16,7 +16,6 @@ from raysuite.cli.progress import STYLES, WORDS, LiveView, RunState, about, even
 from raysuite.errors import SpecError
 from raysuite.plan import RunPlan
 from raysuite.plan.dataset import Datasets
-from raysuite.plan.population import taken
 from raysuite.plan.space import Values, drawn
 from raysuite.plan.trials import check_space, trial_plan
 from raysuite.records import (
@@ -33,7 +32,7 @@ from raysuite.records.names import key_name
 from raysuite.records.sweep import Goal, TrialFigures, best, pareto
 from raysuite.report.sweep.study import TOLD, goal_text, value_text
 from raysuite.spec import Document
-from raysuite.spec.search import PbtScheduler, SearchOptions
+from raysuite.spec.search import SearchOptions
 from raysuite.spec.search_check import read_search
 from raysuite.units import human_seconds
 
@@ -262,8 +261,8 @@ def foresee(document: Document, search: SearchOptions, gpus: int | None = None) 
 
 
 def dry_run(document: Document, as_json: bool, gpus: int | None = None) -> None:
-    """Print the trials of a sweep, or its space where they are decided on the way; `gpus` as
-    `foresee`."""
+    """Print the trials of a sweep, or how many there are at most where they are decided on the way;
+    `gpus` as `foresee`."""
     search = read_search(document)
     check_space(document, search)
     trials = foresee(document, search, gpus)
@@ -272,19 +271,10 @@ def dry_run(document: Document, as_json: bool, gpus: int | None = None) -> None:
             {"search": search.model_dump(mode="json"), "trials": [_data(each) for each in trials]}
         )
         return
-    keys = titles(search.space)
-    stdout().print(_trials(trials, keys) if trials else _space(search))
+    if trials:
+        stdout().print(_trials(trials, titles(search.space)))
     for line in _summary(search, trials):
         print_text(line)
-
-
-def population_words(scheduler: PbtScheduler, trials: int) -> str:
-    """What population-based training does with so many trials."""
-    few, epochs = taken(scheduler, trials), scheduler.interval_epochs
-    every = "every epoch" if epochs == 1 else f"every {epochs} epochs"
-    if few == 1:
-        return f"after {every} the worst takes the weights of the best, and other values"
-    return f"after {every} the worst {few} take the weights of the best {few}, and other values"
 
 
 def _data(trial: Foreseen) -> dict[str, Any]:
@@ -307,23 +297,10 @@ def _trials(trials: list[Foreseen], keys: dict[str, str]) -> Table:
     return table(("Trial", *keys.values(), *figures), rows, ("Trial", *figures))
 
 
-def _space(search: SearchOptions) -> Table:
-    rows = []
-    for key, dimension in search.space.items():
-        values = ", ".join(map(value_text, dimension.arguments))
-        when = " and ".join(f"{other} is {wanted}" for other, wanted in dimension.when.items())
-        rows.append((key, f"{dimension.kind} {values}", when))
-    return table(("Key", "Distribution", "When"), rows)
-
-
 def _summary(search: SearchOptions, trials: list[Foreseen]) -> list[str]:
-    searcher, scheduler = search.searcher.name, search.scheduler.name
     made = sum(trial.plan is not None for trial in trials)
-    number = f"{made} trials" if trials else f"at most {search.trials} trials"
+    by = f"{search.searcher.name}, scheduler {search.scheduler.name}"
+    number = f"{made} trials" if trials else f"at most {search.trials} trials, decided on the way"
     limit = "no deadline" if search.deadline_s is None else f"at most {search.deadline_s:g} s each"
-    early = "" if scheduler == "none" else f", which {scheduler} may stop early"
-    if isinstance(search.scheduler, PbtScheduler):
-        early = f", a population; {population_words(search.scheduler, made)}"
-    how = "" if trials else f", decided on the way by {searcher}"
-    lines = [f"{number}{how}{early}; {limit}; goal: {' and '.join(search.wanted)}"]
+    lines = [f"{number}, by {by}; {limit}; goal: {' and '.join(search.wanted)}"]
     return lines + [f"cannot be: {trial.why_not}" for trial in trials if trial.plan is None]

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from raysuite.plan import RunPlan
     from raysuite.records import GateVerdict
-    from raysuite.spec.strategies import StrategyOptions
 
 _SAMPLES = 4
 """Of a micro-batch of the user's own network."""
@@ -72,13 +71,14 @@ def verify(
     from raysuite.orchestrate.preflight import dry_batch
     from raysuite.orchestrate.torchrun import Request
     from raysuite.orchestrate.torchrun import verify as ask
+    from raysuite.records.names import block_name
 
     training = {"accumulate": accumulate, "clip_norm": clip_norm, "precision": precision}
     if data is not None and model is None:
         raise UserError("--data was given, and it is for --model; give both, or leave it out")
     plans = _validated(strategy or _installed(), workers, training, model, data)
     options = [plan.spec.strategy for plan in plans]
-    names = [_name(each) for each in options]
+    names = [block_name(plan.label["strategy"]) for plan in plans]
     if model is not None:
         with dry_batch(plans, None) as check_batch:
             check_batch()
@@ -92,7 +92,11 @@ def verify(
             status.update(f"{len(verdicts)} of {len(names)} checked; {' '.join(after)}")
     passed = all(verdict.passed for verdict in verdicts)
     if as_json:
-        rows = [_as_data(each, verdict) for each, verdict in zip(options, verdicts, strict=True)]
+        left_out = {"kind", "run_id", "cached", "time"}
+        rows = [
+            {"options": each.model_dump(mode="json"), **verdict.model_dump(exclude=left_out)}
+            for each, verdict in zip(options, verdicts, strict=True)
+        ]
         print_json({"ok": passed, "verdicts": rows})
     else:
         out = stdout()
@@ -158,19 +162,6 @@ def _validated(
     return make_plans(Document(data, "command line"), elsewhere=True)
 
 
-def _name(options: StrategyOptions) -> str:
-    """`deepspeed zero_stage=3`: the name, and what differs from the defaults or between verified
-    variants."""
-    fields = type(options).model_fields
-    telling = {key for variant in options.verified for key in variant}
-    said = {
-        key: value
-        for key, value in options.model_dump(exclude={"name"}).items()
-        if key in telling or value != fields[key].get_default(call_default_factory=True)
-    }
-    return " ".join([options.name, *(f"{key}={value}" for key, value in said.items())])
-
-
 def _table(names: Sequence[str], verdicts: Sequence[GateVerdict]) -> Table:
     from rich.text import Text
 
@@ -203,13 +194,3 @@ def _summary(names: Sequence[str], verdicts: Sequence[GateVerdict]) -> str:
 
 def _scientific(error: float | None) -> str:
     return f"{error:.1e}" if error is not None and math.isfinite(error) else "-"
-
-
-def _as_data(options: StrategyOptions, verdict: GateVerdict) -> dict[str, Any]:
-    """JSON has no infinity: an error that could not be measured is null."""
-    found = verdict.model_dump(exclude={"kind", "run_id", "cached", "time"})
-    finite = {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in found.items()
-    }
-    return {"options": options.model_dump(mode="json"), **finite}

@@ -77,7 +77,7 @@ def environment(commits: bool = True) -> dict[str, Any]:
         "platform": platform.platform(),
         "cpu": _cpu(),
         "memory_bytes": psutil.virtual_memory().total,
-        "gpus": _gpus(),
+        "gpus": gpus(),
         "python": platform.python_version(),
         "versions": _versions(),
         "git": _commit(Path.cwd()) if commits else None,
@@ -106,13 +106,12 @@ def fingerprint(env: dict[str, Any]) -> str:
 
 
 def _cpu() -> dict[str, Any]:
-    affinity = getattr(os, "sched_getaffinity", None)  # Linux alone has it
     return {
         "model": _cpu_model(),
         "architecture": platform.machine(),
         "physical_cores": psutil.cpu_count(logical=False),
         "logical_cores": psutil.cpu_count(),
-        "usable_cores": len(affinity(0)) if affinity else psutil.cpu_count(),
+        "usable_cores": len(os.sched_getaffinity(0)),
     }
 
 
@@ -136,7 +135,8 @@ def nvml() -> Any:
     return pynvml
 
 
-def _gpus() -> list[dict[str, Any]]:
+def gpus() -> list[dict[str, Any]]:
+    """Name, bytes of memory and driver of each NVIDIA GPU of this host."""
     if (pynvml := nvml()) is None:
         return []
     try:

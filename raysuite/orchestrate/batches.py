@@ -12,7 +12,7 @@ from pathlib import Path
 from raysuite.errors import RunError
 from raysuite.orchestrate import stopping
 from raysuite.orchestrate.groups import make_trainer
-from raysuite.orchestrate.nodes import NodeWatch
+from raysuite.orchestrate.nodes import reporting
 from raysuite.orchestrate.suite import Listener, fit
 from raysuite.plan import RunPlan, groups
 from raysuite.plan.batches import outcome, same_search, search_of
@@ -95,7 +95,7 @@ def _search(
                 listener.say(f"{plan.title}: {each.words}")
             told[plan.run_id] = len(ended)
 
-    with NodeWatch(nodes) as watch:
+    with reporting(nodes, listener.say):
         while left := [plan for plan in group if _goes_on(plan, folder)]:
             if stop := listener.asked_to_stop():
                 return stop
@@ -108,7 +108,7 @@ def _search(
             trainer = make_trainer(
                 [_once(plan) for plan in left], folder, deadline=deadline, work=_SEARCH
             )
-            error, stop = fit(trainer, results, replace(listener, poll=news), watch)
+            error, stop = fit(trainer, results, replace(listener, poll=news))
             news()
             if stop is not None:
                 return stop

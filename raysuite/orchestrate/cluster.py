@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 # are on loopback.
 
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")
-_LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 PREFIX = "rs-"
 _PRELOADED = "raysuite.orchestrate.worker,torch._dynamo"  # optimisers import the latter
 log = logging.getLogger(__name__)
@@ -87,7 +86,7 @@ def own_loopback(folder: Path) -> Iterator[None]:
     Where that is impossible, as without a C compiler, torch's TCPStore and Horovod's rendezvous
     listen on every interface. An interface that the user names for Gloo or NCCL is kept.
     """
-    ours = LOOPBACK_ONLY | {name: _LOOPBACK for name in _INTERFACES if name not in os.environ}
+    ours = LOOPBACK_ONLY | {name: "lo" for name in _INTERFACES if name not in os.environ}
     try:
         ours |= binding.bound("127.0.0.1", folder)
     except binding.UnboundError as error:
@@ -383,8 +382,13 @@ def _knock(address: str) -> None:
     """Raise OSError where nothing listens: Ray itself would try for ten minutes."""
     from ray._private.services import canonicalize_bootstrap_address_or_die
 
-    host, _, port = canonicalize_bootstrap_address_or_die(address).rpartition(":")
-    socket.create_connection((host.strip("[]"), int(port)), _KNOCK_S).close()
+    knock(canonicalize_bootstrap_address_or_die(address), _KNOCK_S)
+
+
+def knock(address: str, timeout_s: float) -> None:
+    """Raise OSError where nothing listens at HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), timeout_s).close()
 
 
 def _log_instead(data: dict[str, Any], ignore_prefix: bool) -> None:

@@ -18,10 +18,11 @@ from ray.train.v2._internal.execution.callback import ControllerCallback, Worker
 
 from raysuite.errors import RunError, StorageError
 from raysuite.orchestrate.cluster import Capacity
+from raysuite.orchestrate.groups import record_failure
 from raysuite.orchestrate.nodes import Need, NodesGoneError
 from raysuite.orchestrate.stopping import is_late, requested_stop
 from raysuite.plan import RunPlan
-from raysuite.records import FailReason, Journal, Results, RunFailed
+from raysuite.records import FailReason, Results
 from raysuite.train.memory import kernel_kills, ray_out_of_memory
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class FailureRecorder(UserCallback):
             return
         full = {r: e for r, e in worker_exceptions.items() if _out_of_memory(e)}
         if full:  # as much is needed at the next attempt
-            self._record(plan, "out_of_memory", *_first(full))
+            record_failure(plan, self._results, "out_of_memory", *_first(full))
             return
         raised = {r: e for r, e in worker_exceptions.items() if isinstance(e, BrokenRunError)}
         storage_error = {rank: error for rank, error in raised.items() if error.disk_full}
@@ -94,13 +95,13 @@ class FailureRecorder(UserCallback):
             raise StorageError(_first(storage_error)[0])
         own = {rank: error for rank, error in raised.items() if not error.peer_lost}
         if own and len(raised) == len(worker_exceptions):  # otherwise a process died as well
-            self._record(plan, "error", *_first(own))
+            record_failure(plan, self._results, "error", *_first(own))
             return
         dead = {r: e for r, e in worker_exceptions.items() if r not in raised}
         if killed > 0:
             message, detail = _first(dead or raised)
             message = f"the kernel killed {killed} process(es) for want of memory; {message}"
-            self._record(plan, "out_of_memory", message, detail)
+            record_failure(plan, self._results, "out_of_memory", message, detail)
             return
         self._deaths[plan.run_id] += 1
         attempts = self._deaths[plan.run_id]
@@ -112,11 +113,9 @@ class FailureRecorder(UserCallback):
             if hosts:
                 message = f"the last time with node {', '.join(hosts)}"
             reason: FailReason = "node_lost" if hosts else "lost"
-            self._record(plan, reason, f"its workers died in {times}; {message}", detail)
-
-    def _record(self, plan: RunPlan, reason: FailReason, message: str, detail: str) -> None:
-        record = RunFailed(run_id=plan.run_id, reason=reason, message=message, detail=detail)
-        Journal(self._results.journal_file(plan.run_id)).write(record)
+            record_failure(
+                plan, self._results, reason, f"its workers died in {times}; {message}", detail
+            )
 
 
 def _out_of_memory(error: Exception) -> bool:

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -33,18 +33,16 @@ from raysuite.data import (
     prepare,
     rank_slices,
 )
-from raysuite.data.decoders import cut_from, decode_whole
+from raysuite.data.decoders import decode_whole
 from raysuite.data.formats import open_source
 from raysuite.data.pixels import header_of, size_of
-from raysuite.data.reading import read
-from raysuite.data.rendering import Rendering, fit_into
 from raysuite.errors import RaysuiteError
 from raysuite.measure.clock import now
 from raysuite.measure.environment import environment
 from raysuite.measure.processor import family_seconds, machine_seconds
 from raysuite.orchestrate.cluster import connect
 from raysuite.plan.loading import LoadingPlan, loader_options
-from raysuite.records.loading import Candidate, Failure, LoadingBench, Material, Stages, Timing
+from raysuite.records.loading import Candidate, Failure, LoadingBench, Material, Timing
 from raysuite.units import GIB, human_bytes
 
 # Two limits that no loader exceeds: bare JPEG decoding, and reading the bytes alone.
@@ -54,64 +52,53 @@ _CHUNK = 16
 """Images that a thread of a limit takes at once."""
 
 
-class DecodingLimit:
-    """What no loader exceeds: libjpeg-turbo alone, in `threads` threads and into reused buffers.
+class Limit:
+    """Work on one sample after the other, by `threads` threads, and from the first again."""
 
-    It decodes all pixels of each image. Files are read before. Pixels are not cut, resized or kept.
-    Pillow decodes what is no JPEG.
-    """
-
-    def __init__(self, prepared: Prepared, threads: int, images: int, split: Split) -> None:
-        self._channels = prepared.facts.channels
-        source = open_source(prepared, split)
-        ids = permutation(prepared.samples(split), _SEED, 0)[:images].tolist()
-        self._samples = [source.read(sample)[0] for sample in ids]
-        source.close()
+    def __init__(
+        self,
+        work: Callable[[Any], object],
+        samples: Iterable[Any],
+        threads: int,
+        end: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._work, self._samples, self._end = work, itertools.cycle(samples), end
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="raysuite-limit")
 
     def run(self, images: int, epoch: int) -> int:
-        """Decode the images, again and again if there are fewer."""
-        chosen = list(itertools.islice(itertools.cycle(self._samples), images))
+        """Work on the next images; how many."""
+        chosen = list(itertools.islice(self._samples, images))
 
         def work(start: int) -> None:
             for sample in chosen[start : start + _CHUNK]:
-                decode_whole(sample, self._channels, "an image")
+                self._work(sample)
 
         list(self._pool.map(work, range(0, images, _CHUNK)))
         return images
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads, and close the files."""
         self._pool.shutdown()
+        self._end()
 
 
-class ReadingLimit:
-    """Reading the bytes alone, by `threads` threads; from memory, if they were read before."""
+def decoding_limit(prepared: Prepared, threads: int, images: int, split: Split) -> Limit:
+    """Bare libjpeg-turbo: all pixels of so many images, into memory used again.
 
-    def __init__(self, prepared: Prepared, threads: int, split: Split) -> None:
-        self._source = open_source(prepared, split)
-        # once: to shuffle a million samples takes longer than to read a few
-        self._order = permutation(prepared.samples(split), _SEED, 0)
-        self._at = 0
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="raysuite-limit")
+    Nothing is read, cut, resized or kept. What is no JPEG is decoded by Pillow.
+    """
+    ids = permutation(prepared.samples(split), _SEED, 0)[:images].tolist()
+    with closing(open_source(prepared, split)) as source:
+        samples = [source.read(sample)[0] for sample in ids]
+    channels = prepared.facts.channels
+    return Limit(lambda sample: decode_whole(sample, channels, "an image"), samples, threads)
 
-    def run(self, images: int, epoch: int) -> int:
-        """Read the next images, one epoch after the other."""
-        place = range(self._at, self._at + images)
-        ids = np.take(self._order, place, mode="wrap").tolist()
-        self._at += images
 
-        def work(start: int) -> None:
-            for sample in ids[start : start + _CHUNK]:
-                self._source.read(sample)
-
-        list(self._pool.map(work, range(0, len(ids), _CHUNK)))
-        return len(ids)
-
-    def close(self) -> None:
-        """End the threads and close the files."""
-        self._pool.shutdown()
-        self._source.close()
+def reading_limit(prepared: Prepared, threads: int, split: Split) -> Limit:
+    """Reading the bytes alone; from memory, if they were read before."""
+    order = permutation(prepared.samples(split), _SEED, 0).tolist()
+    source = open_source(prepared, split)
+    return Limit(source.read, order, threads, source.close)
 
 
 def turn(names: Sequence[str], repeat: int) -> list[str]:
@@ -195,12 +182,11 @@ def _endless(loader: Loader, trial: Trial) -> Generator[Batch]:
 
 def _limit(trial: Trial, stack: ExitStack) -> Timing:
     plan, width, began = trial.plan, trial.candidate.width, time.perf_counter()
-    subject: DecodingLimit | ReadingLimit
     if trial.candidate.kind == "decoding":
         held = _HELD * width * plan.batch
-        subject = DecodingLimit(trial.prepared, width, held, plan.split)
+        subject = decoding_limit(trial.prepared, width, held, plan.split)
     else:
-        subject = ReadingLimit(trial.prepared, width, plan.split)
+        subject = reading_limit(trial.prepared, width, plan.split)
     stack.enter_context(closing(subject))
     part = width * plan.batch
     first = 0.0
@@ -253,87 +239,30 @@ def _own_s() -> float:
     return family_seconds(psutil.Process(os.getppid()), itself=False)
 
 
-# What an image costs one thread of `native`, stage by stage.
-
-_PART = 16
-"""Images of a stage at a time, as a thread of `native` takes them."""
-
-
-def staged(trial: Trial) -> Stages:
-    """Walk through `native`'s stages, one after the other, for a third of a timing's length."""
-    torch.set_num_threads(1)
-    plan, prepared = trial.plan, trial.prepared
-    facts = prepared.facts
-    size, channels = facts.image_size, facts.channels
-    rendering = Rendering(prepared, "exact")
-    order = permutation(prepared.samples(plan.split), trial.seed, 0)
-    draw = (trial.seed, 0) if plan.split == "train" else None
-    spent = dict.fromkeys(("reading", "decoding", "resizing", "normalising"), 0.0)
-    fitted = np.empty((_PART, size, size, channels), np.uint8)
-    values = np.empty((_PART, channels, size, size), np.float32)
-    mirrored = np.empty((size, size, channels), np.uint8)
-    images = 0
-    with closing(open_source(prepared, plan.split)) as source:
-        for part in itertools.count(-1):  # the first one warms up
-            ids = np.take(order, range((part + 1) * _PART, (part + 2) * _PART), mode="wrap")
-            began = time.perf_counter()
-            got = read(source, prepared, Slice(ids, _PART, _PART, draw))
-            marks = {"reading": time.perf_counter() - began, "decoding": 0.0, "resizing": 0.0}
-            for row, (sample, box) in enumerate(zip(got.samples, got.views.boxes, strict=True)):
-                began = time.perf_counter()
-                cut, shown = cut_from(sample, channels, box, source.place(int(ids[row])))
-                between = time.perf_counter()
-                fit_into(cut, shown, fitted[row])
-                if got.views.flips[row]:
-                    mirrored[...] = fitted[row, :, ::-1]
-                    fitted[row] = mirrored
-                marks["decoding"] += between - began
-                marks["resizing"] += time.perf_counter() - between
-            began = time.perf_counter()
-            rendering.normalise(fitted, values)
-            marks["normalising"] = time.perf_counter() - began
-            if part < 0:
-                continue
-            images += _PART
-            for name, seconds in marks.items():
-                spent[name] += seconds
-            if sum(spent.values()) >= plan.seconds / 3:
-                return Stages(repeat=trial.repeat, images=images, seconds=spent)
-    raise AssertionError("unreachable: the count of parts has no end")
-
-
-STAGES = "stages of native"
 _ANSWER_S = 900.0
 """A set decoded into memory takes minutes; what takes longer than this hangs."""
 _FAREWELL_S = 20.0
 
-Fact = Timing | Stages | Failure
-Work = Callable[[Trial], Timing | Stages]
+Fact = Timing | Failure
 
 
 def measure(
     plan: LoadingPlan, prepared: Prepared, messages: Path, begun: Callable[[str, int], None]
 ) -> Iterator[Fact]:
-    """Every candidate once a round, and the stages of `native` at each round's end.
+    """Every candidate once a round.
 
     `begun(name, repeat)` is called before each. What processes print goes to the file `messages`.
     A candidate that fails is left out of the rounds that follow.
     """
     tried = {each.name: each for each in plan.candidates if not each.excuse}
-    loaders = (each for each in tried.values() if each.kind == "loader")
-    native = next((each for each in loaders if loader_options(each).has_stages), None)
     failed: set[str] = set()
     for repeat in range(plan.repeats):
-        names = [*turn(list(tried), repeat), *([STAGES] if native else [])]
-        for place, name in enumerate(names):
+        for place, name in enumerate(turn(list(tried), repeat)):
             if name in failed:
                 continue
             begun(name, repeat)
-            candidate = native if name == STAGES else tried[name]
-            assert candidate is not None
-            seed = repeat * len(names) + place
-            trial = Trial(plan, prepared, candidate, repeat, seed)
-            got = _apart(staged if name == STAGES else timed, trial, messages)
+            trial = Trial(plan, prepared, tried[name], repeat, repeat * len(tried) + place)
+            got = _apart(trial, messages)
             if isinstance(got, str):
                 failed.add(name)
                 yield Failure(candidate=name, repeat=repeat, reason=got)
@@ -341,19 +270,19 @@ def measure(
                 yield got
 
 
-def _apart(work: Work, trial: Trial, messages: Path) -> Timing | Stages | str:
-    """`work(trial)` in a fresh process, or why there is nothing."""
+def _apart(trial: Trial, messages: Path) -> Timing | str:
+    """The timing, by a fresh process, or why there is none."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])  # torch is imported once, not for each timing
     ours, theirs = context.Pipe()
     # no daemon: loading processes and Ray are started from it
-    process = context.Process(target=_serve, args=(work, trial, theirs, messages))
+    process = context.Process(target=_serve, args=(trial, theirs, messages))
     process.start()
     theirs.close()
     try:
         if not ours.poll(_ANSWER_S):
             return f"gave no answer in {_ANSWER_S:.0f} s"
-        got: Timing | Stages | str = ours.recv()
+        got: Timing | str = ours.recv()
         return got
     except EOFError:
         process.join()
@@ -373,7 +302,7 @@ def _apart(work: Work, trial: Trial, messages: Path) -> Timing | Stages | str:
         ours.close()
 
 
-def _serve(work: Work, trial: Trial, pipe: Connection, messages: Path) -> None:
+def _serve(trial: Trial, pipe: Connection, messages: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it, and ends this one
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -383,7 +312,7 @@ def _serve(work: Work, trial: Trial, pipe: Connection, messages: Path) -> None:
             os.dup2(file.fileno(), stream.fileno())
     answer: Any
     try:
-        answer = work(trial)
+        answer = timed(trial)
     except RaysuiteError as error:
         answer = str(error)
     except Exception as error:  # whatever a loader's library raises, the others continue

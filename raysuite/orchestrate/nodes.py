@@ -6,8 +6,9 @@ Ray is imported on use: it reads its settings then, which `cluster.connect` make
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
 
 from raysuite.errors import RunError
 from raysuite.orchestrate.cluster import Capacity
@@ -57,49 +58,39 @@ def with_fewer(plan: RunPlan, index: int) -> RunPlan | None:
     return smaller(plan, Need.of(plan).fit(left), int(left.gpus), index)
 
 
-class NodeWatch:
-    """Reports which nodes leave and join, as text.
+@contextmanager
+def reporting(nodes: int, say: Callable[[str], None]) -> Iterator[None]:
+    """Say which nodes leave and join a cluster that had so many at the beginning.
 
     Ray is asked in a thread: while its head is away, it does not answer. Where one node is all
     that there is, it is not asked at all.
     """
+    ended = threading.Event()
 
-    def __init__(self, nodes: int) -> None:
-        self._many = nodes > 1
-        self._known: dict[str, str] | None = None
-        self._lines: list[str] = []
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="nodes", daemon=True)
-
-    def __enter__(self) -> NodeWatch:
-        if self._many:
-            self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._ended.set()
-
-    def news(self) -> list[str]:
-        """What has happened since the last call."""
-        told, self._lines = self._lines, []
-        return told
-
-    def _watch(self) -> None:
+    def watch() -> None:
         import ray
 
-        while not self._ended.wait(_WATCH_S):
-            try:
-                nodes = ray.nodes()
-            except Exception:  # whatever Ray throws while it ends
-                continue
-            self.look(nodes)
+        known: dict[str, str] = {}
+        while not ended.wait(_WATCH_S):
+            with suppress(Exception):  # whatever Ray throws while it ends
+                alive = [node for node in ray.nodes() if node["Alive"]]
+                now = {node["NodeID"]: node["NodeManagerHostname"] for node in alive}
+                for line in changes(known or now, now):
+                    say(line)
+                known = now
 
-    def look(self, nodes: list[dict[str, Any]]) -> None:
-        """Compare `ray.nodes()` with what was known."""
-        now = {n["NodeID"]: n["NodeManagerHostname"] for n in nodes if n["Alive"]}
-        if self._known is not None:
-            for node in self._known.keys() - now.keys():
-                self._lines.append(f"node lost: {self._known[node]}; {len(now)} left")
-            for node in now.keys() - self._known.keys():
-                self._lines.append(f"node joined: {now[node]}; {len(now)} are there")
-        self._known = now
+    if nodes > 1:
+        threading.Thread(target=watch, name="nodes", daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+def changes(before: dict[str, str], now: dict[str, str]) -> list[str]:
+    """A line for each node that was lost or has joined; both are id -> host."""
+    lost = [f"node lost: {before[node]}; {len(now)} left" for node in before.keys() - now.keys()]
+    joined = [
+        f"node joined: {now[node]}; {len(now)} are there" for node in now.keys() - before.keys()
+    ]
+    return lost + joined

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -19,16 +18,13 @@ from typing import Any, Self, get_args
 
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.errors import UserError
+from raysuite.orchestrate.cluster import knock
 from raysuite.records import Results, StopReason
 from raysuite.train.stopping import Prune, Signals, Stop
 
 FILE = "stop.json"
 PRUNE_FILE = "prune.json"
 """In a run's own folder."""
-PAUSE_FILE, PAUSED_FILE = "pause.json", "paused.json"
-"""The driver's numbers of the requested pause and of the last that is over; the workers' answer."""
-_PAUSE_S = 30.0
-"""How long the workers wait for the driver between two runs, at most."""
 _KNOCK_S = 3.0
 _AGENT_S = 1.0
 """From a signal until the head's agent, which may have got it too, has told so. `ray job stop`
@@ -94,8 +90,7 @@ class StopWatch:
         try:
             head = self._cluster.head()
             if head is not None:
-                host, _, port = head.gcs.rpartition(":")
-                socket.create_connection((host.strip("[]"), int(port)), _KNOCK_S).close()
+                knock(head.gcs, _KNOCK_S)
             return head is not None
         except (UserError, OSError):
             return False
@@ -118,66 +113,18 @@ def request_stop(results: Path, stop: Stop | None) -> None:
 
 def requested_stop(results: Path) -> Stop | None:
     """The request of the driver of these results to its workers; None without one."""
-    try:
-        found = json.loads((results / FILE).read_text("utf-8"))
-        if found is None or found["reason"] not in get_args(StopReason):
-            return None
-        return Stop(found["reason"], found["deadline"])
-    except (OSError, ValueError, TypeError, KeyError):  # being written just now
+    found = _read(results / FILE)
+    if found is None or found.get("reason") not in get_args(StopReason):
         return None
+    return Stop(found["reason"], found["deadline"])
 
 
-class Pauses:
-    """The driver's part of pauses between two runs, in which no run is measured."""
-
-    def __init__(self, results: Path, every_s: float) -> None:
-        self._results, self._every_s = results, every_s
-        self._asked = self._over = 0
-        self._last = time.monotonic()
-        (results / PAUSED_FILE).write_text("0", "utf-8")
-        self._write()
-
-    def poll(self, act: Callable[[], None]) -> None:
-        """Ask for a pause where the last was long ago; `act` once the workers wait."""
-        if self._asked == self._over:
-            if time.monotonic() > self._last + self._every_s:
-                self._asked += 1
-                self._write()
-        elif _number(self._results / PAUSED_FILE) == self._asked:
-            try:
-                act()
-            finally:
-                self._over = self._asked
-                self._last = time.monotonic()
-                self._write()
-
-    def _write(self) -> None:
-        text = json.dumps({"asked": self._asked, "over": self._over})
-        (self._results / PAUSE_FILE).write_text(text, "utf-8")
-
-
-def wait_for_driver(results: Path) -> None:
-    """On rank 0 between two runs: wait while the driver asks for a pause, for a limited time."""
-    deadline = time.monotonic() + _PAUSE_S
-    answered = 0
-    while time.monotonic() < deadline:
-        try:
-            found = json.loads((results / PAUSE_FILE).read_text("utf-8"))
-            if found["asked"] <= found["over"]:
-                return
-        except (OSError, ValueError, TypeError, KeyError):  # no suite, or being written just now
-            return
-        if answered != found["asked"]:
-            answered = found["asked"]
-            (results / PAUSED_FILE).write_text(str(answered), "utf-8")
-        time.sleep(0.05)
-
-
-def _number(file: Path) -> int:
-    try:
-        return int(file.read_text("utf-8"))
-    except (OSError, ValueError):
-        return 0
+def _read(file: Path) -> dict[str, Any] | None:
+    """What the driver wrote; None for null, and where it is not there, or being written."""
+    with contextlib.suppress(OSError, ValueError):
+        found = json.loads(file.read_text("utf-8"))
+        return found if isinstance(found, dict) else None
+    return None
 
 
 def prune(results: Results, run_id: str, asked: Prune | None) -> None:
@@ -189,12 +136,8 @@ def prune(results: Results, run_id: str, asked: Prune | None) -> None:
 
 def asked_to_prune(results: Results, run_id: str) -> Prune | None:
     """What `prune` asked of the workers of a run."""
-    file = results.journal_file(run_id).with_name(PRUNE_FILE)
-    try:
-        found = json.loads(file.read_text("utf-8"))
-        return None if found is None else Prune(**found)
-    except (OSError, ValueError, TypeError):  # no sweep, or being written just now
-        return None
+    found = _read(results.journal_file(run_id).with_name(PRUNE_FILE))
+    return None if found is None else Prune(**found)
 
 
 def is_late(stop: Stop) -> bool:

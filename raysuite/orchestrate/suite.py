@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from raysuite.errors import HeadLostError, SpecError, StorageError, UserError
 from raysuite.orchestrate import budget, stopping
-from raysuite.orchestrate.cluster import Capacity, connect
+from raysuite.orchestrate.cluster import Capacity, knock
 from raysuite.orchestrate.groups import (
     checkpoint_folder,
     make_trainer,
@@ -21,7 +20,7 @@ from raysuite.orchestrate.groups import (
     record_lost,
     storage_error,
 )
-from raysuite.orchestrate.nodes import NodeWatch, with_fewer
+from raysuite.orchestrate.nodes import reporting, with_fewer
 from raysuite.orchestrate.preflight import lacking, too_large
 from raysuite.plan import RunPlan, groups, placed
 from raysuite.records import BatchFound, Journal, Results, RunFailed
@@ -47,11 +46,10 @@ def check_head() -> None:
 
 def wait_while_reachable(address: str, patience_s: float) -> None:
     """Raise HeadLostError where HOST:PORT is closed, or closes within some seconds."""
-    host, _, port = address.rpartition(":")
     end = time.monotonic() + patience_s
     while True:
         try:
-            socket.create_connection((host.strip("[]"), int(port)), _KNOCK_S).close()
+            knock(address, _KNOCK_S)
         except OSError as error:
             raise HeadLostError(
                 f"Ray's head at {address} is gone ({error}); the suite resumes when the "
@@ -63,8 +61,6 @@ def wait_while_reachable(address: str, patience_s: float) -> None:
 
 
 _POLL_SECONDS = 0.5
-_PAUSE_EVERY_S = 60.0
-"""How often runs wait for what the driver does between them, at most."""
 _ENDING_S = 20.0
 """How long Ray may take to end workers that did not stop in time."""
 _SHUTDOWN_S = 3.0
@@ -72,17 +68,6 @@ _SHUTDOWN_S = 3.0
 _abandoned: list[list[BaseException]] = []
 """Exceptions of threads that are no longer waited for, kept until this process ends: they refer to
 Ray's objects, and a process that frees one while Ray shuts down is ended by Ray, with code 1."""
-
-__all__ = [
-    "check",
-    "connect",
-    "create",
-    "fit",
-    "forget_failures",
-    "latest",
-    "planned",
-    "run",
-]
 
 
 def create(document: Document, plans: Sequence[RunPlan], root: Path) -> Results:
@@ -141,16 +126,14 @@ def forget_failures(plans: Sequence[RunPlan], results: Results) -> None:
 class Listener:
     """Callbacks of a suite or a sweep under way."""
 
-    poll: Callable[[], None]
-    """About twice a second while runs are under way."""
-    between: Callable[[], None] | None
-    """When no run is being measured: sometimes between two runs, and after a group."""
-    say: Callable[[str], None]
-    """A line of text: nodes that are lost, or join."""
-    added: Callable[[RunPlan], None]
-    """A run that replaces one whose node stayed away."""
     asked_to_stop: Callable[[], Stop | None]
     """About twice a second."""
+    poll: Callable[[], None] = lambda: None
+    """About twice a second while runs are under way."""
+    say: Callable[[str], None] = lambda line: None
+    """A line of text: nodes that are lost, or join."""
+    added: Callable[[RunPlan], None] = lambda plan: None
+    """A run that replaces one whose node stayed away."""
 
 
 def run(plans: Sequence[RunPlan], results: Results, nodes: int, listener: Listener) -> Stop | None:
@@ -162,9 +145,8 @@ def run(plans: Sequence[RunPlan], results: Results, nodes: int, listener: Listen
     stopping.request_stop(results.folder, None)
     count = len(plans)
     pending = deque(groups(plans, one_node=nodes == 1))
-    listener = _with_pauses(listener, results)
     gave_up_at: Capacity | None = None
-    with NodeWatch(nodes) as watch:
+    with reporting(nodes, listener.say):
         while pending:
             group = pending.popleft()
             unfinished = _unfinished(group, results)
@@ -174,9 +156,7 @@ def run(plans: Sequence[RunPlan], results: Results, nodes: int, listener: Listen
                 return stop
             # no waiting if no node returned the last time, and none has since
             patience = 0.0 if gave_up_at is not None and Capacity.now() == gave_up_at else None
-            error, stop = fit(
-                make_trainer(group, results.folder, patience), results, listener, watch
-            )
+            error, stop = fit(make_trainer(group, results.folder, patience), results, listener)
             listener.poll()
             if stop is not None:
                 left = _unfinished([plan for each in (group, *pending) for plan in each], results)
@@ -198,22 +178,7 @@ def run(plans: Sequence[RunPlan], results: Results, nodes: int, listener: Listen
             count += len(fewer)
             pending.extend(groups(fewer, one_node=nodes == 1))
             listener.poll()
-            if listener.between is not None and pending:
-                listener.between()
     return None
-
-
-def _with_pauses(listener: Listener, results: Results) -> Listener:
-    between = listener.between
-    if between is None:
-        return listener
-    pauses = stopping.Pauses(results.folder, _PAUSE_EVERY_S)
-
-    def poll() -> None:
-        listener.poll()
-        pauses.poll(between)
-
-    return replace(listener, poll=poll)
 
 
 def _unfinished(plans: Sequence[RunPlan], results: Results) -> list[RunPlan]:
@@ -229,7 +194,6 @@ def fit(
     work: Any,
     results: Results,
     listener: Listener,
-    watch: NodeWatch,
     shut_down: Callable[[], None] | None = None,
 ) -> tuple[Exception | None, Stop | None]:
     """Run a trainer, or a tuner, to its end.
@@ -261,8 +225,6 @@ def fit(
         while not over:
             over = is_over.wait(_POLL_SECONDS)
             listener.poll()
-            for line in watch.news():
-                listener.say(line)
             if stop is None and (stop := listener.asked_to_stop()):
                 stopping.request_stop(results.folder, stop)
             if stop and late_at is None and stopping.is_late(stop):

@@ -7,6 +7,7 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -21,7 +22,7 @@ from raysuite.orchestrate.batches import tried_file
 from raysuite.orchestrate.controller import BrokenRunError
 from raysuite.orchestrate.groups import checkpoint_folder
 from raysuite.orchestrate.rendezvous import awaited, decided, tell, verified
-from raysuite.orchestrate.stopping import FILE, asked_to_prune, requested_stop, wait_for_driver
+from raysuite.orchestrate.stopping import FILE, asked_to_prune, requested_stop
 from raysuite.parallel.base import World
 from raysuite.plan import RunPlan
 from raysuite.plan.batches import search_of
@@ -63,12 +64,17 @@ def search_group(config: dict[str, Any]) -> None:
         try:
             search_batch(plan, world, tried, lambda: requested_stop(results.folder) is not None)
         except Exception as error:
-            text = (
-                str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-            )
-            raise BrokenRunError(
-                text, traceback.format_exc(), is_peer_loss(error), is_out_of_memory(error)
-            ) from None
+            raise _broken(error) from None
+
+
+def _broken(error: Exception, memory: Callable[[], str] | None = None) -> BrokenRunError:
+    """An error of this rank as text; `memory` gives the figures of a lack of it."""
+    text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+    lacking = is_out_of_memory(error)
+    if lacking and memory is not None:
+        text = f"{text.splitlines()[0]}; {memory()}"
+    trace = traceback.format_exc()
+    return BrokenRunError(text, trace, is_peer_loss(error), lacking, is_full(error))
 
 
 def _shall_search(plan: RunPlan, results: Results, tried: TriedFile) -> bool:
@@ -166,7 +172,6 @@ def place_of(plan: RunPlan) -> World | None:
 def _decide(plan: RunPlan, results: Results, config: dict[str, Any]) -> dict[str, Any] | None:
     """On rank 0, whose journals are the ones that are written: whether to run the plan, and from
     which checkpoint."""
-    wait_for_driver(results.folder)
     if results.end_of(plan.run_id) is not None or requested_stop(results.folder) is not None:
         return None
     if not budget.allows(results, plan):
@@ -192,15 +197,8 @@ def _run(
         taken_up = Path(resume) if resume else None
         _write_all(plan, world, results, taken_up, folder, config.get("until"))
     except Exception as error:
-        text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        out_of_memory = is_out_of_memory(error)
-        if out_of_memory:
-            text = f"{text.splitlines()[0]}; {figures(plan, world)}"
         # the other ranks may wait for this one: Ray Train ends them and continues with the rest
-        trace = traceback.format_exc()
-        raise BrokenRunError(
-            text, trace, is_peer_loss(error), out_of_memory, is_full(error)
-        ) from None
+        raise _broken(error, partial(figures, plan, world)) from None
 
 
 def _write_all(

@@ -51,15 +51,6 @@ class Timing(_Fact):
     """Wall clock until the first images were there, imports of libraries included."""
 
 
-class Stages(_Fact):
-    """What one thread spends on the images of `native`, stage by stage."""
-
-    repeat: int
-    images: int
-    seconds: dict[str, float]
-    """reading, decoding, resizing (with cutting and mirroring), normalising."""
-
-
 class Failure(_Fact):
     """Why a candidate has no further timings."""
 
@@ -100,13 +91,12 @@ class LoadingBench(_Fact):
     environment: dict[str, Any]
     material: Material | None = None
     timings: tuple[Timing, ...] = ()
-    stages: tuple[Stages, ...] = ()
     failures: tuple[Failure, ...] = ()
     complete: bool = False
     """False while it is measured, and where it was interrupted."""
 
-    def grown(self, fact: Timing | Stages | Failure) -> LoadingBench:
-        name = {Timing: "timings", Stages: "stages", Failure: "failures"}[type(fact)]
+    def grown(self, fact: Timing | Failure) -> LoadingBench:
+        name = "timings" if isinstance(fact, Timing) else "failures"
         return self.model_copy(update={name: (*getattr(self, name), fact)})
 
     def save(self, folder: Path) -> Path:
@@ -150,13 +140,6 @@ def loading_rows(bench: LoadingBench) -> list[LoadingRow]:
         )
         for each in bench.candidates
     ]
-
-
-def stage_shares(bench: LoadingBench) -> dict[str, float]:
-    """Seconds per image of each stage, over all repeats; empty where none was timed."""
-    images = sum(each.images for each in bench.stages)
-    names = bench.stages[0].seconds if bench.stages else ()
-    return {name: sum(each.seconds[name] for each in bench.stages) / images for name in names}
 
 
 def _rate(timing: Timing) -> float:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from raysuite.records import Stat, ratio_of_means
-from raysuite.records.loading import LoadingBench, LoadingRow, loading_rows, stage_shares
+from raysuite.records.loading import LoadingBench, LoadingRow, loading_rows
 from raysuite.records.statistics import compared
 from raysuite.report import plot as p
 from raysuite.report import text
@@ -179,10 +179,6 @@ def diagnose(bench: LoadingBench) -> Diagnosis:
     cpus = (bench.environment.get("cpu") or {}).get("usable_cores")
     if best.cores:
         figures.append(f"{best.cores.mean:.1f}{f' of {cpus}' if cpus else ''} cores busy")
-    stages = stage_shares(bench) if best.candidate.options.get("name") == "native" else {}
-    if total := sum(stages.values()):
-        parts = (f"{stage} {text.percent(each / total)}" for stage, each in stages.items())
-        figures.append(f"time of one thread by stage: {', '.join(parts)}")
     bound: Literal["loading", "hand-over"] | None = None
     if share is not None:
         bound = "hand-over" if share.value >= NEAR else "loading"

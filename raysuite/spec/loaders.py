@@ -33,8 +33,6 @@ class _LoaderOptions(Options):
     """Whether it loads in processes of Ray."""
     holds_decoded: ClassVar[bool] = False
     """Whether the whole decoded data set has to fit into memory."""
-    has_stages: ClassVar[bool] = False
-    """Whether `raysuite bench loaders` times the stages of its work apart."""
 
     @property
     def on_gpu(self) -> bool:
@@ -47,7 +45,6 @@ class NativeOptions(_LoaderOptions):
 
     implementation = "raysuite.data.loaders.native:NativeLoader"
     widths = ("threads", "processes")
-    has_stages = True
 
     name: Literal["native"] = "native"
     threads: int = Field(default=0, ge=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import time
@@ -11,11 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from raysuite.records import Results
-
-try:
-    import fcntl
-except ImportError:  # not on Windows, where there is no lock
-    fcntl = None  # type: ignore[assignment]
 
 ID_FILE = "results.id"
 PATIENCE = 60.0
@@ -58,8 +54,7 @@ def locked(folder: Path) -> Iterator[None]:
         yield
         return
     with stream:
-        if fcntl is not None:
-            _wait(stream.fileno())
+        _wait(stream.fileno())
         yield
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import logging
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -68,16 +66,15 @@ def export(network: Network, plan: Plan, folder: Path) -> None:
 
     described = Model(metadata={"input": "pixels, 0 to 255", "output": "logits"})
     try:
-        with _without_advice():
-            mlflow.pytorch.save_model(
-                network.module,
-                str(folder),
-                mlflow_model=described,
-                signature=_signature(network),
-                input_example=network.example,
-                pip_requirements=[f"torch=={torch.__version__.partition('+')[0]}"],
-                serialization_format="pt2",
-            )
+        mlflow.pytorch.save_model(
+            network.module,
+            str(folder),
+            mlflow_model=described,
+            signature=_signature(network),
+            input_example=network.example,
+            pip_requirements=[f"torch=={torch.__version__.partition('+')[0]}"],
+            serialization_format="pt2",
+        )
     except Exception as error:  # a network may be anything, and so may what its tracing raises
         first = next(iter(str(error).splitlines()), "")
         raise UserError(
@@ -91,8 +88,7 @@ def export(network: Network, plan: Plan, folder: Path) -> None:
     spec = {key: value for key, value in plan["spec"].items() if key not in ("matrix", "search")}
     (folder / "spec.yaml").write_text(yaml.safe_dump(spec, sort_keys=False), "utf-8")
     (folder / "plan.json").write_text(json.dumps(plan, indent=1), "utf-8")
-    with _without_advice():
-        found = mlflow.pyfunc.load_model(str(folder)).predict(network.example)
+    found = mlflow.pyfunc.load_model(str(folder)).predict(network.example)
     worst = float(np.abs(found - network.logits).max() / np.abs(network.logits).max())
     if not worst <= TOLERANCE:
         raise RaysuiteError(
@@ -119,18 +115,6 @@ def _signature(network: Network) -> Any:
         for values in (network.example, network.logits)
     )
     return ModelSignature(inputs, outputs)
-
-
-@contextmanager
-def _without_advice() -> Iterator[None]:
-    """MLflow advises on pip, which an environment of uv's does not have."""
-    logger = logging.getLogger("mlflow.utils")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 WEIGHTS = "model.pt"

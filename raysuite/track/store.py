@@ -35,6 +35,13 @@ _DEFAULTS = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
 }
 
+_LEVELS = {
+    "mlflow": logging.WARNING,
+    "alembic": logging.WARNING,
+    # advice on pip, which an environment of uv's does not have
+    "mlflow.utils": logging.ERROR,
+}
+
 
 def tracking_address(given: str | None = None) -> str:
     """The store's URI: as given, else MLFLOW_TRACKING_URI, else mlflow.db in the working folder."""
@@ -135,15 +142,14 @@ def quiet() -> Iterator[None]:
     warnings.filterwarnings("ignore", module=r"mlflow(\.|$)")
     import mlflow  # noqa: F401 - its import sets the levels that are changed here
 
-    loggers = [logging.getLogger(name) for name in ("mlflow", "alembic")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.WARNING)
+    before = {name: logging.getLogger(name).level for name in _LEVELS}
+    for name, level in _LEVELS.items():
+        logging.getLogger(name).setLevel(level)
     try:
         yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)
 
 
 def _experiment(client: MlflowClient, uri: str, name: str) -> str:

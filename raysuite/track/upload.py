@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from raysuite.records import Results, RunFigures, make_rows
-from raysuite.records.names import Plan, block_name
+from raysuite.records.names import block_name
 from raysuite.records.sweep import (
     LOWER_IS_BETTER,
     Goal,
@@ -225,8 +225,7 @@ class Upload:
         self.store = store
         self.id = results_id(results.folder)
         self.search = results.search()
-        self._plans: dict[str, Plan] = {}
-        self._read: dict[str, tuple[str, TrialFigures]] = {}
+        self._read: dict[str, TrialFigures] = {}
         self.known: dict[str, Run] = {}
         for run in store.runs_of(self.id):  # the oldest counts, should there ever be two
             self.known.setdefault(run.data.tags.get("raysuite.run_id", ""), run)
@@ -237,14 +236,10 @@ class Upload:
 
     def _trial(self, run_id: str) -> TrialFigures:
         """Its figures as a trial of a sweep."""
-        mark = digest(self.results.journal_file(run_id))
-        known, found = self._read.get(run_id, ("", None))
-        if found is None or known != mark:
-            if run_id not in self._plans:  # plans are added while a sweep continues
-                self._plans = {plan["run_id"]: plan for plan in self.results.plans()}
-            found = trial_figures(self._plans[run_id], self.results.records(run_id))
-            self._read[run_id] = (mark, found)
-        return found
+        if run_id not in self._read:
+            plan = next(plan for plan in self.results.plans() if plan["run_id"] == run_id)
+            self._read[run_id] = trial_figures(plan, self.results.records(run_id))
+        return self._read[run_id]
 
     def parent(self) -> Run:
         """The results folder's own run, created if need be."""
@@ -278,6 +273,7 @@ class Upload:
         mark = digest(journal, *system_files(journal.parent).values())
         if run_id in self.known and self.known[run_id].data.tags.get(MARK) == mark:
             return False
+        self._read.pop(run_id, None)  # all that the mark covers is to be written
         trial = self._trial(run_id)
         run = trial.figures
         if run.started is None and run.end is None:

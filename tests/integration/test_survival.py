@@ -252,7 +252,7 @@ def test_workers_whose_backend_could_not_start_are_given_back(tmp_path: Path) ->
     from ray.train.v2.api.config import FailureConfig, RunConfig
     from ray.util import placement_group_table
 
-    from raysuite.orchestrate import suite
+    from raysuite.orchestrate.cluster import connect
     from raysuite.orchestrate.trainer import WorkersTrainer
 
     starts: list[str] = []
@@ -262,7 +262,7 @@ def test_workers_whose_backend_could_not_start_are_given_back(tmp_path: Path) ->
         if len(starts) == 1:
             raise RayActorError
 
-    with suite.connect(None):
+    with connect(None):
         every = int(ray.cluster_resources()["CPU"])
         WorkersTrainer(
             "builtins:dict",

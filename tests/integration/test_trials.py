@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raysuite.measure.trials import TRIED, Part, State, try_part
+from raysuite.orchestrate.trials import TRIED, Part, State, try_part
 from tests.require import PRESENT, require
 
 MANY_PROCESSES = ("ray", "gloo", "deepspeed")

@@ -120,7 +120,7 @@ def test_the_command_line_of_another_finds_no_cluster(
     residents: tuple[Resident, Resident],
 ) -> None:
     own, other = residents
-    words = ("env", f"RAYSUITE_HOME={own.folder.parent.parent}", "raysuite", "job", "list")
+    words = ("env", f"RAYSUITE_HOME={own.folder.parent.parent}", "raysuite", "job", "logs")
     done = own.lab.run(*words, user=other.user, check=False)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr

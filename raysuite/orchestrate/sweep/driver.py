@@ -12,7 +12,7 @@ from raysuite.cluster import private
 from raysuite.cluster.environment import RUN_SETTINGS
 from raysuite.orchestrate import stopping
 from raysuite.orchestrate.cluster import Capacity
-from raysuite.orchestrate.nodes import NodeWatch
+from raysuite.orchestrate.nodes import reporting
 from raysuite.orchestrate.suite import Listener, fit
 from raysuite.plan import RunPlan
 from raysuite.plan.trials import most_epochs
@@ -64,7 +64,7 @@ def run(
     source = TrialSource(document, search, results, capacity, scheduler, events.put)
     with (
         private.temporary_folder("rs-tune-") as folder,
-        NodeWatch(capacity.nodes) as watch,
+        reporting(capacity.nodes, listener.say),
     ):
         tune_shutdown = TuneShutdown()
         tuner = _tuner(search, results, source, scheduler, tune_shutdown, str(folder))
@@ -73,7 +73,7 @@ def run(
             tune_shutdown.asked = source.stopped = True
 
         listener = _with_events(listener, events)
-        error, stop = fit(tuner, results, listener, watch, shut_down)
+        error, stop = fit(tuner, results, listener, shut_down)
     listener.poll()
     if error is not None:
         raise error

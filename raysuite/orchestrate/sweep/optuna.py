@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import optuna
@@ -37,36 +36,24 @@ _DIGITS = 6
 """Significant digits of a number that is drawn: it can be read, and written again as it was."""
 
 
-@dataclass(frozen=True)
-class Parameter:
-    """What Optuna is asked for instead of a dimension's value."""
-
-    kind: Literal["float", "log", "int", "logint", "choice"]
-    """choice: the place of a listed value, which may be a whole block."""
-    low: float
-    high: float
-    """Both can be drawn."""
-
-
-def parameter_of(dimension: Dimension) -> Parameter:
+def distribution_of(dimension: Dimension) -> BaseDistribution:
     """A normal distribution is suggested by its quantile, equally likely steps by their number,
-    others as numbers of a range."""
+    listed values, which may be whole blocks, by their place, others as numbers of a range."""
     arguments = dimension.arguments
     match dimension.kind:
         case "uniform":
-            return Parameter("float", arguments[0], arguments[1])
+            return FloatDistribution(arguments[0], arguments[1])
         case "loguniform" | "qloguniform" | "qlograndint":
-            return Parameter("log", arguments[0], arguments[1])
+            return FloatDistribution(arguments[0], arguments[1], log=True)
         case "normal" | "qrandn":
-            return Parameter("float", _TAIL, 1 - _TAIL)
-        case "randint":
-            return Parameter("int", arguments[0], arguments[1] - 1)
-        case "lograndint":
-            return Parameter("logint", arguments[0], arguments[1] - 1)
+            return FloatDistribution(_TAIL, 1 - _TAIL)
+        case "randint" | "lograndint":
+            log = dimension.kind == "lograndint"
+            return IntDistribution(int(arguments[0]), int(arguments[1]) - 1, log=log)
         case "quniform" | "qrandint":
-            return Parameter("int", 0, len(dimension.steps()) - 1)
+            return IntDistribution(0, len(dimension.steps()) - 1)
         case "choice" | "grid":
-            return Parameter("choice", 0, len(arguments) - 1)
+            return CategoricalDistribution(range(len(arguments)))
 
 
 def spec_value(dimension: Dimension, found: Any) -> Any:
@@ -115,12 +102,7 @@ def _short(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")
 
 
-# What Optuna is given of a trial: whether it has ended, and its objective.
-
-
-def is_unfinished(trial: TrialFigures) -> bool:
-    """Whether a trial is under way, or waits to be resumed: it has no end on record."""
-    return trial.status in ("missing", "stopped")
+# What Optuna is given of a trial: its objective.
 
 
 def longest_s(trials: Iterable[TrialFigures]) -> float:
@@ -191,7 +173,9 @@ class OptunaAlgorithm:
         values: Values = {}
         for key, dimension in ordered(self._search.space):
             if holds(dimension.when, values):
-                values[key] = spec_value(dimension, _suggest(trial, key, dimension))
+                values[key] = spec_value(
+                    dimension, _suggest(trial, key, distribution_of(dimension))
+                )
         return active(self._search.space, values)
 
     def _known(
@@ -203,7 +187,7 @@ class OptunaAlgorithm:
             known = [objective(trial, goal, longest) for goal in self._search.wanted]
             finite = [value for value in known if value is not None and math.isfinite(value)]
             whole = trial.counts and len(finite) == len(known)
-            if is_unfinished(trial):
+            if trial.status in ("missing", "stopped"):  # under way, or to be resumed
                 yield create_trial(state=TrialState.RUNNING, **parameters)
             elif whole and trial.status == "pruned":
                 steps = {max(trial.epochs, 1): finite[0]}
@@ -223,28 +207,15 @@ class OptunaAlgorithm:
         known = {key: self._search.space[key] for key in values if key in self._search.space}
         return {
             "params": {key: internal_value(each, values[key]) for key, each in known.items()},
-            "distributions": {key: _distribution(each) for key, each in known.items()},
+            "distributions": {key: distribution_of(each) for key, each in known.items()},
         }
 
 
-def _distribution(dimension: Dimension) -> BaseDistribution:
-    asked = parameter_of(dimension)
-    match asked.kind:
-        case "float" | "log":
-            return FloatDistribution(asked.low, asked.high, log=asked.kind == "log")
-        case "int" | "logint":
-            return IntDistribution(int(asked.low), int(asked.high), log=asked.kind == "logint")
-        case "choice":
-            return CategoricalDistribution(range(int(asked.high) + 1))
-
-
-def _suggest(trial: optuna.Trial, key: str, dimension: Dimension) -> Any:
-    asked = parameter_of(dimension)
-    match asked.kind:
-        case "float" | "log":
-            return trial.suggest_float(key, asked.low, asked.high, log=asked.kind == "log")
-        case "int" | "logint":
-            low, high = int(asked.low), int(asked.high)
-            return trial.suggest_int(key, low, high, log=asked.kind == "logint")
-        case "choice":
-            return trial.suggest_categorical(key, range(int(asked.high) + 1))
+def _suggest(trial: optuna.Trial, key: str, asked: BaseDistribution) -> Any:
+    match asked:
+        case FloatDistribution():
+            return trial.suggest_float(key, asked.low, asked.high, log=asked.log)
+        case IntDistribution():
+            return trial.suggest_int(key, asked.low, asked.high, log=asked.log)
+        case CategoricalDistribution():
+            return trial.suggest_categorical(key, asked.choices)

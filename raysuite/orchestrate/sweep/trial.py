@@ -46,13 +46,7 @@ def find_batch(plan: RunPlan, results: Results, deadline: float | None) -> RunPl
     from raysuite.orchestrate.batches import decide
     from raysuite.orchestrate.suite import Listener
 
-    listener = Listener(
-        poll=lambda: None,
-        between=None,
-        say=lambda line: None,
-        added=lambda plan: None,
-        asked_to_stop=lambda: stopping.requested_stop(results.folder),
-    )
+    listener = Listener(lambda: stopping.requested_stop(results.folder))
     try:
         decision = decide([plan], results.folder / FOLDER, 1, listener, deadline)
     except RunError as error:
@@ -215,39 +209,30 @@ def run_trial(config: dict[str, Any], setting: Setting) -> None:
     if setting.path not in sys.path:
         sys.path.insert(0, setting.path)
     results = Results(Path(setting.results))
-    plan = plan_of(results, config["run_id"])
+    found = next(plan for plan in results.plans() if plan["run_id"] == config["run_id"])
+    plan = RunPlan.model_validate(found)
     deadline = None
     if setting.deadline_s is not None:
-        deadline = time.time() + setting.deadline_s - spent(results, plan.run_id)
+        spent_s = wall_seconds(results.records(plan.run_id))  # by earlier attempts
+        deadline = time.time() + setting.deadline_s - spent_s
     if plan.undecided:
         _release()
-        found = find_batch(plan, results, deadline)
-        if found is None:
+        decided = find_batch(plan, results, deadline)
+        if decided is None:
             return
         # when this returns, the driver has replaced the plan by the new one; as text, for
         # Ray Tune passes a nested value to its search algorithm by other names
-        ray.tune.report({"run_id": plan.run_id, "plan": found.model_dump_json()})
-        plan = found
+        ray.tune.report({"run_id": plan.run_id, "plan": decided.model_dump_json()})
+        plan = decided
     known = len(epochs_of(results, plan.run_id))
     plan, segment = next_segment(plan, results)
     for record in _epochs(plan, results, deadline, known, segment):
         ray.tune.report({"run_id": plan.run_id, "epoch": record.epoch})
 
 
-def plan_of(results: Results, run_id: str) -> RunPlan:
-    """The plan of a run that was decided."""
-    found = next(plan for plan in results.plans() if plan["run_id"] == run_id)
-    return RunPlan.model_validate(found)
-
-
 def epochs_of(results: Results, run_id: str) -> list[EpochFinished]:
     """Every epoch in a run's journal, those that were made again too, in the order of writing."""
     return [record for record in results.records(run_id) if isinstance(record, EpochFinished)]
-
-
-def spent(results: Results, run_id: str) -> float:
-    """Seconds of wall clock that the search for a run's batch and its earlier attempts took."""
-    return wall_seconds(results.records(run_id))
 
 
 def _epochs(

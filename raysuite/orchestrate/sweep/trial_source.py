@@ -20,18 +20,17 @@ from raysuite.orchestrate.preflight import lacking, too_large, unknown_model
 from raysuite.orchestrate.sweep.population import Population
 from raysuite.orchestrate.sweep.schedulers import JournaledScheduler, settle_pruned
 from raysuite.orchestrate.sweep.search_algorithms import (
-    Values,
     draws_replacements,
     search_algorithm_of,
 )
-from raysuite.orchestrate.sweep.trial import record_deadline, spent
+from raysuite.orchestrate.sweep.trial import record_deadline
 from raysuite.plan import RunPlan
 from raysuite.plan.dataset import Datasets
 from raysuite.plan.trials import trial_plan
 from raysuite.records import Results
 from raysuite.records.journal import Decided
 from raysuite.records.judged import held_after, turns_of
-from raysuite.records.sweep import trials
+from raysuite.records.sweep import trials, wall_seconds
 from raysuite.spec import Document
 from raysuite.spec.search import SearchOptions
 
@@ -56,11 +55,6 @@ def fits(nodes: Sequence[Node], running: Iterable[Need], wanted: Need) -> bool:
         chosen[0] -= cpus
         chosen[1] -= gpus
     return True
-
-
-def nodes_now() -> list[Node]:
-    """What each node that is alive has."""
-    return [*Capacity.now().each]
 
 
 # Leaving Ray Tune's loop at once, before the process ends its Ray.
@@ -119,7 +113,7 @@ class TrialSource(Searcher):
         self._pending = deque(plan for plan in left if plan.run_id not in self._held)
         self._running: dict[str, RunPlan] = {}
         self._deaths: Counter[str] = Counter()
-        self._known_nodes: list[Node] = []
+        self._known_nodes: Sequence[Node] = ()
         self._looked_at = -math.inf
         self.stopped = False
         """Whether no further trial begins, because the driver ends."""
@@ -189,7 +183,7 @@ class TrialSource(Searcher):
             return
         limit = self._search.deadline_s
         self._deaths[plan.run_id] += 1
-        if limit is not None and spent(self._results, plan.run_id) >= limit:
+        if limit is not None and wall_seconds(self._results.records(plan.run_id)) >= limit:
             record_deadline(plan, self._results)
         elif self._deaths[plan.run_id] > plan.spec.resources.retries:
             record_lost(plan, self._results, None)
@@ -210,10 +204,10 @@ class TrialSource(Searcher):
         self._pending.extend(plan for plan in self._held.values() if plan.run_id in ready)
         self._held = {run_id: plan for run_id, plan in self._held.items() if run_id not in ready}
 
-    def _nodes(self) -> list[Node]:
+    def _nodes(self) -> Sequence[Node]:
         """The resources of each node; called several times a second, read from Ray less often."""
         if time.monotonic() > self._looked_at + _LOOK_S:
-            self._looked_at, self._known_nodes = time.monotonic(), nodes_now()
+            self._looked_at, self._known_nodes = time.monotonic(), Capacity.now().each
         return self._known_nodes
 
     def _is_full(self) -> bool:
@@ -260,7 +254,8 @@ class TrialSource(Searcher):
             except SpecError as error:
                 self._left_out.append(values)
                 self._write_down()
-                self._tell(f"no trial of {_values_text(values)}: {_one_line(error)}")
+                told = ", ".join(f"{key}={value}" for key, value in values.items())
+                self._tell(f"no trial of {told}: {'; '.join(str(error).splitlines())}")
                 left_out += 1
                 if left_out == _MOST_LEFT_OUT and draws_replacements(self._search):
                     self._tell(f"no further trials: {left_out} in a row make no spec")
@@ -275,11 +270,3 @@ class TrialSource(Searcher):
 
     def _write_down(self) -> None:
         self._results.write_decided(Decided(self._left_out, self._all_decided))
-
-
-def _values_text(values: Values) -> str:
-    return ", ".join(f"{key}={value}" for key, value in values.items())
-
-
-def _one_line(error: Exception) -> str:
-    return "; ".join(str(error).splitlines())

@@ -18,7 +18,6 @@ from raysuite.cli import _Verbs, app, main
 from raysuite.errors import GateError, UserError
 from raysuite.plan import RunPlan, make_plans
 from raysuite.spec import read_document
-from raysuite.spec.search import KINDS
 from tests.fake_results import write_results
 
 ROOT = Path(__file__).parents[3]
@@ -58,12 +57,6 @@ def test_plan_as_json_is_the_plans() -> None:
 
 def test_schema_is_a_schema() -> None:
     jsonschema.Draft202012Validator.check_schema(json.loads(run("schema")))
-
-
-def test_the_tables_hold_every_block_of_options() -> None:
-    tables = run("schema", "--markdown")
-    assert "| `global_batch` |" in tables
-    assert all(f"| `{kind}` |" in tables for kind in KINDS)
 
 
 def test_version() -> None:

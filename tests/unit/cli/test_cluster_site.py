@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -109,8 +110,7 @@ def test_questions_are_asked_again_until_the_answer_is_valid(
 ) -> None:
     texts = ["gpu", "-", "soon", "2:00:00", "0", "4", "", "4", "", "ib0"]
     texts += ["GCC/12, CUDA/12.4", "/scratch", "sif", "/images/a.sif"]
-    answers = iter(texts)
-    monkeypatch.setattr("typer.prompt", lambda *_, **__: next(answers))
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(texts)))
     found = ask_all("slurm", {"partition": "old"})
     assert found == {
         "partition": "gpu",

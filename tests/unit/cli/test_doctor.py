@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from raysuite.measure.trials import Finding, State
+from raysuite.orchestrate.trials import Finding, State
 
 module = importlib.import_module("raysuite.cli.doctor")  # the package's name is the verb's
 

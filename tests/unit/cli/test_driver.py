@@ -112,17 +112,28 @@ def test_an_edited_spec_is_told(
     assert bool(said) == bool(words)
 
 
-def test_what_holds_for_the_continuation_too(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], []),
+        (["--no-mlflow", "--json"], ["--json", "--no-mlflow"]),
+        # the next head's server has another address, which its environment names
+        (["--tracking-uri", "http://node1:5000"], []),
+        (
+            ["-q", "--tracking-uri", "sqlite:///own.db"],
+            ["--quiet", "--tracking-uri", "sqlite:///own.db"],
+        ),
+        (["--tracking-uri", "http://me:secret@host"], []),
+    ],
+)
+def test_what_holds_for_the_continuation_too(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], expected: list[str]
+) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://node1:5000")
-    within = ("--stop-within", "60")
-    assert Request(SPEC).arguments() == within
-    given = Request(SPEC, mlflow=False, as_json=True)
-    assert given.arguments() == ("--json", "--no-mlflow", *within)
-    # the next head's server has another address, which its environment names
-    assert Request(SPEC, tracking_uri="http://node1:5000").arguments() == within
-    own = Request(SPEC, quiet=True, tracking_uri="sqlite:///own.db")
-    assert own.arguments() == ("--quiet", "--tracking-uri", "sqlite:///own.db", *within)
-    assert Request(SPEC, tracking_uri="http://me:secret@host").arguments() == within
+    asked: list[Request] = []
+    monkeypatch.setattr("raysuite.cli.driver.drive", asked.append)
+    assert CliRunner().invoke(app, ["run", str(SPEC), *words]).exit_code == 0
+    assert asked[0].arguments() == (*expected, "--stop-within", "60")
 
 
 ON_GPUS = """\
@@ -155,7 +166,7 @@ def connected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str | Non
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setattr(suite, "connect", connect)
+    monkeypatch.setattr("raysuite.orchestrate.cluster.connect", connect)
     monkeypatch.setattr(suite, "check", check)
     monkeypatch.setattr("raysuite.cli.driver.create_sweep", check)
     return asked
@@ -205,7 +216,7 @@ def test_a_suite_with_a_run_that_diverged_exits_with_1(
     def connect(address: str | None) -> Iterator[Capacity]:
         yield Capacity((Node(2, 0),))
 
-    monkeypatch.setattr(suite, "connect", connect)
+    monkeypatch.setattr("raysuite.orchestrate.cluster.connect", connect)
     # its pictures take seconds
     monkeypatch.setattr("raysuite.cli.driver.write_report", lambda *given: None)
     write_results(tmp_path, spec=ONE_RUN, fails=fails)

@@ -28,8 +28,6 @@ def image(*arguments: object) -> Result:
 
 
 def test_the_committed_definitions_are_current(tmp_path: Path) -> None:
-    assert image("recipe", "--check").exit_code == 0
-    assert image("recipe", "--check", "--out", tmp_path).exit_code == 1
     assert image("recipe", "--out", tmp_path).exit_code == 0
     for path in sorted((ROOT / "containers").glob("*.def")):
         assert (tmp_path / path.name).read_bytes() == path.read_bytes()

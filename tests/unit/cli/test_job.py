@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from raysuite.cli import app
-from raysuite.cli.job import _chosen, ending, rows
+from raysuite.cli.job import _chosen, ending
 from raysuite.cluster.files import Cluster, Head
 from raysuite.cluster.folder import ClusterFolder, prepare
 from raysuite.errors import UserError
@@ -64,10 +64,10 @@ def test_a_job_means_its_own_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_which_of_several_must_be_said() -> None:
-    assert "no cluster" in _refused("list")
+    assert "no cluster" in _refused("logs")
     _cluster("one")
     _cluster("two")
-    assert "2 clusters" in _refused("list")
+    assert "2 clusters" in _refused("logs")
     with pytest.raises(UserError, match="three"):
         _chosen("three")
 
@@ -81,12 +81,12 @@ def test_a_cluster_that_does_not_answer_is_told() -> None:
 
 def test_a_cluster_without_a_head_is_told() -> None:
     _cluster("early", up=False)
-    assert "its head" in _refused("status", "--cluster", "early")
+    assert "its head" in _refused("logs", "--cluster", "early")
 
 
 def test_a_token_that_is_missing_is_told() -> None:
     _cluster("bare").token_file.unlink()
-    assert "token" in _refused("list")
+    assert "token" in _refused("logs")
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,3 @@ def test_how_a_job_ended(status: str, code: int | None, told: str, exit_code: in
     job = Job("a", status, "true", message="no node took it", exit_code=code)
     assert ending(job) == f"job a {told}"
     assert job.code == exit_code
-
-
-def test_jobs_are_told_in_a_table() -> None:
-    job = Job("a", "SUCCEEDED", "true", started=10.0, ended=3672.0, exit_code=0)
-    assert rows([job])[0][3:] == ("1:01:02", "true")

@@ -62,7 +62,7 @@ def test_strategies_and_settings_are_handed_on(asked: list[Request]) -> None:
     assert [options.name for options in request.strategies] == ["ddp", "deepspeed"]
     assert request.workers == 4
     assert request.settings == {"accumulate": 3, "clip_norm": 0.5, "precision": "fp32"}
-    assert "deepspeed zero_stage=3" in result.stdout
+    assert "deepspeed(zero_stage=3)" in result.stdout
     assert "1.0e-07" in result.stdout
     assert "2.0e-07" in result.stdout
 

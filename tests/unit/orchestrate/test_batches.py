@@ -34,7 +34,7 @@ def plans(more: str = "", spec: str = SPEC) -> list[RunPlan]:
 
 
 def listener(stop: Stop | None = None) -> Listener:
-    return Listener(lambda: None, lambda: None, print, lambda plan: None, lambda: stop)
+    return Listener(lambda: stop, say=print)
 
 
 def test_plans_with_all_their_numbers_are_left_alone(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from raysuite.data import prepare
-from raysuite.orchestrate.loaders import DecodingLimit, ReadingLimit, turn
+from raysuite.orchestrate.loaders import decoding_limit, reading_limit, turn
 from raysuite.spec.data import DataOptions
 from raysuite.spec.datasets import DIGITS
 
@@ -21,8 +21,8 @@ def test_no_subject_always_follows_the_same_other():
 def test_the_limits_deliver_what_they_are_asked_for(tmp_path):
     digits = prepare(DataOptions(name="digits", format="tfrecord"), DIGITS, tmp_path)
     subjects = {
-        "decoding": DecodingLimit(digits, 2, 40, "train"),
-        "reading": ReadingLimit(digits, 2, "train"),
+        "decoding": decoding_limit(digits, 2, 40, "train"),
+        "reading": reading_limit(digits, 2, "train"),
     }
     delivered = {
         name: [each.run(50, epoch) for epoch in range(3)] for name, each in subjects.items()

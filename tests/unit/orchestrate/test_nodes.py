@@ -22,7 +22,7 @@ from raysuite.orchestrate.controller import (
     NodeKeeper,
     StoppedWaitingError,
 )
-from raysuite.orchestrate.nodes import Need, NodesGoneError, NodeWatch, with_fewer
+from raysuite.orchestrate.nodes import Need, NodesGoneError, changes, with_fewer
 from raysuite.orchestrate.preflight import too_large
 from raysuite.orchestrate.stopping import request_stop
 from raysuite.plan import RunPlan, make_plans
@@ -175,14 +175,13 @@ def test_the_hosts_of_dead_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert keeper_on(monkeypatch, [node("a")]).lost(patient=False) == ["host-b"]
 
 
-def test_news_of_nodes() -> None:
-    watch = NodeWatch(2)
-    watch.look([node("a"), node("b")])
-    assert watch.news() == []
-    watch.look([node("a"), node("b", False)])
-    watch.look([node("a"), node("b", False), node("c")])
-    assert watch.news() == ["node lost: host-b; 1 left", "node joined: host-c; 2 are there"]
-    assert watch.news() == []
+def test_changes_of_nodes() -> None:
+    two = {"a": "host-a", "b": "host-b"}
+    assert changes(two, two) == []
+    assert changes(two, {"a": "host-a"}) == ["node lost: host-b; 1 left"]
+    assert changes({"a": "host-a"}, {"a": "host-a", "c": "host-c"}) == [
+        "node joined: host-c; 2 are there"
+    ]
 
 
 def test_fewer_workers_where_the_spec_allows_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,6 @@ import pytest
 
 from raysuite.orchestrate import stopping
 from raysuite.orchestrate.groups import checkpoint_folder
-from raysuite.orchestrate.nodes import NodeWatch
 from raysuite.orchestrate.suite import Listener, fit, forget_failures
 from raysuite.plan import RunPlan, make_plans
 from raysuite.records import Journal, Results, RunFailed
@@ -81,9 +80,9 @@ class Work:
 
 def interrupted(work: Work, folder: Path, leave: Callable[[], None] | None = None) -> None:
     """Ctrl-C comes while the thread is waited for."""
-    listener = Listener(lambda: None, lambda: None, print, lambda plan: None, lambda: None)
+    listener = Listener(lambda: None)
     with pytest.raises(KeyboardInterrupt):
-        fit(work, Results(folder), listener, NodeWatch(1), leave)
+        fit(work, Results(folder), listener, leave)
 
 
 def test_ctrl_c_leaves_a_thread_that_lets_go_of_nothing(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ TWO = Capacity((Node(2, 0),))
 
 @pytest.fixture(autouse=True)
 def _two_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial_source, "nodes_now", lambda: [Node(2.0, 0.0)])
+    monkeypatch.setattr(trial_source.Capacity, "now", lambda: Capacity((Node(2.0, 0.0),)))
 
 
 class Sweep:

@@ -1,4 +1,4 @@
-"""What a searcher learns of trials that missed their target, or are under way."""
+"""What a searcher learns of trials that missed their target."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from raysuite.orchestrate.sweep.optuna import is_unfinished, longest_s, objective
+from raysuite.orchestrate.sweep.optuna import longest_s, objective
 from raysuite.records.derive import Status
 from raysuite.records.sweep import TrialFigures
 from tests.unit.orchestrate.sweep.test_optuna import trial
@@ -14,20 +14,6 @@ from tests.unit.orchestrate.sweep.test_optuna import trial
 
 def timed(seconds: float, status: Status = "finished", **goals: float) -> TrialFigures:
     return replace(trial(0, {}, status, **goals), curve=((0, seconds, 0.1),))
-
-
-@pytest.mark.parametrize(
-    ("status", "expected"),
-    [
-        ("missing", True),
-        ("stopped", True),
-        ("finished", False),
-        ("pruned", False),
-        ("failed", False),
-    ],
-)
-def test_who_has_no_end_goes_on(status, expected):
-    assert is_unfinished(trial(0, {}, status)) == expected
 
 
 def test_who_missed_the_target_is_slower_than_all_that_met_it():

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import sqlite3
 import stat
 import sys
 import time
@@ -8,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from raysuite.measure import trials as parts
-from raysuite.measure.trials import Part, State, try_part
+from raysuite.orchestrate import trials as parts
+from raysuite.orchestrate.trials import Part, State, try_part
 
 PART = Part("pretend", "pretend", required=False, deadline_s=120)
 
@@ -58,24 +57,12 @@ def test_a_hang_is_a_broken_part_and_its_children_die(trial: Path, tmp_path: Pat
     assert beat.read_text() == last
 
 
-def test_store_of_this_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    assert parts._store()[1] is State.WORKS
-    sqlite3.connect("mlflow.db").close()
-    assert parts._store()[1] is State.WORKS
-    Path("mlflow.db").write_text("this is no database, and long enough to be told from one " * 20)
-    _, state, note = parts._store()
-    assert state is State.BROKEN
-    assert "not a database" in note
-
-
 def test_compiler_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
-    assert parts._compiler()[1] is State.MISSING
+    assert parts.find_compiler().state is State.MISSING
 
 
 def test_every_tried_part_has_a_trial() -> None:
-    from raysuite.measure.trials import TRIALS
+    from raysuite.orchestrate.trials import TRIALS
 
     assert [part.name for part in parts.TRIED] == list(TRIALS)
