@@ -53,6 +53,14 @@ MIDDLE = """(div, marks) => {
 }"""
 
 
+TALLEST_ROW = """(() => {
+  document.querySelectorAll("details").forEach((each) => { each.open = true; });
+  const rows = [...document.querySelectorAll("tr")];
+  return Math.max(...rows.map((row) => row.getBoundingClientRect().height));
+})()"""
+"""In pixels."""
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[object]:
     require("browser")
@@ -140,6 +148,7 @@ def test_every_plot_is_drawn_without_a_network(browser, tmp_path, width, scheme)
     assert assert_all_drawn(page) == 11
     assert complaints == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate(TALLEST_ROW) < 150
     assert_every_point_answers(page)
 
 

@@ -237,7 +237,7 @@ def parallel(study: Study) -> Plot | None:
         x={
             "type": "quantitative",
             "title": None,
-            "scale": {"domain": [-0.1, len(axes) - 1 + max(0.4, 0.1 * len(axes))], "nice": False},
+            "scale": {"domain": [-0.1, len(axes) - 1 + max(0.4, 0.15 * len(axes))], "nice": False},
             "axis": {
                 "values": list(range(len(axes))),
                 "labelExpr": f"{titles}[datum.value]",
@@ -246,7 +246,7 @@ def parallel(study: Study) -> Plot | None:
                 "ticks": False,
                 "domain": False,
                 "labelOverlap": False,
-                "labelAngle": -25,
+                "labelAngle": -60,
                 "labelAlign": "left",
                 "labelLimit": 120,
             },
