@@ -75,7 +75,10 @@ def browser() -> Iterator[object]:
 def open_page(browser, file, width=1280, scheme="light"):
     """The page, drawn to the end, and all that its console complained of."""
     context = browser.new_context(
-        offline=True, viewport={"width": width, "height": 900}, color_scheme=scheme
+        offline=True,
+        viewport={"width": width, "height": 900},
+        color_scheme=scheme,
+        reduced_motion="reduce",  # or the page still scrolls as the pointer is placed
     )
     page = context.new_page()
     complaints: list[str] = []
