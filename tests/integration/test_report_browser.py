@@ -122,7 +122,9 @@ def hovered(page, plot) -> str:
     if mark.evaluate("(mark) => Boolean(mark.closest('.mark-line'))"):
         place = mark.evaluate(
             """(line) => {
-              const point = line.getPointAtLength(line.getTotalLength() / 2);
+              // Vega shows a line's tooltip at its points only, not between them.
+              const points = line.__data__.mark.items;
+              const point = points[Math.floor(points.length / 2)];
               const at = new DOMPoint(point.x, point.y).matrixTransform(line.getScreenCTM());
               return [at.x, at.y];
             }"""
