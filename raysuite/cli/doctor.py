@@ -10,9 +10,8 @@ from rich.text import Text
 import raysuite
 from raysuite.cli.console import print_json, print_text, stderr, stdout, table
 from raysuite.cli.run_options import AsJson
-from raysuite.orchestrate.trials import TRIED, State, try_parts
 
-_COLOURS = {State.WORKS: "green", State.MISSING: "yellow", State.BROKEN: "red"}
+_COLOURS = {"works": "green", "missing": "yellow", "broken": "red"}
 
 
 def doctor(
@@ -27,6 +26,8 @@ def doctor(
       raysuite doctor
       raysuite doctor --json | jq '.parts[] | select(.state != "works")'
     """
+    from raysuite.orchestrate.trials import TRIED, State, try_parts
+
     findings = []
     # Progress goes to stderr, so that --json can be piped.
     with stderr().status(f"trying {len(TRIED)} parts, about a minute") as status:

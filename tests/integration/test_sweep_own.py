@@ -35,7 +35,7 @@ def test_the_example_of_the_page(workplace: Workplace) -> None:
     workplace.write("my_sweep.yaml", blocks("sweeps.md", "yaml")[-1])
     commands = [line[2:].split() for line in blocks("sweeps.md", "console")[-1].splitlines()]
     dry, real = (workplace.run(*words).stdout for words in commands)
-    assert "3 trials, which asha may stop early" in dry
+    assert "3 trials, by random, scheduler asha" in dry
     results = workplace.results()
     found, search = trials(results), results.search()
     assert search is not None

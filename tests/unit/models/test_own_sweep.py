@@ -51,7 +51,7 @@ def test_its_first_command_prints_the_trials() -> None:
     command, _ = blocks("sweeps.md", "console")[-1].splitlines()
     found = CliRunner().invoke(app, command.split()[2:])
     assert found.exit_code == 0, found.output
-    assert "3 trials, which asha" in found.stdout
+    assert "3 trials, by random, scheduler asha" in found.stdout
 
 
 def test_its_trials_learn() -> None:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from raysuite.cli.progress import RunState, event
 from raysuite.orchestrate.suite import forget_failures
-from raysuite.orchestrate.sweep.trial import spent
 from raysuite.plan import RunPlan, make_plans
 from raysuite.records import (
     FailReason,
@@ -32,6 +31,7 @@ from raysuite.records.sweep import (
     pareto,
     trial_figures,
     trials,
+    wall_seconds,
     wanted_goals,
 )
 from raysuite.report import build
@@ -156,7 +156,7 @@ def test_the_search_for_a_batch_is_its_trials_cost(tmp_path: Path) -> None:
     (plan,) = results.plans()
     for record in whole:
         Journal(results.journal_file(plan["run_id"])).write(record)
-    assert spent(results, plan["run_id"]) == pytest.approx(120.0)
+    assert wall_seconds(results.records(plan["run_id"])) == pytest.approx(120.0)
 
 
 def test_a_gate_that_failed_tells_no_speed() -> None:
