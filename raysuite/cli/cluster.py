@@ -344,8 +344,8 @@ def doctor(
     else:
         from rich.text import Text  # here: --help needs none
 
-        lines = [(f.what, Text(f.state, _COLOURS[f.state]), f.note, f.mend) for f in findings]
-        stdout().print(table(("what", "state", "note", "mend"), lines, title=f"site {found.name}"))
+        lines = [(f.what, Text(f.state, _COLOURS[f.state]), f.note, f.fix) for f in findings]
+        stdout().print(table(("what", "state", "note", "fix"), lines, title=f"site {found.name}"))
         print_text(f"To fix: {', '.join(bad)}." if bad else "Nothing speaks against a start.")
     if bad:
         raise typer.Exit(1)

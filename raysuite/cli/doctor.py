@@ -41,10 +41,10 @@ def doctor(
         print_json({"raysuite": raysuite.__version__, "ok": not bad, "parts": parts})
     else:
         rows = [
-            (f.name, f.version, Text(f.state, _COLOURS[f.state]), f.note, f.mend) for f in findings
+            (f.name, f.version, Text(f.state, _COLOURS[f.state]), f.note, f.fix) for f in findings
         ]
         title = f"raysuite {raysuite.__version__}"
-        stdout().print(table(("part", "version", "state", "note", "mend"), rows, title=title))
+        stdout().print(table(("part", "version", "state", "note", "fix"), rows, title=title))
         if bad:
             print_text(f"To fix: {', '.join(bad)}.")
         elif off:

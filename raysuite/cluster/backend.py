@@ -63,7 +63,7 @@ class Finding:
     what: str
     state: State
     note: str = ""
-    mend: str = ""
+    fix: str = ""
 
 
 def works(what: str, note: str = "") -> Finding:
@@ -71,11 +71,11 @@ def works(what: str, note: str = "") -> Finding:
     return Finding(what, State.WORKS, note)
 
 
-def unsure(what: str, note: str, mend: str = "") -> Finding:
+def unsure(what: str, note: str, fix: str = "") -> Finding:
     """It cannot be known from here."""
-    return Finding(what, State.UNSURE, note, mend)
+    return Finding(what, State.UNSURE, note, fix)
 
 
-def wrong(what: str, note: str, mend: str) -> Finding:
+def wrong(what: str, note: str, fix: str) -> Finding:
     """A cluster cannot start with this."""
-    return Finding(what, State.WRONG, note, mend)
+    return Finding(what, State.WRONG, note, fix)

@@ -109,9 +109,9 @@ def secrets_in(names: list[str]) -> tuple[str, str]:
 def _shared(folder: Path) -> Finding:
     """Whether the nodes can see the folder of clusters."""
     kind = file_system(folder)
-    mend = "set RAYSUITE_HOME to a folder that all nodes share"
+    fix = "set RAYSUITE_HOME to a folder that all nodes share"
     if kind in _OWN_DISK:
-        return unsure("shared folder", f"{folder} is on {kind}, which nodes seldom share", mend)
+        return unsure("shared folder", f"{folder} is on {kind}, which nodes seldom share", fix)
     return works("shared folder", f"{folder} is on {kind}")
 
 
@@ -182,24 +182,24 @@ def _apptainer(site: LocalSite | SlurmSite) -> Finding:
     found = shutil.which("apptainer")
     if found is not None:
         return works("apptainer", found)
-    mend = "load its module by the site's `modules`, or ask the site for it"
+    fix = "load its module by the site's `modules`, or ask the site for it"
     if isinstance(site, SlurmSite):
-        return unsure("apptainer", "is not on this node's PATH; the compute nodes need it", mend)
-    return wrong("apptainer", "is not on PATH", mend)
+        return unsure("apptainer", "is not on this node's PATH; the compute nodes need it", fix)
+    return wrong("apptainer", "is not on PATH", fix)
 
 
 def _python(python: str) -> Finding:
     code = "import raysuite; print(raysuite.__version__)"
-    mend = "make it with `make setup` on a shared file system, and name it by `python`"
+    fix = "make it with `make setup` on a shared file system, and name it by `python`"
     try:
         done = subprocess.run(
             [python, "-c", code], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return wrong("python", f"{python} does not run: {error}", mend)
+        return wrong("python", f"{python} does not run: {error}", fix)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it failed"])[-1]
-        return wrong("python", f"{python} has no raysuite: {last}", mend)
+        return wrong("python", f"{python} has no raysuite: {last}", fix)
     return works("python", f"{python}, raysuite {done.stdout.strip()}")
 
 

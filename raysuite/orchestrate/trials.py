@@ -52,7 +52,7 @@ class Finding:
     version: str
     state: State
     note: str
-    mend: str
+    fix: str
     """Empty where the part works."""
     required: bool
     seconds: float
@@ -79,8 +79,8 @@ def find_compiler() -> Finding:
     path = shutil.which(command)
     if path is None:
         note = f"no {command}: `make setup` cannot build Horovod"
-        mend = "apt-get install g++ (Debian, Ubuntu), then make setup"
-        return Finding(title, "", State.MISSING, note, mend, required=False, seconds=0.0)
+        fix = "apt-get install g++ (Debian, Ubuntu), then make setup"
+        return Finding(title, "", State.MISSING, note, fix, required=False, seconds=0.0)
     answer = subprocess.run([path, "-dumpfullversion"], capture_output=True, text=True, check=False)
     version = answer.stdout.strip()
     return Finding(title, version, State.WORKS, path, "", required=False, seconds=0.0)
@@ -109,9 +109,9 @@ def try_part(part: Part) -> Finding:
         state, note = State.BROKEN, f"no answer within {part.deadline_s:g} s"
     finally:
         _end_group(process)
-    mend = "" if state is State.WORKS else part.install
+    fix = "" if state is State.WORKS else part.install
     seconds = round(time.monotonic() - started, 1)
-    return Finding(part.title, _version(part), state, note, mend, part.required, seconds)
+    return Finding(part.title, _version(part), state, note, fix, part.required, seconds)
 
 
 def _version(part: Part) -> str:

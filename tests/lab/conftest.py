@@ -35,7 +35,7 @@ def whole_lab() -> Iterator[LabPlace]:
 def lab(whole_lab: LabPlace) -> Iterator[LabPlace]:
     """The lab with mended cables and no jobs, before and after each test."""
     yield whole_lab
-    whole_lab.mend()
+    whole_lab.fix()
 
 
 @pytest.fixture(scope="session")

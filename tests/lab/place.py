@@ -70,7 +70,7 @@ class LabPlace:
         return self.out("sinfo", "-h", "-p", "lab", "-n", host, "-o", "%T")
 
     def link(self, host: str, *, up: bool) -> None:
-        """Cut or mend a cable."""
+        """Cut or fix a cable."""
         network.set_link(self.lab, host, up=up)
 
     def power(self, host: str, *, on: bool) -> None:
@@ -99,7 +99,7 @@ class LabPlace:
         """Shape a cable; no words end that."""
         network.shape(self.lab, host, hosts.inner_pid(self.lab, host), list(words))
 
-    def mend(self) -> None:
+    def fix(self) -> None:
         """Whatever a test did to cables, undo it; end all jobs and wait for idle hosts."""
         for host in self.lab.hosts:
             self.shape(host)

@@ -14,8 +14,8 @@ module = importlib.import_module("raysuite.cli.doctor")  # the package's name is
 
 
 def finding(name: str, state: State, *, required: bool = True) -> Finding:
-    mend = "" if state is State.WORKS else "make setup"
-    return Finding(name, "1.0", state, "a [note]", mend, required, seconds=0.1)
+    fix = "" if state is State.WORKS else "make setup"
+    return Finding(name, "1.0", state, "a [note]", fix, required, seconds=0.1)
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *findings: Finding, json: bool = False) -> tuple[int, str]:
@@ -63,4 +63,4 @@ def test_json_is_all_that_stdout_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert code == 1
     assert data["ok"] is False
     assert data["parts"][0]["state"] == "broken"
-    assert data["parts"][0]["mend"] == "make setup"
+    assert data["parts"][0]["fix"] == "make setup"

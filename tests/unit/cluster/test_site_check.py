@@ -91,7 +91,7 @@ def test_what_is_wrong(login: Login, site: dict[str, Any], what: str, words: str
     finding = look(**site)[what]
     assert finding.state is State.WRONG
     assert words in finding.note
-    assert finding.mend
+    assert finding.fix
 
 
 def test_without_slurm_nothing_more_is_asked_of_it(login: Login) -> None:
@@ -174,7 +174,7 @@ def test_the_command(login: Login) -> None:
     assert good.exit_code == 0, good.output
     said = json.loads(good.stdout)
     assert (said["site"], said["ok"]) == ("slurm-generic", True)
-    assert {"what", "state", "note", "mend"} == set(said["findings"][0])
+    assert {"what", "state", "note", "fix"} == set(said["findings"][0])
     bad = CliRunner().invoke(app, ["cluster", "doctor", "--site", "juwels-booster"])
     assert bad.exit_code == 1
     assert "To fix: partition." in bad.stdout

@@ -26,7 +26,7 @@ def trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_part_that_works_carries_its_note(trial: Path) -> None:
     trial.write_text("#!/bin/sh\necho chatter\necho 'raysuite-trial: 2 processes'\n")
     finding = try_part(PART)
-    assert (finding.state, finding.note, finding.mend) == (State.WORKS, "2 processes", "")
+    assert (finding.state, finding.note, finding.fix) == (State.WORKS, "2 processes", "")
     assert not finding.bad
 
 
@@ -34,7 +34,7 @@ def test_a_missing_part_is_bad_only_where_it_is_required(trial: Path) -> None:
     trial.write_text("#!/bin/sh\necho 'raysuite-trial: no module named x' >&2\nexit 3\n")
     finding = try_part(PART)
     assert (finding.state, finding.note) == (State.MISSING, "no module named x")
-    assert finding.mend == "make setup"
+    assert finding.fix == "make setup"
     assert not finding.bad
     assert try_part(Part("pretend", "pretend")).bad
 
