@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Iterator
 
@@ -8,9 +7,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from raysuite.cli import doctor
+from raysuite.orchestrate import trials
 from raysuite.orchestrate.trials import Finding, State
-
-module = importlib.import_module("raysuite.cli.doctor")  # the package's name is the verb's
 
 
 def finding(name: str, state: State, *, required: bool = True) -> Finding:
@@ -22,9 +21,9 @@ def run(monkeypatch: pytest.MonkeyPatch, *findings: Finding, json: bool = False)
     def found() -> Iterator[Finding]:
         yield from findings
 
-    monkeypatch.setattr(module, "try_parts", found)
+    monkeypatch.setattr(trials, "try_parts", found)
     app = typer.Typer()
-    app.command()(module.doctor)
+    app.command()(doctor)
     result = CliRunner().invoke(app, ["--json"] if json else [])
     return result.exit_code, result.stdout
 
