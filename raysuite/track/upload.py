@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from raysuite.records import Results, RunFigures, make_rows
-from raysuite.records.names import block_name
+from raysuite.records.names import Plan, block_name
 from raysuite.records.sweep import (
     LOWER_IS_BETTER,
     Goal,
@@ -225,6 +225,7 @@ class Upload:
         self.store = store
         self.id = results_id(results.folder)
         self.search = results.search()
+        self._plans: dict[str, Plan] = {}
         self._read: dict[str, TrialFigures] = {}
         self.known: dict[str, Run] = {}
         for run in store.runs_of(self.id):  # the oldest counts, should there ever be two
@@ -237,8 +238,10 @@ class Upload:
     def _trial(self, run_id: str) -> TrialFigures:
         """Its figures as a trial of a sweep."""
         if run_id not in self._read:
-            plan = next(plan for plan in self.results.plans() if plan["run_id"] == run_id)
-            self._read[run_id] = trial_figures(plan, self.results.records(run_id))
+            if run_id not in self._plans:  # plans are added while a sweep continues
+                self._plans = {plan["run_id"]: plan for plan in self.results.plans()}
+            records = self.results.records(run_id)
+            self._read[run_id] = trial_figures(self._plans[run_id], records)
         return self._read[run_id]
 
     def parent(self) -> Run:
