@@ -14,8 +14,9 @@ RaysuiteError
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _TORCH_CANNOT_WRITE = ("iostream error", "PytorchStreamWriter failed", "] . unexpected pos ")
@@ -91,6 +92,16 @@ class GateError(RaysuiteError):
 
 class RunError(RaysuiteError):
     """A run that failed."""
+
+
+def unmatched(patterns: Iterable[str], parameters: Iterable[str]) -> str:
+    """Which of the patterns match no parameter's name, as a message; empty if each matches one."""
+    names = list(parameters)
+    idle = [each for each in patterns if not any(fnmatchcase(name, each) for name in names)]
+    if not idle:
+        return ""
+    matched = ", ".join(map(repr, idle))
+    return f"no parameter matches {matched}; the model has {some(names, 8)}"
 
 
 def some(items: Sequence[str], most: int) -> str:

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raysuite.errors import UserError, some
+from raysuite.errors import UserError, some, unmatched
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -60,12 +60,8 @@ def freeze(network: nn.Module, patterns: Sequence[str]) -> None:
     Raises UserError for patterns that match none, and where nothing is left to train.
     """
     parameters = dict(network.named_parameters())
-    idle = [p for p in patterns if not any(fnmatchcase(name, p) for name in parameters)]
-    if idle:
-        raise UserError(
-            f"model.freeze: no parameter matches {', '.join(map(repr, idle))}; the model has "
-            f"{some(sorted(parameters), _SHOWN)}"
-        )
+    if wrong := unmatched(patterns, parameters):
+        raise UserError(f"model.freeze: {wrong}")
     for name, parameter in parameters.items():
         if any(fnmatchcase(name, pattern) for pattern in patterns):
             parameter.requires_grad_(False)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from raysuite.errors import UserError
+from raysuite.errors import UserError, unmatched
 from raysuite.optim.schedule import factor
 from raysuite.spec.optimizers import (
     AdamWOptions,
@@ -83,14 +83,3 @@ def parameter_groups(
     if wrong := unmatched(factors, seen):
         raise UserError(f"optimizer.lr_factors: {wrong}")
     return sorted(groups.values(), key=lambda group: "weight_decay" in group)
-
-
-def unmatched(patterns: Iterable[str], names: Sequence[str]) -> str:
-    """Which patterns of `lr_factors` match none of the parameters' names; empty if all do."""
-    idle = sorted(each for each in patterns if not any(fnmatchcase(name, each) for name in names))
-    if not idle:
-        return ""
-    return (
-        f"no parameter matches {', '.join(map(repr, idle))}; "
-        f"the model has {', '.join(names[:8])}, ..."
-    )

@@ -144,7 +144,7 @@ def too_large(plan: RunPlan, capacity: Capacity) -> list[Mistake]:
         message = f"{plan.workers} workers need {plan.workers} GPUs, and the cluster has {have}"
         mistakes.append(Mistake(message, key="resources.workers"))
     facts = plan.dataset
-    batch = plan.micro_batch * facts.channels * facts.image_size**2 * _FP32_BYTES
+    batch = plan.micro_batch * facts.image_values * _FP32_BYTES
     room = max((node.memory for node in capacity.each), default=math.inf)
     if batch > room:
         message = (

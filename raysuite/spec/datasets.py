@@ -32,6 +32,11 @@ class DatasetFacts:
     passed_over: int = 0
     """Entries of an image folder's splits that are neither images nor hidden."""
 
+    @property
+    def image_values(self) -> int:
+        """Numbers that an image consists of, of all channels."""
+        return self.channels * self.image_size**2
+
 
 DIGITS = DatasetFacts(train_samples=1437, val_samples=360, classes=10, channels=1, image_size=8)
 """scikit-learn's 1,797 handwritten digits (UCI, E. Alpaydin and C. Kaynak, 1998), one in five

@@ -26,10 +26,9 @@ from raysuite.data import Split, prepare
 from raysuite.data.base import Slice
 from raysuite.data.formats import open_source
 from raysuite.data.reading import read, shown
-from raysuite.errors import Mistake, SpecError, UserError
+from raysuite.errors import Mistake, SpecError, UserError, unmatched
 from raysuite.measure.memory import available_bytes
 from raysuite.models.fine_tuning import load_weights
-from raysuite.optim import unmatched
 from raysuite.parallel.precision import MEMORY_FORMATS
 from raysuite.plan import RunPlan, placed
 from raysuite.plan.dry_batch import distinct, unproven
@@ -74,7 +73,7 @@ def mistakes(plan: RunPlan) -> list[Mistake]:
     What it depends on is in `raysuite.plan.dry_batch.distinct`.
     """
     facts = plan.dataset
-    size = _IMAGES * facts.channels * facts.image_size**2 * torch.float.itemsize
+    size = _IMAGES * facts.image_values * torch.float.itemsize
     if size > (left := available_bytes(torch.device("cpu"))):
         message = (
             f"{_IMAGES} images of {facts.image_size} x {facts.image_size} pixels take "

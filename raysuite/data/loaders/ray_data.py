@@ -59,8 +59,7 @@ class RayDataLoader:
         open_source(prepared, split).close()  # what it raises should come now
         self._prepared, self._split, self._options = prepared, split, options
         self._name = uuid.uuid4().hex
-        facts = prepared.facts
-        self._image_bytes = facts.image_size**2 * facts.channels
+        self._image_bytes = prepared.facts.image_values
         self._normalise = Normalise(Rendering(prepared, "exact"), device, channels_last)
         self._rows: _Rows | None = None
         # a line or two per epoch and worker otherwise; its own log file has them
