@@ -1,4 +1,4 @@
-"""`raysuite job`: submit, follow and cancel jobs of a cluster; its status lists them."""
+"""`raysuite job`: submit, follow and cancel jobs; `raysuite cluster status` lists them."""
 
 from __future__ import annotations
 

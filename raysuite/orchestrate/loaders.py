@@ -83,9 +83,9 @@ class Limit:
 
 
 def decoding_limit(prepared: Prepared, threads: int, images: int, split: Split) -> Limit:
-    """Bare libjpeg-turbo: all pixels of so many images, into memory used again.
+    """What no loader exceeds: libjpeg-turbo alone decodes all pixels of so many images.
 
-    Nothing is read, cut, resized or kept. What is no JPEG is decoded by Pillow.
+    Files are read before. Pixels are not cut, resized or kept. Pillow decodes what is no JPEG.
     """
     ids = permutation(prepared.samples(split), _SEED, 0)[:images].tolist()
     with closing(open_source(prepared, split)) as source:
