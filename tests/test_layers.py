@@ -15,6 +15,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -60,10 +61,9 @@ def imports(path: Path, module_level: bool) -> Iterator[tuple[str, int]]:
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: relative import"
-            # `from raysuite import lazy` names a package in its second half
-            tails = (
-                [f".{alias.name}" for alias in node.names] if node.module == "raysuite" else [""]
-            )
+            # `from raysuite import lazy` names a module in its second half
+            ours = top(node.module or "") == "raysuite"
+            tails = [f".{alias.name}" for alias in node.names] if ours else [""]
             yield from ((f"{node.module}{tail}", node.lineno) for tail in tails)
         pending += ast.iter_child_nodes(node)
 
@@ -106,6 +106,21 @@ def test_layer_0_needs_little(path: Path) -> None:
     allowed = LAYER_0_NEEDS | {"raysuite"} | sys.stdlib_module_names
     found = [(name, line) for name, line in imports(path, True) if top(name) not in allowed]
     assert found == []
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    paths = {path: ".".join(path.relative_to(ROOT.parent).with_suffix("").parts) for path in FILES}
+    modules = {path: name.removesuffix(".__init__") for path, name in paths.items()}
+    known = set(modules.values())
+    graph = {
+        module: {
+            name if name in known else name.rpartition(".")[0]
+            for name, _ in imports(path, module_level=False)
+            if top(name) == "raysuite"
+        }
+        for path, module in modules.items()
+    }
+    list(TopologicalSorter(graph).static_order())  # raises CycleError, which names the modules
 
 
 def test_the_walk_sees_what_it_should(tmp_path: Path) -> None:

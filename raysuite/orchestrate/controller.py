@@ -18,7 +18,7 @@ from ray.train.v2._internal.execution.callback import ControllerCallback, Worker
 
 from raysuite.errors import RunError, StorageError
 from raysuite.orchestrate.cluster import Capacity
-from raysuite.orchestrate.groups import record_failure
+from raysuite.orchestrate.failures import record_failure
 from raysuite.orchestrate.nodes import Need, NodesGoneError
 from raysuite.orchestrate.stopping import is_late, requested_stop
 from raysuite.plan import RunPlan

@@ -13,13 +13,8 @@ from typing import Any
 from raysuite.errors import HeadLostError, SpecError, StorageError, UserError
 from raysuite.orchestrate import budget, stopping
 from raysuite.orchestrate.cluster import Capacity, knock
-from raysuite.orchestrate.groups import (
-    checkpoint_folder,
-    make_trainer,
-    nodes_gone,
-    record_lost,
-    storage_error,
-)
+from raysuite.orchestrate.failures import nodes_gone, record_lost, storage_error
+from raysuite.orchestrate.groups import checkpoint_folder, make_trainer
 from raysuite.orchestrate.nodes import reporting, with_fewer
 from raysuite.orchestrate.preflight import lacking, too_large
 from raysuite.plan import RunPlan, groups, placed

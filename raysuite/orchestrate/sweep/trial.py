@@ -16,14 +16,8 @@ from typing import Any
 from raysuite.errors import RunError
 from raysuite.orchestrate import stopping
 from raysuite.orchestrate.controller import DeadlineError
-from raysuite.orchestrate.groups import (
-    Segment,
-    make_trainer,
-    record_failure,
-    record_lost,
-    storage_error,
-    work_config,
-)
+from raysuite.orchestrate.failures import record_failure, record_lost, storage_error
+from raysuite.orchestrate.groups import Segment, make_trainer, work_config
 from raysuite.orchestrate.sweep.population import next_segment
 from raysuite.plan import RunPlan, groups
 from raysuite.plan.batches import NothingFitsError

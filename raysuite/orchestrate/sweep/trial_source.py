@@ -14,7 +14,7 @@ from ray.tune.search import Searcher
 from raysuite.errors import SpecError
 from raysuite.orchestrate import stopping
 from raysuite.orchestrate.cluster import Capacity, Node
-from raysuite.orchestrate.groups import record_failure, record_lost
+from raysuite.orchestrate.failures import record_failure, record_lost
 from raysuite.orchestrate.nodes import Need
 from raysuite.orchestrate.preflight import lacking, too_large, unknown_model
 from raysuite.orchestrate.sweep.population import Population

@@ -14,7 +14,7 @@ from ray.train.v2.api.exceptions import ControllerError
 from raysuite.errors import StorageError, is_full
 from raysuite.orchestrate import controller
 from raysuite.orchestrate.controller import BrokenRunError, FailureRecorder
-from raysuite.orchestrate.groups import record_lost, storage_error
+from raysuite.orchestrate.failures import record_lost, storage_error
 from raysuite.plan import RunPlan
 from raysuite.records import Journal, Results, RunFailed, RunFinished
 from raysuite.train.world import is_peer_loss

@@ -1,0 +1,55 @@
+"""Runs whose workers ended without a result: why, as the driver of their group knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from raysuite.errors import StorageError, is_full
+from raysuite.orchestrate.nodes import NodesGoneError
+from raysuite.plan import RunPlan
+from raysuite.records import FailReason, Journal, Results, RunFailed
+from raysuite.train.memory import ray_out_of_memory
+
+
+def storage_error(error: Exception | None) -> Exception | None:
+    """The error that Ray Train's controller ended with, where a full disk was it."""
+    cause = getattr(error, "controller_failure", None)
+    return cause if isinstance(cause, StorageError) or (cause and is_full(cause)) else None
+
+
+def nodes_gone(error: Exception | None) -> NodesGoneError | None:
+    """The error that Ray Train's controller ended with, where nodes that stayed away were it."""
+    cause = getattr(error, "controller_failure", None)
+    return cause if isinstance(cause, NodesGoneError) else None
+
+
+def record_lost(plan: RunPlan, results: Results, error: Exception | None) -> None:
+    """Record that a run was lost, or had no memory to start with, with Ray Train's error."""
+    missing = nodes_gone(error)
+    text = str(error).strip() if error else "its workers ended without a result"
+    message = text.splitlines()[-1] if text else type(error).__name__
+    full = next((each for each in _causes(error) if ray_out_of_memory(str(each))), None)
+    if missing:
+        record_failure(plan, results, "node_lost", missing.message, text)
+    elif full:
+        message = ray_out_of_memory(str(full))
+        record_failure(plan, results, "out_of_memory", message, f"{text}\n{full}")
+    else:
+        record_failure(plan, results, "lost", message, text)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error of Ray Train, what its controller or its workers failed with, and their causes."""
+    if error is not None:
+        yield error
+        yield from _causes(getattr(error, "controller_failure", None) or error.__cause__)
+        for each in getattr(error, "worker_failures", {}).values():
+            yield from _causes(each)
+
+
+def record_failure(
+    plan: RunPlan, results: Results, reason: FailReason, message: str, detail: str = ""
+) -> None:
+    """Record a failure where no worker is left to do so."""
+    record = RunFailed(run_id=plan.run_id, reason=reason, message=message, detail=detail)
+    Journal(results.journal_file(plan.run_id)).write(record)
