@@ -188,7 +188,7 @@ def loaders(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Time every loader on a data set, beside bare decoding and bare reading.
+    """Time every loader on a data set, beside decoding alone and reading alone.
 
     Loaders are timed in rounds, each time in fresh processes. What cannot be timed is a row with
     the reason. The last line names the fastest loader and what bounds it. From a spec come its data

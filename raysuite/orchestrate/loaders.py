@@ -1,4 +1,4 @@
-"""Loaders timed in turn, beside bare decoding and bare reading, each timing in a fresh process."""
+"""Loaders timed in turn, beside decoding and reading alone, each timing in a fresh process."""
 
 from __future__ import annotations
 

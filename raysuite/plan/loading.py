@@ -98,7 +98,7 @@ def candidates(
     blocks: Iterable[dict[str, Any]], threads: Sequence[int], processes: Sequence[int]
 ) -> list[Candidate]:
     """Each block with each number of threads or processes, then the limits for these numbers:
-    bare decoding, and reading alone.
+    decoding alone, and reading alone.
 
     A block with a number of its own is used once. Raises UserError for options that a loader
     does not have.

@@ -24,7 +24,7 @@ class Candidate(_Fact):
     name: str
     """`native · 2 threads`; no two candidates share it."""
     kind: Literal["loader", "decoding", "reading"]
-    """`decoding` and `reading` are the limits: bare decoding, and reading the bytes alone."""
+    """`decoding` and `reading` are the limits: decoding alone, and reading the bytes alone."""
     series: str
     """The name without the number of threads."""
     width: int
@@ -118,7 +118,7 @@ class LoadingRow:
     """Cores that everything else on the machine kept busy meanwhile."""
     start_seconds: Stat | None
     of_decoding: Ratio | None
-    """Throughput over that of bare decoding, and of reading alone, by as many threads."""
+    """Throughput over that of decoding alone, and of reading alone, by as many threads."""
     of_reading: Ratio | None
     failure: str
 

@@ -79,7 +79,7 @@ def loaders_sheet(rows: Sequence[LoadingRow]) -> Sheet:
     if any(row.failure for row in rows):
         columns.append(Column("Why not", lambda r: r.failure))
     note = (
-        "Means and 95 % intervals over rounds. Of decoding: over bare decoding by as many threads. "
+        "Means and 95 % intervals over rounds. Of decoding: over decoding alone by as many threads. "
         "Start: until the first batch."
     )
     return sheet_of(
@@ -249,7 +249,7 @@ def _bars(rows: Sequence[LoadingRow], series: str) -> Trace:
             "low": row.throughput and row.throughput.low,
             "high": row.throughput and row.throughput.high,
             "tip": f"{row.candidate.name}\n{text.stat(row.throughput)} images/s\n"
-            f"{text.ratio(row.of_decoding)} of bare decoding",
+            f"{text.ratio(row.of_decoding)} of decoding alone",
         }
         for row in rows
     ]
@@ -257,7 +257,7 @@ def _bars(rows: Sequence[LoadingRow], series: str) -> Trace:
 
 
 def _drawn_always(row: LoadingRow) -> bool:
-    """A loader that reads, or bare decoding."""
+    """A loader that reads, or decoding alone."""
     if row.candidate.kind == "loader":
         return row.candidate.width > 0 and row.candidate.options.get("name") != "memory"
     return row.candidate.kind == "decoding"
