@@ -79,7 +79,8 @@ def loaders_sheet(rows: Sequence[LoadingRow]) -> Sheet:
     if any(row.failure for row in rows):
         columns.append(Column("Why not", lambda r: r.failure))
     note = (
-        "Means and 95 % intervals over rounds. Of decoding: over decoding alone by as many threads. "
+        "Means and 95 % intervals over rounds. "
+        "Of decoding: over decoding alone by as many threads. "
         "Start: until the first batch."
     )
     return sheet_of(

@@ -52,11 +52,13 @@ FOLDER = Path("/var/lib/raysuite-lab-campaign")
 NODES = 3
 LOSING = ("step", "node", "host")
 """They take a node from the allocation: the next fault starts the cluster on all hosts again."""
-RESTARTING = ("head_host", "time_limit", "preempt")
+RESTARTING = ("head_host", "preempt")
+"""`time_limit` is none of them: without accounting, SLURM takes no new time limit for a job that
+lost a node until the job is queued again."""
 LOSING_DATABASE = ("head_host", "database")
 OTHERS = (
     *("worker", "raylet", "head", "agent", "whole_step", "driver", "mlflow", "mlflow_killed"),
-    *("results_full", "scratch_full", "database"),
+    *("results_full", "scratch_full", "database", "time_limit"),
 )
 KINDS = (*LOSING, *RESTARTING, *OTHERS)
 
