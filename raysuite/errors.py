@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -59,19 +59,28 @@ class Mistake:
     key: str = ""
     file: str = ""
     line: int | None = None
+    further_lines: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         place = self.file
         if self.line is not None:
-            place += f":{self.line}"
+            place += ":" + ", ".join(map(str, (self.line, *self.further_lines)))
         return ": ".join(part for part in (place, self.key, self.message) if part)
 
 
 class SpecError(UserError):
-    """All mistakes of a spec at once, each once, in the order of their lines."""
+    """All mistakes of a spec at once, each once with its lines, in their order."""
 
     def __init__(self, mistakes: Sequence[Mistake]) -> None:
-        self.mistakes = tuple(sorted(dict.fromkeys(mistakes), key=lambda each: each.line or 0))
+        lines: dict[Mistake, set[int]] = {}
+        for each in mistakes:
+            found = {*each.further_lines} | ({each.line} if each.line is not None else set())
+            lines.setdefault(replace(each, line=None, further_lines=()), set()).update(found)
+        once = [
+            replace(each, line=min(found, default=None), further_lines=tuple(sorted(found)[1:]))
+            for each, found in lines.items()
+        ]
+        self.mistakes = tuple(sorted(once, key=lambda each: each.line or 0))
         super().__init__("\n".join(str(mistake) for mistake in self.mistakes))
 
     def __reduce__(self) -> tuple[type[SpecError], tuple[tuple[Mistake, ...]]]:

@@ -45,6 +45,15 @@ def test_all_mistakes_at_once(tmp_path: Path) -> None:
     ]
 
 
+def test_the_same_mistake_of_several_rows_is_told_once(tmp_path: Path) -> None:
+    rows = "\n".join(f"    - [{workers}, horovd]" for workers in (1, 2, 4))
+    file = write(tmp_path, f"matrix:\n  resources.workers, strategy:\n{rows}")
+    result = CliRunner().invoke(app, ["plan", str(file)])
+    heading, message = result.stderr.splitlines()
+    assert heading == "error: 1 mistake"
+    assert message.startswith(f"  {file}:9, 10, 11: strategy: ")
+
+
 def test_aliases_that_unfold_to_billions_of_values(tmp_path: Path) -> None:
     lines = [f"  k0: &a0 {[1] * 9}"]
     lines += [f"  k{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 10)]
