@@ -9,6 +9,7 @@ import typer
 
 from raysuite.cli.console import print_json, print_sheet, print_text
 from raysuite.cli.run_options import AsJson, Gpus, Overrides, Scale, SeveralResults
+from raysuite.errors import UserError
 
 if TYPE_CHECKING:
     from raysuite.perf.calibration import Model
@@ -18,6 +19,7 @@ CalibrationFile = Annotated[
     typer.Option("--calibration", metavar="FILE", help="What `raysuite calibrate` wrote."),
 ]
 DEFAULT = Path("calibration.yaml")
+PREDICTIONS = Path("predictions")
 
 
 def calibrate(
@@ -54,7 +56,7 @@ def calibrate(
     runs = [run for each in opened for run in results_figures(each)]
     names = [str(folder) for folder in results]
     found = fitted(runs, names, workers_per_node, most_other_cores)
-    found = found.with_pipelines(runs, pipeline_seconds)
+    found = found.with_pipelines(runs, pipeline_seconds, most_other_cores)
     found.write(out)
     if as_json:
         print_text(found.model_dump_json(indent=2))
@@ -99,7 +101,7 @@ def predict(
     gpus: Gpus = None,
     root: Annotated[
         Path, typer.Option("--results", help="Folder under which NAME/DATE-TIME is made.")
-    ] = Path("predictions"),
+    ] = PREDICTIONS,
     as_json: AsJson = False,
 ) -> None:
     """Predict throughput, times, speed-up and memory of each run, with 90 % intervals.
@@ -124,6 +126,11 @@ def predict(
 
     found = Calibration.read(calibration)
     if spec.is_dir():
+        if overrides or scale or gpus is not None or root != PREDICTIONS:
+            raise UserError(
+                f"{spec} holds results, whose runs are fixed: overrides, --scale, --gpus and "
+                "--results are for a SPEC"
+            )
         results = Results.open(spec)
     else:
         document = read_document(spec, overrides or [], scale)

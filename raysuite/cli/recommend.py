@@ -14,6 +14,7 @@ from raysuite.cli.console import print_json, print_text, stdout, table
 from raysuite.cli.predict import DEFAULT, CalibrationFile
 from raysuite.cli.run_options import AsJson, Gpus, Overrides, Scale, SpecFile, numbers
 from raysuite.errors import SpecError, UserError
+from raysuite.files import write_whole
 
 if TYPE_CHECKING:
     from raysuite.perf.recommendation import Choice
@@ -43,7 +44,12 @@ def recommend(
         float, typer.Option(min=0, help="Leave out what has a lower parallel efficiency.")
     ] = 0.0,
     memory_gib: Annotated[
-        float | None, typer.Option(min=0, help="Leave out what may need more memory per worker.")
+        float | None,
+        typer.Option(
+            min=0,
+            help="Leave out what may need more memory per worker, and pipelines, whose memory is "
+            "not predicted.",
+        ),
     ] = None,
     goal: Annotated[
         Literal["time", "energy"],
@@ -89,8 +95,21 @@ def recommend(
     found = Calibration.read(calibration)
     document = read_document(spec, overrides or [], scale)
     given = numbers("--batches", batches) if batches else [_batch(document)]
-    wanted = choices(numbers("--workers", workers), given, numbers("--accumulate", accumulate))
-    made = [(keys, plan) for keys in wanted if (plan := _plan(document, keys, gpus)) is not None]
+    counts = numbers("--workers", workers)
+    if least_efficiency and 1 not in counts:
+        raise UserError(
+            f"--workers: given was {workers}; --least-efficiency compares with one worker, as in "
+            f"--workers 1,{workers}"
+        )
+    made: list[tuple[dict[str, Any], RunPlan]] = []
+    refused: SpecError | None = None
+    for keys in choices(counts, given, numbers("--accumulate", accumulate)):
+        try:
+            made.append((keys, _plan(document, keys, gpus)))
+        except SpecError as error:  # not every strategy fits every batch and number of workers
+            refused = error
+    if refused and not made:
+        raise refused
     plans = [plan.model_dump(mode="json") for _, plan in made]
     predicted = predict(plans, found, str(calibration), pipeline_seconds)
     limit = float("inf") if memory_gib is None else memory_gib * GIB
@@ -125,20 +144,15 @@ def _batch(document: Document) -> int:
     return given
 
 
-def _plan(document: Document, keys: dict[str, Any], gpus: int | None) -> RunPlan | None:
-    """The run of one candidate; None where it cannot be."""
+def _plan(document: Document, keys: dict[str, Any], gpus: int | None) -> RunPlan:
+    """The run of one candidate. Raises SpecError where it cannot be."""
     from raysuite.plan import make_plans
     from raysuite.spec.document import Document, set_dotted
 
     data = _without_matrix(document)
     for key, value in keys.items():
         set_dotted(data, key, value)
-    try:
-        return make_plans(Document(data, document.file), gpus, elsewhere=gpus is not None)[0]
-    except SpecError:
-        if len(keys) == 1:  # no candidate: the spec itself
-            raise
-        return None
+    return make_plans(Document(data, document.file), gpus, elsewhere=gpus is not None)[0]
 
 
 def _without_matrix(document: Document) -> dict[str, Any]:
@@ -173,7 +187,8 @@ def _write(file: Path, document: Document, keys: dict[str, Any], name: str) -> N
         set_dotted(data, key, value)
     data["name"] = f"{data['name']}-{name}"
     text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
-    file.write_text(f"# Written by `raysuite recommend`, from {document.file}.\n{text}", "utf-8")
+    head = f"# Written by `raysuite recommend`, from {document.file}.\n"
+    write_whole(file, f"{head}{text}".encode())
 
 
 def _data(choice: Choice) -> dict[str, Any]:

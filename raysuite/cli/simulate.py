@@ -17,6 +17,7 @@ import typer
 from raysuite.cli.console import print_json, print_text, stdout, table
 from raysuite.cli.run_options import AsJson, Overrides, Scale, SpecFile, numbers
 from raysuite.errors import UserError
+from raysuite.files import write_whole
 from raysuite.units import human_seconds
 
 if TYPE_CHECKING:
@@ -101,13 +102,18 @@ def simulate(
     found = None if calibration is None else Calibration.read(calibration)
     stated = None if network is None else Network.read(network)
     lines: list[dict[str, Any]] = []
-    for each in _plans(spec, overrides or [], scale, workers):
+    for each in _plans(spec, overrides or [], scale, workers, found):
+        if each.schedule is not None and (jitter, straggler) != (0, 1):
+            raise UserError(
+                "--jitter and --straggler are for data-parallel strategies; "
+                f"{each.title} is a pipeline"
+            )
         began = time.perf_counter()
         between = stated or measured_network(each, found)
         step = step_of(each, found, rate, between, jitter, straggler)
         took = time.perf_counter() - began
         if trace is not None and not lines:
-            trace.write_text(step.trace(), "utf-8")
+            write_whole(trace, step.trace().encode())
         training = step.seconds * each.total_steps
         line: dict[str, Any] = {
             "run": each.title,
@@ -147,16 +153,23 @@ def _print(lines: Sequence[dict[str, Any]]) -> None:
             human_seconds(line["training_s"]),
         ]
         if failures:
-            cell += [human_seconds(line["expected_s"]), human_seconds(line["checkpoint_every_s"])]
+            expected = line["expected_s"]
+            cell += ["never ends" if expected is None else human_seconds(expected)]
+            cell += [human_seconds(line["checkpoint_every_s"])]
         cells.append(cell)
     stdout().print(table(header, cells))
     print_text("simulated, not measured: docs/how-to/predictions.md gives its errors")
 
 
 def _plans(
-    spec: Path, overrides: list[str], scale: str | None, workers: str | None
+    spec: Path,
+    overrides: list[str],
+    scale: str | None,
+    workers: str | None,
+    calibration: Calibration | None,
 ) -> list[RunPlan]:
-    """Each run once, whatever its repeats."""
+    """Each run once, whatever its repeats; on GPUs, as many as are needed, unless the calibration
+    has none."""
     from raysuite.plan import make_plans
     from raysuite.spec import read_document
 
@@ -164,7 +177,8 @@ def _plans(
     if counts:
         overrides = [*overrides, f"matrix.resources.workers={json.dumps(counts)}"]
     document = read_document(spec, overrides, scale)
-    plans = make_plans(document, max([*counts, 2**21]), elsewhere=True)
+    gpus = max([*counts, 2**21]) if calibration is None or calibration.machine.get("gpus") else 0
+    plans = make_plans(document, gpus, elsewhere=True)
     return [plan for plan in plans if plan.repeat == 0]
 
 
@@ -180,10 +194,15 @@ def measured_network(plan: RunPlan, calibration: Calibration | None) -> Network:
         kind = "ddp" if "ddp" in sent else next(iter(sent), kind)
     byte, message = costs.get(f"byte/{kind}"), costs.get(f"message/{kind}", 0.0)
     nodes = 1 if calibration is None else calibration.workers_per_node
-    if plan.workers == 1 or (byte and plan.workers <= nodes):
+    if plan.workers == 1 or (byte is not None and plan.workers <= nodes):
         link = Link(latency_us=message * 1e6, gb_per_s=1 / byte / 1e9 if byte else 1e6)
         return Network(
             name="measured", source="calibration", workers_per_node=nodes, inside=link, between=link
+        )
+    if plan.workers <= nodes:
+        raise UserError(
+            f"no run of the calibration had {kind} with several workers; measure one, or give "
+            "--network NAME"
         )
     raise UserError(
         f"the network between {plan.workers} workers is not known: "
@@ -209,16 +228,22 @@ def step_of(
     straggler: float = 1.0,
 ) -> Step:
     """One step of a plan, as fast as a calibration has it, or as a worker alone at `rate`."""
-    from raysuite.perf.costs import strategy_kind, work_name
+    from raysuite.perf.costs import loader_kind, strategy_kind, work_name
     from raysuite.perf.simulator import Crowd, Sharing, Step, data_parallel, pipeline_step
 
     data, update, pace = plan.model_dump(mode="json"), 0.0, partial(_pace, plan.workers, 0.0)
     if calibration is not None:
         work, kind, costs = work_name(data), strategy_kind(data), calibration.seconds.costs
-        if f"image/{work}" not in costs:
-            raise UserError(f"no run of the calibration had {work}; measure it, or give its rate")
+        wanted = [f"image/{work}", f"load/{loader_kind(data)}"]
+        if plan.workers > 1 and plan.schedule is None:
+            wanted.append(f"step/{kind}")
+        if missing := [term.partition("/")[2] for term in wanted if term not in costs]:
+            raise UserError(
+                f"no run of the calibration had {', '.join(missing)}; measure it, or give "
+                "--images-per-second in place of --calibration"
+            )
         alone = plan.micro_batch * costs[f"image/{work}"] + costs[f"pass/{work}"]
-        alone += plan.micro_batch * costs.get(f"load/{plan.spec.loader.name}", 0.0)
+        alone += plan.micro_batch * costs[f"load/{loader_kind(data)}"]
         near = plan.micro_batch * costs.get(f"neighbour/{work}", 0.0)
         neighbours = min(plan.workers, calibration.workers_per_node)
         together = alone + near * (neighbours - 1) / neighbours
@@ -358,11 +383,14 @@ def _with_failures(
     mtbf_hours: float,
     write: float,
     restart: float,
-) -> dict[str, float]:
+) -> dict[str, float | None]:
     from raysuite.perf.costs import best_checkpoint_interval, expected_run_seconds
 
     nodes = math.ceil(plan.workers / network.workers_per_node)
     mtbf = mtbf_hours * 3600 / nodes
     every = min(best_checkpoint_interval(write, mtbf), training)
     expected = expected_run_seconds(training, every, write, mtbf, restart)
-    return {"expected_s": expected, "checkpoint_every_s": every}
+    return {
+        "expected_s": None if math.isinf(expected) else expected,
+        "checkpoint_every_s": every,
+    }

@@ -10,20 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from raysuite import __version__
 from raysuite.errors import UserError
+from raysuite.files import write_whole
 from raysuite.perf.costs import (
     Work,
     epoch_terms,
     joules_terms,
+    loader_kind,
     memory_terms,
     strategy_kind,
     work_name,
 )
 from raysuite.records import EpochFinished, RunFigures, RunFinished
-from raysuite.records.names import Plan, loader_name, run_name
+from raysuite.records.names import Plan, run_name
 from raysuite.records.predicted import Interval
 from raysuite.records.statistics import t_quantile
 
@@ -196,23 +198,29 @@ class Calibration(_Part):
         return int(self.machine.get("cpu", {}).get("logical_cores") or self.workers_per_node)
 
     def with_pipelines(
-        self, runs: Iterable[RunFigures], simulated: Callable[[Plan, Calibration], float]
+        self,
+        runs: Iterable[RunFigures],
+        simulated: Callable[[Plan, Calibration], float],
+        most_other_cores: float = math.inf,
     ) -> Calibration:
         """This calibration with what an operation of a pipeline costs and the errors of simulated
         steps, by the pipelines among `runs`: the cost for which measured and simulated steps agree
         in the geometric mean, or 0 where simulated ones are longer without it. Neither is computed
-        where no run with several workers gives the cost of a byte."""
+        where no run with several workers gives the cost of a byte, nor from pipelines over several
+        nodes. `most_other_cores` is as in `observed`."""
         from scipy.optimize import brentq
 
         known = any(term.startswith("byte/") for term in self.seconds.costs)
         measured = [
-            (run.plan, run.plan["global_batch"] / run.throughput)
+            (run.plan, run.plan["global_batch"] * _pace(quiet))
             for run in runs
             if known
             and run.status == "finished"
             and run.throughput is not None
             and run.plan["spec"]["strategy"].get("stages")
+            and run.workers <= self.workers_per_node
             and work_name(run.plan) in self.works
+            and (quiet := _quiet(run, most_other_cores))
         ]
 
         def with_cost(operation: float) -> Calibration:
@@ -233,7 +241,7 @@ class Calibration(_Part):
     def unseen(self, plan: Plan) -> list[str]:
         """Why a plan cannot be predicted: its parts that no run of the calibration had."""
         known = {term.partition("/")[2] for term in self.seconds.costs}
-        wanted = [work_name(plan), loader_name(plan)]
+        wanted = [work_name(plan), loader_kind(plan)]
         strategy = plan["spec"]["strategy"]
         if strategy["name"] != "single" and not strategy.get("stages"):
             wanted.append(strategy_kind(plan))
@@ -255,10 +263,8 @@ class Calibration(_Part):
         data = self.model_dump(mode="json")
         data["works"] = {name: vars(work) for name, work in self.works.items()}
         text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
-        file.write_text(
-            "# Written by `raysuite calibrate`; times in seconds, memory in bytes.\n" + text,
-            "utf-8",
-        )
+        head = "# Written by `raysuite calibrate`; times in seconds, memory in bytes.\n"
+        write_whole(file, f"{head}{text}".encode())
 
     @classmethod
     def read(cls, file: Path) -> Calibration:
@@ -266,7 +272,7 @@ class Calibration(_Part):
         try:
             data = yaml.load(file.read_text("utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
             return cls.model_validate(data)
-        except (OSError, yaml.YAMLError, ValidationError, TypeError) as error:
+        except (OSError, yaml.YAMLError, ValueError, TypeError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
             raise UserError(
                 f"{file} is no calibration: {why}; make one with `raysuite calibrate RESULTS --out "
@@ -299,15 +305,26 @@ class Observed:
     @property
     def seconds(self) -> float:
         """Duration of an epoch of steady steps."""
-        pace = sum(each.steady_seconds for each in self.quiet) / sum(
-            each.steady_images for each in self.quiet
-        )
-        return pace * float(self.run.plan["dataset"]["train_samples"])
+        return _pace(self.quiet) * float(self.run.plan["dataset"]["train_samples"])
 
     @property
     def batch(self) -> str:
         """Equal for runs with the same batch size, which are left out of a fit together."""
         return str((self.run.plan["global_batch"], self.run.plan["accumulate"]))
+
+
+def _quiet(run: RunFigures, most_other_cores: float) -> tuple[EpochFinished, ...]:
+    """The epochs during which other programs kept at most so many cores busy."""
+    return tuple(
+        epoch
+        for epoch in run.epochs
+        if epoch.steady_images and max(epoch.other_cores, default=0.0) <= most_other_cores
+    )
+
+
+def _pace(epochs: Sequence[EpochFinished]) -> float:
+    """Seconds of steady steps per image."""
+    return sum(each.steady_seconds for each in epochs) / sum(each.steady_images for each in epochs)
 
 
 def observed(runs: Iterable[RunFigures], most_other_cores: float = math.inf) -> list[Observed]:
@@ -326,12 +343,7 @@ def observed(runs: Iterable[RunFigures], most_other_cores: float = math.inf) -> 
         if counted is None or counted.parameters is None:
             continue
         work = Work(counted.parameters, counted.gradient_bytes or 0, counted.forward_flops)
-        quiet = tuple(
-            epoch
-            for epoch in run.epochs
-            if epoch.steady_images and max(epoch.other_cores, default=0.0) <= most_other_cores
-        )
-        if quiet:
+        if quiet := _quiet(run, most_other_cores):
             found.append(Observed(run, work, quiet))
     return found
 
@@ -353,7 +365,7 @@ def calibrate(
             + f"; at least {_LEAST_RUNS} are needed: run experiments/calibration.yaml, or a matrix "
             "of your own over batches, strategies and workers"
         )
-    most = max(each.run.workers for each in seen)
+    most = max(run.workers for run in runs if run.status == "finished")
     beside = workers_per_node or most
     ranges: dict[str, dict[str, Range]] = {}
     for each in seen:
@@ -367,7 +379,8 @@ def calibrate(
     rests = [
         end.seconds - sum(epoch.seconds + epoch.validation_seconds for epoch in each.run.epochs)
         for each in finished
-        if isinstance(end := each.run.end, RunFinished)
+        if each.run.attempts <= 1  # the end's seconds are those of the last attempt
+        and isinstance(end := each.run.end, RunFinished)
     ]
     rows, free = _without_single_loader(
         [epoch_terms(each.run.plan, each.work, beside) for each in seen]

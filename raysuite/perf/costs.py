@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from raysuite.records.costs import step_traffic
-from raysuite.records.names import Plan, loader_name
+from raysuite.records.names import Plan
+from raysuite.spec.loaders import LOADER_OPTIONS
 from raysuite.spec.strategies import STRATEGY_OPTIONS
 
 FUSED_BYTES = {"ddp": 25 * 2**20, "horovod": 128 * 2**20, "deepspeed": 800 * 2**20}
@@ -55,7 +57,13 @@ def work_name(plan: Plan) -> str:
     options = spec["model"].get("options") or {}
     parts = [f"{spec['model']['name']} at {plan['dataset']['image_size']} px"]
     parts += [json.dumps(options, sort_keys=True)] if options else []
+    parts += [f"frozen {', '.join(frozen)}"] if (frozen := spec["model"].get("freeze")) else []
     parts += [training["precision"]] if training["precision"] != "fp32" else []
+    for key, usual in (("compile", "off"), ("memory_format", "auto"), ("ema_decay", None)):
+        if training.get(key, usual) != usual:
+            parts.append(f"{key}={training[key]}")
+    optimizer = spec["optimizer"]["name"]
+    parts += [optimizer] if optimizer != "sgd" else []
     cpus = spec["resources"]["cpus_per_worker"]
     parts += [plan["device"] if cpus == 1 else f"{cpus} CPUs, {plan['device']}"]
     return ", ".join(parts)
@@ -65,14 +73,26 @@ def strategy_kind(plan: Plan) -> str:
     """A name that is equal for plans whose strategies have the same costs: the strategy's name and
     options, without the sizes of buffers and micro-batches, which enter the terms as quantities."""
     strategy = plan["spec"]["strategy"]
-    left_out = ("name", "bucket_mb", "fusion_threshold_mb", "micro_batches")
-    fields = STRATEGY_OPTIONS[strategy["name"]].model_fields
+    sizes = ["bucket_mb", "micro_batches"]
+    if strategy.get("fusion_threshold_mb"):  # 0: each gradient is reduced alone
+        sizes.append("fusion_threshold_mb")
+    return _kind(strategy, STRATEGY_OPTIONS, sizes)
+
+
+def loader_kind(plan: Plan) -> str:
+    """A name that is equal for plans whose loaders have the same costs."""
+    return _kind(plan["spec"]["loader"], LOADER_OPTIONS)
+
+
+def _kind(options: Plan, classes: Mapping[str, Any], left_out: Sequence[str] = ()) -> str:
+    """The name of some options, and those that differ from the defaults."""
+    fields = classes[options["name"]].model_fields
     own = [
         f"{key}={value}"
-        for key, value in strategy.items()
-        if key not in left_out and (key not in fields or value != fields[key].default)
+        for key, value in options.items()
+        if key not in ("name", *left_out) and (key not in fields or value != fields[key].default)
     ]
-    return f"{strategy['name']}({', '.join(own)})" if own else str(strategy["name"])
+    return f"{options['name']}({', '.join(own)})" if own else str(options["name"])
 
 
 def fused_bytes(plan: Plan) -> float:
@@ -103,7 +123,7 @@ def epoch_terms(plan: Plan, work: Work, workers_per_node: int | None = None) -> 
         f"image/{name}": images,
         f"pass/{name}": steps * passes,
         f"update/{name}": steps,
-        f"load/{loader_name(plan)}": images,
+        f"load/{loader_kind(plan)}": images,
         "epoch/all": 1.0,
     }
     if plan["device"] == "cpu":
@@ -187,9 +207,11 @@ def expected_run_seconds(
     if math.isinf(mtbf_s):
         return work_s * (1 + write_s / every_s)
     segments = work_s / every_s
-    return (
-        mtbf_s * math.exp(restart_s / mtbf_s) * math.expm1((every_s + write_s) / mtbf_s) * segments
-    )
+    try:
+        lost = math.exp(restart_s / mtbf_s) * math.expm1((every_s + write_s) / mtbf_s)
+    except OverflowError:  # so many failures that no segment is ever completed
+        return math.inf
+    return mtbf_s * lost * segments
 
 
 def best_checkpoint_interval(write_s: float, mtbf_s: float) -> float:

@@ -71,7 +71,8 @@ def rank(
     goal: Literal["time", "energy"] = "time",
 ) -> list[Choice]:
     """The candidates that can be predicted and are within the limits, the shortest epoch or that of
-    the least energy first, and last those outside the calibrated range.
+    the least energy first, and last those outside the calibrated range. One whose figure is not
+    known is not within its limit.
 
     One is tied with the best where its figure is in the best one's prediction interval. A part of
     the errors is common to all, so there may be more ties than necessary, not fewer.
@@ -100,9 +101,10 @@ def rank(
             continue
         base = alone.get(int(plan["global_batch"]))
         efficiency = base and base / each.epoch_seconds.value / int(plan["workers"])
-        if efficiency is not None and efficiency < least_efficiency:
+        if least_efficiency and (efficiency is None or efficiency < least_efficiency):
             continue
-        if each.memory_bytes is not None and each.memory_bytes.high > most_bytes:
+        needed = math.inf if each.memory_bytes is None else each.memory_bytes.high
+        if needed > most_bytes:
             continue
         best = best or own
         found.append(Choice(plan, each, efficiency, tied=own.value <= best.high))

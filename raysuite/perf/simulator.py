@@ -69,7 +69,7 @@ class Network(BaseModel):
         file = next((each for each in shipped if each.stem == name), Path(name))
         try:
             return cls.model_validate(yaml.safe_load(file.read_text("utf-8")))
-        except (OSError, yaml.YAMLError, ValidationError) as error:
+        except (OSError, yaml.YAMLError, ValueError) as error:
             why = "; ".join(
                 f"{'.'.join(map(str, each['loc']))}: {each['msg']}"
                 for each in (error.errors() if isinstance(error, ValidationError) else ())
@@ -241,26 +241,35 @@ class Sharing:
     """ZeRO: `updated weights` after the update (stages 1, 2), `weights` before the passes (3)."""
     compression: float = 1.0
     """Bytes sent for a byte of gradients."""
+    every_pass: bool = False
+    """Whether gradients are reduced after each micro-batch, as ZeRO 2 does."""
 
     @classmethod
     def of(cls, strategy: Mapping[str, Any]) -> Sharing:
-        """From the options of a spec's strategy."""
+        """From the options of a spec's strategy. Raises UserError for one that is not modelled."""
         mib = 2**20
         half = 0.5 if strategy.get("compression") in ("fp16", "bf16") else 1.0
         match strategy["name"]:
             case "horovod":
                 return cls(strategy["fusion_threshold_mb"] * mib or 1, compression=half)
-            case "deepspeed":
+            case "deepspeed" if strategy.get("offload", "none") == "none":
                 stage, overlap = strategy["zero_stage"], strategy.get("overlap_comm")
                 return cls(
                     strategy["bucket_mb"] * mib,
                     overlap=stage == 3 if overlap is None else overlap,
                     gathers=("nothing", "updated weights", "updated weights", "weights")[stage],
+                    every_pass=stage == 2,
                 )
-            case _:
+            case "single" | "ddp" | "fabric" | "accelerate" if (
+                strategy.get("compression") != "powersgd"
+            ):
                 bucket = strategy.get("bucket_mb", 25.0) * mib
                 # torch's DDP: _DEFAULT_FIRST_BUCKET_BYTES
                 return cls(bucket, min(bucket, 1 * mib), compression=half)
+        raise UserError(
+            f"strategy {json.dumps(strategy)} cannot be simulated; valid are ddp, fabric and "
+            "accelerate without powersgd, horovod, deepspeed without offload, and pipeline"
+        )
 
 
 def data_parallel(
@@ -274,8 +283,8 @@ def data_parallel(
     load_s: float = 0.0,
 ) -> list[Task]:
     """Tasks of a data-parallel step: forward and backward passes layer by layer, gradients reduced
-    in buckets from the last layer on, and the update. With `accumulate` > 1, only the last backward
-    pass reduces."""
+    in buckets from the last layer on, and the update. With `accumulate` > 1, all reductions come
+    with the last backward pass."""
     workers = sum(crowd.count for crowd in crowds)
     tasks: list[Task] = []
 
@@ -309,9 +318,10 @@ def data_parallel(
         everything = [each for found in ends for each in found]
         for place, bucket in enumerate(buckets):
             count = sharing.compression * sum(layer.gradient_bytes for layer in bucket)
+            times = accumulate if sharing.every_pass else 1
             after = ends[place] if sharing.overlap else everything
             halved = sharing.gathers == "weights"  # a reduce-scatter
-            seconds = (network.all_gather if halved else network.all_reduce)(workers, count)
+            seconds = times * (network.all_gather if halved else network.all_reduce)(workers, count)
             name = f"reduce bucket {place}"
             reduced.append(add(name, "collectives", seconds, after, "communication"))
     updated = [add("update", lane, update_s, reduced, "overhead") for lane in lanes]

@@ -154,3 +154,80 @@ def test_simulated_pipelines_have_a_trace(folder: Path) -> None:
     ends = [each["ts"] + each["dur"] for each in events if each["ph"] == "X"]
     assert max(ends) == pytest.approx(step * 1e6)
     assert 64 / 500 / 2 < step < 64 / 500
+
+
+PIPED = "strategy={name: pipeline, schedule: gpipe, micro_batches: 4}"
+ONE = ("spec.yaml", "matrix=null", "training.global_batch=64")
+RATE = ("--images-per-second", "9", "--network", "hdr-fat-tree")
+
+
+def refused(*arguments: str) -> str:
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+    return result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("predict", "seen", *BY_C, "training.global_batch=8"), "seen holds results"),
+        (("predict", "seen", *BY_C, "--scale", "laptop"), "seen holds results"),
+        (("predict", "spec.yaml", "--calibration", "/bin/true"), "is no calibration"),
+        (("simulate", "spec.yaml", "--images-per-second", "9", "--network", "/bin/true"), "read"),
+        (("simulate", *ONE, *BY_C, PIPED, "resources.workers=2", "--jitter", "0.5"), "--jitter"),
+        (("simulate", *ONE, *BY_C, "strategy=fsdp", "resources.workers=2"), "had fsdp"),
+        (("simulate", *ONE, *BY_C, "loader=memory"), "had memory"),
+        (
+            ("simulate", *ONE, "strategy=fsdp", "--workers", "8", *RATE),
+            "cannot be simulated",
+        ),
+        (("recommend", "spec.yaml", *BY_C, "model=resnet20x"), "resnet20x"),
+        (
+            ("recommend", "spec.yaml", *BY_C, "--workers", "2", "--least-efficiency", "0.5"),
+            "--workers 1,2",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(arguments: tuple[str, ...], said: str) -> None:
+    assert said in refused(*arguments)
+
+
+@pytest.mark.parametrize(
+    "different",
+    [
+        "model={name: resnet20, freeze: [conv*]}",
+        "training.compile=default",
+        "training.memory_format=channels_last",
+        "optimizer.name=adamw",
+        "loader={name: native, threads: 8}",
+        "loader=memory",
+    ],
+)
+def test_what_changes_an_images_cost_is_not_predicted(different: str) -> None:
+    asked = ("predict", *ONE, *BY_C, "strategy=single", "--json")
+    assert json.loads(run(*asked))[0]["throughput"]
+    (found,) = json.loads(run(*asked, different))
+    assert found["throughput"] is None
+    assert "no run of the calibration had" in found["message"]
+
+
+def test_a_device_that_is_left_open_is_the_calibrations(folder: Path) -> None:
+    left_open = SPEC.replace("BATCHES", HELD_OUT).replace("resources: {device: cpu}\n", "")
+    (folder / "open.yaml").write_text(left_open, "utf-8")
+    assert len(json.loads(run("simulate", "open.yaml", *BY_C, "--json"))) == 20
+
+
+def test_a_link_that_costs_nothing_is_known(folder: Path) -> None:
+    found = Calibration.read(folder / "c.yaml")
+    costs = {**found.seconds.costs, "byte/ddp": 0.0}
+    free = found.model_copy(update={"seconds": found.seconds.model_copy(update={"costs": costs})})
+    free.write(folder / "new" / "free.yaml")
+    asked = ("strategy=ddp", "resources.workers=2", "--calibration", "new/free.yaml", "--json")
+    assert json.loads(run("simulate", *ONE, *asked))[0]["step_s"] > 0
+
+
+def test_a_run_that_never_ends(folder: Path) -> None:
+    asked = ("spec.yaml", "matrix=null", "training.global_batch=1048576", "strategy=ddp")
+    asked += ("--workers", "1048576", "--network", "juwels-booster", "--images-per-second", "300")
+    assert "never ends" in run("simulate", *asked, "--mtbf-hours", "10")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from raysuite.perf.costs import (
 )
 from raysuite.perf.prediction import predict
 from raysuite.perf.recommendation import rank
+from raysuite.records import RunFigures
 from raysuite.records.names import Plan
 from tests.fake_calibration import HELD_OUT, SEEN, measured, plans, seconds
 
@@ -214,3 +216,44 @@ def test_a_strategy_that_was_never_alone_is_out_of_range_alone() -> None:
     }
     assert outside["single"] == outside["ddp"] == ()
     assert outside["horovod"] == ("workers 1, measured were 2 to 2 of horovod",)
+
+
+def test_resumed_runs_do_not_count_for_the_start() -> None:
+    runs = [measured(plan) for plan in plans(SEEN)]
+    usual = calibrate(runs, ["x"]).start
+    first = runs[0].epochs[0]
+    longer = replace(
+        runs[0], attempts=2, epochs=(first.model_copy(update={"seconds": 100.0}), first)
+    )
+    assert calibrate([longer, *runs[1:]], ["x"]).start == usual
+
+
+def test_pipelines_have_their_own_limits() -> None:
+    runs = [measured(plan) for plan in plans(SEEN)]
+    plan = next(plan for plan in plans(SEEN) if plan["workers"] == 2)
+    staged = {**plan["spec"]["strategy"], "stages": 2}
+    piped = {**plan, "spec": {**plan["spec"], "strategy": staged}}
+    quiet = [replace(measured(plan), plan=piped) for _ in range(4)]
+    busy = [
+        replace(
+            each,
+            epochs=tuple(
+                epoch.model_copy(
+                    update={"other_cores": [2.0], "steady_seconds": 3 * epoch.steady_seconds}
+                )
+                for epoch in each.epochs
+            ),
+        )
+        for each in quiet
+    ]
+    four = [replace(each, plan={**each.plan, "workers": 4}) for each in quiet]
+
+    def operation(pipelines: list[RunFigures], most: float = math.inf) -> float:
+        found = calibrate([*runs, *pipelines], ["x"], workers_per_node=2)
+        return found.with_pipelines(
+            pipelines, lambda plan, now: 1e-3 + now.operation, most
+        ).operation
+
+    assert operation([*quiet, *busy], 0.5) == pytest.approx(operation(quiet))
+    assert operation([*quiet, *busy]) > operation(quiet)
+    assert operation([*quiet, *four]) == pytest.approx(operation(quiet))
