@@ -2,20 +2,16 @@
 was. Writes results/recommendation.md, and prints it.
 
     make study STUDY=ddlbench SCALE=laptop
-    python benchmarks/recommendation.py results/ddlbench-laptop [ALONE]
+    python benchmarks/recommendation.py results/ddlbench-laptop/DATE-TIME
 
-For each network, a calibration is made of what was measured of the other networks, and of runs of
-this one on one worker with other batches: ALONE, which are measured first if it is not given (48
-runs, 10 minutes on 2 cores). So of a network's five rows for a data set none is known.
+For each network, a calibration is made of what was measured of the other networks, and of this one
+on one worker: of a network's five rows for a data set, the four with several workers are predicted.
 """
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,28 +25,6 @@ from raysuite.perf.prediction import predict
 from raysuite.records import Results, RunFigures, results_figures
 from raysuite.records.names import Plan
 
-SPEC = Path(__file__).parents[1] / "experiments" / "ddlbench.yaml"
-SIZES = {"mnist": (28, 16), "cifar10": (32, 8), "imagenet": (72, 4), "highres": (104, 4)}
-"""Data set -> pixels, and the study's images per worker."""
-
-
-def alone(folder: Path) -> list[RunFigures]:
-    """Runs on one worker with half and twice the study's images in a step."""
-    rows = [
-        [1, "ddp", name, size, batch]
-        for name, (size, usual) in SIZES.items()
-        for batch in (usual // 2, usual * 2)
-    ]
-    keys = "resources.workers, strategy, data.name, data.image_size, training.batch_per_worker"
-    text = SPEC.read_text("utf-8")
-    head, _, _ = text.partition("      resources.workers, strategy, data.name, data.image_size")
-    file = folder / "alone.yaml"
-    lines = "".join(f"        - {json.dumps(row)}\n" for row in rows)
-    file.write_text(f"{head}      {keys}:\n{lines}", "utf-8")
-    words = ["raysuite", "run", str(file), "--scale", "laptop", "--results", str(folder / "alone")]
-    subprocess.run([sys.executable, "-m", *words], check=True)
-    return results_figures(Results.open(folder / "alone"))
-
 
 def row(plan: Plan) -> str:
     """A row of the study."""
@@ -58,14 +32,16 @@ def row(plan: Plan) -> str:
     return f"{schedule or strategy_kind(plan)} x {plan['workers']}"
 
 
-def compare(study: Sequence[RunFigures], single: Sequence[RunFigures]) -> str:
+def compare(study: Sequence[RunFigures]) -> str:
     """The page."""
     networks = list(dict.fromkeys(run.plan["spec"]["model"]["name"] for run in study))
     lines, regrets, taus = [], [], []
     errors: dict[str, list[float]] = {}
     for network in networks:
         own = [run for run in study if run.plan["spec"]["model"]["name"] == network]
-        known = [*single, *(run for run in study if run not in own)]
+        known = [
+            run for run in study if run.workers == 1 or run.plan["spec"]["model"]["name"] != network
+        ]
         found = calibrate(known, ["others"], workers_per_node=2)
         found = found.with_pipelines(known, pipeline_seconds)
         cells: dict[str, list[RunFigures]] = {}
@@ -93,8 +69,9 @@ def compare(study: Sequence[RunFigures], single: Sequence[RunFigures]) -> str:
         [
             "# Recommendations for the laptop form of DDLBench",
             "Written by `benchmarks/recommendation.py`. For each network, the calibration has the "
-            "other networks' rows, and runs of this network on one worker with half and twice the "
-            "batch. A row is measured once.",
+            "other networks' rows, and this network's on one worker. A row is measured once, on "
+            f"{study[0].started.environment['cpu']['model'] if study[0].started else 'a CPU'}, "
+            "2 cores.",
             f"Of {len(regrets)} choices {sum(each == 0 for each in regrets)} were the fastest. "
             "Regret (throughput lost by the recommended one): median "
             f"{statistics.median(regrets):.1%}, mean {statistics.mean(regrets):.1%}, largest "
@@ -109,13 +86,7 @@ def compare(study: Sequence[RunFigures], single: Sequence[RunFigures]) -> str:
 
 
 def main() -> None:
-    study = results_figures(Results.open(Path(sys.argv[1])))
-    if len(sys.argv) > 2:
-        single = results_figures(Results.open(Path(sys.argv[2])))
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            single = alone(Path(folder))
-    page = compare(study, single)
+    page = compare(results_figures(Results.open(Path(sys.argv[1]))))
     file = Path(__file__).parent / "results" / "recommendation.md"
     file.write_text(page + "\n", "utf-8")
     print(page)
