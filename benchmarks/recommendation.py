@@ -2,16 +2,21 @@
 was. Writes results/recommendation.md, and prints it.
 
     make study STUDY=ddlbench SCALE=laptop
-    python benchmarks/recommendation.py results/ddlbench-laptop/DATE-TIME
+    python benchmarks/recommendation.py results/ddlbench-laptop/DATE-TIME [ALONE]
 
 For each network, a calibration is made of what was measured of the other networks, and of this one
-on one worker: of a network's five rows for a data set, the four with several workers are predicted.
+on one worker, also with other batches: ALONE, measured first if it is not given (48 runs, some 20
+minutes on 2 cores). Of a network's five rows for a data set, four have several workers: those are
+predicted.
 """
 
 from __future__ import annotations
 
+import json
 import statistics
+import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,6 +30,30 @@ from raysuite.perf.prediction import predict
 from raysuite.records import Results, RunFigures, results_figures
 from raysuite.records.names import Plan
 
+SPEC = Path(__file__).parents[1] / "experiments" / "ddlbench.yaml"
+SIZES = {"mnist": (28, 16), "cifar10": (32, 8), "imagenet": (72, 4), "highres": (104, 4)}
+"""Data set -> pixels, and the study's images per worker."""
+
+
+def alone(folder: Path) -> list[RunFigures]:
+    """Runs on one worker with half the study's batch, and with its batch in two micro-batches: what
+    an image, a pass and an update cost can be told apart by them and the study's own run."""
+    rows = [
+        [1, "ddp", name, size, *batch]
+        for name, (size, usual) in SIZES.items()
+        for batch in ((usual // 2, 1), (usual, 2))
+    ]
+    keys = "resources.workers, strategy, data.name, data.image_size, training.batch_per_worker"
+    keys += ", training.accumulate"
+    text = SPEC.read_text("utf-8")
+    head, _, _ = text.partition("      resources.workers, strategy, data.name, data.image_size")
+    file = folder / "alone.yaml"
+    lines = "".join(f"        - {json.dumps(row)}\n" for row in rows)
+    file.write_text(f"{head}      {keys}:\n{lines}", "utf-8")
+    words = ["raysuite", "run", str(file), "--scale", "laptop", "--results", str(folder / "alone")]
+    subprocess.run([sys.executable, "-m", *words], check=True)
+    return results_figures(Results.open(folder / "alone"))
+
 
 def row(plan: Plan) -> str:
     """A row of the study."""
@@ -32,7 +61,7 @@ def row(plan: Plan) -> str:
     return f"{schedule or strategy_kind(plan)} x {plan['workers']}"
 
 
-def compare(study: Sequence[RunFigures]) -> str:
+def compare(study: Sequence[RunFigures], single: Sequence[RunFigures]) -> str:
     """The page."""
     networks = list(dict.fromkeys(run.plan["spec"]["model"]["name"] for run in study))
     lines, regrets, taus = [], [], []
@@ -40,7 +69,9 @@ def compare(study: Sequence[RunFigures]) -> str:
     for network in networks:
         own = [run for run in study if run.plan["spec"]["model"]["name"] == network]
         known = [
-            run for run in study if run.workers == 1 or run.plan["spec"]["model"]["name"] != network
+            *single,
+            *(each for each in study if each.workers == 1),
+            *(each for each in study if each.workers > 1 and each not in own),
         ]
         found = calibrate(known, ["others"], workers_per_node=2)
         found = found.with_pipelines(known, pipeline_seconds)
@@ -69,7 +100,8 @@ def compare(study: Sequence[RunFigures]) -> str:
         [
             "# Recommendations for the laptop form of DDLBench",
             "Written by `benchmarks/recommendation.py`. For each network, the calibration has the "
-            "other networks' rows, and this network's on one worker. A row is measured once, on "
+            "other networks' rows, and this network on one worker, also with half the batch and "
+            "with the batch in two micro-batches. A row is measured once, on "
             f"{study[0].started.environment['cpu']['model'] if study[0].started else 'a CPU'}, "
             "2 cores.",
             f"Of {len(regrets)} choices {sum(each == 0 for each in regrets)} were the fastest. "
@@ -86,7 +118,13 @@ def compare(study: Sequence[RunFigures]) -> str:
 
 
 def main() -> None:
-    page = compare(results_figures(Results.open(Path(sys.argv[1]))))
+    study = results_figures(Results.open(Path(sys.argv[1])))
+    if len(sys.argv) > 2:
+        single = results_figures(Results.open(Path(sys.argv[2])))
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            single = alone(Path(folder))
+    page = compare(study, single)
     file = Path(__file__).parent / "results" / "recommendation.md"
     file.write_text(page + "\n", "utf-8")
     print(page)
