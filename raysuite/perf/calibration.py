@@ -197,6 +197,16 @@ class Calibration(_Part):
         """Processors of a node."""
         return int(self.machine.get("cpu", {}).get("logical_cores") or self.workers_per_node)
 
+    @property
+    def works_with_one_batch(self) -> list[str]:
+        """Networks all runs of which have the same micro-batch: what an image costs cannot be told
+        from what a pass and an update cost."""
+        return [
+            work
+            for work in self.works
+            if (each := self.ranges[work]["micro_batch"]).low == each.high
+        ]
+
     def with_pipelines(
         self,
         runs: Iterable[RunFigures],

@@ -20,7 +20,7 @@ from raysuite.perf.prediction import predict
 from raysuite.perf.recommendation import rank
 from raysuite.records import RunFigures
 from raysuite.records.names import Plan
-from tests.fake_calibration import HELD_OUT, SEEN, measured, plans, seconds
+from tests.fake_calibration import HELD_OUT, NAME, SEEN, measured, plans, seconds
 
 
 @pytest.fixture(scope="module")
@@ -257,3 +257,10 @@ def test_pipelines_have_their_own_limits() -> None:
     assert operation([*quiet, *busy], 0.5) == pytest.approx(operation(quiet))
     assert operation([*quiet, *busy]) > operation(quiet)
     assert operation([*quiet, *four]) == pytest.approx(operation(quiet))
+
+
+def test_networks_with_one_batch_are_known(exact: Calibration) -> None:
+    assert exact.works_with_one_batch == []
+    alike = [plan for plan in plans("[[32, 1], [64, 1]]") if plan["micro_batch"] == 32]
+    assert {plan["workers"] for plan in alike} == {1, 2}
+    assert calibrate([measured(plan) for plan in alike], ["x"]).works_with_one_batch == [NAME]
