@@ -230,6 +230,7 @@ class Calibration(_Part):
             and run.plan["spec"]["strategy"].get("stages")
             and run.workers <= self.workers_per_node
             and work_name(run.plan) in self.works
+            and f"load/{loader_kind(run.plan)}" in self.seconds.costs
             and (quiet := _quiet(run, most_other_cores))
         ]
 
