@@ -32,3 +32,23 @@ def sequential(
 ) -> nn.Sequential:
     """The same as a list of layers, which can be cut into stages."""
     return Tiny(num_classes, in_channels, batch_norm, dropout).layers
+
+
+def frozen(num_classes: int, in_channels: int) -> nn.Sequential:
+    """Its first layer is not trained."""
+    model = sequential(num_classes, in_channels)
+    model[0].requires_grad_(False)
+    return model
+
+
+class Wrapped(nn.Module):
+    """Its parameters are called `network.…`."""
+
+    def __init__(self, num_classes: int, in_channels: int) -> None:
+        super().__init__()
+        self.network = Tiny(num_classes, in_channels)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """As Tiny's."""
+        logits: Tensor = self.network(images)
+        return logits

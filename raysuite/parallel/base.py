@@ -177,6 +177,10 @@ class Engine(ABC):
         """See `raysuite.parallel.comm.average_buffers`. All ranks must call it."""
         average_buffers(self.model, self.comm)
 
+    def take_buffers(self) -> None:  # noqa: B027 - most engines compute with them where they are
+        """`model` was given other buffers, those of this rank in mid-epoch. All ranks must call
+        it."""
+
     def complete(self, model: nn.Module) -> None:  # noqa: B027 - most ranks hold all of it
         """Give `model`, like the whole one, what this rank lacks of it: parameters and buffers of
         others, from their `model`. All ranks must call it."""
@@ -261,6 +265,21 @@ class TorchEngine(Engine):
         """Scale the synchronised gradients down to `clip_norm`."""
         if self.settings.clip_norm is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
+
+
+def draws(device: torch.device) -> dict[str, Tensor]:
+    """The state of torch's random generators in this process: dropout continues from it."""
+    found = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        found["cuda"] = torch.cuda.get_rng_state(device)
+    return found
+
+
+def restore_draws(device: torch.device, state: dict[str, Tensor]) -> None:
+    """Restore what `draws` returned."""
+    torch.set_rng_state(state["cpu"])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state["cuda"], device)
 
 
 def whole_state(model: nn.Module, weights: dict[str, Tensor]) -> dict[str, Any]:

@@ -34,6 +34,8 @@ from raysuite.parallel.rebuilt import (
 )
 
 _AXIS = "workers"
+_SHUTDOWN_S = 10
+"""How long a process that ends waits for the others: one that failed never comes."""
 
 
 @cache
@@ -58,7 +60,13 @@ def _mesh(rank: int, size: int) -> Any:
         if rank == 0:
             store.set("coordinator", rebuilt.free_address())
         address = store.get("coordinator").decode()
-        jax.distributed.initialize(address, size, rank, coordinator_bind_address=address)
+        jax.distributed.initialize(
+            address,
+            size,
+            rank,
+            coordinator_bind_address=address,
+            shutdown_timeout_seconds=_SHUTDOWN_S,
+        )
     return jax.make_mesh((size,), (_AXIS,))
 
 

@@ -339,6 +339,9 @@ class RebuiltEngine(Engine):
         for key in self.held:
             self.write(key, state[key].detach().permute(self.order(key, state[key])).numpy())
 
+    def take_buffers(self) -> None:
+        self.give_weights()
+
     def _take_weights(self) -> None:
         """Into torch's model: the weights, and the running statistics of this rank."""
         if self._stale:

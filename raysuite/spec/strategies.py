@@ -54,6 +54,8 @@ class Network:
     """Names of a network's parameters, and of those that some strategies cannot train."""
 
     parameters: tuple[str, ...] = ()
+    frozen: tuple[str, ...] = ()
+    """They are not trained."""
     unused: tuple[str, ...] = ()
     """No training step gave them a gradient."""
     sometimes: tuple[str, ...] = ()
@@ -675,6 +677,14 @@ class PipelineOptions(_StrategyOptions):
                     f"{self.schedule} updates them at different times; leave it out, or take "
                     "strategy.schedule 1f1b",
                 )
+
+    def network_refusals(self, network: Network) -> Refusals:
+        if network.frozen:
+            yield (
+                "strategy.name",
+                f"{listed(network.frozen)}: frozen, and pipeline trains all; leave requires_grad "
+                "as it is, or choose another strategy",
+            )
 
     @property
     def model_workers(self) -> int:

@@ -19,7 +19,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from raysuite.parallel.base import World
+from raysuite.parallel.base import World, draws
 from raysuite.records.power import PowerUse
 
 if TYPE_CHECKING:
@@ -134,21 +134,6 @@ def _older(folder: Path) -> Path:
 
 def _partial(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.partial")
-
-
-def draws(device: torch.device) -> dict[str, Tensor]:
-    """The state of torch's random generators in this process: dropout continues from it."""
-    found = {"cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        found["cuda"] = torch.cuda.get_rng_state(device)
-    return found
-
-
-def restore_draws(device: torch.device, state: dict[str, Tensor]) -> None:
-    """Restore what `draws` returned."""
-    torch.set_rng_state(state["cpu"])
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(state["cuda"], device)
 
 
 def save_rank(folder: Path, world: World, models: Sequence[nn.Module]) -> None:

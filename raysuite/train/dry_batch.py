@@ -189,6 +189,7 @@ def examine(model: nn.Module, facts: DatasetFacts, memory_format: str = "contigu
     ever, always = set.union(*with_gradient), set.intersection(*with_gradient)
     return Network(
         parameters=tuple(named),
+        frozen=tuple(name for name in named if name not in trained),
         unused=tuple(name for name in trained if name not in ever),
         sometimes=tuple(name for name in trained if name in ever - always),
         sparse=tuple(sorted(sparse)),

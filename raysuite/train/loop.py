@@ -24,7 +24,7 @@ from raysuite.measure.clock import StepClock, now
 from raysuite.measure.processor import OtherPrograms
 from raysuite.optim.average import WeightAverage
 from raysuite.optim.schedule import factor
-from raysuite.parallel.base import Engine, Strategy, World, whole_state
+from raysuite.parallel.base import Engine, Strategy, World, restore_draws, whole_state
 from raysuite.parallel.comm import Comm, average_buffers
 from raysuite.parallel.precision import Autocast, local_part
 from raysuite.plan import RunPlan
@@ -38,7 +38,6 @@ from raysuite.train.checkpoint import (
     SoFar,
     checkpoint_run_id,
     load_rank,
-    restore_draws,
     save_rank,
 )
 from raysuite.train.costs import EpochPower
@@ -316,6 +315,7 @@ class TrainingLoop:
         self.best, self.best_epoch = state.best, state.best_epoch
         if self.so_far.steps:
             self._draws = load_rank(folder, self.world, self._models())
+            self.engine.take_buffers()
 
     def _models(self) -> list[nn.Module]:
         return [self.engine.model, *([self.average.model] if self.average else [])]

@@ -195,7 +195,8 @@ def _engine(
 def _prepared(
     plan: RunPlan, model: nn.Module, strategy: Strategy, settings: StepSettings, rate: float
 ) -> Engine:
-    names: dict[Tensor, str] = {each: _own(name) for name, each in model.named_parameters()}
+    network = model.network if isinstance(model, _Replicas) else model
+    names: dict[Tensor, str] = {each: name for name, each in network.named_parameters()}
     # made with another rate: an engine that ignores a step's is found
     make = partial(optim.build_optimizer, _optimizer(plan), lr=2 * rate, names=names)
     return strategy.prepare(model, make, settings)
@@ -251,10 +252,6 @@ class _Replicas(nn.Module):
         return logits
 
 
-def _own(name: str) -> str:
-    return name.removeprefix("network.")
-
-
 def _reference(
     plan: RunPlan, world: World, settings: StepSettings, rate: float
 ) -> list[dict[str, Tensor]]:
@@ -269,7 +266,9 @@ def _reference(
     for each in model._others:
         each.train()
     found = _train(plan, engine, settings, rate, kept=True)
-    return [{_own(name): each for name, each in weights.items()} for weights in found]
+    return [
+        {name.removeprefix("network."): each for name, each in weights.items()} for weights in found
+    ]
 
 
 def _probe(plan: RunPlan, world: World, settings: StepSettings) -> Tensor:

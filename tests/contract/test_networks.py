@@ -70,6 +70,7 @@ CAUGHT = {
         ),
         ({"name": "tests.networks:made", "options": {"which": "dropout"}}, 2, ["strategy.name"]),
         ({"name": "resnet20"}, 64, ["strategy.stages"]),
+        ({"name": "tests.tiny_model:frozen"}, 2, ["strategy.name"]),
     ],
 )
 def test_one_batch_says_what_cannot_be_cut_into_stages(

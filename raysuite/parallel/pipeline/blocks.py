@@ -72,6 +72,25 @@ def blocks_of(model: nn.Module) -> list[Block]:
     return found
 
 
+def entered(x: Tensor) -> Tensor:
+    """What a stage is given, as if another layer had computed it: autograd lets no layer change a
+    leaf, or a view of one, in place."""
+    found: Tensor = _Entered.apply(x) if x.requires_grad else x
+    return found
+
+
+class _Entered(torch.autograd.Function):
+    """Identity, without a copy."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor) -> Tensor:
+        return value.detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient
+
+
 def _layers(model: Any) -> list[list[Part]]:
     flat = partial(torch.flatten, start_dim=1)
     if inspect.ismethod(getattr(model, "layers", None)):  # not a module of that name

@@ -33,12 +33,14 @@ from raysuite.parallel.base import (
     TorchEngine,
     TorchGroupStrategy,
     World,
+    draws,
     kept_settings,
+    restore_draws,
     set_lr,
 )
-from raysuite.parallel.comm import TorchComm
+from raysuite.parallel.comm import Reduction, TorchComm
 from raysuite.parallel.marks import communication
-from raysuite.parallel.pipeline.blocks import Block, blocks_of, prune
+from raysuite.parallel.pipeline.blocks import Block, blocks_of, entered, prune
 from raysuite.parallel.pipeline.partition import BlockCosts, measured_costs, stage_sizes
 from raysuite.parallel.precision import DTYPES, MEMORY_FORMATS
 from raysuite.spec.schedules import Operation
@@ -183,7 +185,9 @@ class PipelineEngine(TorchEngine):
             if _holds(held, each)
         ]
         prune(model, [block for held in self.blocks.values() for block in held])
-        super().__init__(model, TorchComm(world.device), world, settings)
+        self.measured: Measured | None = None
+        """Where it is set, operations are noted in it."""
+        super().__init__(model, _MeasuredComm(world.device, self._waiting), world, settings)
         self.replicas = world.size // self.schedule.workers
         self.replica = world.rank // self.schedule.workers
         self.counts = self.last in self.blocks and place == 0
@@ -192,8 +196,6 @@ class PipelineEngine(TorchEngine):
         self.optimizer = make_optimizer(model.parameters())
         self.scale.guard(self.optimizer)
         self._own_order = _names(self.optimizer, model)
-        self.measured: Measured | None = None
-        """Where it is set, operations are noted in it."""
         self._under_way: dict[tuple[int, int], _Pass] = {}
         self._counted: dict[tuple[int, int], int] = {}
         self._total = torch.zeros((), device=world.device)
@@ -281,11 +283,12 @@ class PipelineEngine(TorchEngine):
 
     def _pass_forward(self, operation: Operation, batch: Batch, given: Tensor) -> None:
         stage, recompute = operation.stage, self._recomputes
-        made = _Pass(given, batch, torch.get_rng_state() if recompute else None)
+        made = _Pass(given, batch, draws(self.world.device) if recompute else None)
         if stage and not recompute:
             given.requires_grad_()
         with torch.no_grad() if recompute else self.graph(operation):
-            made.result = self._through(stage, given)
+            # a second pass needs what it was given, which a first layer in place would change
+            made.result = self._through(stage, given.clone() if recompute else given)
             if stage == self.last:
                 made.result, summed = self.loss(batch, made.result)
                 self._total += summed
@@ -322,7 +325,7 @@ class PipelineEngine(TorchEngine):
         cuda = [self.world.device] if self.world.device.type == "cuda" else []
         with torch.random.fork_rng(devices=cuda):
             assert made.draws is not None
-            torch.set_rng_state(made.draws)
+            restore_draws(self.world.device, made.draws)
             if operation.stage:
                 made.given.requires_grad_()
             with self.graph(operation):
@@ -449,6 +452,7 @@ class PipelineEngine(TorchEngine):
         self.blocks = {}
 
     def _through(self, stage: int, x: Tensor) -> Tensor:
+        x = entered(x)
         with _autocast(self.world, self.settings):
             for block in self.blocks[stage]:
                 x = block(x)
@@ -561,14 +565,32 @@ class SynchronousEngine(PipelineEngine):
         self.take_step()
 
 
+class _MeasuredComm(TorchComm):
+    """Of the norm to clip by and of fp16's overflow: in them, stages wait for each other."""
+
+    def __init__(
+        self, device: torch.device, waiting: Callable[[], AbstractContextManager[object]]
+    ) -> None:
+        super().__init__(device)
+        self._waiting = waiting
+
+    def all_reduce(self, value: Tensor, reduction: Reduction) -> Tensor:
+        with self._waiting():
+            return super().all_reduce(value, reduction)
+
+    def all_gather(self, value: Tensor) -> Tensor:
+        with self._waiting():
+            return super().all_gather(value)
+
+
 @dataclass
 class _Pass:
     """A micro-batch between its two passes through a stage."""
 
     given: Tensor
     batch: Batch
-    draws: Tensor | None
-    """torch's random state before the forward pass, where it will be repeated."""
+    draws: dict[str, Tensor] | None
+    """torch's random states before the forward pass, where it will be repeated."""
     result: Tensor | None = None
     shape: Sequence[int] = ()
     """Of the result."""

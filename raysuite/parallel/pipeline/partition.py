@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from raysuite.errors import UserError
-from raysuite.parallel.pipeline.blocks import Block
+from raysuite.parallel.pipeline.blocks import Block, entered
 from raysuite.spec.schedules import Schedule, in_flight, versions_held
 from raysuite.spec.strategies import PipelineOptions
 
@@ -124,16 +124,19 @@ def stage_sizes(
         return options.partition
     known = costs or [BlockCosts(_parameter_bytes(block)) for block in blocks]
     balance = options.balance if costs is not None else "parameters"
-    return partition(len(blocks), schedule.stages, stage_cost(balance, schedule, known))
+    return partition(
+        len(blocks), schedule.stages, stage_cost(balance, schedule, known, options.recompute)
+    )
 
 
 def stage_cost(
-    balance: str, schedule: Schedule, costs: Sequence[BlockCosts]
+    balance: str, schedule: Schedule, costs: Sequence[BlockCosts], recompute: bool = False
 ) -> Callable[[int, int, int], float]:
     """What `partition` balances.
 
     time: seconds of a micro-batch by each worker of the stage. memory: bytes of its versions of
-    weights, of the gradient and a momentum, and of activations of all micro-batches in flight.
+    weights, of the gradient and a momentum, and of activations of all micro-batches in flight;
+    where a stage recomputes them, of what it was given for those, and of one's activations.
     """
 
     def sums(values: Sequence[float]) -> list[float]:
@@ -148,10 +151,17 @@ def stage_cost(
         copies = [versions_held(each) + 2 for each in own]
         weights = sums([each.parameter_bytes for each in costs])
         kept = sums([each.kept_bytes for each in costs])
-        return lambda stage, begin, end: (
-            copies[stage % parts] * (weights[end] - weights[begin])
-            + held[stage % parts] * (kept[end] - kept[begin])
-        )
+
+        def size(stage: int, begin: int, end: int) -> float:
+            part, activations = stage % parts, kept[end] - kept[begin]
+            if recompute and schedule.delay(schedule.worker(part, 0)):
+                given = costs[begin - 1].output_bytes if begin else 0  # images are the loader's
+                activations += held[part] * given
+            else:
+                activations *= held[part]
+            return copies[part] * (weights[end] - weights[begin]) + activations
+
+        return size
     each = sums([one.seconds if balance == "time" else one.parameter_bytes for one in costs])
     replicas = schedule.replicas if balance == "time" else (1,)
     return lambda stage, begin, end: (each[end] - each[begin]) / replicas[stage % len(replicas)]
@@ -211,7 +221,7 @@ def _once(
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
             began = _now(x)
             with autocast():  # type: ignore[attr-defined]
-                result = block(x)
+                result = block(entered(x))
             forward = _now(x) - began
         gradient = torch.ones_like(result)
         began = _now(x)

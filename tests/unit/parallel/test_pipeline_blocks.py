@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -13,9 +14,10 @@ from torch import nn
 from raysuite import models
 from raysuite.errors import UserError
 from raysuite.models.costs import layer_costs
-from raysuite.parallel.pipeline.blocks import blocks_of, prune
+from raysuite.parallel.pipeline.blocks import Block, blocks_of, entered, prune
 from raysuite.parallel.pipeline.partition import (
     BlockCosts,
+    block_costs,
     partition,
     pipedream_plan,
     stage_cost,
@@ -152,6 +154,27 @@ def test_memory_is_balanced_by_what_each_stage_holds() -> None:
         for name in ("gpipe", "1f1b")
     }
     assert sizes == {"gpipe": [4, 4, 4], "1f1b": [2, 3, 7]}
+
+
+def test_a_stage_that_recomputes_holds_one_micro_batch_and_what_it_was_given() -> None:
+    costs = [BlockCosts(1, kept_bytes=100, output_bytes=1)] * 12
+    schedule = Schedule("1f1b", 6, (1, 1, 1))
+    cost = stage_cost("memory", schedule, costs, recompute=True)
+    assert cost(0, 0, 4) == 3 * 4 + 400  # weights, gradient and momentum; the loader has the images
+    assert cost(1, 4, 8) == 3 * 4 + 400 + 2 * 1
+    assert cost(2, 8, 12) == 3 * 4 + 400  # one at a time: nothing is recomputed
+    assert partition(12, 3, cost) == [4, 4, 4]
+
+
+def test_a_stage_may_change_what_it_was_given_in_place() -> None:
+    given = torch.tensor([-1.0, 2.0], requires_grad=True)
+    torch.relu_(entered(given)).sum().backward()
+    assert given.grad is not None
+    assert given.grad.tolist() == [0.0, 1.0]
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU(inplace=True), nn.Conv2d(4, 2, 1))
+    blocks = [Block((model[0],)), Block((model[1], model[2]))]
+    costs = block_costs(model, blocks, torch.randn(2, 3, 5, 5), nullcontext)
+    assert all(each.forward_s > 0 and each.backward_s > 0 for each in costs)
 
 
 PIPEDREAMS_VGG16 = [

@@ -46,6 +46,12 @@ class TestOneProcess:
         assert got.error < own_network.TOLERANCE / 10
         assert (got.differs, got.ranks_equal, got.skipped) == ("", True, "")
 
+    def test_rates_of_a_network_within_a_network(self) -> None:
+        options = {"name": "sgd", "lr": 0.1, "lr_factors": {"network.*": 0.5}}
+        got = found(model={"name": "tests.tiny_model:Wrapped"}, optimizer=options)
+        assert got.error is not None
+        assert got.error < own_network.TOLERANCE / 10
+
     @pytest.mark.parametrize("flaw", ["divides_twice", "ignores_rate", "first_weights"])
     def test_a_wrong_one_is_told_by_the_parameter_that_differs_first(self, flaw: str) -> None:
         got = found(flaw)
