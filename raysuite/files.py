@@ -17,8 +17,12 @@ def write_whole(file: Path, content: bytes) -> None:
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_name(f".{file.name}.{os.getpid()}.part")
-    part.write_bytes(content)
-    part.replace(file)
+    try:
+        part.write_bytes(content)
+        part.replace(file)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
 
 
 def continued_lines(file: Path) -> list[Any]:

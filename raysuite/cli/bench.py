@@ -28,11 +28,14 @@ from raysuite.cli.run_options import (
     Scale,
     SpecFile,
     TrackingUri,
+    file_to_write,
+    folder_to_write,
     gpus_before,
     group,
     numbers,
 )
 from raysuite.errors import UserError
+from raysuite.files import write_whole
 from raysuite.spec.datasets import DATASETS
 from raysuite.units import KIB, human_bytes, human_seconds
 
@@ -47,7 +50,12 @@ if TYPE_CHECKING:
     from raysuite.spec.data import DataOptions
 
 Out = Annotated[
-    Path | None, typer.Option(metavar="FOLDER", help="Default: results/KIND-NAME/DATE-TIME.")
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        callback=folder_to_write,
+        help="Default: results/KIND-NAME/DATE-TIME.",
+    ),
 ]
 
 
@@ -452,7 +460,9 @@ def network(
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Where the link goes, for `raysuite simulate --network`."
+            metavar="FILE",
+            callback=file_to_write,
+            help="Where the link goes, for `raysuite simulate --network`.",
         ),
     ] = None,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds for all.")] = 300,
@@ -470,9 +480,15 @@ def network(
     """
     from raysuite.orchestrate.torchrun import time_collectives
     from raysuite.perf.calibration import fit_link
+    from raysuite.plan.resolve import local_gpus
 
     counts = numbers("--workers", workers, 2)
     sizes = [size * KIB for size in numbers("--kib", kib)]
+    if device == "gpu" and (found := local_gpus()) < max(counts):
+        raise UserError(
+            f"--device gpu: {max(counts)} processes need a GPU each, and {found} were found here; "
+            "give fewer --workers, or --device cpu"
+        )
     request = {"device": device, "bytes": sizes, "workers": counts, "repeats": repeats}
     with stderr().status("timing collectives"):
         timed = time_collectives(request, max(counts), timeout)
@@ -485,7 +501,7 @@ def network(
             "inside": {**link},
             "between": {**link},
         }
-        out.write_text(yaml.safe_dump(content, sort_keys=False), "utf-8")
+        write_whole(out, yaml.safe_dump(content, sort_keys=False).encode())
     if as_json:
         print_json({"timings": timed, "link": link, "errors": errors.model_dump()})
         return

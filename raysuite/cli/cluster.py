@@ -398,7 +398,11 @@ def up(
     folder = folder_of(cluster.name)
     command = _command(cluster, folder)
     if dry_run:
-        print_text(_text(cluster, folder, command))
+        text = _text(cluster, folder, command)
+        if as_json:
+            print_json({"name": cluster.name, "backend": cluster.backend, "command": text})
+        else:
+            print_text(text)
         return
     folder = start(cluster, command, resume, lambda text: print_text(text, error=True))
     if wait:

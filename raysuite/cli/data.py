@@ -170,7 +170,8 @@ def make(
     from raysuite.data.synthesis import plan_synthetic_set
 
     wanted: list[tuple[SyntheticSet, Path | None]]
-    if Path(name).suffix in SPEC_SUFFIXES:
+    of_a_spec = Path(name).suffix in SPEC_SUFFIXES
+    if of_a_spec:
         of_spec = (form, fraction, images, classes, size, out)
         if any(each is not None for each in of_spec):
             raise UserError(
@@ -194,28 +195,38 @@ def make(
             seed=seed,
         )
         wanted = [(synthetic, out)]
-    for synthetic, folder in wanted:
-        if dry_run:
-            _print_synthetic_plan(synthetic, folder or default_path(name, synthetic.form), as_json)
-        elif address is None:
-            _here(synthetic, folder, workers or cpus(), force, as_json)
-        else:
-            _on_nodes(synthetic, folder, workers, force, as_json, address)
+    documents: list[dict[str, Any]] = []
+    say = documents.append if as_json else None
+    try:
+        for synthetic, folder in wanted:
+            if dry_run:
+                _foretell(synthetic, folder or default_path(name, synthetic.form), say)
+            elif address is None:
+                _here(synthetic, folder, workers or cpus(), force, say)
+            else:
+                _on_nodes(synthetic, folder, workers, force, say, address)
+    finally:
+        if as_json and of_a_spec:
+            print_json(documents)
+        elif documents:
+            print_json(documents[0])
 
 
-def _print_synthetic_plan(synthetic: SyntheticSet, folder: Path, as_json: bool) -> None:
+_Say = Callable[[dict[str, Any]], None] | None
+"""Takes what would be told to a person, as data."""
+
+
+def _foretell(synthetic: SyntheticSet, folder: Path, say: _Say) -> None:
     from raysuite.data.synthesis.making import expected_bytes
 
     size = expected_bytes(synthetic, synthetic.train + synthetic.val)
-    if as_json:
-        print_json({"path": str(folder), "bytes": size, **synthetic.parameters})
+    if say:
+        say({"path": str(folder), "bytes": size, **synthetic.parameters})
     else:
         print_text(f"{folder}: {synthetic.told()}, as {synthetic.form}, about {human_bytes(size)}")
 
 
-def _here(
-    synthetic: SyntheticSet, out: Path | None, workers: int, force: bool, as_json: bool
-) -> None:
+def _here(synthetic: SyntheticSet, out: Path | None, workers: int, force: bool, say: _Say) -> None:
     from raysuite.data.synthesis import make
 
     folder = out or default_path(synthetic.name, synthetic.form)
@@ -224,10 +235,10 @@ def _here(
         print_text(f"{folder} is being written by another process; waiting for it", error=True)
 
     total = synthetic.train + synthetic.val
-    with progress(f"making {synthetic.name}", total, "images", hidden=as_json) as count:
+    with progress(f"making {synthetic.name}", total, "images", hidden=bool(say)) as count:
         made = make(synthetic, folder, workers, force, count, waiting)
-    if as_json:
-        print_json(_as_data(synthetic, made))
+    if say:
+        say(_as_data(synthetic, made))
     else:
         print_text(f"{made.path}: {_told(synthetic, made)}")
 
@@ -252,7 +263,7 @@ def _on_nodes(
     out: Path | None,
     workers: int | None,
     force: bool,
-    as_json: bool,
+    say: _Say,
     address: str,
 ) -> None:
     from raysuite.orchestrate.cluster import connect
@@ -261,10 +272,10 @@ def _on_nodes(
     folder = None if out is None else out.expanduser().absolute()
     with (
         connect(address) as capacity,
-        progress(f"making {synthetic.name}", capacity.nodes, "nodes", hidden=as_json) as count,
+        progress(f"making {synthetic.name}", capacity.nodes, "nodes", hidden=bool(say)) as count,
     ):
         ends = make_on_nodes(synthetic, folder, workers, force, count)
-    _tell_nodes(synthetic, ends, as_json)
+    _tell_nodes(synthetic, ends, say)
     failed = [end for end in ends if end.made is None]
     if failed:
         raise RunError(
@@ -279,8 +290,8 @@ def _on_nodes(
         )
 
 
-def _tell_nodes(synthetic: SyntheticSet, ends: list[NodeEnd], as_json: bool) -> None:
-    if as_json:
+def _tell_nodes(synthetic: SyntheticSet, ends: list[NodeEnd], say: _Say) -> None:
+    if say:
         nodes = [
             {
                 "node": end.node,
@@ -289,7 +300,7 @@ def _tell_nodes(synthetic: SyntheticSet, ends: list[NodeEnd], as_json: bool) -> 
             }
             for end in ends
         ]
-        print_json({"synthetic": synthetic.parameters, "nodes": nodes})
+        say({"synthetic": synthetic.parameters, "nodes": nodes})
         return
     for end in ends:
         told = end.error if end.made is None else f"{end.made.path}: {_told(synthetic, end.made)}"

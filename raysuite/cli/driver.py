@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -454,6 +454,13 @@ class Work(ABC):
     def plan(self) -> None:
         """Plan, or read what is to be resumed: mistakes are reported before Ray starts."""
 
+    def forget_failures(self) -> None:
+        """Let the runs that failed be repeated."""
+        from raysuite.orchestrate import suite
+
+        with sole_driver(self.results.folder):
+            suite.forget_failures(suite.planned(self.results), self.results)
+
     def dry_batch(self) -> AbstractContextManager[Callable[[], None]]:
         """What runs beside Ray's start; its call waits for it, and raises SpecError."""
         return nullcontext(lambda: None)
@@ -505,11 +512,8 @@ class SuiteWork(Work):
         if not request.silent:
             for line in passed_over(self.plans):
                 print_text(line, error=True)
-        if self.opened is not None and request.retry_failed:
-            with sole_driver(self.opened.folder):
-                suite.forget_failures(self.plans, self.opened)
 
-    def _left(self) -> list[RunPlan]:
+    def left(self) -> list[RunPlan]:
         results = self.opened
         return [plan for plan in self.plans if not (results and results.end_of(plan.run_id))]
 
@@ -517,7 +521,7 @@ class SuiteWork(Work):
         from raysuite.orchestrate.preflight import dry_batch
         from raysuite.plan.dry_batch import unproven
 
-        return dry_batch(unproven(self._left()), self.document)
+        return dry_batch(unproven(self.left()), self.document)
 
     def create(self, capacity: Capacity, watch: StopWatch) -> None:
         from raysuite.orchestrate import suite
@@ -534,7 +538,7 @@ class SuiteWork(Work):
                 raise typer.Exit(os.EX_TEMPFAIL)
             self.plans, self.found = found.plans, found.found
             self.opened = suite.create(self.document, self.plans, self.request.root)
-        suite.check(self._left(), capacity, self.document)
+        suite.check(self.left(), capacity, self.document)
 
     def view(self) -> LiveView:
         request = self.request
@@ -558,11 +562,23 @@ class SuiteWork(Work):
         return any(isinstance(end, RunFailed) for end in ends)
 
 
+def still_to_run(request: Request) -> list[RunPlan]:
+    """The runs that `raysuite run` would make for a request; nothing is changed."""
+    work = SuiteWork(replace(request, quiet=True))
+    work.plan()
+    failed = {
+        plan.run_id
+        for plan in work.plans
+        if request.retry_failed and isinstance(work.results.end_of(plan.run_id), RunFailed)
+    }
+    left = {plan.run_id for plan in work.left()}
+    return [plan for plan in work.plans if plan.run_id in left | failed]
+
+
 class SweepWork(Work):
     """The trials of a spec's `search` section."""
 
     def plan(self) -> None:
-        from raysuite.orchestrate import suite
         from raysuite.orchestrate.sweep.search_algorithms import search_algorithm_of
 
         request = self.request
@@ -585,8 +601,6 @@ class SweepWork(Work):
             foresee(self.document, self.search, gpus_before(request.address))
         elif request.retry_failed:
             check_retry(self.document)
-            with sole_driver(self.opened.folder):
-                suite.forget_failures(suite.planned(self.opened), self.opened)
 
     def dry_batch(self) -> AbstractContextManager[Callable[[], None]]:
         from raysuite.orchestrate.preflight import dry_batch
@@ -648,6 +662,8 @@ def drive(request: Request) -> None:
 
     work: Work = SweepWork(request) if request.verb == "sweep" else SuiteWork(request)
     work.plan()
+    if request.retry_failed:
+        work.forget_failures()
     timings, cluster = work.timings, current_folder()
     tracking = Tracking(request.tracking_uri) if request.mlflow else None
     timings.seconds["driver"] = time.time() - timings.began

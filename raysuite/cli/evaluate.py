@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,8 +11,9 @@ import typer
 
 from raysuite.cli.console import print_json, print_text, stdout, table
 from raysuite.cli.data import progress
-from raysuite.cli.run_options import AsJson, RunResults
+from raysuite.cli.run_options import AsJson, RunResults, file_to_write
 from raysuite.errors import UserError
+from raysuite.files import write_whole
 
 if TYPE_CHECKING:
     from raysuite.plan import RunPlan
@@ -33,7 +35,10 @@ def evaluate(
     ] = None,
     split: Annotated[Literal["val", "train"], typer.Option(help="Which images.")] = "val",
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write every prediction to a CSV file.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", callback=file_to_write, help="Write every prediction to a CSV file."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -94,7 +99,7 @@ def _with_data(plan: RunPlan, overrides: list[str]) -> RunPlan:
         raise UserError(f"{', '.join(wrong)}: only keys of data, such as data.path=FOLDER")
     document = Document(plan.spec.model_dump(mode="json"), "the run's spec")
     override(document, overrides)
-    [other] = make_plans(document, int(plan.device == "gpu"))
+    [other] = make_plans(document, plan.workers if plan.device == "gpu" else 0)
     facts = other.dataset
     if (facts.classes, facts.channels) != (plan.dataset.classes, plan.dataset.channels):
         raise UserError(
@@ -107,12 +112,13 @@ def _with_data(plan: RunPlan, overrides: list[str]) -> RunPlan:
 
 def _write(found: Evaluation, where: list[str], out: Path) -> None:
     columns = (found.labels, found.predicted, found.probability)
-    with out.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream)
-        writer.writerow(("sample", "place", "label", "predicted", "probability"))
-        for sample, (label, predicted, probability) in enumerate(zip(*columns, strict=True)):
-            names = (found.classes[label], found.classes[predicted])
-            writer.writerow((sample, where[sample], *names, f"{probability:.6g}"))
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(("sample", "place", "label", "predicted", "probability"))
+    for sample, (label, predicted, probability) in enumerate(zip(*columns, strict=True)):
+        names = (found.classes[label], found.classes[predicted])
+        writer.writerow((sample, where[sample], *names, f"{probability:.6g}"))
+    write_whole(out, text.getvalue().encode())
 
 
 def _show(found: Evaluation, split: str) -> None:

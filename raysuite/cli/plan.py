@@ -40,7 +40,7 @@ def plan(
       raysuite plan my_experiment.yaml --deep
       raysuite plan my_experiment.yaml strategy=pipeline strategy.schedule=gpipe --schedule
     """
-    from raysuite.plan import make_plans, official, passed_over
+    from raysuite.plan import make_plans, official
     from raysuite.spec import read_document
 
     document = read_document(spec, overrides or [], scale)
@@ -50,8 +50,21 @@ def plan(
 
         with dry_batch(plans, document) as check:
             check()
+    show(plans, as_json, schedule)
+    absent = official(plans) if gpus is not None and not as_json else []
+    if absent:
+        print_text(f"not on this machine, so with official counts: {', '.join(absent)}")
+
+
+def show(plans: Sequence[RunPlan], as_json: bool, schedule: bool = False) -> None:
+    """Print runs with their numbers."""
+    from raysuite.plan import passed_over
+
     if as_json:
         print_json([_data(each) for each in plans])
+        return
+    if not plans:
+        print_text("no run is left: all have ended")
         return
     out = stdout()
     rows = [_row(each, number, warm) for each, number, warm in _with_groups(plans)]
@@ -68,9 +81,6 @@ def plan(
             print_text(line)
     for line in passed_over(plans):
         out.print(line)
-    absent = official(plans) if gpus is not None else []
-    if absent:
-        out.print(f"not on this machine, so with official counts: {', '.join(absent)}")
 
 
 def _schedules(plans: Sequence[RunPlan]) -> Iterator[str]:

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from raysuite.cli.console import print_json, print_sheet, print_text
-from raysuite.cli.run_options import AsJson, Gpus, Overrides, Scale, SeveralResults
+from raysuite.cli.run_options import (
+    AsJson,
+    Gpus,
+    Overrides,
+    Scale,
+    SeveralResults,
+    file_to_write,
+)
 from raysuite.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,7 +31,9 @@ PREDICTIONS = Path("predictions")
 
 def calibrate(
     results: SeveralResults,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where the costs go.")] = DEFAULT,
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", callback=file_to_write, help="Where the costs go.")
+    ] = DEFAULT,
     workers_per_node: Annotated[
         int | None,
         typer.Option(min=1, help="Workers that shared a node. Default: all of them did."),

@@ -12,7 +12,15 @@ import yaml
 
 from raysuite.cli.console import print_json, print_text, stdout, table
 from raysuite.cli.predict import DEFAULT, CalibrationFile
-from raysuite.cli.run_options import AsJson, Gpus, Overrides, Scale, SpecFile, numbers
+from raysuite.cli.run_options import (
+    AsJson,
+    Gpus,
+    Overrides,
+    Scale,
+    SpecFile,
+    file_to_write,
+    numbers,
+)
 from raysuite.errors import SpecError, UserError
 from raysuite.files import write_whole
 
@@ -59,12 +67,17 @@ def recommend(
         float | None, typer.Option(min=0, help="Leave out runs that may take more of them.")
     ] = None,
     out: Annotated[
-        Path, typer.Option(metavar="FILE", help="The file for the best one's spec.")
+        Path,
+        typer.Option(
+            metavar="FILE", callback=file_to_write, help="The file for the best one's spec."
+        ),
     ] = Path("recommended.yaml"),
     probe: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Also write a spec that measures those that are tied, five times."
+            metavar="FILE",
+            callback=file_to_write,
+            help="Also write a spec that measures those that are tied, five times.",
         ),
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="Lines to print.")] = 15,
@@ -87,6 +100,7 @@ def recommend(
     """
     from raysuite.cli.simulate import pipeline_seconds
     from raysuite.perf.calibration import Calibration
+    from raysuite.perf.costs import work_name
     from raysuite.perf.prediction import predict
     from raysuite.perf.recommendation import choices, rank
     from raysuite.spec import read_document
@@ -131,6 +145,11 @@ def recommend(
     _print(ranked[:top], len(ranked), tied)
     for message in unseen:
         print_text(f"- not ranked: {message}")
+    for work in sorted({*map(work_name, plans)} & {*found.works_with_one_batch}):
+        print_text(
+            f"- all runs of {work} had one batch on a worker: what an image, a pass and an update "
+            "cost cannot be told apart, so other batches and pipelines may be ranked wrongly"
+        )
     print_text(f"- {out}  (run it: raysuite run {out})")
     if probe is not None:
         print_text(f"- {probe}  measures the {len(tied)} that are tied")

@@ -11,8 +11,9 @@ import typer
 
 from raysuite.cli.console import print_json, print_sheet, print_text, stdout
 from raysuite.cli.explain import sheets_of
-from raysuite.cli.run_options import AsJson, NewestResults
+from raysuite.cli.run_options import AsJson, NewestResults, file_to_write, folder_to_write
 from raysuite.errors import UserError
+from raysuite.files import write_whole
 
 if TYPE_CHECKING:
     from raysuite.report import Report
@@ -41,7 +42,11 @@ def report(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Where to write the files; default: RESULTS."),
+        typer.Option(
+            metavar="FOLDER",
+            callback=folder_to_write,
+            help="Where to write the files; default: RESULTS.",
+        ),
     ] = None,
     pictures: Annotated[
         bool,
@@ -124,7 +129,11 @@ def history(
     ] = None,
     html: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write a page with a plot and a table per variant."),
+        typer.Option(
+            metavar="FILE",
+            callback=file_to_write,
+            help="Write a page with a plot and a table per variant.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -151,7 +160,17 @@ def history(
             for file in folder.glob(f"{depth}plan.json")
         }
     )
-    series = histories(Results(folder) for folder in found)
+    if not found:
+        raise UserError(f"no results below {', '.join(map(str, given))}; give folders of results")
+    readable = []
+    for folder in map(Results, found):
+        try:
+            folder.plans()
+        except UserError as error:
+            print_text(f"warning: {error}; it is left out", error=True)
+        else:
+            readable.append(folder)
+    series = histories(readable)
     if as_json:
         print_json([asdict(each) for each in series])
         return
@@ -164,7 +183,7 @@ def history(
     from raysuite.report.history import history_sheet, page
 
     if html is not None:
-        html.write_text(page(series), "utf-8")
+        write_whole(html, page(series).encode())
     for each in series:
         print_sheet(history_sheet(each))
     if html is not None:

@@ -83,22 +83,27 @@ def sweep(
 
 def _make(verb: Verb, dry_run: bool, **options: Any) -> None:
     """Carry out what the options of `verb` ask for, or print what that would be."""
-    spec, scale, as_json = (options[name] for name in ("spec", "scale", "as_json"))
-    options["overrides"] = overrides = options["overrides"] or []
+    from raysuite.cli.driver import Request, drive, still_to_run
+
+    options["overrides"] = options["overrides"] or []
+    request = Request(verb=verb, **options)
     if not dry_run:
-        from raysuite.cli.driver import Request, drive
+        drive(request)
+        return
+    request.check()
+    if verb == "run":
+        from raysuite.cli.plan import show
 
-        drive(Request(verb=verb, **options))
-    elif spec is None:
-        raise UserError("--dry-run prints what would be made of a SPEC, and none was given")
-    elif verb == "run":
-        from raysuite.cli.plan import plan
-
-        plan(spec, overrides, scale, as_json=as_json)
+        show(still_to_run(request), request.as_json)
+    elif request.resume or request.resume_from is not None:
+        raise UserError(
+            "--dry-run shows the trials of a sweep that begins now; leave it out, or --resume and "
+            "--resume-from (`raysuite watch RESULTS` shows what a sweep has decided)"
+        )
     else:
         from raysuite.cli.sweep_progress import dry_run as foretell
         from raysuite.spec import read_document
 
-        foretell(
-            read_document(spec, overrides, scale), as_json, given.gpus_before(options["address"])
-        )
+        assert request.spec is not None
+        document = read_document(request.spec, request.overrides, request.scale)
+        foretell(document, request.as_json, given.gpus_before(request.address))

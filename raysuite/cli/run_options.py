@@ -25,6 +25,26 @@ def group(about: str, *verbs: Callable[..., None]) -> typer.Typer:
     return made
 
 
+def file_to_write(path: Path | None) -> Path | None:
+    """Of an option's callback. Raises UserError where no file can be made there."""
+    return _place(path, "folder", "file")
+
+
+def folder_to_write(path: Path | None) -> Path | None:
+    """Of an option's callback. Raises UserError where no folder can be made there."""
+    return _place(path, "file", "folder")
+
+
+def _place(path: Path | None, wrong: str, right: str) -> Path | None:
+    if path is not None:
+        above = next(each for each in path.absolute().parents if each.exists())
+        if not above.is_dir():
+            raise UserError(f"{path}: {above} is a file; give a {right} elsewhere")
+        if path.is_dir() if right == "file" else path.is_file():
+            raise UserError(f"{path} is a {wrong}; give a {right}")
+    return path
+
+
 Spec = Annotated[Path | None, typer.Argument(help="The experiment, as YAML.", show_default=False)]
 SpecFile = Annotated[Path, typer.Argument(metavar="SPEC", help="The experiment's YAML file.")]
 Overrides = Annotated[

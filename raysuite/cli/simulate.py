@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from raysuite.cli.console import print_json, print_text, stdout, table
-from raysuite.cli.run_options import AsJson, Overrides, Scale, SpecFile, numbers
+from raysuite.cli.run_options import AsJson, Overrides, Scale, SpecFile, file_to_write, numbers
 from raysuite.errors import UserError
 from raysuite.files import write_whole
 from raysuite.units import human_seconds
@@ -69,7 +69,11 @@ def simulate(
     restart_s: Annotated[float, typer.Option(min=0, help="Seconds that a restart takes.")] = 120.0,
     trace: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Chrome's trace of the first run's step; see Perfetto."),
+        typer.Option(
+            metavar="FILE",
+            callback=file_to_write,
+            help="Chrome's trace of the first run's step; see Perfetto.",
+        ),
     ] = None,
     gantt: Annotated[bool, typer.Option("--gantt", help="Draw each step in text.")] = False,
     scale: Scale = None,

@@ -75,10 +75,12 @@ def create(document: Document, plans: Sequence[RunPlan], root: Path) -> Results:
 
 def latest(name: str, root: Path) -> Results:
     """The newest results of an experiment. Raises UserError where there are none."""
-    folders = sorted(file.parent for file in (root / name).absolute().glob("*/plan.json"))
-    if not folders:
-        raise UserError(f"nothing to resume: {root / name} holds no results; leave --resume out")
-    return Results(folders[-1])
+    try:
+        return Results.open((root / name).absolute())
+    except UserError as error:
+        raise UserError(
+            f"nothing to resume: {root / name} holds no results; leave --resume out"
+        ) from error
 
 
 def planned(results: Results) -> list[RunPlan]:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from raysuite import __version__
-from raysuite.errors import UserError
+from raysuite.errors import UserError, some
 from raysuite.files import write_whole
 from raysuite.perf.costs import (
     Work,
@@ -285,9 +285,12 @@ class Calibration(_Part):
             return cls.model_validate(data)
         except (OSError, yaml.YAMLError, ValueError, TypeError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
+            if isinstance(error, ValidationError):
+                wrong = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
+                why = some(wrong, 3)
             raise UserError(
-                f"{file} is no calibration: {why}; make one with `raysuite calibrate RESULTS --out "
-                f"{file}`"
+                f"{file} is no calibration: {why}; make one with `raysuite calibrate RESULTS`, "
+                "and give the file that it wrote"
             ) from error
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from raysuite.errors import SpecError, UserError
 from raysuite.plan.dataset import Datasets, dataset_facts, dataset_mistakes
@@ -66,9 +66,9 @@ def facts_of(data: DataOptions) -> DatasetFacts:
     return dataset_facts(spec, seen)
 
 
-def _spec(data: dict[str, Any]) -> ExperimentSpec:
+def _spec(data: dict[str, Any], loader: Any = "native") -> ExperimentSpec:
     rest = {"name": "bench", "model": "resnet18", "training": {"epochs": 1, "global_batch": 1}}
-    return validate({**rest, "data": data}, lambda path: (COMMAND_LINE, None))
+    return validate({**rest, "data": data, "loader": loader}, lambda path: (COMMAND_LINE, None))
 
 
 def loader_blocks(given: Iterable[Any]) -> list[dict[str, Any]]:
@@ -131,12 +131,7 @@ def _widened(
 
 
 def _candidate(options: dict[str, Any]) -> Candidate:
-    try:
-        checked = _OPTIONS.validate_python(options)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"][1:])
-        raise UserError(f"--loader {options}: {key}: {first['msg']}") from error
+    checked = _spec({"name": "digits"}, options).loader
     dumped = checked.model_dump()
     name, keys, default = checked.name, checked.widths, type(checked)().model_dump()
     extras = [

@@ -14,7 +14,7 @@ from raysuite.plan.resolve import local_gpus, resolve
 from raysuite.plan.run_plan import RunPlan
 from raysuite.plan.space import Values, active
 from raysuite.records import Results
-from raysuite.records.journal import SEARCH, Decided
+from raysuite.records.journal import SEARCH, Decided, began
 from raysuite.spec import Document, ExperimentSpec
 from raysuite.spec.search import Dimension, SearchOptions, name_of
 from raysuite.spec.search_check import read_search
@@ -152,10 +152,10 @@ def create_sweep(document: Document, root: Path) -> Results:
 def latest_sweep(document: Document, root: Path) -> Results:
     """The newest results of a sweep. Raises UserError where there are none."""
     parent = root / str(document.data["name"])
-    folders = sorted(file.parent for file in parent.absolute().glob(f"*/{SEARCH}"))
-    if not folders:
+    files = list(parent.absolute().glob(f"*/{SEARCH}"))
+    if not files:
         raise UserError(f"nothing to resume: {parent} holds no sweep; leave --resume out")
-    return Results(folders[-1])
+    return Results(max(files, key=began).parent)
 
 
 def write_sweep(document: Document, results: Results) -> None:

@@ -28,12 +28,14 @@ from raysuite.records.ends import RunEnd
 from raysuite.records.predicted import RunPredicted
 from raysuite.records.schema import Record
 
+PLAN = "plan.json"
 COMMANDS = "commands.txt"
 TIMINGS = "timings.json"
 SEARCH = "search.json"
 DECIDED = "decided.json"
 PREDICTIONS = "predictions.jsonl"
 
+_DATE_TIME = "%Y%m%d-%H%M%S"
 _RECORD: TypeAdapter[Record] = TypeAdapter(Record)
 
 
@@ -74,6 +76,15 @@ def read_journal(file: Path) -> Iterator[Record]:
                 continue
 
 
+def began(file: Path) -> float:
+    """When a suite with this plan.json began, in seconds since the epoch: by the name of its
+    folder, or, where that was given another, by its last plan."""
+    try:
+        return time.mktime(time.strptime(file.parent.name, _DATE_TIME))
+    except ValueError:
+        return file.stat().st_mtime
+
+
 class Decided(NamedTuple):
     """How far a sweep has decided its trials, beyond those that have a plan."""
 
@@ -91,7 +102,7 @@ class Results:
     def create(cls, parent: Path) -> Results:
         """A new, empty results folder PARENT/DATE-TIME. Raises UserError where none can be made."""
         while True:
-            folder = parent.absolute() / time.strftime("%Y%m%d-%H%M%S")
+            folder = parent.absolute() / time.strftime(_DATE_TIME)
             try:
                 folder.mkdir(parents=True)
                 return cls(folder)
@@ -109,25 +120,24 @@ class Results:
 
         Raises UserError where there is none.
         """
-        found = [file for depth in ("*", "*/*") for file in folder.glob(f"{depth}/plan.json")]
-        newest = sorted((file.parent for file in found), key=lambda path: path.name)
-        if not (folder / "plan.json").is_file() and newest:
-            return cls(newest[-1])
-        if not (folder / "plan.json").is_file():
+        if (folder / PLAN).is_file():
+            return cls(folder)
+        found = [file for depth in ("*", "*/*") for file in folder.glob(f"{depth}/{PLAN}")]
+        if not found:
             raise UserError(
-                f"{folder} is not a results folder (it has no plan.json); "
+                f"{folder} is not a results folder (it has no {PLAN}); "
                 "give the folder that `raysuite run` printed"
             )
-        return cls(folder)
+        return cls(max(found, key=began).parent)
 
     def plans(self) -> list[dict[str, Any]]:
         """The RunPlans as plain data, in the order of execution."""
-        loaded: list[dict[str, Any]] = json.loads((self.folder / "plan.json").read_text("utf-8"))
-        return loaded
+        loaded: list[dict[str, Any]] | None = self._read(PLAN)
+        return loaded or []
 
     def write_plans(self, plans: Sequence[dict[str, Any]]) -> None:
         """Write the RunPlans, in the order of execution."""
-        self._write("plan.json", list(plans))
+        self._write(PLAN, list(plans))
 
     def search(self) -> dict[str, Any] | None:
         """A sweep's `search` section, its `name`, the `spec` that it began from, and `settings`:
@@ -158,7 +168,12 @@ class Results:
 
     def _read(self, name: str) -> Any:
         file = self.folder / name
-        return json.loads(file.read_text("utf-8")) if file.is_file() else None
+        try:
+            return json.loads(file.read_text("utf-8")) if file.is_file() else None
+        except ValueError as error:
+            raise UserError(
+                f"{file} is damaged ({error}); restore it from a copy, or give other results"
+            ) from error
 
     def _write(self, name: str, content: Any) -> None:
         """A reader never sees half a file."""
@@ -166,7 +181,7 @@ class Results:
 
     def add_plan(self, plan: dict[str, Any]) -> None:
         """Add one RunPlan after the others, unless it is there."""
-        plans = self.plans() if (self.folder / "plan.json").exists() else []
+        plans = self.plans() if (self.folder / PLAN).exists() else []
         if plan["run_id"] not in {known["run_id"] for known in plans}:
             self.write_plans([*plans, plan])
 

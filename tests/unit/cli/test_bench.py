@@ -118,7 +118,7 @@ def test_dry_run_says_what_it_takes_and_writes_nothing(tmp_path, monkeypatch):
         (["digits", "--processes", "two"], "--processes: given was 'two'"),
         (["digits", "--loader", "nativ"], "called 'nativ'"),
         (["digits", "--loader", "{name: native"], "is not YAML"),
-        (["digits", "--loader", "{name: dali, thread: 1}"], "thread: Extra inputs"),
+        (["digits", "--loader", "{name: dali, thread: 1}"], "thread: unknown key"),
         (["no.yaml"], "no.yaml: cannot be read"),
         (["digits", "--out", "/proc/nowhere"], "be written to"),
         (["mnist", "--path", "/nowhere"], "/nowhere"),

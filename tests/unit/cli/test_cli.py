@@ -150,6 +150,39 @@ def test_a_report_without_pictures(tmp_path: Path) -> None:
     assert not (results.folder / "plots").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["report", "RESULTS", "--out", "FILE"], "is a file; give a folder"),
+        (["report", "RESULTS", "--out", "FILE/below"], "is a file; give a folder elsewhere"),
+        (["history", "RESULTS", "--html", "FOLDER"], "is a folder; give a file"),
+        (["calibrate", "RESULTS", "--out", "FOLDER"], "is a folder; give a file"),
+        (["evaluate", "RESULTS", "--out", "FILE/below"], "is a file; give a file elsewhere"),
+        (["history", "nowhere"], "no results below nowhere"),
+        (["predict", QUICKSTART, "--calibration", QUICKSTART], "machine: Field required"),
+    ],
+)
+def test_wrong_places_are_told(tmp_path: Path, words: list[str], said: str) -> None:
+    results = write_results(tmp_path)
+    places = {"RESULTS": results.folder, "FILE": tmp_path / "file", "FOLDER": tmp_path}
+    places["FILE"].touch()
+    places["FILE/below"] = places["FILE"] / "below"
+    done = CliRunner().invoke(app, [str(places.get(word, word)) for word in words])
+    assert done.exit_code == 2, done.output
+    assert said in done.stderr
+
+
+def test_damaged_plans_are_told(tmp_path: Path) -> None:
+    good, bad = write_results(tmp_path / "good"), write_results(tmp_path / "bad")
+    (bad.folder / "plan.json").write_text('[{"run_id": "')
+    done = CliRunner().invoke(app, ["report", str(bad.folder)])
+    assert (done.exit_code, "plan.json is damaged" in done.stderr) == (2, True)
+    done = CliRunner().invoke(app, ["history", str(good.folder), str(bad.folder), "--json"])
+    assert done.exit_code == 0, done.output
+    assert "plan.json is damaged" in done.stderr
+    assert json.loads(done.stdout) == []
+
+
 ASKED = {
     "bash": {"COMP_WORDS": "raysuite re", "COMP_CWORD": "1"},
     "zsh": {"_TYPER_COMPLETE_ARGS": "raysuite re"},

@@ -3,6 +3,7 @@ counted where the runs will be, and where the time of a command went."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,7 +37,8 @@ SPEC = Path("x y.yaml")
     ("words", "message"),
     [
         ([], "--resume-from RESULTS"),
-        (["--dry-run"], "none was given"),
+        (["--dry-run"], "no SPEC was given"),
+        (["x.yaml", "--resume-from", "results", "--dry-run"], "leave SPEC and KEY=VALUE out"),
         (["x.yaml", "--resume-from", "results"], "leave SPEC and KEY=VALUE out"),
         (["--resume", "--resume-from", "results"], "one of them"),
         (["x.yaml", "repeats=2", "--resume"], "leave KEY=VALUE out"),
@@ -54,6 +56,18 @@ def test_mistakes_are_told_in_one_line(
     assert done.exit_code == 2
     assert message.replace("VERB", verb) in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_dry_run_of_what_is_resumed_shows_what_is_left(tmp_path: Path) -> None:
+    results = write_results(tmp_path)
+    plans = results.plans()
+    results.journal_file(plans[1]["run_id"]).unlink()
+    before = {file: file.stat().st_mtime_ns for file in results.folder.rglob("*")}
+    words = ["run", "--resume-from", str(results.folder), "--dry-run", "--json"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert [each["run_id"] for each in json.loads(done.stdout)] == [plans[1]["run_id"]]
+    assert before == {file: file.stat().st_mtime_ns for file in results.folder.rglob("*")}
 
 
 def test_what_ray_was_sent_is_no_place_for_results(

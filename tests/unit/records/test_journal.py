@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
-from raysuite.records import EpochFinished, Journal, RunFailed, read_journal
+from raysuite.records import EpochFinished, Journal, Results, RunFailed, read_journal
 from raysuite.records.schema import json_line
 from tests.fake_population import write_population
 from tests.fake_results import TWELVE_ROWS, write_results
@@ -65,3 +66,15 @@ def test_a_line_of_json_knows_no_nan() -> None:
     assert strict(lines[-1])["losses"] == [None, 1.0]
     with pytest.raises(ValueError, match="NaN"):
         assert_json(["[NaN]"])
+
+
+def test_the_newest_results_began_last(tmp_path: Path) -> None:
+    """By the names that raysuite gives; a folder with another name by the time of its plans."""
+    for name in ("20261101-120000", "20261102-120000", "zebra"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "plan.json").write_text("[]")
+    for old in ("20261102-120000", "zebra"):  # plans of a sweep are added later
+        os.utime(tmp_path / old / "plan.json", (0, 0))
+    assert Results.open(tmp_path).folder.name == "20261102-120000"
+    os.utime(tmp_path / "zebra" / "plan.json")
+    assert Results.open(tmp_path).folder.name == "zebra"
