@@ -43,7 +43,7 @@ def test_a_gpu_trains_and_the_gate_passes(
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("strategy", ["fabric", "accelerate", "jax"])
+@pytest.mark.parametrize("strategy", ["fabric", "accelerate"])
 def test_other_frameworks(tmp_path: Path, strategy: str, precision: str) -> None:
     require("gpu")
     require(strategy)
@@ -84,4 +84,5 @@ def _train(folder: Path, strategy: str, loader: str, precision: str, compiled: s
     assert records[1]["passed"], records[1]
     assert records[-1]["kind"] == "run_finished"
     assert records[-1]["peak_device_bytes"][0] > 0
-    assert records[-2]["val_accuracy"] > 0.8
+    *_, last = (record for record in records if record["kind"] == "epoch_finished")
+    assert last["val_accuracy"] > 0.8
