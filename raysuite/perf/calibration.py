@@ -396,9 +396,7 @@ def calibrate(
         if each.run.attempts <= 1  # the end's seconds are those of the last attempt
         and isinstance(end := each.run.end, RunFinished)
     ]
-    rows, free = _without_single_loader(
-        [epoch_terms(each.run.plan, each.work, beside) for each in seen]
-    )
+    rows, free = _separable([epoch_terms(each.run.plan, each.work, beside) for each in seen])
     model = _fit_runs(seen, rows, [each.seconds for each in seen])
     environment = started.environment if started else {}
     described = ("platform", "cpu", "memory_bytes", "gpus", "fingerprint")
@@ -459,16 +457,19 @@ def _middle(values: Sequence[float]) -> Interval:
     return Interval(round(float(middle), 3), round(float(low), 3), round(float(high), 3))
 
 
-def _without_single_loader(
+def _separable(
     rows: Sequence[dict[str, float]],
 ) -> tuple[list[dict[str, float]], dict[str, float]]:
-    """The rows, and a cost of zero for the loader where all have the same one: its cost cannot be
-    separated from the computation of an image, and is included there."""
+    """The rows without terms whose cost cannot be separated from the computation of an image, and a
+    cost of zero for each of these: that of the loader where all rows have the same one, and that of
+    an epoch where all have as many images in it."""
     loaders = {term for row in rows for term in row if term.startswith("load/")}
-    if len(loaders) > 1:
-        return list(rows), {}
-    kept = [{term: each for term, each in row.items() if term not in loaders} for row in rows]
-    return kept, dict.fromkeys(loaders, 0.0)
+    gone = loaders if len(loaders) == 1 else set()
+    images = {each for row in rows for term, each in row.items() if term.startswith("image/")}
+    if len(images) == 1:
+        gone |= {"epoch/all"}
+    kept = [{term: each for term, each in row.items() if term not in gone} for row in rows]
+    return kept, dict.fromkeys(sorted(gone), 0.0)
 
 
 def memory_of(run: RunFigures) -> float:

@@ -264,3 +264,12 @@ def test_networks_with_one_batch_are_known(exact: Calibration) -> None:
     alike = [plan for plan in plans("[[32, 1], [64, 1]]") if plan["micro_batch"] == 32]
     assert {plan["workers"] for plan in alike} == {1, 2}
     assert calibrate([measured(plan) for plan in alike], ["x"]).works_with_one_batch == [NAME]
+
+
+def test_what_cannot_be_separated_is_computation() -> None:
+    """With one loader, one worker and one data set, as many images are in every epoch."""
+    alone = [plan for plan in plans(SEEN) if plan["workers"] == 1]
+    found = calibrate([measured(plan) for plan in alone], ["made-up"])
+    assert found.seconds.costs["epoch/all"] == 0
+    for each in predict(alone, found, "x.yaml"):
+        assert each.shares["loader"] == 0 < each.shares["computation"]
