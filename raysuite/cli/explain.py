@@ -94,8 +94,8 @@ def sheet_of(rows: list[Explained]) -> Sheet:
 
 
 def idle_of(plan: dict[str, Any]) -> tuple[float, float]:
-    """What a pipeline's bubble takes of its time, and what stages of unequal length add, if they
-    compute in proportion to their FLOPs and transfers take no time."""
+    """What a pipeline's bubble takes of an epoch's time, and what stages of unequal length add, if
+    they compute in proportion to their FLOPs and transfers take no time."""
     from raysuite.cli.simulate import stages_of
     from raysuite.perf.simulator import pipeline_step
     from raysuite.plan import RunPlan
@@ -109,6 +109,11 @@ def idle_of(plan: dict[str, Any]) -> tuple[float, float]:
         sum(each.backward_s for each in stages) / count,
     )
     equal = [replace(each, forward_s=forward, backward_s=backward) for each in stages]
-    real, ideal = (pipeline_step(each, run.schedule, None) for each in (stages, equal))
-    bubble = 0.0 if run.schedule.asynchronous else ideal.idle
+    real, ideal = (
+        pipeline_step(each, run.schedule, None, epoch=run.steps_per_epoch)
+        for each in (stages, equal)
+    )
+    bubble = ideal.idle
+    if run.schedule.asynchronous:  # what filling and emptying it in each epoch takes
+        bubble = 1 - pipeline_step(equal, run.schedule, None).seconds / ideal.seconds
     return bubble * ideal.seconds / real.seconds, 1 - ideal.seconds / real.seconds

@@ -270,7 +270,8 @@ def step_of(
             for each in _layers(plan, alone, calibration)
         ]
         per_stage = update / len(stages)
-        return pipeline_step(stages, plan.schedule, network, plan.replicas, per_stage, pace)
+        epoch = plan.steps_per_epoch
+        return pipeline_step(stages, plan.schedule, network, plan.replicas, per_stage, pace, epoch)
     layers = _layers(plan, together, calibration)
     if straggler > 1 and plan.workers > 1:
         crowds: Sequence[Crowd] = [Crowd(plan.workers - 1), Crowd(1, straggler)]

@@ -418,15 +418,23 @@ def pipeline_step(
     copies: int = 1,
     update_s: float = 0.0,
     pace: Pace = lambda _: 1.0,
+    epoch: float = math.inf,
 ) -> Step:
-    """A step from an empty pipeline to an empty one; of an asynchronous schedule the time that one
-    more step takes once the pipeline is full."""
-    few = schedule.steps_to_fill + 2 if schedule.asynchronous else 1
-    made = Step.of(pipeline(stages, schedule, network, copies, update_s, few), pace)
+    """A step from an empty pipeline to an empty one; of an asynchronous schedule, which is emptied
+    after each epoch, the mean over the steps of an `epoch`."""
+
+    def simulated(steps: int) -> Step:
+        return Step.of(pipeline(stages, schedule, network, copies, update_s, steps), pace)
+
     if not schedule.asynchronous:
-        return made
-    more = Step.of(pipeline(stages, schedule, network, copies, update_s, few + 1), pace)
-    return replace(more, seconds=more.seconds - made.seconds)
+        return simulated(1)
+    few = schedule.steps_to_fill + 2
+    if epoch <= few:
+        made = simulated(int(epoch))
+        return replace(made, seconds=made.seconds / epoch)
+    made, more = simulated(few), simulated(few + 1)
+    once_full = more.seconds - made.seconds
+    return replace(more, seconds=once_full + (made.seconds - few * once_full) / epoch)
 
 
 # A simulation's results

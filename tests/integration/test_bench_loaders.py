@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from raysuite.records.loading import FILE, LoadingBench
-from tests.integration.workplace import Workplace, alive, until
+from tests.integration.workplace import Workplace, until, until_ended
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -79,7 +79,7 @@ def test_an_interrupt_keeps_what_was_measured_and_leaves_no_process(workplace: W
     measured = LoadingBench.model_validate_json(file.read_bytes())
     assert not measured.complete
     assert (workplace.folder / "halfway" / "loaders.html").exists()
-    until(lambda: not alive(family))
+    until_ended(family)
 
 
 DEADLY = """\

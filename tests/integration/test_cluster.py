@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from raysuite.records import EpochFinished, GateVerdict, RunFailed, RunStarted
-from tests.integration.workplace import Workplace, alive, until
+from tests.integration.workplace import Workplace, until_ended
 
 pytestmark = [
     pytest.mark.alone,
@@ -58,7 +58,7 @@ def test_failed_runs_leave_the_others_alone_and_sigterm_frees_the_workers(
     command.process.send_signal(signal.SIGTERM)
     assert command.wait(180) == 75, command.stdout + command.stderr
     assert "Traceback" not in command.stdout + command.stderr
-    until(lambda: not alive([worker]), 180)
+    until_ended([worker], 180)
 
     results = workplace.results()
     assert f"raysuite run --resume-from {results.folder}" in command.stderr

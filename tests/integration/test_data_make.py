@@ -11,7 +11,7 @@ import pytest
 
 from raysuite.cluster.ports import free_port
 from raysuite.data.synthesis import make, plan_synthetic_set
-from tests.integration.workplace import Workplace, alive, until
+from tests.integration.workplace import Workplace, until, until_ended
 
 # what is resumed is tested in process too: tests/unit/data/test_synthesis_making.py
 pytestmark = [
@@ -50,7 +50,7 @@ def test_a_command_that_is_killed_is_gone_on_with(
         command.process.send_signal(how)
         assert command.wait() == (130 if how is signal.SIGINT else -signal.SIGKILL)
         assert not (tmp_path / "set").exists()
-        until(lambda: not alive(family))  # nobody goes on writing
+        until_ended(family)  # nobody goes on writing
         assert "Traceback" not in command.stderr
         kept = chunks()
         again = json.loads(place.run("raysuite", "data", "make", *WORDS, "--workers", "2").stdout)

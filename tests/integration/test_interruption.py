@@ -16,7 +16,14 @@ import pytest
 from raysuite.orchestrate.stopping import requested_stop
 from raysuite.records import EpochFinished, Record, Results, RunFailed, RunFinished, RunStarted
 from raysuite.track import sync
-from tests.integration.workplace import Command, Workplace, alive, has_checkpoint, name_of, until
+from tests.integration.workplace import (
+    Command,
+    Workplace,
+    has_checkpoint,
+    name_of,
+    until,
+    until_ended,
+)
 from tests.json_lines import assert_json
 from tests.require import require
 
@@ -73,7 +80,7 @@ def left_behind() -> Iterator[set[psutil.Process]]:
     """The agents of drivers that were killed; they have ended when all tests have."""
     found: set[psutil.Process] = set()
     yield found
-    until(lambda: not alive(found), 180)
+    until_ended(found, 180)
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +102,7 @@ def driverless(workplace: Workplace, left_behind: set[psutil.Process]) -> tuple[
     left_behind |= {process for process in family if name_of(process) in AGENTS}
     command.process.kill()
     command.wait()
-    until(lambda: not alive(family - left_behind), 180)
+    until_ended(family - left_behind, 180)
     assert list(workplace.temporary.glob("rs-*")), "what the killed driver left"
     return results, results.journal_file(run_ids(results)[0]).read_bytes()
 
@@ -140,7 +147,7 @@ def test_a_killed_driver_is_resumed_and_ctrl_c_keeps_what_has_finished(driverles
     family = command.family()
     command.process.send_signal(signal.SIGINT)
     assert command.wait(120) == 130, command.stderr
-    until(lambda: not alive(family), 180)
+    until_ended(family, 180)
     assert f"--resume-from {before.folder}" in command.stderr
     assert "Traceback" not in command.stderr
     assert list(workplace.temporary.glob("rs-*")) == []
@@ -209,7 +216,7 @@ def test_a_run_that_is_told_to_end_leaves_a_checkpoint(driverless, workplace, en
     until(lambda: requested_stop(workplace.results().folder) is not None)
     (workplace.folder / "hold-torch-0").unlink()
     assert command.wait(120) == 75, command.stderr
-    until(lambda: not alive(family), 60)  # a killed process frees its memory before it is gone
+    until_ended(family, 60)  # a killed process frees its memory before it is gone
     assert list(workplace.temporary.glob("rs-*")) == []
     workplace.run(*words, "--resume")
     results = workplace.results()

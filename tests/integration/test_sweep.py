@@ -17,7 +17,15 @@ from raysuite.records import (
     RunStopped,
 )
 from raysuite.records.sweep import best, trials
-from tests.integration.workplace import Command, Workplace, alive, has_checkpoint, name_of, until
+from tests.integration.workplace import (
+    Command,
+    Workplace,
+    alive,
+    has_checkpoint,
+    name_of,
+    until,
+    until_ended,
+)
 from tests.require import require
 
 pytestmark = [
@@ -179,7 +187,7 @@ def test_a_sweep_that_is_stopped_ended_and_killed_makes_each_trial_once(workplac
     family = command.family()
     command.process.send_signal(signal.SIGINT)
     assert command.wait(PATIENCE_S) == 130, command.stdout + command.stderr
-    until(lambda: not alive(family), 180)
+    until_ended(family, 180)
     assert "what has finished is kept; resume with: raysuite sweep --resume-from" in command.stderr
     assert "Traceback" not in command.stderr
     first = results.journal_file(run_ids(results)[0])

@@ -158,6 +158,14 @@ def until(condition: Callable[[], bool], timeout_s: float = TIMEOUT_S) -> None:
         time.sleep(0.05)
 
 
+def until_ended(processes: Iterable[psutil.Process], timeout_s: float = TIMEOUT_S) -> None:
+    """Wait until none of them runs; fail with those that go on."""
+    deadline = time.monotonic() + timeout_s
+    while going_on := alive(processes):
+        assert time.monotonic() < deadline, f"still there after {timeout_s} s: {going_on}"
+        time.sleep(0.05)
+
+
 def alive(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
     """Those that still run; a zombie does not."""
     found = []

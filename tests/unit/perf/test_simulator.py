@@ -75,6 +75,15 @@ def test_an_asynchronous_pipeline_has_no_bubble() -> None:
     assert full.seconds == pytest.approx(8 * 3)
 
 
+@pytest.mark.parametrize("epoch", [1, 2, 3, 4, 10])
+def test_an_asynchronous_pipeline_is_emptied_after_an_epoch(epoch: int) -> None:
+    """Until the last stage has its first input, and after its last output, others wait."""
+    each = [Layer(str(n), 1, 2) for n in range(4)]
+    one = Schedule("pipedream", 1, (1, 1, 1, 1))
+    mean = pipeline_step(each, one, None, epoch=epoch).seconds
+    assert mean * epoch == pytest.approx(epoch * 3 + 3 * (1 + 2))
+
+
 def test_a_deadlock_is_found() -> None:
     with pytest.raises(ValueError, match="deadlock"):
         run([Task("a", "x", 1, (1,)), Task("b", "y", 1, (0,))])
