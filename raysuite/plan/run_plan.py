@@ -74,7 +74,7 @@ class RunPlan(BaseModel):
         extra = [
             f"{key_name(key)}={block_name(value)}"
             for key, value in self.label.items()
-            if key not in ("strategy", "loader", "resources.workers")
+            if key not in ("strategy", "loader", "resources.workers") and value is not None
         ]
         parts = [block_name(self.label.get("strategy", self.spec.strategy.name))]
         parts += [block_name(self.label.get("loader", self.spec.loader.name))]

@@ -50,11 +50,11 @@ def workers_name(workers: int) -> str:
 
 
 def extras(plan: Plan) -> list[str]:
-    """The other matrix keys of a run, such as `bucket_mb=1`."""
+    """The other matrix keys of a run that have a value, such as `bucket_mb=1`."""
     return [
         f"{key_name(key)}={block_name(value)}"
         for key, value in plan["label"].items()
-        if key not in _SHOWN_FIRST and key != "seed"
+        if key not in _SHOWN_FIRST and key != "seed" and value is not None
     ]
 
 

@@ -109,6 +109,8 @@ def test_titles() -> None:
     assert first.title == "ddp(bucket_mb=1) · dali · 2 workers · accumulate=2"
     assert second.title == first.title + " · repeat 1"
     assert plans(BATCH)[0].title == "single · native · 1 worker"
+    [unset] = plans(BATCH + "matrix: {training.clip_norm: [null]}\n")
+    assert unset.title == "single · native · 1 worker"
 
 
 @pytest.mark.parametrize(
