@@ -5,9 +5,9 @@ was. Writes results/recommendation.md, and prints it.
     python benchmarks/recommendation.py results/ddlbench-laptop/DATE-TIME [ALONE]
 
 For each network, a calibration is made of what was measured of the other networks, and of this one
-on one worker, also with other batches: ALONE, measured first if it is not given (48 runs, some 20
-minutes on 2 cores). Of a network's five rows for a data set, four have several workers: those are
-predicted.
+on one worker, also with other batches: ALONE, measured first if it is not given, and kept beside
+the study (48 runs, some 20 minutes on 2 cores). Of a network's five rows for a data set, four have
+several workers: those are predicted.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ import json
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from prediction import line, markdown
+from prediction import line, markdown, told_apart
 from scipy.stats import kendalltau
 
 from raysuite.cli.simulate import pipeline_seconds
@@ -47,12 +46,12 @@ def alone(folder: Path) -> list[RunFigures]:
     keys += ", training.accumulate"
     text = SPEC.read_text("utf-8")
     head, _, _ = text.partition("      resources.workers, strategy, data.name, data.image_size")
-    file = folder / "alone.yaml"
+    file, results = folder / "alone.yaml", folder / "alone"
     lines = "".join(f"        - {json.dumps(row)}\n" for row in rows)
     file.write_text(f"{head}      {keys}:\n{lines}", "utf-8")
-    words = ["raysuite", "run", str(file), "--scale", "laptop", "--results", str(folder / "alone")]
+    words = ["raysuite", "run", str(file), "--scale", "laptop", "--results", str(results)]
     subprocess.run([sys.executable, "-m", *words], check=True)
-    return results_figures(Results.open(folder / "alone"))
+    return results_figures(Results.open(results))
 
 
 def row(plan: Plan) -> str:
@@ -64,7 +63,7 @@ def row(plan: Plan) -> str:
 def compare(study: Sequence[RunFigures], single: Sequence[RunFigures]) -> str:
     """The page."""
     networks = list(dict.fromkeys(run.plan["spec"]["model"]["name"] for run in study))
-    lines, regrets, taus = [], [], []
+    lines, regrets, taus, sures, shares = [], [], [], [], []
     errors: dict[str, list[float]] = {}
     for network in networks:
         own = [run for run in study if run.plan["spec"]["model"]["name"] == network]
@@ -92,9 +91,22 @@ def compare(study: Sequence[RunFigures], single: Sequence[RunFigures]) -> str:
             best = max(pairs, key=lambda name: pairs[name][0])
             regrets.append(1 - pairs[chosen][0] / pairs[best][0])
             taus.append(float(kendalltau(*zip(*pairs.values(), strict=True)).statistic))
-            lines.append(
-                (work, str(len(pairs)), chosen, best, f"{regrets[-1]:.1%}", f"{taus[-1]:.2f}")
-            )
+            paces = [
+                [
+                    each.steady_seconds / each.steady_images
+                    for each in run.epochs
+                    if each.steady_images
+                ]
+                for run in runs
+                if row(run.plan) in pairs
+            ]
+            sure, share = told_apart([1 / guessed for _, guessed in pairs.values()], paces)
+            sures += [] if sure is None else [sure]
+            shares.append(share)
+            last = "" if sure is None else f"{sure:.2f} ({share:.0%})"
+            names = (work, str(len(pairs)), chosen, best)
+            lines.append((*names, f"{regrets[-1]:.1%}", f"{taus[-1]:.2f}", last))
+    header = ["Network", "Rows", "Recommended", "Fastest", "Regret", "Tau"]
     every = [line(name, each) for name, each in errors.items()]
     return "\n\n".join(
         [
@@ -109,8 +121,10 @@ def compare(study: Sequence[RunFigures], single: Sequence[RunFigures]) -> str:
             f"{statistics.median(regrets):.1%}, mean {statistics.mean(regrets):.1%}, largest "
             f"{max(regrets):.1%}. Kendall's tau-b of the orders: median "
             f"{statistics.median(taus):.2f}, mean {statistics.mean(taus):.2f}, smallest "
-            f"{min(taus):.2f}.",
-            markdown(["Network", "Rows", "Recommended", "Fastest", "Regret", "Tau"], lines),
+            f"{min(taus):.2f}; of the pairs whose measured 95 % intervals over epochs do not meet "
+            f"({statistics.mean(shares):.0%} of all): median {statistics.median(sures):.2f}, "
+            f"smallest {min(sures):.2f}.",
+            markdown([*header, "Of pairs that differ"], lines),
             "Errors of throughput:",
             markdown(["Row", "median", "90th percentile", "largest"], every),
         ]
@@ -118,12 +132,12 @@ def compare(study: Sequence[RunFigures], single: Sequence[RunFigures]) -> str:
 
 
 def main() -> None:
-    study = results_figures(Results.open(Path(sys.argv[1])))
+    study_folder = Path(sys.argv[1])
+    study = results_figures(Results.open(study_folder))
     if len(sys.argv) > 2:
         single = results_figures(Results.open(Path(sys.argv[2])))
     else:
-        with tempfile.TemporaryDirectory() as folder:
-            single = alone(Path(folder))
+        single = alone(study_folder.parent)
     page = compare(study, single)
     file = Path(__file__).parent / "results" / "recommendation.md"
     file.write_text(page + "\n", "utf-8")

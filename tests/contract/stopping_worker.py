@@ -79,10 +79,10 @@ def outcome(loop: TrainingLoop, epoch: EpochFinished | Stop) -> dict[str, Any]:
     }
 
 
-def distance(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
-    return max(
-        ((found[name] - each).norm() / each.norm()).item() for name, each in expected.items()
-    )
+def distances(found: dict[str, Tensor], expected: dict[str, Tensor]) -> dict[str, float]:
+    return {
+        name: ((found[name] - each).norm() / each.norm()).item() for name, each in expected.items()
+    }
 
 
 def refused(plan: RunPlan, world: World, strategy: Strategy, good: Path) -> dict[str, str]:
@@ -132,7 +132,7 @@ def examine(strategy: dict[str, Any], world: World, folder: Path) -> dict[str, A
     assert isinstance(epoch, EpochFinished)
     found = {
         "stop": [stop.reason, stop.deadline, steps] if isinstance(stop, Stop) else None,
-        "distance": distance(again, expected),
+        "distances": distances(again, expected),
         "attempts": epoch.attempts,
         "waits": len(epoch.data_wait_seconds),
         "refused": refused(plan, world, joined, folder),

@@ -20,10 +20,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
         schedule: {"name": "pipeline", "schedule": schedule, "micro_batches": 2}
         for schedule in ("gpipe", "1f1b")
     },
+    **{name: {"name": name} for name in ("fsdp", "fabric", "accelerate")},
+    **{name: {"name": name} for name in ("tensorflow", "keras", "jax")},
 }
-ROUNDING = {"ddp": 0.0, "pipeline": 0.0, "horovod": 1e-6, "deepspeed": 1e-6}
+ROUNDING = {"horovod": 1e-6, "deepspeed": 1e-6}
+"""Relative distance from a run left alone; 0 of the others."""
+COMMON_STATISTICS = ("tensorflow", "keras", "jax")
+"""Go on with rank 0's running statistics of BatchNorm, which only the validation uses."""
+QUICK = ("ddp", "horovod", "deepspeed")
 CASES = [
-    pytest.param(name, marks=[pytest.mark.thorough] if value["name"] == "pipeline" else [])
+    pytest.param(name, marks=[] if value["name"] in QUICK else [pytest.mark.thorough])
     for name, value in VARIANTS.items()
 ]
 
@@ -42,7 +48,10 @@ def test_all_ranks_stop_after_the_same_step(variant: str) -> None:
 @pytest.mark.parametrize("variant", CASES)
 def test_training_goes_on_as_if_left_alone(variant: str) -> None:
     for found in found_for(variant):
-        assert found["distance"] <= ROUNDING[VARIANTS[variant]["name"]]
+        if variant in COMMON_STATISTICS:
+            del found["distances"]["validation"]
+        for name, distance in found["distances"].items():
+            assert distance <= ROUNDING.get(VARIANTS[variant]["name"], 0.0), name
         assert (found["attempts"], found["waits"]) == (2, RANKS)
 
 
