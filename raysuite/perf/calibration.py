@@ -398,6 +398,8 @@ def calibrate(
     ]
     rows, free = _separable([epoch_terms(each.run.plan, each.work, beside) for each in seen])
     model = _fit_runs(seen, rows, [each.seconds for each in seen])
+    costs = {**model.costs, **free}
+    works = {work_name(each.run.plan): each.work for each in seen}
     environment = started.environment if started else {}
     described = ("platform", "cpu", "memory_bytes", "gpus", "fingerprint")
     return Calibration(
@@ -405,9 +407,9 @@ def calibrate(
         sources=tuple(sources),
         runs=len(seen),
         workers_per_node=beside,
-        works={work_name(each.run.plan): each.work for each in seen},
+        works=works,
         ranges=ranges,
-        seconds=model.model_copy(update={"costs": {**model.costs, **free}}),
+        seconds=model.model_copy(update={"costs": costs | neighbours(costs, works, ranges)}),
         bytes=_fit_runs(
             finished,
             [memory_terms(e.run.plan, e.work, resident_before(e.run)) for e in finished],
@@ -470,6 +472,27 @@ def _separable(
         gone |= {"epoch/all"}
     kept = [{term: each for term, each in row.items() if term not in gone} for row in rows]
     return kept, dict.fromkeys(sorted(gone), 0.0)
+
+
+def neighbours(
+    costs: Mapping[str, float], works: Iterable[str], ranges: Mapping[str, Mapping[str, Range]]
+) -> dict[str, float]:
+    """What a neighbour on the same node costs networks that were measured on one worker alone: the
+    median of the others' shares of an image's cost."""
+    shared = {work for work in works if ranges[work]["workers"].high > 1}
+    shares = [
+        costs[f"neighbour/{work}"] / costs[f"image/{work}"]
+        for work in shared
+        if f"neighbour/{work}" in costs and costs[f"image/{work}"] > 0
+    ]
+    if not shares:
+        return {}
+    share = statistics.median(shares)
+    return {
+        f"neighbour/{work}": share * costs[f"image/{work}"]
+        for work in works
+        if work not in shared and f"neighbour/{work}" in costs
+    }
 
 
 def memory_of(run: RunFigures) -> float:

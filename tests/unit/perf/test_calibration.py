@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from raysuite.errors import UserError
-from raysuite.perf.calibration import Calibration, calibrate, fit_link
+from raysuite.perf.calibration import Calibration, Range, calibrate, fit_link, neighbours
 from raysuite.perf.costs import (
     best_checkpoint_interval,
     ddlbench_data_parallel,
@@ -273,3 +273,11 @@ def test_what_cannot_be_separated_is_computation() -> None:
     assert found.seconds.costs["epoch/all"] == 0
     for each in predict(alone, found, "x.yaml"):
         assert each.shares["loader"] == 0 < each.shares["computation"]
+
+
+def test_neighbours_of_a_network_that_was_measured_alone_are_those_of_others() -> None:
+    several, alone = {"workers": Range(low=1, high=2)}, {"workers": Range(low=1, high=1)}
+    costs = {"image/a": 2.0, "neighbour/a": 0.5, "image/b": 8.0, "neighbour/b": 0.0}
+    assert neighbours(costs, ["a", "b"], {"a": several, "b": alone}) == {"neighbour/b": 2.0}
+    assert neighbours(costs, ["a", "b"], {"a": several, "b": several}) == {}
+    assert neighbours(costs, ["a", "b"], {"a": alone, "b": alone}) == {}
