@@ -318,7 +318,7 @@ def test_a_pipeline_whose_stage_is_killed_is_resumed(workplace: Workplace, sched
     workplace.write(f"{name}.yaml", PIPELINE.format(name=name, schedule=schedule))
     command = workplace.start("raysuite", "run", f"{name}.yaml", "--no-mlflow")
     folder = workplace.folder / "results" / name
-    until(lambda: folder.is_dir() and any(folder.iterdir()))
+    until(lambda: any(folder.glob("*/plan.json")))
     results = Results.open(folder)
     until(lambda: bool(run_ids(results)) and has_checkpoint(results, run_ids(results)[0]), 400)
     workers = [p for p in command.family() if "RayTrainWorker" in " ".join(p.cmdline())]
