@@ -10,7 +10,7 @@ import typer
 from raysuite.cli.console import print_json, print_sheet, print_text
 from raysuite.cli.run_options import (
     AsJson,
-    Gpus,
+    CalibratedGpus,
     Overrides,
     Scale,
     SeveralResults,
@@ -113,7 +113,7 @@ def predict(
     overrides: Overrides = None,
     calibration: CalibrationFile = DEFAULT,
     scale: Scale = None,
-    gpus: Gpus = None,
+    gpus: CalibratedGpus = None,
     root: Annotated[
         Path, typer.Option("--results", help="Folder under which NAME/DATE-TIME is made.")
     ] = PREDICTIONS,
@@ -149,7 +149,8 @@ def predict(
         results = Results.open(spec)
     else:
         document = read_document(spec, overrides or [], scale)
-        results = create(document, make_plans(document, gpus, elsewhere=gpus is not None), root)
+        gpus = found.gpus if gpus is None else gpus
+        results = create(document, make_plans(document, gpus, elsewhere=True), root)
     predictions = predicted(results.plans(), found, str(calibration), pipeline_seconds)
     results.write_predictions(predictions)
     if as_json:

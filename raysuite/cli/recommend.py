@@ -14,7 +14,7 @@ from raysuite.cli.console import print_json, print_text, stdout, table
 from raysuite.cli.predict import DEFAULT, CalibrationFile
 from raysuite.cli.run_options import (
     AsJson,
-    Gpus,
+    CalibratedGpus,
     Overrides,
     Scale,
     SpecFile,
@@ -82,7 +82,7 @@ def recommend(
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="Lines to print.")] = 15,
     scale: Scale = None,
-    gpus: Gpus = None,
+    gpus: CalibratedGpus = None,
     as_json: AsJson = False,
 ) -> None:
     """Rank strategies, batches and numbers of workers by their predicted epoch, and write a spec.
@@ -119,7 +119,7 @@ def recommend(
     refused: SpecError | None = None
     for keys in choices(counts, given, numbers("--accumulate", accumulate)):
         try:
-            made.append((keys, _plan(document, keys, gpus)))
+            made.append((keys, _plan(document, keys, found.gpus if gpus is None else gpus)))
         except SpecError as error:  # not every strategy fits every batch and number of workers
             refused = error
     if refused and not made:
@@ -163,7 +163,7 @@ def _batch(document: Document) -> int:
     return given
 
 
-def _plan(document: Document, keys: dict[str, Any], gpus: int | None) -> RunPlan:
+def _plan(document: Document, keys: dict[str, Any], gpus: int) -> RunPlan:
     """The run of one candidate. Raises SpecError where it cannot be."""
     from raysuite.plan import make_plans
     from raysuite.spec.document import Document, set_dotted
@@ -171,7 +171,7 @@ def _plan(document: Document, keys: dict[str, Any], gpus: int | None) -> RunPlan
     data = _without_matrix(document)
     for key, value in keys.items():
         set_dotted(data, key, value)
-    return make_plans(Document(data, document.file), gpus, elsewhere=gpus is not None)[0]
+    return make_plans(Document(data, document.file), gpus, elsewhere=True)[0]
 
 
 def _without_matrix(document: Document) -> dict[str, Any]:

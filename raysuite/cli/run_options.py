@@ -119,6 +119,12 @@ Gpus = Annotated[
         "Default: this machine.",
     ),
 ]
+CalibratedGpus = Annotated[
+    int | None,
+    typer.Option(
+        min=0, help="GPUs of the cluster; default: any number, if the calibration has any."
+    ),
+]
 ShowTimings = Annotated[
     bool, typer.Option("--timings", help="Show where the wall time went, by phase and by run.")
 ]

@@ -181,7 +181,7 @@ def _plans(
     if counts:
         overrides = [*overrides, f"matrix.resources.workers={json.dumps(counts)}"]
     document = read_document(spec, overrides, scale)
-    gpus = max([*counts, 2**21]) if calibration is None or calibration.machine.get("gpus") else 0
+    gpus = 2**21 if calibration is None else calibration.gpus
     plans = make_plans(document, gpus, elsewhere=True)
     return [plan for plan in plans if plan.repeat == 0]
 

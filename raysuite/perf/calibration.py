@@ -198,6 +198,11 @@ class Calibration(_Part):
         return int(self.machine.get("cpu", {}).get("logical_cores") or self.workers_per_node)
 
     @property
+    def gpus(self) -> int:
+        """GPUs to plan runs with, wherever that is done: as many as are asked for, or none."""
+        return 2**21 if self.machine.get("gpus") else 0
+
+    @property
     def works_with_one_batch(self) -> list[str]:
         """Networks all runs of which have the same micro-batch: what an image costs cannot be told
         from what a pass and an update cost."""

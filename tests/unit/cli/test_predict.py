@@ -218,6 +218,18 @@ def test_a_device_that_is_left_open_is_the_calibrations(folder: Path) -> None:
     assert len(json.loads(run("simulate", "open.yaml", *BY_C, "--json"))) == 20
 
 
+def test_gpus_are_the_calibrations_wherever_it_is_used(folder: Path) -> None:
+    on_gpus = ("strategy=ddp", "resources.workers=2", "resources.device=gpu")
+    assert "GPU" in refused("predict", *ONE, *BY_C, *on_gpus)
+    found = Calibration.read(folder / "c.yaml")
+    gpus = [{"name": "NVIDIA H200"}]
+    found.model_copy(update={"machine": {**found.machine, "gpus": gpus}}).write(
+        folder / "gpus.yaml"
+    )
+    asked = ("--calibration", "gpus.yaml", "--json")
+    assert json.loads(run("predict", *ONE, *asked, *on_gpus))[0]["run_id"]
+
+
 def test_a_link_that_costs_nothing_is_known(folder: Path) -> None:
     found = Calibration.read(folder / "c.yaml")
     costs = {**found.seconds.costs, "byte/ddp": 0.0}
