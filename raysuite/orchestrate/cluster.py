@@ -292,6 +292,9 @@ def _start(address: str | None, own: Path | None) -> None:
                 job_config=job_config(),
                 **(_embedded(own) if own else {}),
             )
+        if threading.current_thread() is threading.main_thread():
+            # Ray put a handler before ours, which prints its stack and, after 3 s, aborts
+            signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
     except (OSError, RuntimeError, ValueError) as error:
         if address is None:
             raise UserError(f"Ray cannot be started: {error}") from error

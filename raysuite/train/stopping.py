@@ -71,9 +71,6 @@ class Signals:
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         heard = signal.Signals(number)
-        # Ray's core has a handler before this one where it joined later; it sets an alarm that
-        # aborts the process after 3 s (absl's alarm_on_failure_secs)
-        signal.alarm(0)
         if self._stop is None:
             deadline = None if self._within_s is None else time.time() + self._within_s
             self._stop = Stop(SIGNALS[heard], deadline)
