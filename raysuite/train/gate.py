@@ -226,7 +226,9 @@ def _rebuilt(plan: RunPlan, world: World, strategy: Strategy, verdict: GateVerdi
         return verdict
     facts, model = plan.dataset, build_model(plan, world)
     image = (facts.channels, facts.image_size, facts.image_size)
-    found = gate_check.compare_rebuilt(strategy, world, model, image, facts.classes)
+    found = gate_check.compare_rebuilt(
+        strategy, world, model, image, facts.classes, TOLERANCE_REBUILT
+    )
     faults = _faults([found]) or _differing([found], TOLERANCE_REBUILT)
     return verdict.model_copy(
         update={
@@ -361,7 +363,9 @@ def examine(
     rebuilt = []
     if options.own_network:
         net = gate_check.small_net(world, batch_norm=True)
-        rebuilt.append(gate_check.compare_rebuilt(exact, world, net, net.IMAGE, net.CLASSES))
+        rebuilt.append(
+            gate_check.compare_rebuilt(exact, world, net, net.IMAGE, net.CLASSES, TOLERANCE_REBUILT)
+        )
         rule += f"; running statistics as torch's to {TOLERANCE_REBUILT:.0e}"
     compared = [*plain, batch_norm, *short, *lossy, *compiled, *rebuilt]
     faults = _faults(compared)

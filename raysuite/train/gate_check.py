@@ -211,7 +211,12 @@ def compare(
 
 
 def compare_rebuilt(
-    strategy: Strategy, world: World, model: nn.Module, image: tuple[int, int, int], classes: int
+    strategy: Strategy,
+    world: World,
+    model: nn.Module,
+    image: tuple[int, int, int],
+    classes: int,
+    tolerance: float,
 ) -> Comparison:
     """One fp32 step of `model` by a framework that builds it anew, and by torch in one process.
 
@@ -219,11 +224,31 @@ def compare_rebuilt(
     compared as one tensor, and so are the statistics: a gradient near zero, such as that of a bias
     before BatchNorm, is nothing but rounding. Without dropout, whose draws are each framework's
     own. All ranks must call it.
+
+    Where a value before a ReLU is so near zero that rounding gives it another sign, one derivative
+    is 1 instead of 0: 1e-4 of the logits of ResNet-20 with 2 of 14 seeds, 3e-7 with the others. A
+    wrong layer shows with any samples, so a distance beyond `tolerance` has to be found three
+    times, each time with other samples.
     """
+    for draw in range(_REBUILT_DRAWS):
+        found = _rebuilt(strategy, world, copy.deepcopy(model), image, classes, draw)
+        if found.error <= tolerance:
+            break
+    return found
+
+
+def _rebuilt(
+    strategy: Strategy,
+    world: World,
+    model: nn.Module,
+    image: tuple[int, int, int],
+    classes: int,
+    draw: int,
+) -> Comparison:
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
-    generator = np.random.Generator(np.random.Philox(key=SEED))
+    generator = np.random.Generator(np.random.Philox(key=SEED + draw))
     images = torch.from_numpy(
         generator.standard_normal((2 * _REBUILT_SAMPLES, *image), dtype=np.float32)
     )
@@ -270,7 +295,7 @@ def compare_rebuilt(
         engine.close()
 
 
-_REBUILT_SAMPLES, _REBUILT_RATE = 8, 0.01
+_REBUILT_SAMPLES, _REBUILT_RATE, _REBUILT_DRAWS = 8, 0.01, 3
 
 
 def comm_fault(comm: Comm, world: World) -> str:

@@ -56,14 +56,6 @@ def test_signals(number: signal.Signals, reason: str, last: bool) -> None:
     assert signal.getsignal(number) == before
 
 
-def test_a_signal_leaves_no_alarm_of_rays_core() -> None:
-    with StopWatch(None, 30.0) as watch:
-        signal.alarm(100)
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert watch.asked() is not None
-        assert signal.alarm(0) == 0
-
-
 @pytest.mark.parametrize(
     ("reason", "last"), [("time_limit", False), ("preempted", False), ("down", False)]
 )
