@@ -52,7 +52,13 @@ from raysuite.spec.optimizers import OptimizerOptions
 from raysuite.spec.strategies import PipelineOptions, StrategyOptions
 from raysuite.train import gate_check, own_network
 from raysuite.train.building import build_model
-from raysuite.train.gate_check import RATES, Comparison, comm_fault, make_engine
+from raysuite.train.gate_check import (
+    RATES,
+    TOLERANCE_REBUILT,
+    Comparison,
+    comm_fault,
+    make_engine,
+)
 
 # Verdicts of the gate that are kept: where, and for what they hold.
 
@@ -131,9 +137,6 @@ TOLERANCE = 1e-5
 TOLERANCE_COMPILED = 1e-4
 """Largest relative error of networks that torch.compile compiled: it fuses and reorders sums, which
 rounds otherwise, and each step carries that on."""
-
-TOLERANCE_REBUILT = 1e-4
-"""Largest relative error after one step of a network that another framework builds anew."""
 
 TOLERANCE_16_BITS = 0.2
 """Largest relative error of the updates, logits and losses in bf16 and fp16. Right ones showed at
@@ -226,9 +229,7 @@ def _rebuilt(plan: RunPlan, world: World, strategy: Strategy, verdict: GateVerdi
         return verdict
     facts, model = plan.dataset, build_model(plan, world)
     image = (facts.channels, facts.image_size, facts.image_size)
-    found = gate_check.compare_rebuilt(
-        strategy, world, model, image, facts.classes, TOLERANCE_REBUILT
-    )
+    found = gate_check.compare_rebuilt(strategy, world, model, image, facts.classes)
     faults = _faults([found]) or _differing([found], TOLERANCE_REBUILT)
     return verdict.model_copy(
         update={
@@ -363,9 +364,7 @@ def examine(
     rebuilt = []
     if options.own_network:
         net = gate_check.small_net(world, batch_norm=True)
-        rebuilt.append(
-            gate_check.compare_rebuilt(exact, world, net, net.IMAGE, net.CLASSES, TOLERANCE_REBUILT)
-        )
+        rebuilt.append(gate_check.compare_rebuilt(exact, world, net, net.IMAGE, net.CLASSES))
         rule += f"; running statistics as torch's to {TOLERANCE_REBUILT:.0e}"
     compared = [*plain, batch_norm, *short, *lossy, *compiled, *rebuilt]
     faults = _faults(compared)

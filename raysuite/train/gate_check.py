@@ -46,6 +46,8 @@ from raysuite.spec.strategies import PipelineOptions
 # The small network on which the gate checks a strategy, and its samples.
 
 SEED = 2023
+TOLERANCE_REBUILT = 1e-4
+"""Largest relative error after one step of a network that another framework builds anew."""
 _CHANNELS, _SIZE, _CLASSES = 8, 8, 10
 
 
@@ -211,12 +213,7 @@ def compare(
 
 
 def compare_rebuilt(
-    strategy: Strategy,
-    world: World,
-    model: nn.Module,
-    image: tuple[int, int, int],
-    classes: int,
-    tolerance: float,
+    strategy: Strategy, world: World, model: nn.Module, image: tuple[int, int, int], classes: int
 ) -> Comparison:
     """One fp32 step of `model` by a framework that builds it anew, and by torch in one process.
 
@@ -226,13 +223,18 @@ def compare_rebuilt(
     own. All ranks must call it.
 
     Where a value before a ReLU is so near zero that rounding gives it another sign, one derivative
-    is 1 instead of 0: 1e-4 of the logits of ResNet-20 with 2 of 14 seeds, 3e-7 with the others. A
-    wrong layer shows with any samples, so a distance beyond `tolerance` has to be found three
-    times, each time with other samples.
+    is 1 instead of 0: the distance was 1e-5 to 4e-4 in 14 of 84 draws of samples with correct
+    ResNet-20s (14 seeds, 3 draws, TensorFlow and JAX) and at most 7e-7 in the others. A wrong layer
+    shows with any samples, so a distance beyond `TOLERANCE_REBUILT` has to be found three times,
+    each time with other samples. Ranks that differ and values that are not finite count at once: no
+    rounding explains them.
     """
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
     for draw in range(_REBUILT_DRAWS):
-        found = _rebuilt(strategy, world, copy.deepcopy(model), image, classes, draw)
-        if found.error <= tolerance:
+        found = _rebuilt(strategy, world, model, image, classes, draw)
+        if not found.ranks_equal or not TOLERANCE_REBUILT < found.error < math.inf:
             break
     return found
 
@@ -245,9 +247,7 @@ def _rebuilt(
     classes: int,
     draw: int,
 ) -> Comparison:
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
+    """`compare_rebuilt` with one draw of samples; `model` stays as it is."""
     generator = np.random.Generator(np.random.Philox(key=SEED + draw))
     images = torch.from_numpy(
         generator.standard_normal((2 * _REBUILT_SAMPLES, *image), dtype=np.float32)
@@ -277,16 +277,16 @@ def _rebuilt(
             name: torch.cat([*map(torch.flatten, each)]) for name, each in parts.items() if each
         }
 
-    def made(strategy: Strategy, model: nn.Module) -> Engine:
+    def made(strategy: Strategy) -> Engine:
         return strategy.prepare(
-            model,
+            copy.deepcopy(model),
             lambda parameters: build_optimizer(PLAIN, parameters, _RATE_AT_START),
             StepSettings(len(seen)),
         )
 
-    reference = made(single, copy.deepcopy(model))
+    reference = made(single)
     before = held(reference)
-    engine = made(strategy, model)
+    engine = made(strategy)
     try:
         expected = outcome(reference)
         expected.losses *= engine.replicas

@@ -18,10 +18,6 @@ from tests.contract.launches import write
 from tests.strategies.wrong_layers import FLAWS, flawed
 
 
-def error_of(*asked: Any) -> float:
-    return gate_check.compare_rebuilt(*asked, gate.TOLERANCE_REBUILT).error
-
-
 def main(request: dict[str, Any], file: Path) -> None:
     world = world_from_environment("cpu")
     options = STRATEGY_OPTIONS[request["strategy"]]()  # type: ignore[call-arg]
@@ -31,10 +27,11 @@ def main(request: dict[str, Any], file: Path) -> None:
     for flaw in ("none", *FLAWS):
         with flawed(flaw):
             net = gate_check.small_net(world, batch_norm=True)
-            found[flaw] = error_of(strategy, world, net, net.IMAGE, net.CLASSES)
+            compared = gate_check.compare_rebuilt(strategy, world, net, net.IMAGE, net.CLASSES)
+            found[flaw] = compared.error
     torch.manual_seed(0)
     resnet = CifarResNet(20)
-    found["resnet20"] = error_of(strategy, world, resnet, (3, 32, 32), 10)
+    found["resnet20"] = gate_check.compare_rebuilt(strategy, world, resnet, (3, 32, 32), 10).error
     with flawed("momentum"):  # of running statistics, which no training step shows
         verdict = gate.examine(options, world, strategy)
     found["verdict"] = {"passed": verdict.passed, "error": verdict.error}
