@@ -190,6 +190,11 @@ class RunFigures:
         return int(self.plan["workers"])
 
     @property
+    def may_tell_speed(self) -> bool:
+        """Whether its times and its throughput may be reported."""
+        return self.gate in ("passed", "not needed")
+
+    @property
     def diverged_at(self) -> int | None:
         """The optimiser step, from 1, that shows that the run diverged; None where it did not."""
         return self.end.step if isinstance(self.end, RunFailed) else None

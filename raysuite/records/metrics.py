@@ -56,7 +56,7 @@ class Metric:
 
     def value(self, run: RunFigures) -> float | None:
         """Of one run; None where it may not be reported."""
-        if self.needs_gate and run.gate not in ("passed", "not needed"):
+        if self.needs_gate and not run.may_tell_speed:
             return None
         if self.of is not None:
             return self.of(run)

@@ -178,8 +178,7 @@ def _timed(runs: Sequence[RunFigures]) -> tuple[RunFigures, ...]:
     return tuple(
         run
         for run in runs
-        if (run.status == "finished" or run.diverged_at is not None)
-        and run.gate in ("passed", "not needed")
+        if run.may_tell_speed and (run.status == "finished" or run.diverged_at is not None)
     )
 
 

@@ -91,7 +91,7 @@ def epoch_points(epoch: EpochFinished, with_speed: bool) -> Iterator[Point]:
 def run_points(run: RunFigures) -> Iterator[Point]:
     """All metrics of a run: its epochs and, once it has finished, its derived figures."""
     for epoch in run.epochs:
-        yield from epoch_points(epoch, may_tell_speed(run))
+        yield from epoch_points(epoch, run.may_tell_speed)
     if run.status != "finished" or run.end is None:
         return
     when = milliseconds(run.end.time)
@@ -129,12 +129,7 @@ def covered_points(run: RunFigures) -> Iterator[Point]:
     last = run.epochs[-1].epoch if run.epochs else 0
     for epoch in run.epochs:
         if every and epoch.epoch < last // every * every:
-            yield from epoch_points(epoch, may_tell_speed(run))
-
-
-def may_tell_speed(run: RunFigures) -> bool:
-    """Whether this run's throughput may be reported."""
-    return run.gate in ("passed", "not needed")
+            yield from epoch_points(epoch, run.may_tell_speed)
 
 
 def run_params(plan: Plan) -> dict[str, str]:
