@@ -81,37 +81,6 @@ def _deepspeed() -> Any:
     return deepspeed
 
 
-class DeepSpeed(TorchGroupStrategy):
-    """Gradients, optimiser state and weights are sharded over ranks, by the stage of ZeRO."""
-
-    def __init__(self, options: DeepSpeedOptions) -> None:
-        self.options = options
-
-    def start(self, world: World) -> None:
-        """Join torch's group, on which DeepSpeed communicates.
-
-        Raises MissingPartError if DeepSpeed is absent.
-        """
-        deepspeed = _deepspeed()
-        super().start(world)
-        _choose_accelerator(world.device)
-        backend = "nccl" if world.device.type == "cuda" else "gloo"
-        # DeepSpeed asks for it; a process alone, without torchrun or Ray, has none
-        os.environ.setdefault("LOCAL_RANK", str(world.local_rank))
-        deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False)
-
-    def prepare(
-        self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
-    ) -> Engine:
-        return DeepSpeedEngine(model, make_optimizer, self.world, settings, self.options)
-
-    def stop(self) -> None:
-        joined = self._joined
-        super().stop()
-        if joined:
-            _forget_groups()
-
-
 def _forget_groups() -> None:
     """Let DeepSpeed find the next group of this process: it keeps the ones that it has seen."""
     from deepspeed.comm import comm
@@ -302,3 +271,28 @@ def _forget(model: nn.Module) -> None:
     for cell in getattr(released, "__closure__", None) or ():
         if hasattr(cell.cell_contents, "cache_clear"):
             cell.cell_contents.cache_clear()
+
+
+class DeepSpeed(TorchGroupStrategy):
+    """Gradients, optimiser state and weights are sharded over ranks, by the stage of ZeRO."""
+
+    engine = DeepSpeedEngine
+
+    def start(self, world: World) -> None:
+        """Join torch's group, on which DeepSpeed communicates.
+
+        Raises MissingPartError if DeepSpeed is absent.
+        """
+        deepspeed = _deepspeed()
+        super().start(world)
+        _choose_accelerator(world.device)
+        backend = "nccl" if world.device.type == "cuda" else "gloo"
+        # DeepSpeed asks for it; a process alone, without torchrun or Ray, has none
+        os.environ.setdefault("LOCAL_RANK", str(world.local_rank))
+        deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False)
+
+    def stop(self) -> None:
+        joined = self._joined
+        super().stop()
+        if joined:
+            _forget_groups()

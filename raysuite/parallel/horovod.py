@@ -8,20 +8,17 @@ import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from raysuite.errors import MissingPartError, UserError
-from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, TorchEngine, World, set_lr
+from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, TorchEngine, World
 from raysuite.parallel.comm import Pending, Reduction
 from raysuite.parallel.marks import communication
 from raysuite.spec.strategies import HorovodOptions
 from raysuite.units import MIB
-
-if TYPE_CHECKING:
-    from raysuite.data.base import Batch
 
 # Each rank's place, in Horovod's own environment variables, and its Gloo rendezvous.
 #
@@ -285,20 +282,12 @@ class HorovodEngine(TorchEngine):
         )
         self.scale.guard(self.optimizer)
 
-    def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:
-        set_lr(self.optimizer, lr)
-        self.optimizer.zero_grad()
-        total = torch.zeros((), device=self.world.device)
-        for batch in micro_batches:
-            loss, summed = self.loss(batch, self.autocast(batch.images))
-            loss.backward()
-            total += summed
+    def take_step(self) -> None:
         optimizer: Any = self.optimizer
         with communication():
             optimizer.synchronize()
         with optimizer.skip_synchronize():
-            self.take_step()
-        return total
+            super().take_step()
 
     @contextmanager
     def timeline(self, file: Path) -> Iterator[None]:

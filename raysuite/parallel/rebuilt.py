@@ -24,9 +24,9 @@ from torch.nn import functional as F
 
 from raysuite.errors import UserError
 from raysuite.parallel.base import (
-    Engine,
     MakeOptimizer,
     StepSettings,
+    TorchEngine,
     TorchGroupStrategy,
     World,
     set_lr,
@@ -213,9 +213,6 @@ def free_address() -> str:
 class RebuiltStrategy(TorchGroupStrategy, ABC):
     """The training loop communicates by torch's group, gradients by the framework's collectives."""
 
-    def __init__(self, options: Any) -> None:
-        self.options = options
-
     def start(self, world: World) -> None:
         """Join torch's group, and the framework's own."""
         self.join(world)
@@ -225,17 +222,8 @@ class RebuiltStrategy(TorchGroupStrategy, ABC):
     def join(self, world: World) -> None:
         """Join the framework's own. Raises MissingPartError without it."""
 
-    @abstractmethod
-    def engine(self) -> type[RebuiltEngine]:
-        """Of the strategy's options."""
 
-    def prepare(
-        self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
-    ) -> Engine:
-        return self.engine()(model, make_optimizer, self.world, settings)
-
-
-class RebuiltEngine(Engine):
+class RebuiltEngine(TorchEngine):
     """A training step of a framework that holds weights of its own.
 
     The framework's weights are copied into `model`, torch's, before that is used. The framework has
@@ -247,7 +235,12 @@ class RebuiltEngine(Engine):
     """How a kernel of a depthwise convolution is transposed."""
 
     def __init__(
-        self, model: nn.Module, make_optimizer: MakeOptimizer, world: World, settings: StepSettings
+        self,
+        model: nn.Module,
+        make_optimizer: MakeOptimizer,
+        world: World,
+        settings: StepSettings,
+        options: object,
     ) -> None:
         super().__init__(model, TorchComm(world.device), world, settings)
         self.compiler = Compiler(enabled=True)
@@ -289,7 +282,7 @@ class RebuiltEngine(Engine):
         """Take a copy of `value` as this rank's array. All ranks must call it."""
 
     @abstractmethod
-    def take_step(
+    def compute_step(
         self,
         images: Array,
         labels: Array,
@@ -308,7 +301,7 @@ class RebuiltEngine(Engine):
     def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:
         set_lr(self.optimizer, lr)
         images = torch.cat([each.images for each in micro_batches]).permute(0, 2, 3, 1)
-        loss = self.take_step(
+        loss = self.compute_step(
             images.contiguous().numpy(),
             torch.cat([each.labels for each in micro_batches]).numpy().astype(np.int32),
             np.array([len(each.images) for each in micro_batches], np.int32),
@@ -354,10 +347,7 @@ class RebuiltEngine(Engine):
 
     def weights(self) -> dict[str, Tensor]:
         self._take_weights()
-        return {
-            name: parameter.detach().cpu().clone()
-            for name, parameter in self.model.named_parameters()
-        }
+        return super().weights()
 
     def average_buffers(self) -> None:
         self._take_weights()

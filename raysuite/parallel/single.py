@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from torch import nn
 
-import torch
-from torch import Tensor, nn
-
-from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, TorchEngine, World, set_lr
+from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, TorchEngine, World
 from raysuite.parallel.comm import NoComm
 from raysuite.spec.strategies import SingleOptions
-
-if TYPE_CHECKING:
-    from raysuite.data.base import Batch
 
 
 class Single:
@@ -46,14 +39,3 @@ class SingleEngine(TorchEngine):
         super().__init__(model, NoComm(), world, settings, whole_gradients=True)
         self.optimizer = make_optimizer(model.parameters())
         self.scale.guard(self.optimizer)
-
-    def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:
-        set_lr(self.optimizer, lr)
-        self.optimizer.zero_grad(set_to_none=True)
-        total = torch.zeros((), device=self.world.device)
-        for batch in micro_batches:
-            loss, summed = self.loss(batch, self.autocast(batch.images))
-            loss.backward()
-            total += summed
-        self.take_step()
-        return total
