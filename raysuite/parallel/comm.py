@@ -85,6 +85,14 @@ class TorchComm:
         return wait
 
 
+def gather_texts(comm: Comm, text: str) -> list[str]:
+    """Every rank's `text`, of 256 bytes at most, on all of them."""
+    row = torch.zeros(256, dtype=torch.uint8)
+    content = text.encode()[: len(row)]
+    row[: len(content)] = torch.tensor(list(content), dtype=torch.uint8)
+    return [bytes(each).rstrip(b"\0").decode(errors="replace") for each in comm.all_gather(row)]
+
+
 def average_buffers(model: nn.Module, comm: Comm) -> None:
     """Give all ranks the mean of their floating-point buffers: BatchNorm's running statistics.
 

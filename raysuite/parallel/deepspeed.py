@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -224,14 +224,11 @@ class DeepSpeedEngine(Engine):
 
     def weights(self) -> dict[str, Tensor]:
         parameters = list(self.model.parameters())
-        with self._whole(parameters):
+        with _deepspeed().zero.GatheredParameters(parameters, enabled=self._stage == 3):
             return {
                 name: parameter.detach().float().cpu().clone()
                 for name, parameter in zip(self._names, parameters, strict=True)
             }
-
-    def _whole(self, parameters: Iterable[nn.Parameter]) -> Any:
-        return _deepspeed().zero.GatheredParameters(list(parameters), enabled=self._stage == 3)
 
     def save(self, folder: Path) -> None:
         self.engine.save_checkpoint(str(folder), tag="engine", client_state=self.scale.state())

@@ -213,9 +213,7 @@ class JaxEngine(RebuiltEngine):
         seed = np.uint32(torch.randint(2**31, ()).item())
         batch = (np.split(images, ends), np.split(labels, ends), real, factor, seed)
         gradient, loss, statistics = self._call(self._gradient, self._of(self.held), batch)
-        trained = self._of(
-            ("steps", *self.groups, *(key for keys in self.slots.values() for key in keys))
-        )
+        trained = self._of(("steps", *self.groups, *self._slot_keys()))
         mean = self._mean(gradient)
         self._state |= self._call(self._update, trained, mean, rates, rules=self.rules())
         self._state |= statistics

@@ -237,8 +237,6 @@ class TrainingLoop:
 
     def _step_weights(self, epoch: int) -> list[float]:
         """What the summed loss of each step of an epoch is divided by."""
-        if self._weights is None:
-            return [float(size) for size in self.step_sizes(epoch)]
         order, skipped = self._order_of(epoch), self.skipped.get("train")
         return step_weights(order, self.plan.global_batch, self._weights, skipped)
 

@@ -211,14 +211,10 @@ def _count_pictures(part: Part, path: Path, many: int) -> None:
 
 def detect(path: Path, names: set[str]) -> Format | None:
     forms: tuple[Format, ...] = ("binary", "pickle")
-    return next(
-        (
-            form
-            for form in forms
-            if names & {*CIFAR_FILES[form]["train"], *CIFAR_FILES[form]["val"]}
-        ),
-        None,
-    )
+    for form in forms:
+        if names & {*CIFAR_FILES[form]["train"], *CIFAR_FILES[form]["val"]}:
+            return form
+    return None
 
 
 class _Maker:
