@@ -88,16 +88,15 @@ class Strategy(Protocol):
         """Leave the process group, if `start` joined it."""
 
 
-class TorchGroupStrategy:
-    """Base of strategies whose ranks communicate by torch's default process group."""
+class BaseStrategy:
+    """Of one process, and the base of the others."""
 
     lossy = False
     engine: ClassVar[Callable[..., Engine]]
     """Made of a model, MakeOptimizer, World, StepSettings and the strategy's options."""
     _world: World | None = None
-    _joined = False
 
-    def __init__(self, options: Any) -> None:
+    def __init__(self, options: Any = None) -> None:
         self.options = options
 
     @property
@@ -106,14 +105,26 @@ class TorchGroupStrategy:
         return self._world
 
     def start(self, world: World) -> None:
-        """Join torch's group, unless this process has joined it already."""
         self._world = world
-        self._joined = join_torch_group(world.rank, world.size, world.device)
 
     def prepare(
         self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
     ) -> Engine:
         return self.engine(model, make_optimizer, self.world, settings, self.options)
+
+    def stop(self) -> None:
+        pass
+
+
+class TorchGroupStrategy(BaseStrategy):
+    """Base of strategies whose ranks communicate by torch's default process group."""
+
+    _joined = False
+
+    def start(self, world: World) -> None:
+        """Join torch's group, unless this process has joined it already."""
+        super().start(world)
+        self._joined = join_torch_group(world.rank, world.size, world.device)
 
     def stop(self) -> None:
         """Leave the group, if `start` joined it."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from raysuite.errors import MissingPartError, UserError
-from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, TorchEngine, World
+from raysuite.parallel.base import BaseStrategy, MakeOptimizer, StepSettings, TorchEngine, World
 from raysuite.parallel.comm import Pending, Reduction
 from raysuite.parallel.marks import communication
 from raysuite.spec.strategies import HorovodOptions
@@ -167,59 +167,6 @@ class HorovodComm:
         return wait
 
 
-class Horovod:
-    """Gradients are averaged tensor by tensor, fused, while the backward pass still runs."""
-
-    def __init__(self, options: HorovodOptions, timeline: bool = False) -> None:
-        self.options = options
-        self._timeline = timeline
-        self.lossy = options.compression != "none" or options.adasum
-        self._world: World | None = None
-        self._server: Rendezvous | None = None
-        self._joined = False
-        self._variables_before: dict[str, str] = {}
-
-    def start(self, world: World) -> None:
-        """Join Horovod's group.
-
-        Raises MissingPartError if Horovod, or its MPI for Adasum, is absent, and UserError where
-        Horovod would crash.
-        """
-        hvd = _horovod()
-        self._world = world
-        if self.options.adasum and not hvd.mpi_built():
-            raise MissingPartError(
-                "Adasum needs a Horovod that is built with MPI, and this one has Gloo; "
-                "leave strategy.adasum out, or run in an image that has MPI"
-            )
-        if hvd.is_initialized():
-            return
-        _refuse_what_crashes(self.options)
-        self._variables_before = _variables()
-        self._server = join_from_torchrun(world.rank, world.size)
-        timeline = TIMELINE if self._timeline else {}
-        os.environ.update({**timeline, **self._variables_before, **_tuning(self.options)})
-        hvd.init()
-        self._joined = True
-
-    def prepare(
-        self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
-    ) -> Engine:
-        assert self._world is not None, "start() comes first"
-        return HorovodEngine(model, make_optimizer, self._world, settings, self.options)
-
-    def stop(self) -> None:
-        if self._joined:
-            _horovod().shutdown()
-            self._joined = False
-            for name in _variables():
-                del os.environ[name]
-            os.environ.update(self._variables_before)
-        if self._server is not None:
-            self._server.stop()
-            self._server = None
-
-
 def _tuning(options: HorovodOptions) -> dict[str, str]:
     """What differs from Horovod's own defaults."""
     default, variables = HorovodOptions(), {}
@@ -300,3 +247,51 @@ class HorovodEngine(TorchEngine):
             yield
         finally:
             hvd.stop_timeline()
+
+
+class Horovod(BaseStrategy):
+    """Gradients are averaged tensor by tensor, fused, while the backward pass still runs."""
+
+    engine = HorovodEngine
+
+    def __init__(self, options: HorovodOptions, timeline: bool = False) -> None:
+        super().__init__(options)
+        self._timeline = timeline
+        self.lossy = options.compression != "none" or options.adasum
+        self._server: Rendezvous | None = None
+        self._joined = False
+        self._variables_before: dict[str, str] = {}
+
+    def start(self, world: World) -> None:
+        """Join Horovod's group.
+
+        Raises MissingPartError if Horovod, or its MPI for Adasum, is absent, and UserError where
+        Horovod would crash.
+        """
+        hvd = _horovod()
+        super().start(world)
+        if self.options.adasum and not hvd.mpi_built():
+            raise MissingPartError(
+                "Adasum needs a Horovod that is built with MPI, and this one has Gloo; "
+                "leave strategy.adasum out, or run in an image that has MPI"
+            )
+        if hvd.is_initialized():
+            return
+        _refuse_what_crashes(self.options)
+        self._variables_before = _variables()
+        self._server = join_from_torchrun(world.rank, world.size)
+        timeline = TIMELINE if self._timeline else {}
+        os.environ.update({**timeline, **self._variables_before, **_tuning(self.options)})
+        hvd.init()
+        self._joined = True
+
+    def stop(self) -> None:
+        if self._joined:
+            _horovod().shutdown()
+            self._joined = False
+            for name in _variables():
+                del os.environ[name]
+            os.environ.update(self._variables_before)
+        if self._server is not None:
+            self._server.stop()
+            self._server = None

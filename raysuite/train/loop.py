@@ -19,7 +19,7 @@ from raysuite.data import Loader, Prepared, make_loader, prepare
 from raysuite.data.base import Batch, Slice
 from raysuite.data.formats import open_source
 from raysuite.data.order import balanced, permutation, rank_slices, step_sizes, step_weights
-from raysuite.errors import DataError
+from raysuite.data.reading import check_label
 from raysuite.measure.clock import StepClock, now
 from raysuite.measure.processor import OtherPrograms
 from raysuite.optim.average import WeightAverage
@@ -352,11 +352,7 @@ def train_labels(
                 labels[sample] = -1
                 continue
             label = source.label(sample)
-            if not 0 <= label < prepared.facts.classes:
-                raise DataError(
-                    f"{source.place(sample)}: its class is number {label}, counted from 0; the set "
-                    f"has {prepared.facts.classes} classes"
-                )
+            check_label(label, prepared.facts.classes, source.place(sample))
             labels[sample] = label
     found: NDArray[np.int64] = comm.all_reduce(torch.from_numpy(labels), "sum").numpy()
     return found

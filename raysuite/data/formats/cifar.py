@@ -83,11 +83,8 @@ def read_batch(path: Path) -> Batch:
             f"{path}: not a batch of CIFAR-10 that can be trusted: {error}; take it from the "
             "official archive"
         ) from error
-    labels, planes = (
-        (content.get(key, content.get(key.encode())) for key in ("labels", "data"))
-        if isinstance(content, dict)
-        else (None, None)
-    )
+    found = content if isinstance(content, dict) else {}
+    labels, planes = (found.get(key, found.get(key.encode())) for key in ("labels", "data"))
     if (
         not isinstance(planes, Array)
         or not isinstance(labels, list)
