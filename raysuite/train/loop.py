@@ -33,17 +33,9 @@ from raysuite.records.classes import ClassFigures, class_figures
 from raysuite.records.live import LiveProgress
 from raysuite.records.power import joined
 from raysuite.train.building import build_engine
-from raysuite.train.checkpoint import (
-    LoopState,
-    SoFar,
-    checkpoint_run_id,
-    load_rank,
-    save_rank,
-)
+from raysuite.train.checkpoint import LoopState, SoFar, load_rank, save_rank
 from raysuite.train.costs import EpochPower
 from raysuite.train.stopping import Asked, Watch
-
-__all__ = ["TrainingLoop", "checkpoint_run_id"]
 
 
 class TrainingLoop:
