@@ -34,7 +34,15 @@ from torch import Tensor, nn
 from raysuite.data.base import Batch, Slice
 from raysuite.data.order import permutation, rank_slices
 from raysuite.optim import build_optimizer
-from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, Strategy, World, set_lr
+from raysuite.parallel.base import (
+    BaseStrategy,
+    Engine,
+    MakeOptimizer,
+    StepSettings,
+    Strategy,
+    World,
+    set_lr,
+)
 from raysuite.parallel.comm import Comm
 from raysuite.parallel.pipeline.blocks import blocks_of
 from raysuite.parallel.pipeline.partition import stage_sizes
@@ -536,7 +544,7 @@ class DelayedEngine(SingleEngine):
                 parameter.copy_(value)
 
 
-class Delayed(Single):
+class Delayed(BaseStrategy):
     """The reference for pipelines with `options`, for any number of copies of the network."""
 
     engine = DelayedEngine
