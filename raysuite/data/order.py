@@ -86,18 +86,19 @@ def step_sizes(
     order: NDArray[np.int64], global_batch: int, skipped: NDArray[np.bool_] | None = None
 ) -> list[int]:
     """Samples that count in each of an epoch's steps, over all ranks."""
-    counts = np.ones(len(order), np.int64) if skipped is None else ~skipped[order]
-    return [int(counts[at : at + global_batch].sum()) for at in range(0, len(order), global_batch)]
+    return [int(each) for each in step_weights(order, global_batch, None, skipped)]
 
 
 def step_weights(
     order: NDArray[np.int64],
     global_batch: int,
-    weights: NDArray[np.float64],
+    weights: NDArray[np.float64] | None,
     skipped: NDArray[np.bool_] | None = None,
 ) -> list[float]:
-    """The sum of the samples' weights in each of an epoch's steps, over all ranks."""
-    own = weights[order] if skipped is None else weights[order] * ~skipped[order]
+    """The summed weights, or the number, of the samples in each of an epoch's steps."""
+    own = np.ones(len(order)) if weights is None else weights[order]
+    if skipped is not None:
+        own = own * ~skipped[order]
     return [float(own[at : at + global_batch].sum()) for at in range(0, len(order), global_batch)]
 
 

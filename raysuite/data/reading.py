@@ -41,11 +41,7 @@ def read(source: Source, prepared: Prepared, slice_: Slice) -> Read:
         sample, label = source.read(number)
         place = source.place(number)
         size = size_of(sample, place)
-        if not 0 <= label < facts.classes:  # the loss would otherwise abort without a message
-            raise DataError(
-                f"{place}: its class is number {label}, counted from 0; the set has "
-                f"{facts.classes} classes"
-            )
+        check_label(label, facts.classes, place)
         if prepared.exact and size != (side, side):
             raise DataError(
                 f"{place}: the image has {size[0]} x {size[1]} pixels; expected are {side} x {side}"
@@ -60,6 +56,14 @@ def read(source: Source, prepared: Prepared, slice_: Slice) -> Read:
         sizes=all_sizes,
         views=views(prepared, slice_.ids, all_sizes, slice_.draw),
     )
+
+
+def check_label(label: int, classes: int, place: str) -> None:
+    """Raise DataError for a label that is none of the set's: the loss would abort without one."""
+    if not 0 <= label < classes:
+        raise DataError(
+            f"{place}: its class is number {label}, counted from 0; the set has {classes} classes"
+        )
 
 
 def shown(source: Source, prepared: Prepared, slice_: Slice, got: Read) -> NDArray[np.uint8]:

@@ -6,9 +6,7 @@ loader that calls Python delivers the same image, whatever the number of ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +14,8 @@ from numpy.typing import NDArray
 from raysuite import lazy
 from raysuite.data.prepared import Prepared
 from raysuite.errors import DataError
+
+_load = cache(lazy.load)
 
 
 def transformed(
@@ -51,10 +51,4 @@ def transformed(
             f"{list(found.shape)}; expected is uint8 of shape {list(image.shape)}; mean and std "
             "are applied after it"
         )
-    return found
-
-
-@cache
-def _load(target: str) -> Callable[..., Any]:
-    found: Callable[..., Any] = lazy.load(target)
     return found

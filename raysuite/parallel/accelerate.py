@@ -5,52 +5,26 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+import accelerate
 import torch
+from accelerate.state import AcceleratorState, GradientState
 from torch import Tensor, nn
 
-from raysuite.errors import MissingPartError
 from raysuite.parallel.base import (
-    Engine,
     MakeOptimizer,
     StepSettings,
     TorchEngine,
     TorchGroupStrategy,
     World,
-    set_lr,
 )
 from raysuite.parallel.comm import TorchComm
 from raysuite.spec.strategies import AccelerateOptions
 
 if TYPE_CHECKING:
     from raysuite.data.base import Batch
-
-
-def _accelerate() -> Any:
-    try:
-        import accelerate
-    except ImportError as error:
-        raise MissingPartError(f"Accelerate cannot be loaded ({error})") from error
-    return accelerate
-
-
-class Accelerate(TorchGroupStrategy):
-    """Gradients are averaged by the DDP that Accelerate sets up."""
-
-    def __init__(self, options: AccelerateOptions) -> None:
-        self.options = options
-
-    def start(self, world: World) -> None:
-        """Join torch's group, which Accelerate then finds. Raises MissingPartError without it."""
-        _accelerate()
-        super().start(world)
-
-    def prepare(
-        self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
-    ) -> Engine:
-        return AccelerateEngine(model, make_optimizer, self.world, settings, self.options)
 
 
 @contextlib.contextmanager
@@ -83,9 +57,6 @@ class AccelerateEngine(TorchEngine):
         options: AccelerateOptions,
     ) -> None:
         super().__init__(model, TorchComm(world.device), world, settings, whole_gradients=True)
-        accelerate = _accelerate()
-        from accelerate.state import AcceleratorState, GradientState
-
         # one process holds one state of its library, which may be another world's
         AcceleratorState._reset_state(reset_partial_state=True)
         GradientState._reset_state()
@@ -107,23 +78,25 @@ class AccelerateEngine(TorchEngine):
             warnings.simplefilter("ignore", FutureWarning)
             self._module, self._optimizer = self._accelerator.prepare(self.autocast, self.optimizer)
 
-    def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:
-        set_lr(self.optimizer, lr)
-        self._optimizer.zero_grad(set_to_none=True)
-        total = torch.zeros((), device=self.world.device)
-        for index, batch in enumerate(micro_batches):
-            last = index == len(micro_batches) - 1
-            with contextlib.nullcontext() if last else self._accelerator.no_sync(self._module):
-                loss, summed = self.loss(batch, self._module(batch.images))
-                self._accelerator.backward(loss)
-            total += summed
+    def add_gradients(self, batch: Batch, last: bool) -> Tensor:
+        with contextlib.nullcontext() if last else self._accelerator.no_sync(self._module):
+            loss, summed = self.loss(batch, self._module(batch.images))
+            self._accelerator.backward(loss)
+        return summed
+
+    def take_step(self) -> None:
         self.scale.decide()
         if self.settings.clip_norm is not None:
             self._accelerator.clip_grad_norm_(self._module.parameters(), self.settings.clip_norm)
         self._optimizer.step()
         self.scale.update()
-        return total
 
     def close(self) -> None:
         super().close()
         self._accelerator.free_memory()
+
+
+class Accelerate(TorchGroupStrategy):
+    """Gradients are averaged by the DDP that Accelerate sets up, on torch's group."""
+
+    engine = AccelerateEngine

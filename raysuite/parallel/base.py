@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -88,12 +88,16 @@ class Strategy(Protocol):
         """Leave the process group, if `start` joined it."""
 
 
-class TorchGroupStrategy:
-    """Base of strategies whose ranks communicate by torch's default process group."""
+class BaseStrategy:
+    """Of one process, and the base of the others."""
 
     lossy = False
+    engine: ClassVar[Callable[..., Engine]]
+    """Made of a model, MakeOptimizer, World, StepSettings and the strategy's options."""
     _world: World | None = None
-    _joined = False
+
+    def __init__(self, options: Any = None) -> None:
+        self.options = options
 
     @property
     def world(self) -> World:
@@ -101,8 +105,25 @@ class TorchGroupStrategy:
         return self._world
 
     def start(self, world: World) -> None:
-        """Join torch's group, unless this process has joined it already."""
         self._world = world
+
+    def prepare(
+        self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
+    ) -> Engine:
+        return self.engine(model, make_optimizer, self.world, settings, self.options)
+
+    def stop(self) -> None:
+        pass
+
+
+class TorchGroupStrategy(BaseStrategy):
+    """Base of strategies whose ranks communicate by torch's default process group."""
+
+    _joined = False
+
+    def start(self, world: World) -> None:
+        """Join torch's group, unless this process has joined it already."""
+        super().start(world)
         self._joined = join_torch_group(world.rank, world.size, world.device)
 
     def stop(self) -> None:
@@ -221,8 +242,25 @@ class Engine(ABC):
 class TorchEngine(Engine):
     """Base of engines with an unsharded model and a torch optimiser on every rank."""
 
-    wrapped: nn.Module
     optimizer: torch.optim.Optimizer
+
+    def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:
+        set_lr(self.optimizer, lr)
+        self.optimizer.zero_grad()
+        total = torch.zeros((), device=self.world.device)
+        for index, batch in enumerate(micro_batches):
+            total += self.add_gradients(batch, last=index == len(micro_batches) - 1)
+        self.take_step()
+        return total
+
+    def add_gradients(self, batch: Batch, last: bool) -> Tensor:
+        """Pass a micro-batch forward and backward; in the `last` of a step, ranks synchronise.
+
+        Returns the summed loss of its samples.
+        """
+        loss, summed = self.loss(batch, self.autocast(batch.images))
+        loss.backward()
+        return summed
 
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.autocast(images)

@@ -85,6 +85,14 @@ class TorchComm:
         return wait
 
 
+def gather_texts(comm: Comm, text: str) -> list[str]:
+    """Every rank's `text`, of 256 bytes at most, on all of them."""
+    row = torch.zeros(256, dtype=torch.uint8)
+    content = text.encode()[: len(row)]
+    row[: len(content)] = torch.tensor(list(content), dtype=torch.uint8)
+    return [bytes(each).rstrip(b"\0").decode(errors="replace") for each in comm.all_gather(row)]
+
+
 def average_buffers(model: nn.Module, comm: Comm) -> None:
     """Give all ranks the mean of their floating-point buffers: BatchNorm's running statistics.
 
@@ -103,11 +111,6 @@ def average_buffers(model: nn.Module, comm: Comm) -> None:
         start += buffer.numel()
 
 
-def group_backend(device: torch.device) -> str:
-    """NCCL on GPUs with Gloo for CPU tensors beside it; Gloo on CPUs."""
-    return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-
-
 def join_torch_group(rank: int, size: int, device: torch.device) -> bool:
     """Join torch's default process group from the environment; False if it was joined already.
 
@@ -121,7 +124,8 @@ def join_torch_group(rank: int, size: int, device: torch.device) -> bool:
         store = shared_store("torch", rank, size)
     # Gloo connects two ranks when they first exchange something, not each with all at the start
     os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
-    dist.init_process_group(group_backend(device), rank=rank, world_size=size, store=store)
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, rank=rank, world_size=size, store=store)
     return True
 
 

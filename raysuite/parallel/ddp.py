@@ -4,7 +4,6 @@
 
 import contextlib
 import warnings
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,13 +13,11 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.parallel import DistributedDataParallel
 
 from raysuite.parallel.base import (
-    Engine,
     MakeOptimizer,
     StepSettings,
     TorchEngine,
     TorchGroupStrategy,
     World,
-    set_lr,
 )
 from raysuite.parallel.comm import TorchComm
 from raysuite.parallel.marks import backward_waits
@@ -28,19 +25,6 @@ from raysuite.spec.strategies import DdpOptions
 
 if TYPE_CHECKING:
     from raysuite.data.base import Batch
-
-
-class Ddp(TorchGroupStrategy):
-    """Gradients are averaged in buckets while the backward pass still runs."""
-
-    def __init__(self, options: DdpOptions) -> None:
-        self.options = options
-        self.lossy = options.compression != "none"
-
-    def prepare(
-        self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
-    ) -> Engine:
-        return DdpEngine(model, make_optimizer, self.world, settings, self.options)
 
 
 class DdpEngine(TorchEngine):
@@ -77,19 +61,22 @@ class DdpEngine(TorchEngine):
         self.optimizer = make_optimizer(model.parameters())
         self.scale.guard(self.optimizer)
 
-    def step(self, micro_batches: Sequence["Batch"], lr: float) -> Tensor:
-        set_lr(self.optimizer, lr)
-        self.optimizer.zero_grad(set_to_none=True)
-        total = torch.zeros((), device=self.world.device)
-        for index, batch in enumerate(micro_batches):
-            last = index == len(micro_batches) - 1
-            with contextlib.nullcontext() if last else self.wrapped.no_sync():
-                loss, summed = self.loss(batch, self.wrapped(batch.images))
-                with backward_waits(loss) if last else contextlib.nullcontext():
-                    loss.backward()
-            total += summed
-        self.take_step()
-        return total
+    def add_gradients(self, batch: "Batch", last: bool) -> Tensor:
+        with contextlib.nullcontext() if last else self.wrapped.no_sync():
+            loss, summed = self.loss(batch, self.wrapped(batch.images))
+            with backward_waits(loss) if last else contextlib.nullcontext():
+                loss.backward()
+        return summed
+
+
+class Ddp(TorchGroupStrategy):
+    """Gradients are averaged in buckets while the backward pass still runs."""
+
+    engine = DdpEngine
+
+    def __init__(self, options: DdpOptions) -> None:
+        super().__init__(options)
+        self.lossy = options.compression != "none"
 
 
 def _register_compression(model: DistributedDataParallel, options: DdpOptions) -> None:

@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -79,37 +79,6 @@ def _deepspeed() -> Any:
         ) from error
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     return deepspeed
-
-
-class DeepSpeed(TorchGroupStrategy):
-    """Gradients, optimiser state and weights are sharded over ranks, by the stage of ZeRO."""
-
-    def __init__(self, options: DeepSpeedOptions) -> None:
-        self.options = options
-
-    def start(self, world: World) -> None:
-        """Join torch's group, on which DeepSpeed communicates.
-
-        Raises MissingPartError if DeepSpeed is absent.
-        """
-        deepspeed = _deepspeed()
-        super().start(world)
-        _choose_accelerator(world.device)
-        backend = "nccl" if world.device.type == "cuda" else "gloo"
-        # DeepSpeed asks for it; a process alone, without torchrun or Ray, has none
-        os.environ.setdefault("LOCAL_RANK", str(world.local_rank))
-        deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False)
-
-    def prepare(
-        self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
-    ) -> Engine:
-        return DeepSpeedEngine(model, make_optimizer, self.world, settings, self.options)
-
-    def stop(self) -> None:
-        joined = self._joined
-        super().stop()
-        if joined:
-            _forget_groups()
 
 
 def _forget_groups() -> None:
@@ -255,14 +224,11 @@ class DeepSpeedEngine(Engine):
 
     def weights(self) -> dict[str, Tensor]:
         parameters = list(self.model.parameters())
-        with self._whole(parameters):
+        with _deepspeed().zero.GatheredParameters(parameters, enabled=self._stage == 3):
             return {
                 name: parameter.detach().float().cpu().clone()
                 for name, parameter in zip(self._names, parameters, strict=True)
             }
-
-    def _whole(self, parameters: Iterable[nn.Parameter]) -> Any:
-        return _deepspeed().zero.GatheredParameters(list(parameters), enabled=self._stage == 3)
 
     def save(self, folder: Path) -> None:
         self.engine.save_checkpoint(str(folder), tag="engine", client_state=self.scale.state())
@@ -302,3 +268,28 @@ def _forget(model: nn.Module) -> None:
     for cell in getattr(released, "__closure__", None) or ():
         if hasattr(cell.cell_contents, "cache_clear"):
             cell.cell_contents.cache_clear()
+
+
+class DeepSpeed(TorchGroupStrategy):
+    """Gradients, optimiser state and weights are sharded over ranks, by the stage of ZeRO."""
+
+    engine = DeepSpeedEngine
+
+    def start(self, world: World) -> None:
+        """Join torch's group, on which DeepSpeed communicates.
+
+        Raises MissingPartError if DeepSpeed is absent.
+        """
+        deepspeed = _deepspeed()
+        super().start(world)
+        _choose_accelerator(world.device)
+        backend = "nccl" if world.device.type == "cuda" else "gloo"
+        # DeepSpeed asks for it; a process alone, without torchrun or Ray, has none
+        os.environ.setdefault("LOCAL_RANK", str(world.local_rank))
+        deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False)
+
+    def stop(self) -> None:
+        joined = self._joined
+        super().stop()
+        if joined:
+            _forget_groups()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import pickle
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from socket import gethostname
 from typing import TYPE_CHECKING, Any
@@ -41,7 +41,6 @@ from raysuite.parallel.base import (
     TorchGroupStrategy,
     World,
     kept_settings,
-    set_lr,
 )
 from raysuite.parallel.comm import TorchComm
 from raysuite.spec.strategies import FsdpOptions
@@ -56,8 +55,10 @@ _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 class Fsdp(TorchGroupStrategy):
     """Weights, gradients and optimiser state are sharded over ranks."""
 
+    options: FsdpOptions
+
     def __init__(self, options: FsdpOptions) -> None:
-        self.options = options
+        super().__init__(options)
         self.lossy = options.lossless() != options
         self._mesh: DeviceMesh | None = None
 
@@ -158,17 +159,9 @@ class FsdpEngine(TorchEngine):
         super().__init__(model, TorchComm(world.device), world, settings, whole_gradients=True)
         self.scale.guard(self.optimizer)
 
-    def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:
-        set_lr(self.optimizer, lr)
-        self.optimizer.zero_grad(set_to_none=True)
-        total = torch.zeros((), device=self.world.device)
-        for index, batch in enumerate(micro_batches):
-            self._root.set_requires_gradient_sync(index == len(micro_batches) - 1)
-            loss, summed = self.loss(batch, self.autocast(batch.images))
-            loss.backward()
-            total += summed
-        self.take_step()
-        return total
+    def add_gradients(self, batch: Batch, last: bool) -> Tensor:
+        self._root.set_requires_gradient_sync(last)
+        return super().add_gradients(batch, last)
 
     def forward(self, images: Tensor) -> Tensor:
         logits = super().forward(images)

@@ -8,20 +8,17 @@ import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from raysuite.errors import MissingPartError, UserError
-from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, TorchEngine, World, set_lr
+from raysuite.parallel.base import BaseStrategy, MakeOptimizer, StepSettings, TorchEngine, World
 from raysuite.parallel.comm import Pending, Reduction
 from raysuite.parallel.marks import communication
 from raysuite.spec.strategies import HorovodOptions
 from raysuite.units import MIB
-
-if TYPE_CHECKING:
-    from raysuite.data.base import Batch
 
 # Each rank's place, in Horovod's own environment variables, and its Gloo rendezvous.
 #
@@ -170,59 +167,6 @@ class HorovodComm:
         return wait
 
 
-class Horovod:
-    """Gradients are averaged tensor by tensor, fused, while the backward pass still runs."""
-
-    def __init__(self, options: HorovodOptions, timeline: bool = False) -> None:
-        self.options = options
-        self._timeline = timeline
-        self.lossy = options.compression != "none" or options.adasum
-        self._world: World | None = None
-        self._server: Rendezvous | None = None
-        self._joined = False
-        self._variables_before: dict[str, str] = {}
-
-    def start(self, world: World) -> None:
-        """Join Horovod's group.
-
-        Raises MissingPartError if Horovod, or its MPI for Adasum, is absent, and UserError where
-        Horovod would crash.
-        """
-        hvd = _horovod()
-        self._world = world
-        if self.options.adasum and not hvd.mpi_built():
-            raise MissingPartError(
-                "Adasum needs a Horovod that is built with MPI, and this one has Gloo; "
-                "leave strategy.adasum out, or run in an image that has MPI"
-            )
-        if hvd.is_initialized():
-            return
-        _refuse_what_crashes(self.options)
-        self._variables_before = _variables()
-        self._server = join_from_torchrun(world.rank, world.size)
-        timeline = TIMELINE if self._timeline else {}
-        os.environ.update({**timeline, **self._variables_before, **_tuning(self.options)})
-        hvd.init()
-        self._joined = True
-
-    def prepare(
-        self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
-    ) -> Engine:
-        assert self._world is not None, "start() comes first"
-        return HorovodEngine(model, make_optimizer, self._world, settings, self.options)
-
-    def stop(self) -> None:
-        if self._joined:
-            _horovod().shutdown()
-            self._joined = False
-            for name in _variables():
-                del os.environ[name]
-            os.environ.update(self._variables_before)
-        if self._server is not None:
-            self._server.stop()
-            self._server = None
-
-
 def _tuning(options: HorovodOptions) -> dict[str, str]:
     """What differs from Horovod's own defaults."""
     default, variables = HorovodOptions(), {}
@@ -285,20 +229,12 @@ class HorovodEngine(TorchEngine):
         )
         self.scale.guard(self.optimizer)
 
-    def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:
-        set_lr(self.optimizer, lr)
-        self.optimizer.zero_grad()
-        total = torch.zeros((), device=self.world.device)
-        for batch in micro_batches:
-            loss, summed = self.loss(batch, self.autocast(batch.images))
-            loss.backward()
-            total += summed
+    def take_step(self) -> None:
         optimizer: Any = self.optimizer
         with communication():
             optimizer.synchronize()
         with optimizer.skip_synchronize():
-            self.take_step()
-        return total
+            super().take_step()
 
     @contextmanager
     def timeline(self, file: Path) -> Iterator[None]:
@@ -311,3 +247,51 @@ class HorovodEngine(TorchEngine):
             yield
         finally:
             hvd.stop_timeline()
+
+
+class Horovod(BaseStrategy):
+    """Gradients are averaged tensor by tensor, fused, while the backward pass still runs."""
+
+    engine = HorovodEngine
+
+    def __init__(self, options: HorovodOptions, timeline: bool = False) -> None:
+        super().__init__(options)
+        self._timeline = timeline
+        self.lossy = options.compression != "none" or options.adasum
+        self._server: Rendezvous | None = None
+        self._joined = False
+        self._variables_before: dict[str, str] = {}
+
+    def start(self, world: World) -> None:
+        """Join Horovod's group.
+
+        Raises MissingPartError if Horovod, or its MPI for Adasum, is absent, and UserError where
+        Horovod would crash.
+        """
+        hvd = _horovod()
+        super().start(world)
+        if self.options.adasum and not hvd.mpi_built():
+            raise MissingPartError(
+                "Adasum needs a Horovod that is built with MPI, and this one has Gloo; "
+                "leave strategy.adasum out, or run in an image that has MPI"
+            )
+        if hvd.is_initialized():
+            return
+        _refuse_what_crashes(self.options)
+        self._variables_before = _variables()
+        self._server = join_from_torchrun(world.rank, world.size)
+        timeline = TIMELINE if self._timeline else {}
+        os.environ.update({**timeline, **self._variables_before, **_tuning(self.options)})
+        hvd.init()
+        self._joined = True
+
+    def stop(self) -> None:
+        if self._joined:
+            _horovod().shutdown()
+            self._joined = False
+            for name in _variables():
+                del os.environ[name]
+            os.environ.update(self._variables_before)
+        if self._server is not None:
+            self._server.stop()
+            self._server = None

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from raysuite.errors import MissingPartError
 from raysuite.parallel import rebuilt
-from raysuite.parallel.base import MakeOptimizer, StepSettings, World
+from raysuite.parallel.base import World
 from raysuite.parallel.comm import shared_store
 from raysuite.parallel.rebuilt import (
     Array,
@@ -68,16 +68,6 @@ def _mesh(rank: int, size: int) -> Any:
             shutdown_timeout_seconds=_SHUTDOWN_S,
         )
     return jax.make_mesh((size,), (_AXIS,))
-
-
-class Jax(RebuiltStrategy):
-    """Gradients are averaged by JAX's collectives, Gloo beneath them."""
-
-    def join(self, world: World) -> None:
-        _mesh(world.rank, world.size)
-
-    def engine(self) -> type[RebuiltEngine]:
-        return JaxEngine
 
 
 State = dict[str, Any]
@@ -181,13 +171,11 @@ def _pair(number: Any) -> tuple[int, int]:
 class JaxEngine(RebuiltEngine):
     """A training step as three compiled functions on each worker."""
 
-    def __init__(
-        self, model: nn.Module, make_optimizer: MakeOptimizer, world: World, settings: StepSettings
-    ) -> None:
-        super().__init__(model, make_optimizer, world, settings)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self._jax = _jax()
-        self._mesh = _mesh(world.rank, world.size)
-        self._network = Network(model)
+        self._mesh = _mesh(self.world.rank, self.world.size)
+        self._network = Network(self.model)
         self._state: State = {}
         self._compiled: dict[Any, Any] = {}
         self.give_weights()
@@ -217,7 +205,7 @@ class JaxEngine(RebuiltEngine):
                 self._compiled[key] = whole.lower(*given).compile()
         return self._compiled[key](*given)
 
-    def take_step(
+    def compute_step(
         self, images: Array, labels: Array, sizes: Array, real: Array, factor: Any, rates: Array
     ) -> float:
         ends = np.cumsum(sizes)[:-1]
@@ -225,9 +213,7 @@ class JaxEngine(RebuiltEngine):
         seed = np.uint32(torch.randint(2**31, ()).item())
         batch = (np.split(images, ends), np.split(labels, ends), real, factor, seed)
         gradient, loss, statistics = self._call(self._gradient, self._of(self.held), batch)
-        trained = self._of(
-            ("steps", *self.groups, *(key for keys in self.slots.values() for key in keys))
-        )
+        trained = self._of(("steps", *self.groups, *self._slot_keys()))
         mean = self._mean(gradient)
         self._state |= self._call(self._update, trained, mean, rates, rules=self.rules())
         self._state |= statistics
@@ -309,3 +295,12 @@ class JaxEngine(RebuiltEngine):
 
     def _infer(self, state: State, images: Any) -> Any:
         return self._network(state, images)[0]
+
+
+class Jax(RebuiltStrategy):
+    """Gradients are averaged by JAX's collectives, Gloo beneath them."""
+
+    engine = JaxEngine
+
+    def join(self, world: World) -> None:
+        _mesh(world.rank, world.size)

@@ -213,9 +213,6 @@ def free_address() -> str:
 class RebuiltStrategy(TorchGroupStrategy, ABC):
     """The training loop communicates by torch's group, gradients by the framework's collectives."""
 
-    def __init__(self, options: Any) -> None:
-        self.options = options
-
     def start(self, world: World) -> None:
         """Join torch's group, and the framework's own."""
         self.join(world)
@@ -224,15 +221,6 @@ class RebuiltStrategy(TorchGroupStrategy, ABC):
     @abstractmethod
     def join(self, world: World) -> None:
         """Join the framework's own. Raises MissingPartError without it."""
-
-    @abstractmethod
-    def engine(self) -> type[RebuiltEngine]:
-        """Of the strategy's options."""
-
-    def prepare(
-        self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
-    ) -> Engine:
-        return self.engine()(model, make_optimizer, self.world, settings)
 
 
 class RebuiltEngine(Engine):
@@ -247,7 +235,12 @@ class RebuiltEngine(Engine):
     """How a kernel of a depthwise convolution is transposed."""
 
     def __init__(
-        self, model: nn.Module, make_optimizer: MakeOptimizer, world: World, settings: StepSettings
+        self,
+        model: nn.Module,
+        make_optimizer: MakeOptimizer,
+        world: World,
+        settings: StepSettings,
+        options: object,
     ) -> None:
         super().__init__(model, TorchComm(world.device), world, settings)
         self.compiler = Compiler(enabled=True)
@@ -289,7 +282,7 @@ class RebuiltEngine(Engine):
         """Take a copy of `value` as this rank's array. All ranks must call it."""
 
     @abstractmethod
-    def take_step(
+    def compute_step(
         self,
         images: Array,
         labels: Array,
@@ -308,7 +301,7 @@ class RebuiltEngine(Engine):
     def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:
         set_lr(self.optimizer, lr)
         images = torch.cat([each.images for each in micro_batches]).permute(0, 2, 3, 1)
-        loss = self.take_step(
+        loss = self.compute_step(
             images.contiguous().numpy(),
             torch.cat([each.labels for each in micro_batches]).numpy().astype(np.int32),
             np.array([len(each.images) for each in micro_batches], np.int32),

@@ -2,58 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from torch import nn
 
-import torch
-from torch import Tensor, nn
-
-from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, TorchEngine, World, set_lr
+from raysuite.parallel.base import BaseStrategy, MakeOptimizer, StepSettings, TorchEngine, World
 from raysuite.parallel.comm import NoComm
-from raysuite.spec.strategies import SingleOptions
-
-if TYPE_CHECKING:
-    from raysuite.data.base import Batch
-
-
-class Single:
-    """No distribution."""
-
-    lossy = False
-
-    def __init__(self, options: SingleOptions | None = None) -> None:
-        self._world: World | None = None
-
-    def start(self, world: World) -> None:
-        self._world = world
-
-    def prepare(
-        self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
-    ) -> Engine:
-        assert self._world is not None, "start() comes first"
-        return SingleEngine(model, make_optimizer, self._world, settings)
-
-    def stop(self) -> None:
-        self._world = None
 
 
 class SingleEngine(TorchEngine):
     """A plain training step."""
 
     def __init__(
-        self, model: nn.Module, make_optimizer: MakeOptimizer, world: World, settings: StepSettings
+        self,
+        model: nn.Module,
+        make_optimizer: MakeOptimizer,
+        world: World,
+        settings: StepSettings,
+        options: object = None,
     ) -> None:
         super().__init__(model, NoComm(), world, settings, whole_gradients=True)
         self.optimizer = make_optimizer(model.parameters())
         self.scale.guard(self.optimizer)
 
-    def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:
-        set_lr(self.optimizer, lr)
-        self.optimizer.zero_grad(set_to_none=True)
-        total = torch.zeros((), device=self.world.device)
-        for batch in micro_batches:
-            loss, summed = self.loss(batch, self.autocast(batch.images))
-            loss.backward()
-            total += summed
-        self.take_step()
-        return total
+
+class Single(BaseStrategy):
+    """No distribution."""
+
+    engine = SingleEngine

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from raysuite.errors import MissingPartError
 from raysuite.parallel import rebuilt
-from raysuite.parallel.base import MakeOptimizer, StepSettings, World
+from raysuite.parallel.base import World
 from raysuite.parallel.comm import shared_store
 from raysuite.parallel.rebuilt import (
     Array,
@@ -35,7 +35,6 @@ from raysuite.parallel.rebuilt import (
     Rules,
     updated,
 )
-from raysuite.spec.strategies import KerasOptions
 
 
 @cache
@@ -78,16 +77,6 @@ def _workers(rank: int, size: int) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
-
-
-class TensorFlow(RebuiltStrategy):
-    """Gradients are averaged by the collectives of MultiWorkerMirroredStrategy."""
-
-    def join(self, world: World) -> None:
-        _workers(world.rank, world.size)
-
-    def engine(self) -> type[RebuiltEngine]:
-        return FitEngine if isinstance(self.options, KerasOptions) else TensorFlowEngine
 
 
 def make_layer(layer: Any, numbers: dict[str, Any], keras: Any) -> Any:
@@ -201,15 +190,13 @@ class TensorFlowEngine(RebuiltEngine):
 
     depthwise = (2, 3, 0, 1)
 
-    def __init__(
-        self, model: nn.Module, make_optimizer: MakeOptimizer, world: World, settings: StepSettings
-    ) -> None:
-        super().__init__(model, make_optimizer, world, settings)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         tf, _ = _tensorflow()
-        self._tf, self._distribute = tf, _workers(world.rank, world.size)
+        self._tf, self._distribute = tf, _workers(self.world.rank, self.world.size)
         with self._distribute.scope():
-            self._network = Network(model)
-            self._variables = self._network.variables(model)
+            self._network = Network(self.model)
+            self._variables = self._network.variables(self.model)
             for name, keys in self.slots.items():
                 for key in keys:
                     zeros = tf.zeros_like(self._variables[name])
@@ -229,7 +216,7 @@ class TensorFlowEngine(RebuiltEngine):
     def write(self, key: str, value: Array) -> None:
         self._variables[key].assign(value)
 
-    def take_step(self, *fed: Any) -> float:
+    def compute_step(self, *fed: Any) -> float:
         tf, run, rules = self._tf, self._distribute.run, self.rules()
         if rules not in self._traced:
             with self.compiler.timed():
@@ -319,16 +306,14 @@ class FitEngine(TensorFlowEngine):
     """The same step as the `train_step` of a Keras model, whose `fit` runs in a thread of its own
     and asks for a batch whenever it has trained on one."""
 
-    def __init__(
-        self, model: nn.Module, make_optimizer: MakeOptimizer, world: World, settings: StepSettings
-    ) -> None:
-        super().__init__(model, make_optimizer, world, settings)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self._batches: queue.Queue[Any] = queue.Queue()
         self._losses: queue.Queue[Any] = queue.Queue()
         self._fit: threading.Thread | None = None
         self._fitted: Rules | None = None
 
-    def take_step(self, *fed: Any) -> float:
+    def compute_step(self, *fed: Any) -> float:
         if self._fitted != self.rules():
             self._end_fit()
             self._fitted = self.rules()
@@ -381,3 +366,18 @@ class FitEngine(TensorFlowEngine):
     def close(self) -> None:
         super().close()
         self._end_fit()
+
+
+class TensorFlow(RebuiltStrategy):
+    """Gradients are averaged by the collectives of MultiWorkerMirroredStrategy."""
+
+    engine = TensorFlowEngine
+
+    def join(self, world: World) -> None:
+        _workers(world.rank, world.size)
+
+
+class Keras(TensorFlow):
+    """The same, in a loop of Keras's."""
+
+    engine = FitEngine

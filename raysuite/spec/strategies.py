@@ -467,6 +467,8 @@ class TensorflowOptions(_RebuiltOptions):
 class KerasOptions(TensorflowOptions):
     """TensorFlow's MultiWorkerMirroredStrategy under Keras's `model.fit`."""
 
+    engine = "raysuite.parallel.tensorflow:Keras"
+
     name: Literal["keras"] = "keras"  # type: ignore[assignment]
 
 

@@ -26,7 +26,7 @@ from raysuite.data.base import Batch
 from raysuite.measure.clock import now
 from raysuite.measure.memory import PeakMemory, available_bytes
 from raysuite.parallel import make_strategy
-from raysuite.parallel.base import Engine, Strategy, World
+from raysuite.parallel.base import Strategy, World
 from raysuite.parallel.comm import Comm
 from raysuite.parallel.precision import Autocast
 from raysuite.plan import RunPlan
@@ -194,7 +194,8 @@ class _Ranks:
                     engine.step(batches, plan.peak_lr)
                     if average is not None:
                         average.update(engine.model)
-                return self._slowest(engine, now(self._world.device) - began)
+                own = torch.tensor([now(self._world.device) - began], dtype=torch.float64)
+                return engine.comm.all_reduce(own, "max").item()
 
             steps(_WARM_STEPS)
             count = min(max(_FEWEST, math.ceil(_TIMED_S / max(steps(1), 1e-6))), _MOST)
@@ -203,9 +204,6 @@ class _Ranks:
             return plan.global_batch * count / seconds
         finally:
             engine.close()
-
-    def _slowest(self, engine: Engine, seconds: float) -> float:
-        return engine.comm.all_reduce(torch.tensor([seconds], dtype=torch.float64), "max").item()
 
     def _batch(self, size: int, of_global: int) -> Batch:
         facts, device = self._plan.dataset, self._world.device

@@ -32,29 +32,35 @@ def build_model(plan: RunPlan, world: World) -> nn.Module:
     return model.to(world.device)
 
 
+def step_settings(plan: RunPlan) -> StepSettings:
+    """What an optimiser step of the plan means."""
+    training, facts = plan.spec.training, plan.dataset
+    return StepSettings(
+        micro_batch=plan.micro_batch,
+        accumulate=plan.accumulate,
+        clip_norm=training.clip_norm,
+        precision=training.precision,
+        label_smoothing=training.label_smoothing,
+        memory_format=plan.memory_format,
+        image=(facts.channels, facts.image_size, facts.image_size),
+        compile=training.compile,
+    )
+
+
 def build_engine(
     plan: RunPlan, world: World, strategy: Strategy
 ) -> tuple[Engine, WeightAverage | None]:
     """The engine, and the average of its weights where the plan asks for one. All ranks must call
     it."""
-    training = plan.spec.training
+    decay = plan.spec.training.ema_decay
     model = build_model(plan, world)
     # a copy of the bare model: frameworks replace weights, or put hooks on them
-    average = WeightAverage(model, training.ema_decay) if training.ema_decay else None
+    average = WeightAverage(model, decay) if decay else None
     names: dict[Tensor, str] = {each: name for name, each in model.named_parameters()}
     engine = strategy.prepare(
         model,
         partial(optim.build_optimizer, plan.spec.optimizer, lr=plan.peak_lr, names=names),
-        StepSettings(
-            micro_batch=plan.micro_batch,
-            accumulate=plan.accumulate,
-            clip_norm=training.clip_norm,
-            precision=training.precision,
-            label_smoothing=training.label_smoothing,
-            memory_format=plan.memory_format,
-            image=(plan.dataset.channels, plan.dataset.image_size, plan.dataset.image_size),
-            compile=training.compile,
-        ),
+        step_settings(plan),
     )
     engine.compiler.cold()
     return engine, average

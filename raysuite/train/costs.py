@@ -13,7 +13,7 @@ from raysuite.errors import UserError
 from raysuite.measure.power import PowerMeter, Reading
 from raysuite.models.costs import ModelCost
 from raysuite.parallel.base import World
-from raysuite.parallel.comm import Comm
+from raysuite.parallel.comm import Comm, gather_texts
 from raysuite.plan import RunPlan
 from raysuite.records import RunCosts
 from raysuite.records.power import PowerUse
@@ -133,7 +133,7 @@ def _known(values: list[float]) -> list[float | None]:
 def run_costs(plan: RunPlan, world: World, comm: Comm) -> RunCosts:
     """What one image of `plan` costs, and what the workers' device can do; every rank calls it."""
     device = _device(world, comm)
-    known = peak(device, plan.spec.training.precision, _tf32())
+    known = peak(device, plan.spec.training.precision, torch.backends.cudnn.allow_tf32)
     cost, message = None, ""
     try:
         with torch.random.fork_rng(devices=[]):
@@ -162,13 +162,4 @@ def _counted(model: str, facts: DatasetFacts) -> ModelCost:
 def _device(world: World, comm: Comm) -> str:
     """The name of all workers' device; empty on CPUs, and where they are not alike."""
     name = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else ""
-    mine = torch.zeros(256, dtype=torch.int64)
-    content = name.encode()[: len(mine)]
-    mine[: len(content)] = torch.tensor(list(content), dtype=torch.int64)
-    rows = comm.all_gather(mine)
-    return name if bool((rows == rows[0]).all()) else ""
-
-
-def _tf32() -> bool:
-    """Whether convolutions in fp32 may be computed in TF32."""
-    return bool(torch.backends.cudnn.allow_tf32)
+    return name if len(set(gather_texts(comm, name))) == 1 else ""

@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -169,23 +170,28 @@ def examine(model: nn.Module, facts: DatasetFacts, memory_format: str = "contigu
     device = next(iter(trained.values())).device
     shape = (_IMAGES, facts.channels, facts.image_size, facts.image_size)
     labels = torch.zeros(_IMAGES, dtype=torch.long, device=device)
+
+    def images() -> Tensor:
+        return torch.randn(shape, device=device).contiguous(memory_format=strides)
+
     with_gradient = []
     sparse: set[str] = set()
     model.train()
     for _ in range(_PASSES):
         model.zero_grad()
-        logits = _checked(model(_images(shape, device, strides)), facts.classes)
+        logits = _checked(model(images()), facts.classes)
         if not logits.requires_grad:
             raise UserError(
                 "its output does not depend on any parameter that is trained; look for .detach(), "
                 "torch.no_grad() or argmax in forward"
             )
         functional.cross_entropy(logits, labels).backward()
-        with_gradient.append({name for name, each in trained.items() if each.grad is not None})
-        sparse |= {name for name in with_gradient[-1] if _gradient(trained[name]).is_sparse}
+        gradients = {name: each.grad for name, each in trained.items() if each.grad is not None}
+        with_gradient.append(set(gradients))
+        sparse |= {name for name, each in gradients.items() if each.is_sparse}
     model.eval()
     with torch.no_grad():
-        _checked(model(_images(shape, device, strides)), facts.classes)
+        _checked(model(images()), facts.classes)
     ever, always = set.union(*with_gradient), set.intersection(*with_gradient)
     return Network(
         parameters=tuple(named),
@@ -197,11 +203,6 @@ def examine(model: nn.Module, facts: DatasetFacts, memory_format: str = "contigu
         empty=tuple(name for name, each in named.items() if each.numel() == 0),
         scripted=any(isinstance(each, torch.jit.ScriptModule) for each in model.modules()),
     )
-
-
-def _gradient(parameter: nn.Parameter) -> Tensor:
-    assert parameter.grad is not None
-    return parameter.grad
 
 
 def _checked(output: object, classes: int) -> Tensor:
@@ -249,19 +250,12 @@ def _unread(data: str, facts: DatasetFacts) -> str:
         prepared = prepare(options, facts)
         splits: tuple[Split, ...] = ("train", "val")
         for split in splits:
-            source = open_source(prepared, split)
-            try:
+            with closing(open_source(prepared, split)) as source:
                 first = Slice(np.zeros(1, np.int64), 1, 1)
                 shown(source, prepared, first, read(source, prepared, first))
-            finally:
-                source.close()
     except UserError as error:
         return "" if options.bad_samples == "skip" else str(error)
     return ""
-
-
-def _images(shape: tuple[int, ...], device: torch.device, strides: torch.memory_format) -> Tensor:
-    return torch.randn(shape, device=device).contiguous(memory_format=strides)
 
 
 def main(file: Path) -> None:

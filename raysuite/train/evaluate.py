@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,18 +83,17 @@ def evaluate(
     loss = torch.zeros((), dtype=torch.float64)
     # as validation sees images: nothing is drawn
     steps = rank_slices(order, plan.micro_batch, 1, 0)
-    loader = make_loader(prepared, split, plan.spec.loader, device)
-    try:
-        with torch.inference_mode():
-            for batch in loader.batches([part for step in steps for part in step]):
-                logits = network(batch.images)[: batch.real].float()
-                labels = batch.labels[: batch.real]
-                loss += torch.nn.functional.cross_entropy(logits, labels, reduction="sum").cpu()
-                probability, predicted = logits.softmax(1).max(1)
-                found.append([each.cpu().numpy() for each in (labels, predicted, probability)])
-                advance(batch.real)
-    finally:
-        loader.close()
+    with (
+        closing(make_loader(prepared, split, plan.spec.loader, device)) as loader,
+        torch.inference_mode(),
+    ):
+        for batch in loader.batches([part for step in steps for part in step]):
+            logits = network(batch.images)[: batch.real].float()
+            labels = batch.labels[: batch.real]
+            loss += torch.nn.functional.cross_entropy(logits, labels, reduction="sum").cpu()
+            probability, predicted = logits.softmax(1).max(1)
+            found.append([each.cpu().numpy() for each in (labels, predicted, probability)])
+            advance(batch.real)
     labels_of, predictions, probabilities = map(np.concatenate, zip(*found, strict=True))
     mean = float(loss) / len(order)
     return Evaluation(prepared.classes, labels_of, predictions, probabilities, mean)
@@ -102,8 +102,5 @@ def evaluate(
 def places(plan: RunPlan, split: Split) -> list[str]:
     """The place of each sample of a split, as errors name it."""
     prepared = prepare(plan.spec.data, plan.dataset)
-    source = open_source(prepared, split)
-    try:
+    with closing(open_source(prepared, split)) as source:
         return [source.place(sample) for sample in range(prepared.samples(split))]
-    finally:
-        source.close()

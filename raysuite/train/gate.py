@@ -51,7 +51,7 @@ from raysuite.spec import schedules
 from raysuite.spec.optimizers import OptimizerOptions
 from raysuite.spec.strategies import PipelineOptions, StrategyOptions
 from raysuite.train import gate_check, own_network
-from raysuite.train.building import build_model
+from raysuite.train.building import build_model, step_settings
 from raysuite.train.gate_check import (
     RATES,
     TOLERANCE_REBUILT,
@@ -158,16 +158,9 @@ def check(plan: RunPlan, world: World, strategy: Strategy, facts: dict[str, Any]
     strategies.
     All ranks must call it; rank 0's cache counts.
     """
-    training, options = plan.spec.training, plan.spec.strategy
-    settings = StepSettings(
-        plan.micro_batch,
-        plan.accumulate,
-        training.clip_norm,
-        training.precision,
-        training.label_smoothing,
-        plan.memory_format,
-        compile=training.compile,
-    )
+    options = plan.spec.strategy
+    # the small network's images have one size, so a verdict holds for runs with any other
+    settings = replace(step_settings(plan), image=StepSettings.image)
     own = _own(plan.spec.optimizer)
     cached = not options.imports
     comm = comm_of(options, world, strategy)
@@ -224,9 +217,7 @@ def _known(file: Path, world: World, comm: Comm) -> GateVerdict | None:
 
 
 def _rebuilt(plan: RunPlan, world: World, strategy: Strategy, verdict: GateVerdict) -> GateVerdict:
-    """The verdict, with what comes of the run's own network where a framework builds it anew."""
-    if not (plan.spec.strategy.own_network and verdict.passed):
-        return verdict
+    """A passed verdict, with what comes of the run's own network, which a framework builds anew."""
     facts, model = plan.dataset, build_model(plan, world)
     image = (facts.channels, facts.image_size, facts.image_size)
     found = gate_check.compare_rebuilt(strategy, world, model, image, facts.classes)

@@ -34,7 +34,15 @@ from torch import Tensor, nn
 from raysuite.data.base import Batch, Slice
 from raysuite.data.order import permutation, rank_slices
 from raysuite.optim import build_optimizer
-from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, Strategy, World, set_lr
+from raysuite.parallel.base import (
+    BaseStrategy,
+    Engine,
+    MakeOptimizer,
+    StepSettings,
+    Strategy,
+    World,
+    set_lr,
+)
 from raysuite.parallel.comm import Comm
 from raysuite.parallel.pipeline.blocks import blocks_of
 from raysuite.parallel.pipeline.partition import stage_sizes
@@ -470,20 +478,6 @@ def without_tf32() -> Iterator[None]:
 # It shares the schedule and the partition with the pipeline, and none of its code for execution.
 
 
-class Delayed(Single):
-    """The reference for pipelines with `options`, for any number of copies of the network."""
-
-    def __init__(self, options: PipelineOptions) -> None:
-        super().__init__()
-        self._options = options
-
-    def prepare(
-        self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
-    ) -> Engine:
-        assert self._world is not None, "start() comes first"
-        return DelayedEngine(model, make_optimizer, self._world, settings, self._options)
-
-
 class DelayedEngine(SingleEngine):
     """A step takes the micro-batches of all copies, one copy after the other."""
 
@@ -548,3 +542,9 @@ class DelayedEngine(SingleEngine):
         for stage, held in zip(self._stages, values, strict=True):
             for parameter, value in zip(stage, held, strict=True):
                 parameter.copy_(value)
+
+
+class Delayed(BaseStrategy):
+    """The reference for pipelines with `options`, for any number of copies of the network."""
+
+    engine = DelayedEngine

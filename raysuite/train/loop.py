@@ -19,7 +19,7 @@ from raysuite.data import Loader, Prepared, make_loader, prepare
 from raysuite.data.base import Batch, Slice
 from raysuite.data.formats import open_source
 from raysuite.data.order import balanced, permutation, rank_slices, step_sizes, step_weights
-from raysuite.errors import DataError
+from raysuite.data.reading import check_label
 from raysuite.measure.clock import StepClock, now
 from raysuite.measure.processor import OtherPrograms
 from raysuite.optim.average import WeightAverage
@@ -33,17 +33,9 @@ from raysuite.records.classes import ClassFigures, class_figures
 from raysuite.records.live import LiveProgress
 from raysuite.records.power import joined
 from raysuite.train.building import build_engine
-from raysuite.train.checkpoint import (
-    LoopState,
-    SoFar,
-    checkpoint_run_id,
-    load_rank,
-    save_rank,
-)
+from raysuite.train.checkpoint import LoopState, SoFar, load_rank, save_rank
 from raysuite.train.costs import EpochPower
 from raysuite.train.stopping import Asked, Watch
-
-__all__ = ["TrainingLoop", "checkpoint_run_id"]
 
 
 class TrainingLoop:
@@ -237,8 +229,6 @@ class TrainingLoop:
 
     def _step_weights(self, epoch: int) -> list[float]:
         """What the summed loss of each step of an epoch is divided by."""
-        if self._weights is None:
-            return [float(size) for size in self.step_sizes(epoch)]
         order, skipped = self._order_of(epoch), self.skipped.get("train")
         return step_weights(order, self.plan.global_batch, self._weights, skipped)
 
@@ -354,11 +344,7 @@ def train_labels(
                 labels[sample] = -1
                 continue
             label = source.label(sample)
-            if not 0 <= label < prepared.facts.classes:
-                raise DataError(
-                    f"{source.place(sample)}: its class is number {label}, counted from 0; the set "
-                    f"has {prepared.facts.classes} classes"
-                )
+            check_label(label, prepared.facts.classes, source.place(sample))
             labels[sample] = label
     found: NDArray[np.int64] = comm.all_reduce(torch.from_numpy(labels), "sum").numpy()
     return found

@@ -37,6 +37,7 @@ from raysuite.parallel.precision import MEMORY_FORMATS
 from raysuite.parallel.single import Single
 from raysuite.plan import RunPlan
 from raysuite.spec.optimizers import OptimizerOptions, SgdOptions
+from raysuite.train.building import step_settings
 from raysuite.train.gate_check import same_on_all_ranks, without_tf32
 from raysuite.units import human_bytes
 
@@ -94,7 +95,8 @@ def compare(
     settings = _settings(plan, precision)
     tolerance = TOLERANCE if precision == "fp32" else _TOLERANCE_16_BITS
     slices = plan.replicas * settings.accumulate
-    with torch.random.fork_rng(_devices(world)), without_tf32():
+    cuda = [world.device] if world.device.type == "cuda" else []
+    with torch.random.fork_rng(cuda), without_tf32():
         # seconds of one pass, rate, bytes of the weights, bytes that are left
         probe = torch.zeros(4, dtype=torch.float64)
         if world.rank == 0:
@@ -113,7 +115,7 @@ def compare(
             skipped = f"it would take {human_bytes(needed)} of {human_bytes(left)}"
         if skipped:
             return Found(skipped=skipped, seconds=time.perf_counter() - began)
-        engine = _engine(plan, world, strategy, settings, rate)
+        engine = _prepared(plan, _network(plan, world), strategy, settings, rate)
         try:
             weights = _train(plan, engine, settings, rate, kept=world.rank == 0)
             ranks_equal = same_on_all_ranks(engine.comm, weights[-1])
@@ -143,18 +145,14 @@ def _settings(plan: RunPlan, precision: str) -> StepSettings:
     accumulate = plan.accumulate
     if plan.spec.strategy.model_workers == 1:
         accumulate = min(accumulate, _MICRO_BATCHES)
-    return StepSettings(
+    return replace(
+        step_settings(plan),
         micro_batch=max(2, min(_SAMPLES, plan.micro_batch)),
         accumulate=accumulate,
+        clip_norm=None,
         precision=precision,
-        label_smoothing=plan.spec.training.label_smoothing,
-        memory_format=plan.memory_format,
-        image=(plan.dataset.channels, plan.dataset.image_size, plan.dataset.image_size),
+        compile="off",
     )
-
-
-def _devices(world: World) -> list[torch.device]:
-    return [world.device] if world.device.type == "cuda" else []
 
 
 def _optimizer(plan: RunPlan) -> OptimizerOptions:
@@ -184,12 +182,6 @@ def _network(plan: RunPlan, world: World) -> nn.Module:
 
 def _seed(seed: int, *_: object) -> None:
     torch.manual_seed(seed)
-
-
-def _engine(
-    plan: RunPlan, world: World, strategy: Strategy, settings: StepSettings, rate: float
-) -> Engine:
-    return _prepared(plan, _network(plan, world), strategy, settings, rate)
 
 
 def _prepared(

@@ -16,7 +16,7 @@ from raysuite.measure.memory import PeakMemory
 from raysuite.measure.transport import Transport
 from raysuite.parallel import make_strategy
 from raysuite.parallel.base import World
-from raysuite.parallel.comm import Comm
+from raysuite.parallel.comm import Comm, gather_texts
 from raysuite.plan import RunPlan
 from raysuite.records import Record, RunFailed, RunFinished, RunPruned, RunStarted, RunStopped
 from raysuite.records.schema import SCHEMA
@@ -198,15 +198,8 @@ def execute(
 
 def _of_all_ranks(names: list[str], comm: Comm) -> list[str]:
     """Every name that some rank gives, on all of them."""
-    own = "\n".join(names).encode()[:_LONGEST]
-    row = torch.zeros(_LONGEST, dtype=torch.uint8)
-    row[: len(own)] = torch.tensor(list(own), dtype=torch.uint8)
-    texts = [bytes(each).rstrip(b"\0").decode(errors="replace") for each in comm.all_gather(row)]
+    texts = gather_texts(comm, "\n".join(names))
     return sorted({name for text in texts for name in text.splitlines()})
-
-
-_LONGEST = 256
-"""Bytes of the names of one rank."""
 
 
 @contextmanager

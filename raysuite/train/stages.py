@@ -85,13 +85,11 @@ def measure_stages(loop: TrainingLoop) -> StagesMeasured | None:
 def _first_step(engine: PipelineEngine, timed: Measured, began: float) -> list[list[Slot]]:
     """Of the workers of the first copy."""
     count = len(timed.slots) // _STEPS
-    rows = torch.full((count + 1, 5), -1.0, dtype=torch.float64)
+    longest = int(engine.comm.all_reduce(torch.tensor([count]), "max"))
+    padded = torch.full((longest, 5), -1.0, dtype=torch.float64)
     for place, (operation, begin, end, wait) in enumerate(timed.slots[:count]):
         row = [_KINDS.index(operation.kind), operation.micro_batch, operation.stage]
-        rows[place] = torch.tensor([*row, begin + wait - began, end - began])
-    longest = int(engine.comm.all_reduce(torch.tensor([len(rows)]), "max"))
-    padded = torch.full((longest, 5), -1.0, dtype=torch.float64)
-    padded[: len(rows)] = rows
+        padded[place] = torch.tensor([*row, begin + wait - began, end - began])
     return [
         [
             Slot(_KINDS[int(kind)], int(batch), int(stage), begin, end)

@@ -14,7 +14,7 @@ import stat
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Self, get_args
 
 from raysuite.records import StopReason
@@ -56,12 +56,7 @@ class Signals:
             signal.signal(each, self._hear)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for each, handler in self._before.items():
             signal.signal(each, handler)
 

@@ -57,8 +57,9 @@ def _examine(
     plan: RunPlan | None,
 ) -> GateVerdict | None:
     """The verdict; None where the strategy raised, which is in `file` then."""
-    strategy = make_strategy(options)
+    strategy = None
     try:
+        strategy = make_strategy(options)
         strategy.start(world)
         verdict = examine(options, world, strategy, settings)
         if plan is None or not verdict.passed:
@@ -73,7 +74,8 @@ def _examine(
         _tell(file, {"number": number, "error": message})
         return None
     finally:
-        strategy.stop()
+        if strategy is not None:
+            strategy.stop()
 
 
 def _tell(file: Path, line: dict[str, Any]) -> None:

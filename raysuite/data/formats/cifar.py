@@ -83,11 +83,8 @@ def read_batch(path: Path) -> Batch:
             f"{path}: not a batch of CIFAR-10 that can be trusted: {error}; take it from the "
             "official archive"
         ) from error
-    labels, planes = (
-        (content.get(key, content.get(key.encode())) for key in ("labels", "data"))
-        if isinstance(content, dict)
-        else (None, None)
-    )
+    found = content if isinstance(content, dict) else {}
+    labels, planes = (found.get(key, found.get(key.encode())) for key in ("labels", "data"))
     if (
         not isinstance(planes, Array)
         or not isinstance(labels, list)
@@ -211,14 +208,10 @@ def _count_pictures(part: Part, path: Path, many: int) -> None:
 
 def detect(path: Path, names: set[str]) -> Format | None:
     forms: tuple[Format, ...] = ("binary", "pickle")
-    return next(
-        (
-            form
-            for form in forms
-            if names & {*CIFAR_FILES[form]["train"], *CIFAR_FILES[form]["val"]}
-        ),
-        None,
-    )
+    for form in forms:
+        if names & {*CIFAR_FILES[form]["train"], *CIFAR_FILES[form]["val"]}:
+            return form
+    return None
 
 
 class _Maker:

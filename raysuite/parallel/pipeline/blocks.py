@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -89,6 +90,22 @@ class _Entered(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         return gradient
+
+
+@contextmanager
+def counted(own: set[int]) -> Iterator[dict[int, int]]:
+    """What the forward passes in it keep for backward passes, but for the storages `own`: data
+    pointer -> bytes."""
+    kept: dict[int, int] = {}
+
+    def pack(value: Tensor) -> Tensor:
+        storage = value.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return value.detach()
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
+        yield kept
 
 
 def _layers(model: Any) -> list[list[Part]]:

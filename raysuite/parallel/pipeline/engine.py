@@ -40,7 +40,7 @@ from raysuite.parallel.base import (
 )
 from raysuite.parallel.comm import Reduction, TorchComm
 from raysuite.parallel.marks import communication
-from raysuite.parallel.pipeline.blocks import Block, blocks_of, entered, prune
+from raysuite.parallel.pipeline.blocks import Block, blocks_of, counted, entered, prune
 from raysuite.parallel.pipeline.partition import BlockCosts, measured_costs, stage_sizes
 from raysuite.parallel.precision import DTYPES, MEMORY_FORMATS
 from raysuite.spec.schedules import Operation
@@ -343,15 +343,7 @@ class PipelineEngine(TorchEngine):
             each.untyped_storage().data_ptr()
             for each in (*self.model.parameters(), *self.model.buffers())
         }
-        kept: dict[int, int] = {}
-
-        def pack(value: Tensor) -> Tensor:
-            place = value.untyped_storage().data_ptr()
-            if place not in own:
-                kept[place] = value.untyped_storage().nbytes()
-            return value.detach()
-
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
+        with counted(own) as kept:
             yield
         self._count(operation, kept)
 

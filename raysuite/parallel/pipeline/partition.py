@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from raysuite.errors import UserError
-from raysuite.parallel.pipeline.blocks import Block, entered
+from raysuite.parallel.pipeline.blocks import Block, counted, entered
 from raysuite.spec.schedules import Schedule, in_flight, versions_held
 from raysuite.spec.strategies import PipelineOptions
 
@@ -209,16 +209,8 @@ def _once(
     found, x = [], images
     for index, block in enumerate(blocks):
         weights = {each.untyped_storage().data_ptr() for each in block.parameters}
-        kept: dict[int, int] = {}
-
-        def pack(value: Tensor, weights: set[int] = weights, kept: dict[int, int] = kept) -> Tensor:
-            storage = value.untyped_storage()
-            if storage.data_ptr() not in weights:
-                kept[storage.data_ptr()] = storage.nbytes()
-            return value.detach()
-
         x = x.detach().requires_grad_(index > 0)
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
+        with counted(weights) as kept:
             began = _now(x)
             with autocast():  # type: ignore[attr-defined]
                 result = block(entered(x))

@@ -39,7 +39,8 @@ from raysuite.records import (
 from raysuite.train import gate
 from raysuite.train import loop as loop_module
 from raysuite.train import run as run_module
-from raysuite.train.loop import TrainingLoop, checkpoint_run_id, validate
+from raysuite.train.checkpoint import checkpoint_run_id
+from raysuite.train.loop import TrainingLoop, validate
 from raysuite.train.run import execute
 from raysuite.train.stopping import Watch
 from tests.unit.train.conftest import keep, plan_of, run

@@ -25,8 +25,8 @@ from raysuite.records import (
     run_figures,
 )
 from raysuite.train import costs, stopping
-from raysuite.train.checkpoint import LoopState
-from raysuite.train.loop import TrainingLoop, checkpoint_run_id
+from raysuite.train.checkpoint import LoopState, checkpoint_run_id
+from raysuite.train.loop import TrainingLoop
 from raysuite.train.stopping import Prune, Stop, Watch, never
 from tests.unit.train.conftest import plan_of, run
 
