@@ -206,12 +206,17 @@ class JaxEngine(RebuiltEngine):
         return self._compiled[key](*given)
 
     def compute_step(
-        self, images: Array, labels: Array, sizes: Array, real: Array, factor: Any, rates: Array
+        self,
+        images: Array,
+        labels: Array,
+        sizes: Array,
+        real: Array,
+        factor: Any,
+        rates: Array,
+        seeds: Array,
     ) -> float:
         ends = np.cumsum(sizes)[:-1]
-        # the loop's own draws, which a checkpoint restores
-        seed = np.uint32(torch.randint(2**31, ()).item())
-        batch = (np.split(images, ends), np.split(labels, ends), real, factor, seed)
+        batch = (np.split(images, ends), np.split(labels, ends), real, factor, seeds)
         gradient, loss, statistics = self._call(self._gradient, self._of(self.held), batch)
         trained = self._of(("steps", *self.groups, *self._slot_keys()))
         mean = self._mean(gradient)
@@ -246,10 +251,10 @@ class JaxEngine(RebuiltEngine):
     def _gradient(self, state: State, batch: Any) -> tuple[Any, Any, State]:
         """Of the micro-batches: the sum of gradients as a vector and of losses, new statistics."""
         jax, jnp = self._jax, self._jax.numpy
-        images, labels, real, factor, seed = batch
+        images, labels, real, factor, seeds = batch
 
         def loss(weights: State, state: State, index: int) -> Any:
-            key = jax.random.fold_in(jax.random.key(seed), index)
+            key = jax.random.key(seeds[index])
             logits, found = self._network(state | weights, images[index], key)
             summed = self._loss(logits, labels[index], real[index])
             return summed * factor, (summed, found)

@@ -290,12 +290,13 @@ class RebuiltEngine(Engine):
         real: Array,
         factor: np.float32,
         rates: Array,
+        seeds: Array,
     ) -> float:
         """The summed loss of [n, H, W, C] images and [n] labels of all micro-batches, after one
         update of the weights.
 
         [a] the samples of each micro-batch, [a] those that count, the rank's factor of the loss,
-        and the learning rate of each group of weights.
+        the learning rate of each group of weights, and [a] seeds of dropout.
         """
 
     def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:
@@ -308,6 +309,8 @@ class RebuiltEngine(Engine):
             np.array([each.real for each in micro_batches], np.int32),
             np.float32(self.replicas / micro_batches[0].of_global),
             np.array([group["lr"] for group in self.optimizer.param_groups], np.float32),
+            # the loop's own draws, which a checkpoint restores
+            torch.randint(2**31, (len(micro_batches),), dtype=torch.int32).numpy(),
         )
         self._stale = True
         return torch.tensor(loss)

@@ -120,15 +120,15 @@ class Network:
             if each.kind in ("conv", "norm", "linear")
         }
 
-    def __call__(self, images: Any, training: bool) -> Any:
-        """Logits [b, classes] for images [b, H, W, C]."""
+    def __call__(self, images: Any, seed: Any = None) -> Any:
+        """Logits [b, classes] for images [b, H, W, C]. `seed`: of dropout, in training alone."""
         values: dict[str, Any] = {}
-        for each in self.operations:
+        for index, each in enumerate(self.operations):
             given = [values[name] for name in each.inputs] or [images]
-            values[each.name] = self._compute(each, given, training)
+            values[each.name] = self._compute(each, given, None if seed is None else [seed, index])
         return given[0]
 
-    def _compute(self, each: Operation, given: list[Any], training: bool) -> Any:
+    def _compute(self, each: Operation, given: list[Any], seed: list[Any] | None) -> Any:
         tf, x, numbers = self._tf, given[0], each.numbers
         match each.kind:
             case "conv":
@@ -136,7 +136,7 @@ class Network:
                 x = tf.pad(x, rebuilt.pads(numbers["padding"])) if padded else x
                 return self.layers[each.module](x)
             case "norm":
-                return self.layers[each.module](x, training=training)
+                return self.layers[each.module](x, training=seed is not None)
             case "linear":
                 return self.layers[each.module](x)
             case "relu":
@@ -154,7 +154,8 @@ class Network:
                 x = tf.transpose(x, [0, 3, 1, 2]) if len(x.shape) == 4 else x
                 return tf.reshape(x, [tf.shape(x)[0], math.prod(x.shape[1:])])
             case "dropout":
-                return tf.nn.dropout(x, numbers["p"]) if training and numbers["p"] else x
+                drawn = seed is not None and numbers["p"]
+                return tf.nn.experimental.stateless_dropout(x, numbers["p"], seed) if drawn else x
             case "add":
                 return given[0] + given[1]
             case "cat":
@@ -204,7 +205,7 @@ class TensorFlowEngine(RebuiltEngine):
             self._variables["steps"] = tf.Variable(0.0, trainable=False)
         self._traced: dict[Rules, Any] = {}
         self._infer = tf.function(
-            lambda images: self._distribute.run(self._network, args=(images, False)),
+            lambda images: self._distribute.run(self._network, args=(images,)),
             reduce_retracing=True,
         )
         self.give_weights()
@@ -243,6 +244,7 @@ class TensorFlowEngine(RebuiltEngine):
         real: Any,
         factor: Any,
         rates: Any,
+        seeds: Any,
     ) -> Any:
         """On one worker: gradients of the micro-batches, their mean over workers, the update."""
         tf = self._tf
@@ -256,7 +258,7 @@ class TensorFlowEngine(RebuiltEngine):
         for index in range(several):
             # one after the other, or their activations would be held together
             with tf.control_dependencies(sums), tf.GradientTape() as tape:
-                logits = self._network(tf.identity(parts[index]), True)
+                logits = self._network(tf.identity(parts[index]), seeds[index])
                 loss = self._loss(logits, classes[index], real[index])
                 share = loss * factor
             gradients = tape.gradient(share, weights)

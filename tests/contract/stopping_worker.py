@@ -27,6 +27,8 @@ STOP_AFTER = 4
 """Steps, of six an epoch."""
 SAVED = ("engine.pt", "rank-*.pt", "average.pt", "engine/*model_states.pt", "engine/*optim*.pt")
 """Whatever a strategy writes, and torch reads."""
+REBUILT = ("tensorflow", "keras", "jax")
+"""Strategies that build the network anew, and average no weights."""
 
 
 class Malicious:
@@ -40,7 +42,7 @@ class Malicious:
 
 
 def plan_of(strategy: dict[str, Any], workers: int) -> RunPlan:
-    averaged = strategy.get("zero_stage") != 3
+    averaged = strategy.get("zero_stage") != 3 and strategy["name"] not in REBUILT
     network = "sequential" if strategy["name"] == "pipeline" else "Tiny"
     data = {
         "name": "stopping",
