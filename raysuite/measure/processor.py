@@ -20,14 +20,17 @@ def machine_seconds() -> float:
 
 
 def family_seconds(process: psutil.Process, itself: bool = True) -> float:
-    """Processor time of a process and of those that it started, and these, as far as they live."""
+    """Processor time of a process and of those that it started, and these.
+
+    What has ended counts with whoever waited for it, so that the time never falls.
+    """
     total = 0.0
     for each in [*([process] if itself else []), *process.children(recursive=True)]:
         try:
             times = each.cpu_times()
         except psutil.Error:  # it has just ended
             continue
-        total += times.user + times.system
+        total += times.user + times.system + times.children_user + times.children_system
     return total
 
 

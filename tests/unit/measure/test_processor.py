@@ -45,6 +45,16 @@ def test_own_time_and_that_of_children_is_not_others() -> None:
     assert alone <= max(0.0, machine - own) + 1e-9
 
 
+def test_a_child_that_ends_takes_no_time_away() -> None:
+    """Such as torch.compile's: their seconds would else be those of other programs."""
+    with subprocess.Popen(SPIN) as child:
+        while family_seconds(psutil.Process(child.pid)) < 0.2:
+            time.sleep(0.02)
+        before = family_seconds(psutil.Process())
+        child.kill()
+    assert family_seconds(psutil.Process()) >= before
+
+
 def test_ranks_of_one_machine_are_taken_together() -> None:
     others = OtherPrograms()
     others._taken = [10.0, 3.0]
