@@ -23,6 +23,7 @@ from raysuite.spec.strategies import STRATEGY_OPTIONS
 Term = Literal[
     "loader",
     "computation",
+    "computation or communication",
     "exposed communication",
     "overhead of a step",
     "bubble",
@@ -42,7 +43,8 @@ class Explained:
     name: str
     throughput: float
     shares: dict[Term, float]
-    """Part of the time by term; what is left of 1 is computation."""
+    """Part of the time by term. What is left of 1 is computation, or with several workers
+    `computation or communication` where nothing tells the two apart."""
     binding: Term
     """The term with the largest share."""
     first: str
@@ -86,7 +88,9 @@ def _explained(
         shares["loader"] = wait
     shares["other programs"] = _other_programs(run, min(1.0, sum(shares.values())))
     strategy = run.plan["spec"]["strategy"]
+    apart = run.workers == 1 or run.shares is not None
     if strategy.get("stages"):
+        apart = True
         evidence.append("schedule")
         shares["bubble"], shares["imbalance"] = idle.get(run.run_id) or (_bubble(run), 0.0)
     else:
@@ -97,6 +101,7 @@ def _explained(
         else:
             evidence.append("other rows")
             derived = _by_peers(row, rows, shares)
+        apart = apart or "exposed communication" in derived
         # of what the measured terms leave
         left, wanted = max(0.0, 1 - sum(shares.values())), sum(derived.values())
         shares |= {
@@ -105,9 +110,10 @@ def _explained(
     shares = {term: share for term, share in shares.items() if share > 0}
     if (whole := sum(shares.values())) > 1:
         shares = {term: share / whole for term, share in shares.items()}
-    shares["computation"] = max(0.0, 1 - sum(shares.values()))
+    rest: Term = "computation" if apart else "computation or communication"
+    shares[rest] = max(0.0, 1 - sum(shares.values()))
     # of two that are as large, the one that can be changed
-    binding = max(shares, key=lambda term: (round(shares[term], 2), term != "computation"))
+    binding = max(shares, key=lambda term: (round(shares[term], 2), term != rest))
     return Explained(
         name=row.name,
         throughput=row.throughput.mean,
@@ -224,6 +230,11 @@ def _advice(term: Term, run: RunFigures) -> str:
             return "the slowest worker's node: its clock, its temperature, or who else uses it"
         case "other programs":
             return f"end what else keeps {run.other_cores or 0:.1f} cores busy, then measure again"
+        case "computation or communication":
+            options = STRATEGY_OPTIONS[strategy["name"]]
+            profiled = "torch" in options.only.get("measure.profile", ("torch",))
+            profile = ", or measure.profile=torch" if profiled else ""
+            return f"the same variant on one worker{profile}: it tells the two apart"
         case "computation":
             used = run.workers * int(spec["resources"]["cpus_per_worker"])
             if run.plan["device"] == "cpu" and cores and used < cores:

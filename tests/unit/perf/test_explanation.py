@@ -72,6 +72,17 @@ def test_communication_for_which_both_wait() -> None:
     assert found.shares["straggler"] == pytest.approx(0.05)
 
 
+def test_communication_that_nothing_tells_apart_is_not_called_computation() -> None:
+    found = explained(of("ddp", 2))
+    assert found.shares == {"computation or communication": 1.0}
+    assert found.first.startswith("the same variant on one worker, or measure.profile=torch")
+    rows = make_rows(
+        [run_figures(plan, records(plan, 0.0)) for plan in (of("ddp", 1), of("ddp", 2))]
+    )
+    two = next(each for each in explain(rows) if "2 workers" in each.name)
+    assert "computation" in two.shares
+
+
 def test_other_programs_take_the_processors() -> None:
     started = RunStarted(run_id="", plan={}, environment={"cpu": {"logical_cores": 2}})
     found = explained(of("ddp", 2), started, other_cores=[1.5, 1.5])
