@@ -26,6 +26,7 @@ from raysuite.records import (
     RunFinished,
     RunStarted,
 )
+from raysuite.records.classes import ClassFigures
 from raysuite.spec import parse_document
 
 START = 1_700_000_000.0
@@ -85,12 +86,13 @@ def write_results(
     missing: Collection[int] = (),
     elsewhere: bool = False,
     sizes: Mapping[int, int] | None = None,
+    classes: ClassFigures | None = None,
 ) -> Results:
     """A results folder with a finished run for each plan, but for those that fail or are missing.
 
     `fails` maps the index of a run to its end; `missing` names runs without any journal.
     `elsewhere` takes named data sets at their official counts. `sizes` maps a number of workers to
-    the micro-batch that is found for it by trial.
+    the micro-batch that is found for it by trial. `classes`: of every finished run.
     """
     text = spec.replace("REPEATS", str(repeats))
     plans = make_plans(parse_document(text, "spec.yaml"), gpus=0, elsewhere=elsewhere)
@@ -115,6 +117,8 @@ def write_results(
         if plan.run_id in found:
             journal.write(found[plan.run_id])
         for record in run_records(plan, (fails or {}).get(plan.index)):
+            if isinstance(record, RunFinished):
+                record = record.model_copy(update={"classes": classes})
             journal.write(record)
     return results
 

@@ -39,8 +39,8 @@
     }
     const series = new Set(values.map((point) => point.series));
     for (const layer of unit.layer) {
-      for (const {scale} of Object.values(layer.encoding)) {
-        if (!scale || !scale.domain) continue;
+      for (const {field, scale} of Object.values(layer.encoding)) {
+        if (field !== "series" || !scale) continue;
         const keep = scale.domain.map((entry) => series.has(entry));
         scale.range = scale.range.filter((_, place) => keep[place]);
         scale.domain = scale.domain.filter((_, place) => keep[place]);

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from raysuite.records import RunFailed
+from raysuite.records.classes import class_figures
 from raysuite.report import build
 from raysuite.report.loading import build as write_loaders
 from tests.fake_loading import fake_bench
@@ -148,9 +149,12 @@ SIZES = [
 
 @pytest.mark.parametrize(("width", "scheme"), SIZES)
 def test_every_plot_is_drawn_without_a_network(browser, tmp_path, width, scheme):
-    build(write_results(tmp_path, repeats=2), pictures=False)
+    classes = class_figures(["a", "b"], [[1, 0], [1, 1]])
+    build(write_results(tmp_path, repeats=2, classes=classes), pictures=False)
     page, complaints = open_page(browser, tmp_path / "report.html", width, scheme)
-    assert assert_all_drawn(page) == 11
+    assert assert_all_drawn(page) == 12
+    squares = page.query_selector_all("#plot-confusion .role-mark.mark-rect path")
+    assert len({square.get_attribute("fill") for square in squares}) == 3  # shares 0, 1/2 and 1
     assert complaints == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.evaluate(TALLEST_ROW) < 150

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import vl_convert
 
-from raysuite.records import Row, RunFigures, RunFinished, make_rows, results_figures
+from raysuite.records import Row, make_rows, results_figures
 from raysuite.records.classes import class_figures
 from raysuite.report.classes import MOST_ROWS, class_sheet, confusion
 from raysuite.report.plot import pictures, points
@@ -20,12 +19,8 @@ MATRIX = [[8, 2, 0], [1, 9, 0], [0, 5, 5]]
 def rows_of(folder: Path, matrix: list[list[int]] | None) -> list[Row]:
     """Twelve rows of one run each, with classes where there is a matrix."""
 
-    def counted(run: RunFigures) -> RunFigures:
-        assert isinstance(run.end, RunFinished)
-        found = matrix and class_figures([f"c{each}" for each in range(len(matrix))], matrix)
-        return replace(run, end=run.end.model_copy(update={"classes": found}))
-
-    return make_rows([counted(run) for run in results_figures(write_results(folder, TWELVE_ROWS))])
+    found = class_figures([f"c{each}" for each in range(len(matrix))], matrix) if matrix else None
+    return make_rows(results_figures(write_results(folder, TWELVE_ROWS, classes=found)))
 
 
 @pytest.fixture(scope="module")
