@@ -2,7 +2,7 @@
 one pipeline that gives the times of a network's blocks and what an operation costs beside them.
 Writes results/simulation.md, and prints it.
 
-    python benchmarks/simulation.py                  measures first: about 4 minutes on 2 cores
+    python benchmarks/simulation.py                  measures first: about 8 minutes on 2 cores
     python benchmarks/simulation.py RESULTS          what was measured before
 
 ResNet-20 in 2 and 4 stages. With 4 workers on 2 cores, the simulation shares the cores too.
@@ -31,7 +31,7 @@ data: {name: digits, image_size: 16}
 training: {epochs: 3, global_batch: 96, checkpoint_every: 0}
 resources: {device: cpu}
 measure: {warmup_steps: 3, power: "off"}
-repeats: 2
+repeats: 5
 matrix:
   resources.workers, strategy, training.global_batch, training.accumulate:
 """

@@ -158,6 +158,8 @@ class Engine(ABC):
         """Whether several ranks hold running statistics of the same layers, each of its samples."""
         self.counts = True
         """Whether this rank counts the model's predictions: one rank of each replica does."""
+        self.takes_images = True
+        """Whether this rank needs images; a later stage of a pipeline needs labels alone."""
         self.scale = LossScale(model, comm, settings.precision == "fp16", whole_gradients)
         self.class_weights: Tensor | None = None
         """[classes] of the loss, on the device; `of_global` of a batch is then a sum of them."""

@@ -67,9 +67,12 @@ class TrainingLoop:
         self.prepared = prepare(plan.spec.data, plan.dataset)
         self.skipped: dict[str, NDArray[np.bool_]] = {}
         """Split -> [samples], True for what is left out on all ranks; set before the first epoch"""
-        last, options = plan.memory_format == "channels_last", plan.spec.loader
-        self.train_loader = make_loader(self.prepared, "train", options, world.device, last)
-        self._val = make_loader(self.prepared, "val", options, world.device, last)
+        make = partial(make_loader, options=plan.spec.loader, device=world.device)
+        last, images = plan.memory_format == "channels_last", self.engine.takes_images
+        self.train_loader = make(self.prepared, "train", channels_last=last, images=images)
+        # averaged weights are validated as a whole network on every rank
+        images = images or self.average is not None
+        self._val = make(self.prepared, "val", channels_last=last, images=images)
         self.power = EpochPower(plan, world)
         self.live = LiveProgress()
         self._confusion: Tensor | None = None
@@ -425,6 +428,9 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, Asked | None]:
         step_seconds = [a - b for a, b in zip(step_seconds, slowest[steady_from:], strict=True)]
     sums = loop.engine.comm.all_reduce(torch.stack(losses).double().cpu(), "sum")
     waits = loop.per_worker(waited)
+    # the ranks of a pipeline wait for the one that takes images
+    width = loop.plan.spec.strategy.model_workers
+    waits = np.array(waits).reshape(-1, width).max(1).repeat(width).tolist()
     power = loop.power.use(loop.engine.comm)
     other_seconds = others.seconds(loop.engine.comm.all_gather)
     if before.attempts:

@@ -17,6 +17,7 @@ from raysuite.parallel.base import Strategy, World
 from raysuite.plan import RunPlan, make_plans
 from raysuite.records import EpochFinished
 from raysuite.spec import Document
+from raysuite.spec.strategies import STRATEGY_OPTIONS
 from raysuite.train import stopping
 from raysuite.train.loop import TrainingLoop
 from raysuite.train.stopping import Stop, Watch, never
@@ -27,8 +28,6 @@ STOP_AFTER = 4
 """Steps, of six an epoch."""
 SAVED = ("engine.pt", "rank-*.pt", "average.pt", "engine/*model_states.pt", "engine/*optim*.pt")
 """Whatever a strategy writes, and torch reads."""
-REBUILT = ("tensorflow", "keras", "jax")
-"""Strategies that build the network anew, and average no weights."""
 
 
 class Malicious:
@@ -42,7 +41,8 @@ class Malicious:
 
 
 def plan_of(strategy: dict[str, Any], workers: int) -> RunPlan:
-    averaged = strategy.get("zero_stage") != 3 and strategy["name"] not in REBUILT
+    options = STRATEGY_OPTIONS[strategy["name"]]
+    averaged = strategy.get("zero_stage") != 3 and "training.ema_decay" not in options.only
     network = "sequential" if strategy["name"] == "pipeline" else "Tiny"
     data = {
         "name": "stopping",

@@ -107,6 +107,20 @@ def slices_of(order: np.ndarray, batch: int, ranks: int, rank: int, accumulate=1
     return list(itertools.chain(*rank_slices(order, batch, ranks, rank, accumulate)))
 
 
+def test_labels_alone(digits: Prepared, truth: tuple[np.ndarray, np.ndarray]) -> None:
+    order = permutation(len(truth[1]), 0, 0)
+    slices = slices_of(order, 7, 2, 1, accumulate=2)
+    with closing(make_loader(digits, "val", NativeOptions(), CPU, images=False)) as loader:
+        found = list(loader.batches(slices))
+    for batch, slice_ in zip(found, slices, strict=True):
+        assert batch.images.shape == (len(slice_.ids), 0)
+        assert (batch.labels.dtype, batch.labels.tolist()) == (
+            torch.int64,
+            truth[1][slice_.ids].tolist(),
+        )
+        assert (batch.real, batch.of_global) == (slice_.real, slice_.of_global)
+
+
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("batch", BATCHES)
 def test_every_sample_once_an_epoch_and_in_our_order(loaders, truth, options, ranks, batch):

@@ -20,11 +20,12 @@ def make_loader(
     options: LoaderOptions,
     device: torch.device,
     channels_last: bool = False,
+    images: bool = True,
 ) -> Loader:
     """The loader that `options` names, for one split, with its batches on `device`.
 
     `channels_last`: the memory format in which the network takes images; on a GPU they are written
-    in it.
+    in it. `images`: whether the worker takes images at all; without them, only labels are read.
 
     Raises MissingPartError where it is not installed, and DataError where it cannot load this
     data set on this device.
@@ -34,5 +35,9 @@ def make_loader(
             f"data.transform: the loader {options.name} does not call Python for each image; take "
             "another one"
         )
+    if options.loads and not images:
+        from raysuite.data.loaders.labels import LabelLoader
+
+        return LabelLoader(prepared, split, device)
     loader: Loader = load(options.implementation)(prepared, split, options, device, channels_last)
     return loader

@@ -101,15 +101,14 @@ class Stash:
 
     def of(self, version: int) -> list[Tensor]:
         """The weights of a version."""
-        if version == self._version:
-            return [each.detach() for each in self._weights]
-        return self._older[version]
+        return self._weights if version == self._version else self._older[version]
 
     @contextmanager
     def used(self, version: int, kept: dict[int, int]) -> Iterator[None]:
         """In this context, forward passes use `version`, and so will their backward passes. Other
         tensors that are kept for these are added to `kept`: data pointer -> bytes."""
-        values, newest = self.of(version), [each.data for each in self._weights]
+        newest = [each.data for each in self._weights]
+        values = [each.data for each in self.of(version)]
         places = {
             each.untyped_storage().data_ptr(): index
             for index, each in enumerate(values)
@@ -137,7 +136,7 @@ class Stash:
     def _unpack(self, value: Tensor | _Kept) -> Tensor:
         if isinstance(value, Tensor):
             return value
-        weight = self.of(value.version)[value.index]
+        weight = self.of(value.version)[value.index].detach()
         return weight.as_strided(value.size, value.stride, weight.storage_offset() + value.offset)
 
     @contextmanager

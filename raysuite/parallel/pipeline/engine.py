@@ -1,9 +1,9 @@
 """A network cut into stages, through which micro-batches pass; the weights change in between.
 
-The ranks of a copy of the pipeline are consecutive, in the order of its stages. All of
-them load the micro-batches of that copy: the first stage uses the images, the last one the labels,
-and each knows by them how many samples it is sent. So micro-batches may differ in size and are
-those of one process that accumulates; each sample counts once, on the last stage.
+The ranks of a copy of the pipeline are consecutive, in the order of its stages. The first stage
+loads the images of that copy's micro-batches, and all ranks their labels: by them each knows how
+many samples it is sent, and the last stage computes the loss. So micro-batches may differ in size
+and are those of one process that accumulates; each sample counts once, on the last stage.
 
 Activations go to the next stage and their gradients to the one before, by a process group for each
 direction and chunk: between two ranks of one group, transfers are in the order of micro-batches.
@@ -191,6 +191,7 @@ class PipelineEngine(TorchEngine):
         self.replicas = world.size // self.schedule.workers
         self.replica = world.rank // self.schedule.workers
         self.counts = self.last in self.blocks and place == 0
+        self.takes_images = self.stage == 0
         self.own_statistics = world.size > len(self.schedule.replicas)
         self.scale.shares = self.replicas
         self.optimizer = make_optimizer(model.parameters())
