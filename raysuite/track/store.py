@@ -19,7 +19,7 @@ from raysuite.track.entries import Point
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Run
+    from mlflow.entities import DatasetInput, Run
 
 # MLflow 3 (mlflow/utils/validation.py): most metrics, params or tags of one request.
 MOST_METRICS, MOST_PARAMS = 1000, 100
@@ -116,6 +116,15 @@ class Store:
             self.client.log_batch(run_id, params=named[part], tags=marks[part])
         for start in range(0, len(metrics), MOST_METRICS):
             self.client.log_batch(run_id, metrics=metrics[start : start + MOST_METRICS])
+
+    def log_inputs(self, run_id: str, inputs: list[DatasetInput]) -> None:
+        """The data sets of a run."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            self.client.log_inputs(run_id, inputs)
+        except MlflowException:  # MLflow looks a data set up, then adds it: another may be between
+            self.client.log_inputs(run_id, inputs)
 
     def remove_others(self, run: Run, pattern: str, names: Container[str]) -> None:
         """Remove the artifacts of a run that `pattern` fits, but for those called `names`."""

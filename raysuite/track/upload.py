@@ -295,7 +295,7 @@ class Upload:
         had = child.data.params  # MLflow refuses a param whose value has changed
         fresh = {key: value for key, value in params.items() if key not in had}
         if not (child.inputs and child.inputs.dataset_inputs):
-            self.store.client.log_inputs(mlflow_id, dataset_inputs(run.plan))
+            self.store.log_inputs(mlflow_id, dataset_inputs(run.plan))
         self.store.log(mlflow_id, points, fresh, tags)
         self.store.client.log_artifact(mlflow_id, str(journal))
         last = run.end or run.stopped
@@ -357,7 +357,7 @@ class Upload:
         self.store.log(parent.info.run_id, list(row_points(rows)), shared, tags)
         sets = {json.dumps(plan["spec"]["data"], sort_keys=True) for plan in plans}
         if len(sets) == 1 and not (parent.inputs and parent.inputs.dataset_inputs):
-            self.store.client.log_inputs(parent.info.run_id, dataset_inputs(plans[0]))
+            self.store.log_inputs(parent.info.run_id, dataset_inputs(plans[0]))
 
     def _write_sweep(self, search: dict[str, Any], trials: list[TrialFigures]) -> None:
         """What a sweep's own run shows of all trials; only the best of them are tagged."""
