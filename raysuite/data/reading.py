@@ -66,6 +66,13 @@ def check_label(label: int, classes: int, place: str) -> None:
         )
 
 
+def label_of(source: Source, sample: int, classes: int) -> int:
+    """A sample's label alone. Raises DataError where it cannot be read or is none of the set's."""
+    label = source.label(sample)
+    check_label(label, classes, source.place(sample))
+    return label
+
+
 def shown(source: Source, prepared: Prepared, slice_: Slice, got: Read) -> NDArray[np.uint8]:
     """The views of what was read, as the reference shows them: [b, size, size, C].
 

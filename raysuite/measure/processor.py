@@ -20,17 +20,19 @@ def machine_seconds() -> float:
 
 
 def family_seconds(process: psutil.Process, itself: bool = True) -> float:
-    """Processor time of a process and of those that it started, and these.
+    """Processor time of a process, unless it is left out, and of those that it started, and these.
 
     What has ended counts with whoever waited for it, so that the time never falls.
     """
     total = 0.0
-    for each in [*([process] if itself else []), *process.children(recursive=True)]:
+    for each in [process, *process.children(recursive=True)]:
         try:
             times = each.cpu_times()
         except psutil.Error:  # it has just ended
             continue
-        total += times.user + times.system + times.children_user + times.children_system
+        total += times.children_user + times.children_system
+        if itself or each != process:
+            total += times.user + times.system
     return total
 
 

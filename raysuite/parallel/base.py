@@ -186,9 +186,12 @@ class Engine(ABC):
     def forward(self, images: Tensor) -> Tensor:
         """Logits [b, classes] for images [b, C, H, W]. All ranks must call it equally often."""
 
-    @abstractmethod
     def weights(self) -> dict[str, Tensor]:
         """All trained weights by name, unsharded, on the CPU in fp32. All ranks must call it."""
+        return {
+            name: parameter.detach().cpu().clone()
+            for name, parameter in self.model.named_parameters()
+        }
 
     def whole_state(self, weights: dict[str, Tensor]) -> dict[str, Any]:
         """The `state_dict` of the whole model on the CPU, with whole `weights`, by the names of
@@ -267,12 +270,6 @@ class TorchEngine(Engine):
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.autocast(images)
         return logits
-
-    def weights(self) -> dict[str, Tensor]:
-        return {
-            name: parameter.detach().cpu().clone()
-            for name, parameter in self.model.named_parameters()
-        }
 
     def save(self, folder: Path) -> None:
         if self.world.rank == 0:

@@ -350,10 +350,7 @@ class RebuiltEngine(Engine):
 
     def weights(self) -> dict[str, Tensor]:
         self._take_weights()
-        return {
-            name: parameter.detach().cpu().clone()
-            for name, parameter in self.model.named_parameters()
-        }
+        return super().weights()
 
     def average_buffers(self) -> None:
         self._take_weights()

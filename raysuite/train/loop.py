@@ -19,7 +19,7 @@ from raysuite.data import Loader, Prepared, make_loader, prepare
 from raysuite.data.base import Batch, Slice
 from raysuite.data.formats import open_source
 from raysuite.data.order import balanced, permutation, rank_slices, step_sizes, step_weights
-from raysuite.data.reading import check_label
+from raysuite.data.reading import label_of
 from raysuite.measure.clock import StepClock, now
 from raysuite.measure.processor import OtherPrograms
 from raysuite.optim.average import WeightAverage
@@ -67,12 +67,12 @@ class TrainingLoop:
         self.prepared = prepare(plan.spec.data, plan.dataset)
         self.skipped: dict[str, NDArray[np.bool_]] = {}
         """Split -> [samples], True for what is left out on all ranks; set before the first epoch"""
-        make = partial(make_loader, options=plan.spec.loader, device=world.device)
-        last, images = plan.memory_format == "channels_last", self.engine.takes_images
-        self.train_loader = make(self.prepared, "train", channels_last=last, images=images)
+        last, options = plan.memory_format == "channels_last", plan.spec.loader
+        train = self.engine.takes_images
+        self.train_loader = make_loader(self.prepared, "train", options, world.device, last, train)
         # averaged weights are validated as a whole network on every rank
-        images = images or self.average is not None
-        self._val = make(self.prepared, "val", channels_last=last, images=images)
+        val = train or self.average is not None
+        self._val = make_loader(self.prepared, "val", options, world.device, last, val)
         self.power = EpochPower(plan, world)
         self.live = LiveProgress()
         self._confusion: Tensor | None = None
@@ -346,9 +346,7 @@ def train_labels(
             if skipped is not None and skipped[sample]:
                 labels[sample] = -1
                 continue
-            label = source.label(sample)
-            check_label(label, prepared.facts.classes, source.place(sample))
-            labels[sample] = label
+            labels[sample] = label_of(source, sample, prepared.facts.classes)
     found: NDArray[np.int64] = comm.all_reduce(torch.from_numpy(labels), "sum").numpy()
     return found
 

@@ -9,7 +9,7 @@ import torch
 from raysuite.data.base import Batch, Slice
 from raysuite.data.formats import open_source
 from raysuite.data.prepared import Prepared, Split
-from raysuite.data.reading import check_label
+from raysuite.data.reading import label_of
 
 
 class LabelLoader:
@@ -22,14 +22,10 @@ class LabelLoader:
     def batches(self, slices: Sequence[Slice]) -> Iterator[Batch]:
         """Raises DataError for a label that cannot be read or is none of the set's."""
         for each in slices:
-            labels = torch.tensor([*map(self._label, each.ids.tolist())], device=self._device)
+            found = [label_of(self._source, sample, self._classes) for sample in each.ids.tolist()]
+            labels = torch.tensor(found, device=self._device)
             images = torch.empty(len(labels), 0, device=self._device)
             yield Batch(images, labels, each.real, each.of_global)
-
-    def _label(self, sample: int) -> int:
-        label = self._source.label(sample)
-        check_label(label, self._classes, self._source.place(sample))
-        return label
 
     def close(self) -> None:
         self._source.close()

@@ -18,7 +18,6 @@ MATRIX = [[8, 2, 0], [1, 9, 0], [0, 5, 5]]
 
 def rows_of(folder: Path, matrix: list[list[int]] | None) -> list[Row]:
     """Twelve rows of one run each, with classes where there is a matrix."""
-
     found = class_figures([f"c{each}" for each in range(len(matrix))], matrix) if matrix else None
     return make_rows(results_figures(write_results(folder, TWELVE_ROWS, classes=found)))
 
