@@ -6,20 +6,19 @@ the weights of its own forward pass of k, whatever updates came in between: they
 Training", section 3.1). The gradient is applied to the newest weights. The schedule decides which
 version a pass uses. BatchNorm's running statistics have one version: those of the newest pass.
 
-Autograd keeps a tensor of a weight for the backward pass. Here its place and version are kept
-instead, which are looked up in the backward pass, so that an update may change the weights
-in place once the older version has been copied. So n versions take n times the weights' memory.
+Autograd keeps the weight itself for the backward pass, in which it finds the values of that time:
+the stash gives it those of the version before. An update of a version that is still needed changes
+a copy. So n versions take n times the weights' memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from raysuite.parallel.base import set_lr
 from raysuite.parallel.pipeline.engine import PipelineEngine
@@ -60,17 +59,14 @@ class AsynchronousEngine(PipelineEngine):
         self._sent(left=2 * self.schedule.micro_batches + 4 * self.schedule.workers)
         return total
 
-    def graph(self, operation: Operation) -> Any:
+    def _pass_forward(self, operation: Operation, batch: Batch, given: Tensor) -> None:
         self._newest = operation.micro_batch
-        return self._stashed(operation)
+        with self.stash.used(operation.version):
+            super()._pass_forward(operation, batch, given)
 
-    @contextmanager
-    def _stashed(self, operation: Operation) -> Iterator[None]:
-        kept: dict[int, int] = {}
-        with self.stash.used(operation.version, kept):
-            yield
-        if self.measured and self.measured.memory:
-            self._count(operation, kept)
+    def _pass_backward(self, operation: Operation) -> None:
+        with self.stash.used(operation.version):
+            super()._pass_backward(operation)
 
     @property
     def versions(self) -> int:
@@ -100,51 +96,29 @@ class Stash:
         """Versions that were held at a time."""
 
     def of(self, version: int) -> list[Tensor]:
-        """The weights of a version."""
-        return self._weights if version == self._version else self._older[version]
+        """The weights of an older version."""
+        return self._older[version]
 
     @contextmanager
-    def used(self, version: int, kept: dict[int, int]) -> Iterator[None]:
-        """In this context, forward passes use `version`, and so will their backward passes. Other
-        tensors that are kept for these are added to `kept`: data pointer -> bytes."""
-        newest = [each.data for each in self._weights]
-        values = [each.data for each in self.of(version)]
-        places = {
-            each.untyped_storage().data_ptr(): index
-            for index, each in enumerate(values)
-            if each.numel()
-        }
-
-        def pack(value: Tensor) -> Tensor | _Kept:
-            storage = value.untyped_storage()
-            index = places.get(storage.data_ptr())
-            if index is None:
-                kept[storage.data_ptr()] = storage.nbytes()
-                return value.detach()
-            offset = int(value.storage_offset() - values[index].storage_offset())
-            return _Kept(index, version, value.shape, value.stride(), offset)
-
-        for weight, value in zip(self._weights, values, strict=True):
-            weight.data = value
+    def used(self, version: int) -> Iterator[None]:
+        """In it, the weights are those of a version."""
+        if version == self._version:
+            yield
+            return
+        newest = self._given(self.of(version))
         try:
-            with torch.autograd.graph.saved_tensors_hooks(pack, self._unpack):
-                yield
+            yield
         finally:
-            for weight, value in zip(self._weights, newest, strict=True):
-                weight.data = value
-
-    def _unpack(self, value: Tensor | _Kept) -> Tensor:
-        if isinstance(value, Tensor):
-            return value
-        weight = self.of(value.version)[value.index].detach()
-        return weight.as_strided(value.size, value.stride, weight.storage_offset() + value.offset)
+            self._given(newest)
 
     @contextmanager
     def changed(self, oldest: int) -> Iterator[None]:
         """An update in it makes the next version. `oldest`: of those that are still needed."""
         if oldest <= self._version:
-            self._older[self._version] = [each.detach().clone() for each in self._weights]
-        yield
+            self._older[self._version] = self._given([each.data.clone() for each in self._weights])
+        # to autograd, weights that a backward pass is still to use would be changed
+        with _unsafe_preserve_version_counter(tuple(self._weights)):
+            yield
         self._version += 1
         self._older = {key: held for key, held in self._older.items() if key >= oldest}
         self.most = max(self.most, 1 + len(self._older))
@@ -154,14 +128,9 @@ class Stash:
         self._version = 0
         self._older.clear()
 
-
-@dataclass(frozen=True)
-class _Kept:
-    """In the place of a tensor of weights, or a view of one."""
-
-    index: int
-    version: int
-    size: Sequence[int]
-    stride: Sequence[int]
-    offset: int
-    """Beyond where the weights begin."""
+    def _given(self, values: list[Tensor]) -> list[Tensor]:
+        """Give the weights these values, without a copy; those from before."""
+        before = [each.data for each in self._weights]
+        for weight, value in zip(self._weights, values, strict=True):
+            weight.data = value
+        return before

@@ -97,9 +97,9 @@ def test_it_is_cheap_and_imports_nothing_heavy():
     assert done.stdout.strip() == "[]"
     seconds = []
     for _ in range(3):
-        begin = time.perf_counter()
+        begin = time.process_time()  # other programs do not change it
         environment()
-        seconds.append(time.perf_counter() - begin)
+        seconds.append(time.process_time() - begin)
     assert min(seconds) < 0.3
 
 
