@@ -1,8 +1,8 @@
 """Simulated steps of pipelines beside measured ones, from costs of runs without any pipeline, and
-one pipeline that gives the times of a network's blocks and what an operation costs beside them.
+small pipelines that give the times of a network's blocks and what an operation costs beside them.
 Writes results/simulation.md, and prints it.
 
-    python benchmarks/simulation.py                  measures first: about 8 minutes on 2 cores
+    python benchmarks/simulation.py                  measures first: 8 to 13 minutes on 2 cores
     python benchmarks/simulation.py RESULTS          what was measured before
 
 ResNet-20 in 2 and 4 stages. With 4 workers on 2 cores, the simulation shares the cores too.
@@ -38,9 +38,12 @@ matrix:
 CALIBRATED = [
     *((1, "single", batch, cut) for batch, cut in ((12, 1), (24, 1), (48, 1), (96, 4))),
     *((2, "ddp", batch, cut) for batch, cut in ((24, 1), (48, 1), (96, 1), (96, 2))),
-    (2, "{name: pipeline, schedule: gpipe, stages: 2, micro_batches: 2, balance: time}", 48, 2),
+    *(
+        (2, f"{{name: pipeline, schedule: {name}, stages: 2, micro_batches: 2, balance: time}}", 48, 2)
+        for name in ("model_parallel", "gpipe", "pipedream")
+    ),
 ]
-"""The last one is for the times of blocks, and what an operation costs beside them."""
+"""The last three are for the times of blocks, and what an operation costs beside them."""
 SCHEDULES = ("model_parallel", "gpipe", "1f1b", "pipedream", "pipedream_2bw")
 COMPARED = [
     (2, "{name: pipeline, schedule: interleaved_1f1b, stages: 4, chunks: 2, micro_batches: 4}"),
@@ -102,8 +105,8 @@ def compare(runs: list[RunFigures]) -> str:
             f"{machine.get('logical_cores', '?')} cores; ResNet-20, 16 x 16 digits, batch 96 in 4 "
             "micro-batches. Costs are of runs of `single` and `ddp`; the blocks of a stage take "
             "shares of a pass as measured in one process, and an operation costs "
-            f"{found.operation * 1e3:.2f} ms more, by GPipe in 2 stages with a batch of 48 in 2 "
-            "micro-batches. Error of "
+            f"{found.operation * 1e3:.2f} ms more, by {len(known)} runs of three pipelines of 2 "
+            "stages with a batch of 48 in 2 micro-batches. Error of "
             f"{len(errors)} steps: median {np.median(values):.1%}, 90th percentile "
             f"{np.quantile(values, 0.9):.1%}, largest {values.max():.1%}; repeats differ from "
             f"their mean by {np.median(apart):.1%} in the median, {max(apart):.1%} at most.",
