@@ -149,42 +149,60 @@ def told_apart(
 
 
 def ranking(
-    plans: Sequence[Plan],
-    measured: Sequence[float],
+    header: Sequence[str],
+    cells: Sequence[tuple[str, ...]],
+    names: Sequence[str],
     guessed: Sequence[float],
+    repeats: Sequence[Sequence[float]],
     paces: Sequence[Sequence[float]],
 ) -> str:
-    """Of each network, batch and cut: what is lost by the choice, and how alike the orders are."""
-    groups: dict[tuple[str, int, int], list[int]] = {}
-    for place, plan in enumerate(plans):
-        key = (work_name(plan), plan["global_batch"], plan["accumulate"])
+    """Of the candidates of each cell: what is lost by the choice, and how alike the orders are.
+
+    For each candidate: its cell, what `header` names; its name; seconds guessed, of each repeat,
+    and of each epoch.
+    """
+    measured = [statistics.mean(each) for each in repeats]
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for place, key in enumerate(cells):
         groups.setdefault(key, []).append(place)
-    lines, regrets, taus, sures, shares = [], [], [], [], []
-    for (work, batch, cut), places in groups.items():
+    lines, regrets, taus, again, sures, shares = [], [], [], [], [], []
+    for key, places in groups.items():
         chosen = min(places, key=lambda place: guessed[place])
         best = min(places, key=lambda place: measured[place])
-        regrets.append(measured[chosen] / measured[best] - 1)
+        regrets.append(1 - measured[best] / measured[chosen])
         own = [guessed[n] for n in places]
         taus.append(float(kendalltau(own, [measured[n] for n in places]).statistic))
+        if all(len(repeats[n]) > 1 for n in places):
+            first, second = ([repeats[n][which] for n in places] for which in (0, 1))
+            again.append(float(kendalltau(first, second).statistic))
         sure, share = told_apart(own, [paces[n] for n in places])
         sures += [] if sure is None else [sure]
         shares.append(share)
-        names = [f"{strategy_kind(plans[n])} x {plans[n]['workers']}" for n in (chosen, best)]
         last = "" if sure is None else f"{sure:.2f} ({share:.0%})"
-        lines.append(
-            (work, str(batch), str(cut), *names, f"{regrets[-1]:.1%}", f"{taus[-1]:.2f}", last)
-        )
-    header = ["Network", "Batch", "Micro-batches", "Recommended", "Fastest", "Regret", "Tau"]
-    sure = f"median {statistics.median(sures):.2f}, smallest {min(sures):.2f}" if sures else "none"
+        alike = f"{again[-1]:.2f}" if again else ""
+        found = (f"{regrets[-1]:.1%}", f"{taus[-1]:.2f}", alike, last)
+        lines.append((*key, str(len(places)), names[chosen], names[best], *found))
+    columns = ["Candidates", "Recommended", "Fastest", "Regret", "Tau", "Of two repeats"]
     return "\n\n".join(
         [
-            f"Regret (time lost by the recommended one): median {statistics.median(regrets):.1%}, "
-            f"largest {max(regrets):.1%}. Kendall's tau-b of the orders: median "
-            f"{statistics.median(taus):.2f}, smallest {min(taus):.2f}; of the pairs whose measured "
-            f"95 % intervals over epochs do not meet ({statistics.mean(shares):.0%} of all): "
-            f"{sure}.",
-            markdown([*header, "Of pairs that differ"], lines),
+            f"Of {len(regrets)} choices {sum(each == 0 for each in regrets)} were the fastest. "
+            "Regret (throughput lost by the recommended one): median "
+            f"{statistics.median(regrets):.1%}, mean {statistics.mean(regrets):.1%}, largest "
+            f"{max(regrets):.1%}. Kendall's tau-b of the predicted and the measured order: "
+            f"{spread(taus)}; of the orders of two repeats: {spread(again)}. Of the pairs whose "
+            f"measured 95 % intervals over epochs do not meet ({statistics.mean(shares):.0%} of "
+            f"all): {spread(sures)}.",
+            markdown([*header, *columns, "Of pairs that differ"], lines),
         ]
+    )
+
+
+def spread(taus: Sequence[float]) -> str:
+    if not taus:
+        return "none"
+    return (
+        f"median {statistics.median(taus):.2f}, mean {statistics.mean(taus):.2f}, smallest "
+        f"{min(taus):.2f}"
     )
 
 
@@ -265,9 +283,11 @@ def main() -> None:
         "The candidates of one network, batch and cut into micro-batches are ranked by their "
         "predicted epoch.",
         ranking(
-            plans,
-            measured,
+            ["Network", "Batch", "Micro-batches"],
+            [(work_name(p), str(p["global_batch"]), str(p["accumulate"])) for p in plans],
+            [f"{strategy_kind(plan)} x {plan['workers']}" for plan in plans],
             [each.epoch_seconds.value for each in predicted if each.epoch_seconds],
+            [[each.seconds for each in group] for group in groups],
             [
                 [epoch.steady_seconds / epoch.steady_images for one in group for epoch in one.quiet]
                 for group in groups

@@ -1,8 +1,9 @@
 """What `recommend` would have said before the laptop form of DDLBench was measured, beside what
 was. Writes results/recommendation.md, and prints it.
 
-    make study STUDY=ddlbench SCALE=laptop
-    python benchmarks/recommendation.py results/ddlbench-laptop/DATE-TIME [ALONE]
+    raysuite data make experiments/ddlbench.yaml --scale laptop
+    raysuite run experiments/ddlbench.yaml --scale laptop repeats=2
+    python benchmarks/recommendation.py results/ddlbench/DATE-TIME [ALONE]
 
 For each network, a calibration is made of what was measured of the other networks, and of this one
 on one worker, also with other batches: ALONE, measured first if it is not given, and kept beside
@@ -19,8 +20,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from prediction import line, markdown, told_apart
-from scipy.stats import kendalltau
+from prediction import line, markdown, ranking
 
 from raysuite.cli.simulate import pipeline_seconds
 from raysuite.perf.calibration import calibrate
@@ -62,10 +62,12 @@ def row(plan: Plan) -> str:
 
 def compare(study: Sequence[RunFigures], single: Sequence[RunFigures]) -> str:
     """The page."""
-    networks = list(dict.fromkeys(run.plan["spec"]["model"]["name"] for run in study))
-    lines, regrets, taus, sures, shares = [], [], [], [], []
-    errors: dict[str, list[float]] = {}
-    for network in networks:
+    variants: dict[str, list[RunFigures]] = {}
+    for run in study:
+        if run.throughput:
+            variants.setdefault(run.variant, []).append(run)
+    guessed: dict[str, float] = {}
+    for network in dict.fromkeys(run.plan["spec"]["model"]["name"] for run in study):
         own = [run for run in study if run.plan["spec"]["model"]["name"] == network]
         known = [
             *single,
@@ -74,57 +76,39 @@ def compare(study: Sequence[RunFigures], single: Sequence[RunFigures]) -> str:
         ]
         found = calibrate(known, ["others"], workers_per_node=2)
         found = found.with_pipelines(known, pipeline_seconds)
-        cells: dict[str, list[RunFigures]] = {}
-        for run in own:
-            if run.throughput is not None:
-                cells.setdefault(work_name(run.plan), []).append(run)
-        for work, runs in cells.items():
-            predicted = predict([run.plan for run in runs], found, "others", pipeline_seconds)
-            pairs = {
-                row(run.plan): (run.throughput, each.throughput.value)
-                for run, each in zip(runs, predicted, strict=True)
-                if run.throughput and each.throughput
-            }
-            for name, (measured, guessed) in pairs.items():
-                errors.setdefault(name, []).append(guessed / measured - 1)
-            chosen = max(pairs, key=lambda name: pairs[name][1])
-            best = max(pairs, key=lambda name: pairs[name][0])
-            regrets.append(1 - pairs[chosen][0] / pairs[best][0])
-            taus.append(float(kendalltau(*zip(*pairs.values(), strict=True)).statistic))
-            paces = [
-                [
-                    each.steady_seconds / each.steady_images
-                    for each in run.epochs
-                    if each.steady_images
-                ]
-                for run in runs
-                if row(run.plan) in pairs
-            ]
-            sure, share = told_apart([1 / guessed for _, guessed in pairs.values()], paces)
-            sures += [] if sure is None else [sure]
-            shares.append(share)
-            last = "" if sure is None else f"{sure:.2f} ({share:.0%})"
-            names = (work, str(len(pairs)), chosen, best)
-            lines.append((*names, f"{regrets[-1]:.1%}", f"{taus[-1]:.2f}", last))
-    header = ["Network", "Rows", "Recommended", "Fastest", "Regret", "Tau"]
+        asked = [key for key, runs in variants.items() if runs[0] in own]
+        plans = [variants[key][0].plan for key in asked]
+        for key, each in zip(asked, predict(plans, found, "others", pipeline_seconds), strict=True):
+            if each.throughput:
+                guessed[key] = 1 / each.throughput.value
+    groups = [variants[key] for key in guessed]
+    repeats = [[1 / run.throughput for run in group if run.throughput] for group in groups]
+    rows = [row(group[0].plan) for group in groups]
+    errors: dict[str, list[float]] = {}
+    for name, own_s, guess in zip(rows, repeats, guessed.values(), strict=True):
+        errors.setdefault(name, []).append(statistics.mean(own_s) / guess - 1)
+    apart = [each / statistics.mean(own) - 1 for own in repeats for each in own if len(own) > 1]
+    paces = [
+        [
+            epoch.steady_seconds / epoch.steady_images
+            for run in group
+            for epoch in run.epochs
+            if epoch.steady_images
+        ]
+        for group in groups
+    ]
+    cells = [(work_name(group[0].plan),) for group in groups]
     every = [line(name, each) for name, each in errors.items()]
+    every += [line("(repeats about their mean)", apart)] if apart else []
+    environment = study[0].started.environment if study[0].started else {}
     return "\n\n".join(
         [
             "# Recommendations for the laptop form of DDLBench",
             "Written by `benchmarks/recommendation.py`. For each network, the calibration has the "
             "other networks' rows, and this network on one worker, also with half the batch and "
-            "with the batch in two micro-batches. A row is measured once, on "
-            f"{study[0].started.environment['cpu']['model'] if study[0].started else 'a CPU'}, "
-            "2 cores.",
-            f"Of {len(regrets)} choices {sum(each == 0 for each in regrets)} were the fastest. "
-            "Regret (throughput lost by the recommended one): median "
-            f"{statistics.median(regrets):.1%}, mean {statistics.mean(regrets):.1%}, largest "
-            f"{max(regrets):.1%}. Kendall's tau-b of the orders: median "
-            f"{statistics.median(taus):.2f}, mean {statistics.mean(taus):.2f}, smallest "
-            f"{min(taus):.2f}; of the pairs whose measured 95 % intervals over epochs do not meet "
-            f"({statistics.mean(shares):.0%} of all): median {statistics.median(sures):.2f}, "
-            f"smallest {min(sures):.2f}.",
-            markdown([*header, "Of pairs that differ"], lines),
+            "with the batch in two micro-batches. Repeats of a row: "
+            f"{max(map(len, repeats))}; {environment.get('cpu', {}).get('model', 'CPU')}, 2 cores.",
+            ranking(["Network"], cells, rows, list(guessed.values()), repeats, paces),
             "Errors of throughput:",
             markdown(["Row", "median", "90th percentile", "largest"], every),
         ]

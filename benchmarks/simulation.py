@@ -35,13 +35,11 @@ repeats: 5
 matrix:
   resources.workers, strategy, training.global_batch, training.accumulate:
 """
+SMALL = "{{name: pipeline, schedule: {}, stages: 2, micro_batches: 2, balance: time}}"
 CALIBRATED = [
     *((1, "single", batch, cut) for batch, cut in ((12, 1), (24, 1), (48, 1), (96, 4))),
     *((2, "ddp", batch, cut) for batch, cut in ((24, 1), (48, 1), (96, 1), (96, 2))),
-    *(
-        (2, f"{{name: pipeline, schedule: {name}, stages: 2, micro_batches: 2, balance: time}}", 48, 2)
-        for name in ("model_parallel", "gpipe", "pipedream")
-    ),
+    *((2, SMALL.format(name), 48, 2) for name in ("model_parallel", "gpipe", "pipedream")),
 ]
 """The last three are for the times of blocks, and what an operation costs beside them."""
 SCHEDULES = ("model_parallel", "gpipe", "1f1b", "pipedream", "pipedream_2bw")
