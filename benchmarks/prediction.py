@@ -172,24 +172,33 @@ def ranking(
         regrets.append(1 - measured[best] / measured[chosen])
         own = [guessed[n] for n in places]
         taus.append(float(kendalltau(own, [measured[n] for n in places]).statistic))
-        if all(len(repeats[n]) > 1 for n in places):
-            first, second = ([repeats[n][which] for n in places] for which in (0, 1))
+        alike, twice = "", [n for n in places if len(repeats[n]) > 1]
+        if len(twice) > 2:
+            first, second = ([repeats[n][which] for n in twice] for which in (0, 1))
             again.append(float(kendalltau(first, second).statistic))
+            alike = f"{again[-1]:.2f} ({len(twice)})"
         sure, share = told_apart(own, [paces[n] for n in places])
         sures += [] if sure is None else [sure]
         shares.append(share)
         last = "" if sure is None else f"{sure:.2f} ({share:.0%})"
-        alike = f"{again[-1]:.2f}" if again else ""
         found = (f"{regrets[-1]:.1%}", f"{taus[-1]:.2f}", alike, last)
         lines.append((*key, str(len(places)), names[chosen], names[best], *found))
-    columns = ["Candidates", "Recommended", "Fastest", "Regret", "Tau", "Of two repeats"]
+    columns = [
+        "Candidates",
+        "Recommended",
+        "Fastest",
+        "Regret",
+        "Tau",
+        "Of two repeats (candidates)",
+    ]
     return "\n\n".join(
         [
             f"Of {len(regrets)} choices {sum(each == 0 for each in regrets)} were the fastest. "
             "Regret (throughput lost by the recommended one): median "
             f"{statistics.median(regrets):.1%}, mean {statistics.mean(regrets):.1%}, largest "
             f"{max(regrets):.1%}. Kendall's tau-b of the predicted and the measured order: "
-            f"{spread(taus)}; of the orders of two repeats: {spread(again)}. Of the pairs whose "
+            f"{spread(taus)}; of the orders of two repeats of {len(again)} cells: {spread(again)}. "
+            "Of the pairs whose "
             f"measured 95 % intervals over epochs do not meet ({statistics.mean(shares):.0%} of "
             f"all): {spread(sures)}.",
             markdown([*header, *columns, "Of pairs that differ"], lines),

@@ -264,7 +264,9 @@ def step_of(
         assert rate is not None
         alone = together = plan.micro_batch / rate
     if plan.schedule is not None:
-        beside = calibration.operation if calibration else 0.0
+        beside = 0.0
+        if calibration is not None:
+            beside = calibration.operations.get(plan.schedule.name, calibration.operation)
         stages = [
             replace(each, forward_s=each.forward_s + beside, backward_s=each.backward_s + beside)
             for each in _layers(plan, alone, calibration)

@@ -188,7 +188,11 @@ class Calibration(_Part):
     them (`balance: time`)."""
     operation: float = 0.0
     """Seconds that each pass of a micro-batch through a stage costs beside its share of a pass
-    through the whole network; 0 where the calibration has no pipeline."""
+    through the whole network, in the mean of all schedules; 0 where the calibration has no
+    pipeline."""
+    operations: dict[str, float] = Field(default_factory=dict)
+    """Schedule -> these seconds, where the calibration has enough pipelines with it: asynchronous
+    schedules update, and keep weights, in more passes than synchronous ones do."""
     pipelines: Simulated | None = None
     """None where the calibration has too few pipelines: they are not predicted then."""
 
@@ -218,41 +222,49 @@ class Calibration(_Part):
         simulated: Callable[[Plan, Calibration], float],
         most_other_cores: float = math.inf,
     ) -> Calibration:
-        """This calibration with what an operation of a pipeline costs and the errors of simulated
-        steps, by the pipelines among `runs`: the cost for which measured and simulated steps agree
-        in the geometric mean, or 0 where simulated ones are longer without it. Neither is computed
-        where no run with several workers gives the cost of a byte, nor from pipelines over several
-        nodes. `most_other_cores` is as in `observed`."""
+        """This calibration with what an operation of a pipeline costs, for all schedules and for
+        each, and the errors of simulated steps, by the pipelines among `runs`: the cost for which
+        measured and simulated steps agree in the geometric mean, or 0 where simulated ones are
+        longer without it. Neither is computed where no run with several workers gives the cost of a
+        byte, nor from pipelines over several nodes. `most_other_cores` is as in `observed`."""
         from scipy.optimize import brentq
 
         known = any(term.startswith("byte/") for term in self.seconds.costs)
-        measured = [
-            (run.plan, run.plan["global_batch"] * _pace(quiet))
-            for run in runs
-            if known
-            and run.status == "finished"
-            and run.throughput is not None
-            and run.plan["spec"]["strategy"].get("stages")
-            and run.workers <= self.workers_per_node
-            and work_name(run.plan) in self.works
-            and f"load/{loader_kind(run.plan)}" in self.seconds.costs
-            and (quiet := _quiet(run, most_other_cores))
-        ]
+        schedules: dict[str, list[tuple[Plan, float]]] = {}
+        for run in runs:
+            if (
+                known
+                and run.status == "finished"
+                and run.throughput is not None
+                and run.plan["spec"]["strategy"].get("stages")
+                and run.workers <= self.workers_per_node
+                and work_name(run.plan) in self.works
+                and f"load/{loader_kind(run.plan)}" in self.seconds.costs
+                and (quiet := _quiet(run, most_other_cores))
+            ):
+                took = run.plan["global_batch"] * _pace(quiet)
+                name = run.plan["spec"]["strategy"]["schedule"]
+                schedules.setdefault(name, []).append((run.plan, took))
+        every = [each for group in schedules.values() for each in group]
 
-        def with_cost(operation: float) -> Calibration:
-            return self.model_copy(update={"operation": operation})
+        def with_costs(operation: float, operations: Mapping[str, float]) -> Calibration:
+            return self.model_copy(update={"operation": operation, "operations": operations})
 
-        def ratios(operation: float) -> list[float]:
-            return [took / simulated(plan, with_cost(operation)) for plan, took in measured]
+        def cost(measured: Sequence[tuple[Plan, float]]) -> float:
+            def excess(operation: float) -> float:
+                found = with_costs(operation, {})
+                return sum(math.log(took / simulated(plan, found)) for plan, took in measured)
 
-        def excess(operation: float) -> float:
-            return sum(map(math.log, ratios(operation)))
+            if not measured or excess(0.0) <= 0:
+                return 0.0
+            # with the longest step as a cost, all are too long
+            longest = max(took for _, took in measured)
+            return float(brentq(excess, 0.0, longest, rtol=1e-6))
 
-        operation = 0.0
-        if measured and excess(0.0) > 0:  # with the longest step as a cost, all are too long
-            operation = float(brentq(excess, 0.0, max(took for _, took in measured), rtol=1e-6))
-        found = Simulated.of(ratios(operation))
-        return with_cost(operation).model_copy(update={"pipelines": found})
+        each = {key: cost(own) for key, own in schedules.items() if len(own) >= _LEAST_RUNS}
+        found = with_costs(cost(every), each)
+        ratios = [took / simulated(plan, found) for plan, took in every]
+        return found.model_copy(update={"pipelines": Simulated.of(ratios)})
 
     def unseen(self, plan: Plan) -> list[str]:
         """Why a plan cannot be predicted: its parts that no run of the calibration had."""

@@ -165,8 +165,28 @@ def test_pipelines_are_predicted_by_simulated_steps_and_their_errors(
         assert run.throughput / 1.15 < each.throughput.value < run.throughput * 1.15
 
 
-def piped(plan: Plan) -> Plan:
-    strategy = {"name": "pipeline", "schedule": "gpipe", "stages": 2, "micro_batches": 4}
+def test_an_operation_costs_what_it_does_in_its_schedule(exact: Calibration) -> None:
+    runs = [measured(plan) for plan in plans(SEEN) if plan["workers"] == 2][:4]
+    took = {run.run_id: run.plan["global_batch"] / run.throughput for run in runs if run.throughput}
+    least = min(took.values())
+    costs = {"gpipe": 0.1 * least, "pipedream": 0.3 * least}
+    made = [replace(run, plan=piped(run.plan, name)) for name in costs for run in runs]
+    few = [replace(run, plan=piped(run.plan, "1f1b")) for run in runs[:3]]
+
+    def simulated(plan: Plan, calibration: Calibration) -> float:
+        name = plan["spec"]["strategy"]["schedule"]
+        cost = calibration.operations.get(name, calibration.operation)
+        return took[plan["run_id"]] - costs.get(name, 0.2 * least) + cost
+
+    found = exact.with_pipelines([*made, *few], simulated)
+    assert found.operations == pytest.approx(costs)
+    assert costs["gpipe"] < found.operation < costs["pipedream"]
+    assert found.pipelines is not None
+    assert found.pipelines.runs == 11
+
+
+def piped(plan: Plan, schedule: str = "gpipe") -> Plan:
+    strategy = {"name": "pipeline", "schedule": schedule, "stages": 2, "micro_batches": 4}
     return {**plan, "spec": {**plan["spec"], "strategy": strategy}, "label": {}}
 
 
@@ -231,9 +251,7 @@ def test_resumed_runs_do_not_count_for_the_start() -> None:
 def test_pipelines_have_their_own_limits() -> None:
     runs = [measured(plan) for plan in plans(SEEN)]
     plan = next(plan for plan in plans(SEEN) if plan["workers"] == 2)
-    staged = {**plan["spec"]["strategy"], "stages": 2}
-    piped = {**plan, "spec": {**plan["spec"], "strategy": staged}}
-    quiet = [replace(measured(plan), plan=piped) for _ in range(4)]
+    quiet = [replace(measured(plan), plan=piped(plan)) for _ in range(4)]
     busy = [
         replace(
             each,
