@@ -106,13 +106,23 @@ def compare(study: Sequence[RunFigures], single: Sequence[RunFigures]) -> str:
             "# Recommendations for the laptop form of DDLBench",
             "Written by `benchmarks/recommendation.py`. For each network, the calibration has the "
             "other networks' rows, and this network on one worker, also with half the batch and "
-            "with the batch in two micro-batches. Repeats of a row: "
+            "with the batch in two micro-batches. Runs beside which other programs kept more than "
+            "half a core busy are left out. Repeats of a row: at most "
             f"{max(map(len, repeats))}; {environment.get('cpu', {}).get('model', 'CPU')}, 2 cores.",
             ranking(["Network"], cells, rows, list(guessed.values()), repeats, paces),
             "Errors of throughput:",
             markdown(["Row", "median", "90th percentile", "largest"], every),
         ]
     )
+
+
+def undisturbed(runs: Sequence[RunFigures]) -> list[RunFigures]:
+    """Those beside which other programs kept at most half a core busy."""
+    return [
+        run
+        for run in runs
+        if max((each for epoch in run.epochs for each in epoch.other_cores), default=0.0) <= 0.5
+    ]
 
 
 def main() -> None:
@@ -122,7 +132,7 @@ def main() -> None:
         single = results_figures(Results.open(Path(sys.argv[2])))
     else:
         single = alone(study_folder.parent)
-    page = compare(study, single)
+    page = compare(undisturbed(study), undisturbed(single))
     file = Path(__file__).parent / "results" / "recommendation.md"
     file.write_text(page + "\n", "utf-8")
     print(page)
