@@ -3,7 +3,7 @@ was. Writes results/recommendation.md, and prints it.
 
     raysuite data make experiments/ddlbench.yaml --scale laptop
     raysuite run experiments/ddlbench.yaml --scale laptop repeats=2
-    python benchmarks/recommendation.py results/ddlbench/DATE-TIME [ALONE]
+    python benchmarks/recommendation.py results/ddlbench-laptop/DATE-TIME [ALONE]
 
 For each network, a calibration is made of what was measured of the other networks, and of this one
 on one worker, also with other batches: ALONE, measured first if it is not given, and kept beside

@@ -93,6 +93,7 @@ def compare(runs: list[RunFigures]) -> str:
             f"| {name(group[0].plan)} | {plan.workers} | {len(took)} | {measured * 1e3:.1f} ms | "
             f"{step.seconds * 1e3:.1f} ms | {errors[-1]:+.1%} | {step.idle:.0%} |"
         )
+    operations = ", ".join(f"{each * 1e3:.2f} ms ({k})" for k, each in found.operations.items())
     values = np.abs(errors)
     machine = found.machine.get("cpu", {})
     return "\n".join(
@@ -103,8 +104,9 @@ def compare(runs: list[RunFigures]) -> str:
             f"{machine.get('logical_cores', '?')} cores; ResNet-20, 16 x 16 digits, batch 96 in 4 "
             "micro-batches. Costs are of runs of `single` and `ddp`; the blocks of a stage take "
             "shares of a pass as measured in one process, and an operation costs "
-            f"{found.operation * 1e3:.2f} ms more, by {len(known)} runs of three pipelines of 2 "
-            "stages with a batch of 48 in 2 micro-batches. Error of "
+            f"{operations} or {found.operation * 1e3:.2f} ms (other schedules) more, by "
+            f"{len(known)} runs of three pipelines of 2 stages with a batch of 48 in 2 "
+            "micro-batches. Error of "
             f"{len(errors)} steps: median {np.median(values):.1%}, 90th percentile "
             f"{np.quantile(values, 0.9):.1%}, largest {values.max():.1%}; repeats differ from "
             f"their mean by {np.median(apart):.1%} in the median, {max(apart):.1%} at most.",

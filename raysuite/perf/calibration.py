@@ -261,8 +261,8 @@ class Calibration(_Part):
             longest = max(took for _, took in measured)
             return float(brentq(excess, 0.0, longest, rtol=1e-6))
 
-        each = {key: cost(own) for key, own in schedules.items() if len(own) >= _LEAST_RUNS}
-        found = with_costs(cost(every), each)
+        own = {key: cost(group) for key, group in schedules.items() if len(group) >= _LEAST_RUNS}
+        found = with_costs(cost(every), own)
         ratios = [took / simulated(plan, found) for plan, took in every]
         return found.model_copy(update={"pipelines": Simulated.of(ratios)})
 

@@ -85,7 +85,7 @@ class AsynchronousEngine(PipelineEngine):
 
 
 class Stash:
-    """Versions of weights: the newest is the weights themselves, older ones are copies."""
+    """Versions of weights: the newest is in the weights themselves, older ones are kept beside."""
 
     def __init__(self, weights: list[Tensor]) -> None:
         self._weights = weights
