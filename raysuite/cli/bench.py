@@ -1,23 +1,21 @@
-"""`raysuite bench`: measure data loaders, batch sizes, the network, and a model's blocks."""
+"""`raysuite bench`: measure data loaders and batch sizes."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-import statistics
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from math import lcm
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 import yaml
 
-from raysuite.cli.console import print_json, print_text, stderr, stdout, table
+from raysuite.cli.console import print_json, print_text, stdout, table
 from raysuite.cli.data import SPEC_SUFFIXES, cpus, progress
 from raysuite.cli.run_options import (
     Address,
@@ -28,16 +26,14 @@ from raysuite.cli.run_options import (
     Scale,
     SpecFile,
     TrackingUri,
-    file_to_write,
     folder_to_write,
     gpus_before,
     group,
     numbers,
 )
 from raysuite.errors import UserError
-from raysuite.files import write_whole
 from raysuite.spec.datasets import DATASETS
-from raysuite.units import KIB, human_bytes, human_seconds
+from raysuite.units import human_bytes, human_seconds
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -448,155 +444,4 @@ def _summary(found: BatchFound, figures: Sequence[SizeFigures]) -> str:
     )
 
 
-def network(
-    workers: Annotated[
-        str, typer.Option(metavar="N,N", help="Numbers of processes on this machine.")
-    ] = "2",
-    kib: Annotated[
-        str, typer.Option(metavar="N,N", help="Sizes of messages in KiB.")
-    ] = "1,16,256,1024,4096,16384,65536",
-    repeats: Annotated[int, typer.Option(min=2, help="Timings of each.")] = 15,
-    device: Annotated[Literal["cpu", "gpu"], typer.Option(help="Gloo, or NCCL.")] = "cpu",
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            callback=file_to_write,
-            help="Where the link goes, for `raysuite simulate --network`.",
-        ),
-    ] = None,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds for all.")] = 300,
-    as_json: AsJson = False,
-) -> None:
-    """Time all-reduce, all-gather, broadcast and send over sizes and numbers of processes.
-
-    The times are those of the slowest process. A latency and a rate are fitted to the all-reduces.
-    Between nodes, start `python -m raysuite.train.network` by a torchrun of your own.
-
-    \b
-    Examples:
-      raysuite bench network --workers 2,4 --kib 1,1024,65536 --out this-machine-network.yaml
-      raysuite bench network --device gpu --workers 2,4,8 --out nvlink.yaml
-    """
-    from raysuite.orchestrate.torchrun import time_collectives
-    from raysuite.perf.calibration import fit_link
-    from raysuite.plan.resolve import local_gpus
-
-    counts = numbers("--workers", workers, 2)
-    sizes = [size * KIB for size in numbers("--kib", kib)]
-    if device == "gpu" and (found := local_gpus()) < max(counts):
-        raise UserError(
-            f"--device gpu: {max(counts)} processes need a GPU each, and {found} were found here; "
-            "give fewer --workers, or --device cpu"
-        )
-    request = {"device": device, "bytes": sizes, "workers": counts, "repeats": repeats}
-    with stderr().status("timing collectives"):
-        timed = time_collectives(request, max(counts), timeout)
-    link, errors = fit_link(timed)
-    if out is not None:
-        content = {
-            "name": f"measured with up to {max(counts)} processes on one node",
-            "source": "raysuite bench network",
-            "workers_per_node": max(counts),
-            "inside": {**link},
-            "between": {**link},
-        }
-        write_whole(out, yaml.safe_dump(content, sort_keys=False).encode())
-    if as_json:
-        print_json({"timings": timed, "link": link, "errors": errors.model_dump()})
-        return
-    rows = []
-    for each in timed:
-        times = (of(each["seconds"]) * 1e3 for of in (statistics.median, min, max))
-        who = (each["collective"], str(each["workers"]), human_bytes(each["bytes"]))
-        rows.append((*who, *(f"{milliseconds:,.3f} ms" for milliseconds in times)))
-    headings = ("Collective", "Processes", "Buffer", "Median", "Least", "Most")
-    stdout().print(table(headings, rows, headings[1:]))
-    print_text(
-        f"all-reduce by ring: {link['latency_us']:.1f} us a message, {link['gb_per_s']:.2f} GB/s; "
-        f"a buffer left out of the fit is {errors.median:.0%} off (median); n = {repeats} each"
-    )
-    if out is not None:
-        print_text(str(out))
-
-
-def stages(
-    spec: SpecFile,
-    overrides: Overrides = None,
-    link: Annotated[
-        str,
-        typer.Option(
-            "--network",
-            metavar="NAME|FILE",
-            help="Network of the workers: juwels-booster, hdr-fat-tree, ethernet-40g, or a file "
-            "that `raysuite bench network --out FILE` wrote.",
-        ),
-    ] = "ethernet-40g",
-    scale: Scale = None,
-    as_json: AsJson = False,
-) -> None:
-    """Time each block of a network here, and find its stages and their workers as PipeDream does.
-
-    The network, the micro-batch and the number of workers are those of the spec's first run. The
-    plan has the fastest slowest stage or transfer (Narayanan et al. 2019, "PipeDream", section
-    3.1); the strategy that it makes is printed for the spec.
-
-    \b
-    Examples:
-      raysuite bench stages my_experiment.yaml resources.workers=4
-      raysuite bench stages my_experiment.yaml model=vgg16 --network this-machine-network.yaml
-    """
-    from raysuite.parallel.pipeline.partition import pipedream_plan, stage_seconds
-    from raysuite.perf.simulator import Network
-    from raysuite.plan import make_plans
-    from raysuite.spec import read_document
-    from raysuite.train.stages import costs_of_blocks
-
-    lies_between = Network.read(link)
-    plan = make_plans(read_document(spec, overrides or [], scale), elsewhere=True)[0]
-    several = plan.workers > lies_between.workers_per_node
-    rate = 1e9 * (lies_between.far(plan.workers) if several else lies_between.inside).gb_per_s
-    with stderr().status("timing blocks"):
-        costs = costs_of_blocks(plan)
-    own = list(costs.values())
-    slowest, sizes, replicas = pipedream_plan(own, plan.workers, rate)
-    alone = sum(each.seconds for each in own)
-    weights = float(sum(each.parameter_bytes for each in own))
-    parallel = stage_seconds(alone, weights, plan.workers, rate)
-    strategy: dict[str, Any] = {"name": "ddp" if plan.workers > 1 else "single"}
-    if len(sizes) > 1:
-        strategy = {"name": "pipeline", "schedule": "pipedream", "stages": len(sizes)}
-        strategy |= {"partition": sizes, "replicas": replicas, "micro_batches": lcm(*replicas)}
-    if as_json:
-        told = {
-            "micro_batch": plan.micro_batch,
-            "workers": plan.workers,
-            "bytes_per_s": rate,
-            "blocks": {name: asdict(each) for name, each in costs.items()},
-            "seconds": {"alone": alone, "plan": slowest, "data_parallel": parallel},
-            "strategy": strategy,
-        }
-        print_json(told)
-        return
-    rows = [
-        (
-            str(number),
-            name,
-            human_bytes(each.parameter_bytes),
-            f"{each.forward_s * 1e3:,.2f} ms",
-            f"{each.backward_s * 1e3:,.2f} ms",
-            human_bytes(each.output_bytes),
-        )
-        for number, (name, each) in enumerate(costs.items(), 1)
-    ]
-    headings = ("#", "Block", "Weights", "Forward", "Backward", "Output")
-    stdout().print(table(headings, rows, headings[2:]))
-    print_text(
-        f"{plan.spec.model.name}, micro-batches of {plan.micro_batch}, {plan.workers} workers, "
-        f"{rate / 1e9:g} GB/s: a micro-batch every {slowest * 1e3:,.1f} ms, {alone / slowest:.2f} "
-        f"times as fast as one worker; data parallelism {alone / parallel:.2f} times\n"
-        f"strategy: {json.dumps(strategy)}"
-    )
-
-
-bench = group("Measure a part of training by itself.", loaders, batch, network, stages)
+bench = group("Measure a part of training by itself.", loaders, batch)

@@ -1,14 +1,12 @@
-"""`raysuite image`: build, inspect and enter Apptainer images."""
+"""`raysuite image`: build and verify Apptainer images."""
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -17,7 +15,7 @@ from raysuite.cli.run_options import AsJson, DryRun, group
 from raysuite.errors import UserError
 from raysuite.images.recipe import EXTRAS, Choice, Variant
 from raysuite.spec.datasets import cache_dir
-from raysuite.units import GIB, human_bytes
+from raysuite.units import GIB
 
 
 def recipe(
@@ -123,34 +121,9 @@ def shelf() -> Path:
     return cache_dir().absolute() / "images"
 
 
-# `raysuite image inspect` and `raysuite image verify`.
-
 Image = Annotated[
     Path, typer.Argument(metavar="IMAGE.sif", help="An image built by `raysuite image build`.")
 ]
-
-
-def inspect(image: Image, as_json: AsJson = False) -> None:
-    """Print what an image holds: versions, digest of its recipe, commit, labels.
-
-    \b
-    Examples:
-      raysuite image inspect raysuite.sif
-      raysuite image inspect raysuite.sif --json | jq -r .facts.digest
-    """
-    from raysuite.images.inspect import describe
-
-    found = describe(image)
-    if as_json:
-        print_json(asdict(found))
-        return
-    facts: dict[str, Any] = dict(found.facts)
-    versions = facts.pop("versions", {})
-    rows = {"image": found.path, "size": human_bytes(found.size_bytes), **facts, **versions}
-    width = max(len(name) for name in rows)
-    for name, value in rows.items():
-        shown = " ".join(value) if isinstance(value, list) else value
-        print_text(f"{name:{width}}  {shown}")
 
 
 def verify(
@@ -192,74 +165,4 @@ def verify(
         raise typer.Exit(1)
 
 
-# `raysuite image shell` and `raysuite image run`: a person's way into an image.
-
-Binds = Annotated[
-    list[str] | None,
-    typer.Option("--bind", metavar="SRC[:DST[:ro]]", help="A folder to show; repeatable."),
-]
-Driver = Annotated[
-    bool | None,
-    typer.Option("--gpus/--no-gpus", help="Show NVIDIA's driver; default: where there is one."),
-]
-
-
-def shell(
-    image: Image,
-    bind: Binds = None,
-    gpus: Driver = None,
-    dry_run: DryRun = False,
-) -> None:
-    """Open a shell inside an image.
-
-    \b
-    Examples:
-      raysuite image shell raysuite.sif
-      raysuite image shell raysuite.sif --bind /data:/data:ro
-    """
-    _enter("shell", image, bind, gpus, [], dry_run)
-
-
-def run(
-    image: Image,
-    arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="ARGS", help="Arguments of raysuite inside.")
-    ] = None,
-    bind: Binds = None,
-    gpus: Driver = None,
-    dry_run: DryRun = False,
-) -> None:
-    """Run the raysuite of an image, with the arguments after `--`.
-
-    \b
-    Examples:
-      raysuite image run raysuite.sif -- doctor
-      raysuite image run raysuite.sif --bind /data -- run experiments/quickstart.yaml
-    """
-    _enter("run", image, bind, gpus, arguments or [], dry_run)
-
-
-def _enter(
-    verb: str,
-    image: Path,
-    binds: Sequence[str] | None,
-    gpus: bool | None,
-    arguments: Sequence[str],
-    dry_run: bool,
-) -> None:
-    from raysuite.images.engine import engine, exec_line
-    from raysuite.images.inspect import image_path
-
-    wanted = Path("/dev/nvidiactl").exists() if gpus is None else gpus
-    here = os.getcwd()
-    line = exec_line(image_path(image), binds=[*(binds or []), here], gpus=wanted, verb=verb)
-    line += arguments
-    if dry_run:
-        print_text(shlex.join(line))
-        return
-    os.execv(engine(), line)
-
-
-about = "Build, inspect and enter Apptainer images."
-image = group(about, build, verify, inspect, shell, recipe)
-image.command("run", context_settings={"ignore_unknown_options": True})(run)
+image = group("Build and verify Apptainer images.", build, verify, recipe)

@@ -123,17 +123,16 @@ def exec_line(
     gpus: bool = False,
     rocm: bool = False,
     scratch: str | None = None,
-    verb: str = "exec",
 ) -> list[str]:
     """`apptainer exec ... IMAGE`, to which the caller appends the command and its arguments.
 
-    `verb` is exec, run or shell. `rocm`: the GPUs are AMD's. `binds` are SRC, SRC:DST or
+    `rocm`: the GPUs are AMD's. `binds` are SRC, SRC:DST or
     SRC:DST:ro. `scratch` is bound at its own path, so that paths below it mean the same inside and
     outside. Apptainer binds the home folder and /tmp by default. Variables of the calling process
     are passed on, and no argument holds a value, as all users of a host see arguments. Raises
     UserError for a value that Apptainer would interpret.
     """
-    line = ["apptainer", "--quiet", verb, "--no-eval"]
+    line = ["apptainer", "--quiet", "exec", "--no-eval"]
     if gpus:
         line.append("--rocm" if rocm else "--nv")
     wanted = list(binds)

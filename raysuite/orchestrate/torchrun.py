@@ -1,4 +1,4 @@
-"""The gate and the timing of collectives under torchrun, on one machine and without Ray.
+"""The gate under torchrun, on one machine and without Ray.
 
 One launch of torchrun checks several strategies, one after the other. Where one crashes or hangs,
 that strategy has failed, and another launch continues with the strategies after it.
@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from raysuite.cluster.ports import held_port
-from raysuite.errors import RunError
 from raysuite.plan import RunPlan
 from raysuite.records import GateVerdict
 from raysuite.spec.strategies import StrategyOptions
@@ -159,35 +158,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-
-
-# Time collectives between this machine's processes, without Ray: one launch of torchrun.
-
-
-def time_collectives(
-    request: dict[str, Any], workers: int, timeout_s: float
-) -> list[dict[str, Any]]:
-    """What `raysuite.train.network` wrote. Raises RunError where its processes fail or hang."""
-    with tempfile.TemporaryDirectory(prefix="raysuite-network-") as folder, held_port() as port:
-        file = Path(folder) / "times.jsonl"
-        try:
-            done = subprocess.run(
-                [
-                    *_launcher(workers, port),
-                    *("-m", "raysuite.train.network", str(file), json.dumps(request)),
-                ],
-                env={"OMP_NUM_THREADS": "1", **os.environ},
-                capture_output=True,
-                text=True,
-                timeout=timeout_s,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise RunError(
-                f"no end within {timeout_s:g} s; ask for fewer bytes or repeats, or a longer "
-                "--timeout"
-            ) from error
-        if done.returncode:
-            lines = [line for line in done.stderr.splitlines() if "Error" in line]
-            raise RunError(f"the processes failed: {(lines or ['no output'])[-1][:300]}")
-        return [json.loads(line) for line in file.read_text("utf-8").splitlines()]

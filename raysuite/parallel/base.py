@@ -74,7 +74,7 @@ class Strategy(Protocol):
     """One way to make gradients equal on all ranks."""
 
     lossy: bool
-    """The options change the arithmetic on purpose: compression, Adasum."""
+    """The options change the arithmetic on purpose: compression."""
 
     def start(self, world: World) -> None:
         """Join the process group, unless this process has joined it already."""

@@ -209,7 +209,7 @@ class HorovodEngine(TorchEngine):
         options: HorovodOptions,
     ) -> None:
         hvd = _horovod()
-        lossless = options.compression == "none" and not options.adasum
+        lossless = options.compression == "none"
         super().__init__(model, HorovodComm(hvd), world, settings, whole_gradients=lossless)
         # Horovod refuses other gradients; those of convolutions are laid out as their weights
         model.to(memory_format=torch.contiguous_format)
@@ -225,7 +225,7 @@ class HorovodEngine(TorchEngine):
             named_parameters=model.named_parameters(),
             compression=compression,
             backward_passes_per_step=settings.accumulate,
-            op=hvd.Adasum if options.adasum else hvd.Average,
+            op=hvd.Average,
         )
         self.scale.guard(self.optimizer)
 
@@ -257,7 +257,7 @@ class Horovod(BaseStrategy):
     def __init__(self, options: HorovodOptions, timeline: bool = False) -> None:
         super().__init__(options)
         self._timeline = timeline
-        self.lossy = options.compression != "none" or options.adasum
+        self.lossy = options.compression != "none"
         self._server: Rendezvous | None = None
         self._joined = False
         self._variables_before: dict[str, str] = {}
@@ -265,16 +265,10 @@ class Horovod(BaseStrategy):
     def start(self, world: World) -> None:
         """Join Horovod's group.
 
-        Raises MissingPartError if Horovod, or its MPI for Adasum, is absent, and UserError where
-        Horovod would crash.
+        Raises MissingPartError if Horovod is absent, and UserError where it would crash.
         """
         hvd = _horovod()
         super().start(world)
-        if self.options.adasum and not hvd.mpi_built():
-            raise MissingPartError(
-                "Adasum needs a Horovod that is built with MPI, and this one has Gloo; "
-                "leave strategy.adasum out, or run in an image that has MPI"
-            )
         if hvd.is_initialized():
             return
         _refuse_what_crashes(self.options)

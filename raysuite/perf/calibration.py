@@ -600,24 +600,3 @@ def fit(
             for name, value, own, apart in zip(names, measured, fitted, without, strict=True)
         ),
     )
-
-
-def fit_link(timed: Sequence[Mapping[str, Any]]) -> tuple[dict[str, float], Errors]:
-    """Latency and rate of a link from timed all-reduces, as a file of a network has them, and the
-    errors of the fit: a ring of 2 (W - 1) messages, which sends 2 (W - 1) / W of a buffer."""
-    import numpy as np
-
-    seen = [each for each in timed if each["collective"] == "all_reduce"]
-    rows = [
-        {
-            "message": 2.0 * (each["workers"] - 1),
-            "byte": 2.0 * (each["workers"] - 1) / each["workers"] * each["bytes"],
-        }
-        for each in seen
-    ]
-    names = [f"{each['workers']} x {each['bytes']}" for each in seen]
-    model = fit(rows, [float(np.median(each["seconds"])) for each in seen], names, names)
-    latency, byte = model.costs["message"], model.costs["byte"]
-    rate = 1 / byte / 1e9 if byte > 0 else 1e6
-    link = {"latency_us": round(latency * 1e6, 3), "gb_per_s": round(rate, 4)}
-    return link, model.left_out

@@ -18,7 +18,6 @@ from raysuite.plan.feasible import accumulation, device_of, infeasible
 from raysuite.plan.matrix import Variant, expand, located, swept_at
 from raysuite.plan.run_plan import RunPlan
 from raysuite.spec import Document, ExperimentSpec
-from raysuite.spec.aliases import former_names
 from raysuite.spec.batches import AutoBatch
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.experiment import ResourceOptions
@@ -144,7 +143,7 @@ def with_keys(spec: ExperimentSpec, changed: dict[str, Any]) -> ExperimentSpec:
 
 
 def _run_id(spec: ExperimentSpec, repeat: int, index: int) -> str:
-    content = json.dumps([former_names(spec.model_dump(mode="json")), repeat], sort_keys=True)
+    content = json.dumps([spec.model_dump(mode="json"), repeat], sort_keys=True)
     digest = hashlib.sha256(content.encode()).hexdigest()[:8]
     name = f"{spec.strategy.name}-{spec.loader.name}-w{spec.resources.workers}"
     return f"{index:03d}-{re.sub(r'[^A-Za-z0-9-]', '-', name)}-{digest}"

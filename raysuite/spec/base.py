@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -25,6 +25,9 @@ class Options(BaseModel):
         extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
 
+    removed: ClassVar[Mapping[str, Any]] = {}
+    """Keys of earlier versions -> the value with which records of theirs are still read."""
+
     @model_validator(mode="before")
     @classmethod
     def _no_truth_in_the_place_of_a_number(cls, data: Any) -> Any:
@@ -34,6 +37,7 @@ class Options(BaseModel):
         return {
             key: str(value).lower() if isinstance(value, bool) and cls._is_number(key) else value
             for key, value in data.items()
+            if key not in cls.removed or value != cls.removed[key]
         }
 
     @classmethod

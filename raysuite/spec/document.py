@@ -13,7 +13,6 @@ from typing import Any
 import yaml
 
 from raysuite.errors import Mistake, SpecError
-from raysuite.spec.aliases import ALIASES, current_name, current_names
 from raysuite.spec.base import expand_shorthand
 from raysuite.spec.search import holds
 
@@ -108,8 +107,7 @@ def parse_document(text: str, file: str) -> Document:
         )
     if repeated:
         raise SpecError(repeated)
-    places = {(ALIASES.get(str(path[0]), path[0]), *path[1:]): at for path, at in lines.items()}
-    return Document(data=current_names(data), file=file, text=text, lines=places)
+    return Document(data=data, file=file, text=text, lines=lines)
 
 
 def _walk(
@@ -157,7 +155,6 @@ def set_key(document: Document, key: str, value: Any) -> None:
 
     `matrix.KEY` sets a sweep instead, `search.space.KEY` what is searched; null ends the search.
     """
-    key = current_name(key)
     search = document.data.get("search")
     if key.startswith(SPACE):
         document.data["search"] = set_dimension(search, key.removeprefix(SPACE), value)
@@ -278,8 +275,8 @@ def choose_scale(document: Document, scale: str) -> None:
     settings: dict[str, Any] = {str(key): value for key, value in chosen.items()}
     for key in sorted(settings, key=lambda key: (key == "matrix", key.startswith("matrix."))):
         set_key(document, key, copy.deepcopy(settings[key]))
-        document.scaled[current_name(key)] = settings[key]
-        _move_lines(document, ("scales", scale, key), _path(current_name(key)))
+        document.scaled[key] = settings[key]
+        _move_lines(document, ("scales", scale, key), _path(key))
     document.data["scale"] = scale
     if "name" not in settings and isinstance(document.data.get("name"), str):
         document.data["name"] += f"-{scale}"
@@ -338,7 +335,7 @@ def override(document: Document, overrides: Sequence[str]) -> None:
         except UNREADABLE:
             mistakes.append(Mistake(f"{value!r} is not YAML", key=key, file=COMMAND_LINE))
             continue
-        document.overrides[current_name(key)] = parsed
+        document.overrides[key] = parsed
         set_key(document, key, parsed)
     if mistakes:
         raise SpecError(mistakes)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from raysuite.spec.aliases import current_names
 from raysuite.spec.base import IMPORT_PATH, Options, expand_shorthand, later
 from raysuite.spec.batches import AUTO, AutoBatch, NumberOrAuto
 from raysuite.spec.data import DataOptions
@@ -270,10 +270,7 @@ class ExperimentSpec(Options):
     synthetic_data: dict[str, SyntheticDataOptions] = Field(default_factory=dict)
     """Data set -> the synthetic data set that `raysuite data make SPEC` writes for it."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _from_former_names(cls, data: Any) -> Any:
-        return current_names(data) if isinstance(data, dict) else data
+    removed: ClassVar[Mapping[str, Any]] = {"stand_ins": {}}
 
     @property
     def auto(self) -> AutoBatch | None:

@@ -48,8 +48,6 @@ class Schedule:
     """Workers of each part of the network, which take its micro-batches in turn."""
     chunks: int = 1
     """Stages of each worker in interleaved_1f1b: worker w has stages w, w + W, w + 2 W, ..."""
-    vertical_sync: bool = False
-    """In pipedream: every stage uses the version with which the micro-batch entered stage 0."""
 
     @property
     def asynchronous(self) -> bool:
@@ -140,16 +138,15 @@ class Schedule:
     def version(self, stage: int, micro_batch: int) -> int:
         """Updates that the weights contain with which a micro-batch passes through a stage.
 
-        pipedream: those that the stage has made before the forward pass ("weight stashing"), or
-        with vertical_sync those of stage 0 (PipeDream, section 3.3). pipedream_2bw: those before
-        the step before, everywhere (PipeDream-2BW, section 3.1).
+        pipedream: those that the stage has made before the forward pass ("weight stashing").
+        pipedream_2bw: those before the step before, everywhere (PipeDream-2BW, section 3.1).
         """
         step = micro_batch // self.micro_batches
         if self.name == "pipedream_2bw":
             return max(step - 1, 0)
         if self.name != "pipedream":
             return step
-        worker = self.worker(0 if self.vertical_sync else stage, micro_batch)
+        worker = self.worker(stage, micro_batch)
         before = micro_batch // self.replicas[self.place(worker)[0]] - self.delay(worker)
         return max(before, 0) // self._passes(worker)
 

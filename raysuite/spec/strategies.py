@@ -248,7 +248,7 @@ class HorovodOptions(_StrategyOptions):
     part = "horovod"
     verified = ({},)
     has_timeline = True
-    own_accumulation_key = "strategy.backward_passes_per_step"
+    removed: ClassVar[Mapping[str, Any]] = {"adasum": False, "backward_passes_per_step": None}
 
     name: Literal["horovod"] = "horovod"
     compression: Literal["none", "fp16"] = "none"
@@ -257,14 +257,6 @@ class HorovodOptions(_StrategyOptions):
     """Tensors are fused up to this size, in MiB, before they are all-reduced."""
     cycle_time_ms: float = Field(default=1.0, gt=0)
     """Milliseconds between two checks of the queue of tensors that are ready."""
-    backward_passes_per_step: int | None = Field(default=None, ge=1)
-    """Backward passes between two all-reduces: Horovod's counterpart of `training.accumulate`."""
-    adasum: bool = False
-    """Combine gradients by Adasum instead of their mean. Changes the arithmetic."""
-
-    @property
-    def own_accumulation(self) -> int | None:
-        return self.backward_passes_per_step
 
     @property
     def process_settings(self) -> Hashable:
@@ -283,12 +275,10 @@ class HorovodOptions(_StrategyOptions):
         yield from _zero_gradients(self.name, network)
 
     def traffic(self, accumulate: int, parameters: int, gradient_bytes: int) -> Traffic | None:
-        if self.adasum:
-            return None
         return Traffic(gradient_bytes // (2 if self.compression == "fp16" else 1))
 
     def lossless(self) -> Self:
-        return self.model_copy(update={"compression": "none", "adasum": False})
+        return self.model_copy(update={"compression": "none"})
 
     def several_reductions(self) -> tuple[Self, float]:
         # its fusion threshold is read at a process's start: pauses that are longer than a cycle
@@ -576,9 +566,6 @@ class PipelineOptions(_StrategyOptions):
     replicas: tuple[int, ...] | None = later(None)
     """Workers of each stage in asynchronous schedules, such as `[3, 1]`: they take the
     micro-batches in turn, and average their gradients. Left out, each stage has one."""
-    vertical_sync: bool = later(False)
-    """In `pipedream`: a micro-batch passes every stage with the version of weights with which it
-    entered the first one."""
     recompute: bool = later(False)
     """Keep what a stage was given instead of its activations, and pass it forward once more before
     the pass backward: less memory for about a third more computation."""
@@ -643,8 +630,6 @@ class PipelineOptions(_StrategyOptions):
                     f"micro_batches is {self._count}; the workers of a stage take them in "
                     f"turn, so it should be a multiple of {lcm(*self.replicas)}"
                 )
-        if self.vertical_sync and (self.schedule != "pipedream" or self.replicas is not None):
-            yield "vertical_sync is of schedule pipedream without replicas; leave it out"
         if self.recompute and late:
             yield f"recompute is true, and {self.schedule} would need older weights; set it false"
         if self.schedule == "pipedream_2bw" and self._count < self.stages:
@@ -709,7 +694,7 @@ class PipelineOptions(_StrategyOptions):
     def pipeline(self, micro_batches: int | None = None) -> Schedule:
         replicas = self.replicas or (1,) * (self.stages // self.chunks)
         count = micro_batches or self._count
-        return Schedule(self.schedule, count, replicas, self.chunks, self.vertical_sync)
+        return Schedule(self.schedule, count, replicas, self.chunks)
 
 
 class CustomOptions(_StrategyOptions):

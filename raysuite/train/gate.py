@@ -14,7 +14,7 @@ part of one bucket otherwise.
 
 Where the run uses 16 bits, it is done in them too, with and without that norm, against one process
 in fp32, to a loose bound: a wrong loss scale is wrong by a factor, and rounding by some 1 %.
-Where it has options that change the arithmetic on purpose (compression, Adasum), it is done once
+Where it has options that change the arithmetic on purpose (compression), it is done once
 more with them: rule 1 holds, every weight must have moved, and the distance is reported only.
 
 See docs/explanation/gate.md for what this finds and what it cannot.

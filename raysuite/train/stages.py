@@ -12,15 +12,9 @@ from typing import Literal
 import torch
 
 from raysuite.measure.clock import now
-from raysuite.parallel.base import World
-from raysuite.parallel.pipeline.blocks import blocks_of
 from raysuite.parallel.pipeline.engine import Measured, PipelineEngine
-from raysuite.parallel.pipeline.partition import BlockCosts, block_costs
-from raysuite.parallel.precision import DTYPES, MEMORY_FORMATS
-from raysuite.plan import RunPlan
 from raysuite.records import Slot, StagesMeasured
 from raysuite.spec.schedules import bubble, timeline
-from raysuite.train.building import build_model, set_torch
 from raysuite.train.loop import TrainingLoop
 from raysuite.train.profiling import Steps
 
@@ -98,24 +92,3 @@ def _first_step(engine: PipelineEngine, timed: Measured, began: float) -> list[l
         ]
         for worker in engine.comm.all_gather(padded)[: engine.schedule.workers].tolist()
     ]
-
-
-def costs_of_blocks(plan: RunPlan) -> dict[str, BlockCosts]:
-    """By the name of a block's first module: of a micro-batch of the plan, on this machine alone.
-
-    Raises UserError where the network is none that can be cut.
-    """
-    set_torch(plan)
-    device = torch.device("cuda" if plan.device == "gpu" else "cpu")
-    model, facts = build_model(plan, World(0, 1, 0, device)), plan.dataset
-    blocks = blocks_of(model)
-    images = torch.randn(
-        (max(2, plan.micro_batch), facts.channels, facts.image_size, facts.image_size),
-        device=device,
-    ).contiguous(memory_format=MEMORY_FORMATS[plan.memory_format])
-    precision = plan.spec.training.precision
-    autocast = partial(torch.autocast, device.type, DTYPES[precision], enabled=precision != "fp32")
-    names = {id(module): name for name, module in model.named_modules()}
-    found = block_costs(model, blocks, images, autocast)
-    first = [next(id(each) for each in block.modules) for block in blocks]
-    return {names[key]: each for key, each in zip(first, found, strict=True)}

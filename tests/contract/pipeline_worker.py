@@ -263,7 +263,7 @@ def _late_rate(engine: Any) -> None:
 
 
 def _newest_weights(engine: Any) -> None:
-    """The newest version in both passes, whatever the schedule says: no vertical sync, no 2BW."""
+    """The newest version in both passes, whatever the schedule says."""
     right = engine.stash.used
     engine.stash.used = lambda version: right(engine.stash._version)
 
@@ -307,7 +307,7 @@ def flaws(options: PipelineOptions, workers: int) -> list[str]:
         found += FLAWS_OF_DELAYS
         if not any(map(schedule.delay, range(schedule.workers))):  # such as 3 and 1 workers
             found = [each for each in found if each not in ("no stashing", "late rate")]
-        if schedule.vertical_sync or schedule.name == "pipedream_2bw":
+        if schedule.name == "pipedream_2bw":
             found += FLAWS_OF_VERSIONS
     return found
 

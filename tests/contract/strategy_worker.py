@@ -21,13 +21,12 @@ from torch import Tensor, nn
 
 from raysuite.data.base import Batch
 from raysuite.data.order import permutation, rank_slices
-from raysuite.errors import MissingPartError
 from raysuite.measure.transport import Transport
 from raysuite.parallel import horovod, make_strategy
 from raysuite.parallel.base import Engine, StepSettings, Strategy, World
 from raysuite.parallel.comm import Reduction, average_buffers
 from raysuite.parallel.single import Single
-from raysuite.spec.strategies import HorovodOptions, StrategyOptions
+from raysuite.spec.strategies import StrategyOptions
 from raysuite.train.world import world_from_environment
 from tests.contract.launches import write
 
@@ -326,15 +325,6 @@ def examine(options: StrategyOptions, world: World, kind: str, folder: Path) -> 
     return found
 
 
-def adasum(world: World) -> str:
-    strategy = make_strategy(HorovodOptions(adasum=True))
-    try:
-        strategy.start(world)
-    except MissingPartError as error:
-        return str(error)
-    return ""
-
-
 def main(request: dict[str, Any], file: Path) -> None:
     world = world_from_environment("cpu")
     adapter: TypeAdapter[StrategyOptions] = TypeAdapter(StrategyOptions)
@@ -343,8 +333,6 @@ def main(request: dict[str, Any], file: Path) -> None:
         folder = file.parent / f"{file.name}-{name}"
         chosen = adapter.validate_python(options)
         found[name] = examine(chosen, world, kind, folder)
-        if chosen.name == "horovod":
-            found["adasum"] = adasum(world)
     write(found, file, world.rank)
 
 

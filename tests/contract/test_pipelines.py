@@ -34,7 +34,6 @@ def pipelines(stages: int, copies: int) -> dict[str, dict[str, Any]]:
         found["interleaved"] = {"schedule": "interleaved_1f1b", "chunks": 2, **plain}
         found["interleaved"]["stages"] = 2 * stages
     found["pipedream"] = {"schedule": "pipedream", "stages": stages}
-    found["vertical"] = {"schedule": "pipedream", "stages": stages, "vertical_sync": True}
     if each >= stages:
         found["2bw"] = {"schedule": "pipedream_2bw", **plain}
     return found

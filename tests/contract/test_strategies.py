@@ -178,10 +178,6 @@ def test_lossy_options_leave_ranks_equal(variant: str, size: int) -> None:
     assert all(found[recipe]["ranks_equal"] for recipe in RECIPES)
 
 
-def test_adasum_says_what_it_needs() -> None:
-    assert "built with MPI" in launched("horovod", 1)["adasum"]
-
-
 @pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_runs_of_zero_3_in_the_same_processes_leave_no_memory(tmp_path: Path) -> None:

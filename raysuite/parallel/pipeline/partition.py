@@ -64,50 +64,6 @@ def partition(count: int, stages: int, cost: Callable[[int, int, int], float]) -
     return list(best[count][1])
 
 
-def pipedream_plan(
-    costs: Sequence[BlockCosts], workers: int, bytes_per_s: float
-) -> tuple[float, list[int], list[int]]:
-    """(seconds per micro-batch of the slowest stage, blocks per stage, workers per stage).
-
-    PipeDream's optimiser (Narayanan et al. 2019, section 3.1) for workers that are linked alike: a
-    stage of m workers takes max(its time, 2 (m - 1) |w| / B) / m, a transfer between two stages
-    2 a / B; the slowest of all is made as fast as it can be. Exact, by a dynamic programme over
-    (first blocks, workers), in O(blocks^2 * workers^2). Of equally fast plans, the one with the
-    fewest stages.
-    """
-    times = [0.0, *accumulate(each.seconds for each in costs)]
-    weights = [0.0, *accumulate(float(each.parameter_bytes) for each in costs)]
-    found: dict[tuple[int, int], tuple[float, int, list[int], list[int]]] = {}
-    for used in range(1, workers + 1):
-        for end in range(1, len(costs) + 1):
-            options = [
-                (stage_seconds(times[end], weights[end], used, bytes_per_s), 1, [end], [used])
-            ]
-            for own in range(1, used):
-                for start in range(1, end):
-                    slowest, stages, sizes, counts = found[start, used - own]
-                    transfer = 2 * costs[start - 1].output_bytes / bytes_per_s
-                    last = stage_seconds(
-                        times[end] - times[start], weights[end] - weights[start], own, bytes_per_s
-                    )
-                    options.append(
-                        (
-                            max(slowest, transfer, last),
-                            stages + 1,
-                            [*sizes, end - start],
-                            [*counts, own],
-                        )
-                    )
-            found[end, used] = min(options)
-    seconds, _, sizes, counts = found[len(costs), workers]
-    return seconds, sizes, counts
-
-
-def stage_seconds(seconds: float, weights: float, workers: int, bytes_per_s: float) -> float:
-    """Per micro-batch, of a stage with so many workers and bytes of weights."""
-    return max(seconds, 2 * (workers - 1) * weights / bytes_per_s) / workers
-
-
 def stage_sizes(
     options: PipelineOptions, blocks: Sequence[Block], costs: Sequence[BlockCosts] | None = None
 ) -> Sequence[int]:

@@ -58,19 +58,7 @@ def test_an_image_that_is_there_is_not_replaced_unasked(tmp_path: Path) -> None:
     assert "replace it with --force" in done.stderr
 
 
-@pytest.mark.parametrize("verb", ["inspect", "verify", "shell", "run"])
-def test_an_image_that_is_not_there_is_said(tmp_path: Path, verb: str) -> None:
-    done = image(verb, tmp_path / "none.sif")
+def test_an_image_that_is_not_there_is_named(tmp_path: Path) -> None:
+    done = image("verify", tmp_path / "none.sif")
     assert done.exit_code == 2
     assert "build one" in done.stderr
-
-
-def test_the_way_in_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "r.sif").touch()
-    done = image("run", "r.sif", "--dry-run", "--gpus", "--bind", "/data:/data:ro", "--", "doctor")
-    assert done.stdout.split() == [
-        *("apptainer", "--quiet", "run", "--no-eval", "--nv", "--bind", "/data:/data:ro"),
-        *("--bind", str(tmp_path), "--env", "PYTHONPATH=", "--env", "PYTHONHOME="),
-        *(str(tmp_path / "r.sif"), "doctor"),
-    ]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from raysuite.errors import UserError
-from raysuite.perf.calibration import Calibration, Range, calibrate, fit_link, neighbours
+from raysuite.perf.calibration import Calibration, Range, calibrate, neighbours
 from raysuite.perf.costs import (
     best_checkpoint_interval,
     ddlbench_data_parallel,
@@ -117,23 +117,6 @@ def test_failures_cost_most_where_checkpoints_are_rare() -> None:
     assert expected_run_seconds(day, 3600, 30, 1e9, 120) == pytest.approx(
         day * 3630 / 3600, rel=1e-3
     )
-
-
-def test_a_link_is_fitted_to_all_reduces() -> None:
-    timed = [
-        {
-            "collective": "all_reduce",
-            "workers": workers,
-            "bytes": size,
-            "seconds": [2 * (workers - 1) * (50e-6 + size / workers / 2e9)] * 3,
-        }
-        for workers in (2, 4)
-        for size in (1024, 2**20, 2**24)
-    ]
-    link, errors = fit_link([*timed, {"collective": "send"}])
-    assert link["latency_us"] == pytest.approx(50)
-    assert link["gb_per_s"] == pytest.approx(2)
-    assert errors.largest < 1e-6
 
 
 @pytest.mark.parametrize("most", [1.2, 0.9])

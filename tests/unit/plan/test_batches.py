@@ -102,11 +102,6 @@ def test_stages_are_tried_in_true_steps_alone(most: int) -> None:
     [
         ("global_batch: 65, accumulate: auto", "ddp", "training.global_batch"),
         ("global_batch: 64, accumulate: auto", "{name: ddp, static_graph: true}", "static_graph"),
-        (
-            "global_batch: 64, accumulate: auto",
-            "{name: horovod, backward_passes_per_step: 2}",
-            "backward_passes_per_step",
-        ),
         ("global_batch: auto", "ddp", "batch_per_worker: auto"),
         ("batch_per_worker: auto, accumulate: auto", "ddp", "cannot both be auto"),
     ],

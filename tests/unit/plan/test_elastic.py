@@ -39,16 +39,6 @@ def test_the_global_batch_stays_and_no_micro_batch_grows(
     assert RunPlan.model_validate_json(found.model_dump_json()) == found
 
 
-def test_horovods_own_accumulation_is_kept_in_its_place() -> None:
-    plan = full(
-        "strategy: {name: horovod, backward_passes_per_step: 2}\n"
-        "training: {epochs: 1, global_batch: 120}\n"
-    )
-    found = smaller(plan, 2, 0, 7)
-    assert found is not None
-    assert (found.accumulate, found.spec.training.accumulate) == (4, 1)
-
-
 def test_none_where_nothing_fits() -> None:
     batch = "training: {epochs: 1, global_batch: 120}\n"
     assert smaller(full(f"strategy: ddp\n{batch}"), 0, 0, 7) is None

@@ -33,7 +33,6 @@ def mistakes(
 
 TWO = "resources: {workers: 2}\n"
 PIPEDREAM = TWO + "strategy: {name: pipeline, schedule: pipedream}"
-HOROVOD = "strategy: {name: horovod, backward_passes_per_step: 4}"
 ZERO = "strategy: {name: deepspeed, zero_stage: "
 DALI_ON_GPU = "loader: {name: dali, device: gpu}\n"
 
@@ -61,7 +60,6 @@ DALI_ON_GPU = "loader: {name: dali, device: gpu}\n"
             "global_batch: 6",
             *("training.global_batch", "8 would do"),
         ),
-        (HOROVOD, "accumulate: 2", "strategy.backward_passes_per_step", "one thing"),
         (f"{ZERO}0, offload: optimizer}}", "", "strategy.offload", "zero_stage 1 or more"),
         (f"{ZERO}2, offload: parameters}}", "", "strategy.offload", "zero_stage 3 or more"),
         (f"optimizer: lars\n{ZERO}1}}", "", "optimizer.name", "whole weight tensor"),
@@ -96,7 +94,6 @@ def test_a_transform_where_no_python_is_called(loader: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "strategy: {name: horovod, backward_passes_per_step: 4}",
         "strategy: {name: deepspeed, zero_stage: 3, offload: parameters}",
         "strategy: {name: deepspeed, zero_stage: 0}\noptimizer: lamb",
         "strategy: {name: deepspeed, zero_stage: 3}\noptimizer: adamw",

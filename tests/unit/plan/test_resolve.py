@@ -68,11 +68,6 @@ def test_0025_per_64_images(name: str, scaling: str, rates: list[float]) -> None
     assert [plan.peak_lr for plan in found] == pytest.approx(rates, rel=1e-12)
 
 
-def test_horovods_own_name_for_accumulation() -> None:
-    (plan,) = plans(BATCH + "strategy: {name: horovod, backward_passes_per_step: 4}\n")
-    assert (plan.accumulate, plan.micro_batch) == (4, 16)
-
-
 def test_repeats_vary_slowest_and_seed_the_runs() -> None:
     found = plans(BATCH + "seed: 3\nrepeats: 2\nmatrix: {strategy: [ddp, deepspeed]}\n")
     facts = [(plan.index, plan.repeat, plan.seed, plan.spec.strategy.name) for plan in found]

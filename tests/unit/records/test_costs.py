@@ -113,7 +113,6 @@ class TestTraffic:
             ({"name": "deepspeed", "zero_stage": 3}, 2, None),
             ({"name": "deepspeed", "zero_stage": 1, "offload": "optimizer"}, 1, None),
             ({"name": "ddp", "compression": "powersgd"}, 1, None),
-            ({"name": "horovod", "adasum": True}, 1, None),
             ({"name": "custom", "target": "a.b:C"}, 1, None),
         ],
     )

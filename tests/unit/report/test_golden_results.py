@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from raysuite.plan import RunPlan
 from raysuite.records import Results, results_figures
 from raysuite.report import Report, collect
 from raysuite.report.build import contents
@@ -45,6 +46,11 @@ def assert_holds(found: Any, wanted: Any, place: str) -> None:
         assert found == pytest.approx(wanted, rel=1e-9), place
     else:
         assert found == wanted, place
+
+
+def test_plans_of_an_earlier_version_are_read(report):
+    for plan in Results.open(report.folder).plans():
+        RunPlan.model_validate(plan)
 
 
 def test_rows_json(report):

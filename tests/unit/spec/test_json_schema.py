@@ -51,7 +51,7 @@ def test_valid_specs_fit(text: str) -> None:
     "text",
     [
         "matrix:\n",
-        "matrix: {strategy: [ddp, {name: horovod, adasum: true}], resources.workers: [1, 2]}\n",
+        "matrix: {strategy: [ddp, {name: horovod, cycle_time_ms: 2}], resources.workers: [1, 2]}\n",
         "matrix: {model.options.width.deep: [1, 2], strategy.zero_stage: [1]}\n",
         "matrix: {'data.name, training.epochs': [[digits, 1], [mnist, 2]]}\n",
         "scales: {laptop: {training.epochs: 1, matrix: {seed: [1]}}}\n",

@@ -9,7 +9,7 @@ import pytest
 
 from raysuite.errors import SpecError
 from raysuite.plan import expand, make_plans
-from raysuite.spec import Document, load_spec, parse_document, read_document
+from raysuite.spec import Document, parse_document, read_document
 
 TEXT = """\
 name: a
@@ -166,16 +166,3 @@ def test_synthetic_data_are_told_for_the_data_set_of_the_run(file: Path) -> None
     text = f"{head}synthetic_data: {{mnist: {{images: 9}}, imagenet: {{size: 64x48}}}}\n"
     ((_, spec),) = expand(parse_document(text.replace("digits", "mnist"), "x"))
     assert list(spec.synthetic_data) == ["mnist"]
-
-
-def test_former_names_of_keys_are_read_and_keep_run_ids(tmp_path: Path) -> None:
-    specs = {}
-    for key in ("synthetic_data", "stand_ins"):
-        file = tmp_path / f"{key}.yaml"
-        head = "name: a\nmodel: resnet20\ndata: digits\ntraining: {epochs: 1, global_batch: 8}\n"
-        scale = f"scales: {{laptop: {{{key}.mnist.classes: 4}}}}\n"
-        file.write_text(f"{head}{key}: {{mnist: {{images: 9}}}}\n{scale}")
-        specs[key] = load_spec(read_document(file, [f"{key}.mnist.seed=3"], "laptop"))
-    one, other = (spec.synthetic_data["mnist"] for spec in specs.values())
-    assert one == other
-    assert (one.images, one.classes, one.seed) == (9, 4, 3)

@@ -88,7 +88,6 @@ ASYNCHRONOUS: list[dict[str, Any]] = [
     {"name": "pipedream", "micro_batches": 1, "replicas": (1, 1)},
     {"name": "pipedream", "micro_batches": 1, "replicas": (1,) * 4},
     {"name": "pipedream", "micro_batches": 3, "replicas": (1,) * 4},
-    {"name": "pipedream", "micro_batches": 1, "replicas": (1,) * 4, "vertical_sync": True},
     {"name": "pipedream", "micro_batches": 3, "replicas": (3, 1)},
     {"name": "pipedream", "micro_batches": 3, "replicas": (1, 3)},
     {"name": "pipedream", "micro_batches": 6, "replicas": (2, 3, 1)},
@@ -138,9 +137,6 @@ def test_weights_of_pipedream() -> None:
     assert [in_flight(own) for own in plain.operations(12)] == [4, 3, 2, 1]
     # w(t+1) = w(t) - lr * gradient at (w1(t-n+1), w2(t-n+2), ..., wn(t)), section 3.3
     assert [plain.version(stage, 10) for stage in range(4)] == [7, 8, 9, 10]
-    synchronised = Schedule("pipedream", 1, four, vertical_sync=True)
-    assert {synchronised.version(stage, 10) for stage in range(4)} == {7}
-    assert [versions_held(own) for own in synchronised.operations(12)] == [4, 4, 4, 4]
     double = Schedule("pipedream_2bw", 4, four)
     assert [versions_held(own) for own in double.operations(12)] == [2, 2, 2, 2]
     assert [double.version(0, micro_batch) for micro_batch in (0, 4, 8, 11, 12)] == [0, 0, 1, 1, 2]
