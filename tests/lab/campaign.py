@@ -58,7 +58,8 @@ lost a node until the job is queued again."""
 LOSING_DATABASE = ("head_host", "database")
 OTHERS = (
     *("worker", "raylet", "head", "agent", "whole_step", "driver", "mlflow", "mlflow_killed"),
-    *("results_full", "scratch_full", "database", "time_limit"),
+    *("results_full", "results_read_only", "scratch_full", "database", "mlflow_six"),
+    *("checkpoint_damaged", "journal_damaged", "time_limit"),
 )
 KINDS = (*LOSING, *RESTARTING, *OTHERS)
 
@@ -225,7 +226,7 @@ def main() -> int:
     with lab_with_full_disks() as lab:
         cluster = FaultCluster(lab)
         try:
-            cluster.up(minutes=59, restarts=1000)
+            cluster.up(minutes=59, restarts=1000, at_once=4)
             cluster.submit("faults", [True] * len(kinds))  # MLflow is told of each as it ends
             campaign = Campaign(cluster, kinds)
             for seed in range(len(kinds)):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,13 +70,23 @@ class FaultCluster:
 
     # the cluster
 
-    def up(self, minutes: int = 45, restarts: int = 5) -> None:
-        """Bring it up, for so many minutes and starts of its head."""
+    def up(self, minutes: int = 45, restarts: int = 5, at_once: int = 1) -> None:
+        """Bring it up, for so many minutes and starts of its head, by so many commands at once,
+        which start one job."""
         model = Path(__file__).with_name("holding.py").read_text("utf-8")
         site = SITE.format(minutes=minutes, restarts=restarts)
         for name, text in (("holding.py", model), ("faults.yaml", site)):
             self.lab.run("tee", name, text_in=text)
-        self.lab.run("raysuite", "cluster", "up", "--site", "./faults.yaml", timeout_s=900)
+        words = ("raysuite", "cluster", "up", "--site", "./faults.yaml")
+
+        def command(_: int) -> subprocess.CompletedProcess[str]:
+            return self.lab.run(*words, check=at_once == 1, timeout_s=900)
+
+        with ThreadPoolExecutor(at_once) as pool:
+            ended = list(pool.map(command, range(at_once)))
+        assert 0 in [each.returncode for each in ended], [each.stderr for each in ended]
+        jobs = self.lab.out("squeue", "-h", "-u", "hpc1", "-o", "%i").split()
+        assert jobs == [self.job], [each.stderr for each in ended]
 
     def down(self) -> None:
         """Take it down, whatever became of it."""

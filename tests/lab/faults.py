@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
+from raysuite.orchestrate.groups import checkpoint_folder
 from raysuite.orchestrate.stopping import requested_stop
 from raysuite.records import RunFailed, RunStarted, RunStopped
 from tests.lab.fault_cluster import FaultCluster
@@ -57,6 +59,16 @@ def mlflow_killed(cluster: FaultCluster, seed: int) -> None:
     cluster.kill(cluster.head().host, -server)
     cluster.release(seed)
     cluster.wait(lambda: _mlflow_server(cluster) != server, "another server")
+
+
+def mlflow_six(cluster: FaultCluster, seed: int) -> None:
+    """MLflow's server is killed six times, each time as soon as there is another."""
+    cluster.held(seed)
+    for _ in range(6):
+        server = _mlflow_server(cluster)
+        cluster.kill(cluster.head().host, -server)
+        cluster.wait(lambda old=server: _mlflow_server(cluster) not in (0, old), "another server")  # type: ignore[misc]
+    cluster.release(seed)
 
 
 def step(cluster: FaultCluster, seed: int) -> None:
@@ -189,6 +201,50 @@ def results_full(cluster: FaultCluster, seed: int) -> None:
     _taken_up(cluster, seed)
 
 
+def results_read_only(cluster: FaultCluster, seed: int) -> None:
+    """The results are read-only on all hosts until the driver has ended."""
+    cluster.held(seed)
+    before, host = cluster.driver(), cluster.head().host
+    folder, hosts = str(cluster.results().folder), cluster.lab.lab.hosts
+    for each in hosts:
+        cluster.lab.out("mount", "--bind", folder, folder, host=each, user=None)
+        cluster.lab.out("mount", "-o", "remount,bind,ro", folder, host=each, user=None)
+    cluster.release(seed)
+    cluster.wait(lambda: before not in cluster.processes(host), "the end of the driver")
+    for each in hosts:
+        cluster.lab.out("umount", "--lazy", folder, host=each, user=None)
+    cluster.wait(lambda: cluster.driver() not in (0, before), "another driver")
+    _taken_up(cluster, seed)
+
+
+def checkpoint_damaged(cluster: FaultCluster, seed: int) -> None:
+    """Bytes in the middle of each file of a checkpoint are overwritten, and a worker is killed."""
+    held = cluster.held(seed)
+    folder = checkpoint_folder(cluster.results(), cluster.run_id(seed))
+    for file in (each for each in folder.rglob("*") if each.is_file()):
+        _overwrite(file)
+    cluster.release(seed)
+    cluster.kill(held.host, held.pid)
+    _taken_up(cluster, seed, least_epoch=0)
+
+
+def journal_damaged(cluster: FaultCluster, seed: int) -> None:
+    """Bytes in the middle of a run's journal are overwritten, and the driver is killed."""
+    cluster.held(seed)
+    before = cluster.driver()
+    journal = cluster.results().journal_file(cluster.run_id(seed))
+    _overwrite(journal)
+    cluster.kill(cluster.head().host, before)
+    cluster.release(seed)
+    cluster.wait(lambda: cluster.driver() not in (0, before), "another driver")
+
+
+def _overwrite(file: Path) -> None:
+    with file.open("r+b") as stream:
+        stream.seek(file.stat().st_size // 2)
+        stream.write(b"\xff" * 16)
+
+
 def scratch_full(cluster: FaultCluster, seed: int) -> None:
     """/tmp on the head's host is full while the run ends: Ray and MLflow write there."""
     cluster.held(seed)
@@ -244,13 +300,13 @@ def _started_again(cluster: FaultCluster, before: str) -> None:
     cluster.wait(lambda: cluster.incarnation() not in ("", before), "another start of the head")
 
 
-def _taken_up(cluster: FaultCluster, seed: int) -> None:
-    """Wait until the run is made again, from a checkpoint."""
+def _taken_up(cluster: FaultCluster, seed: int, least_epoch: int = 2) -> None:
+    """Wait until the run is resumed, from a checkpoint of that epoch or a later one."""
 
     def begins() -> list[int]:
         found = cluster.records(seed, RunStarted)
         return [record.first_epoch for record in found if isinstance(record, RunStarted)]
 
     cluster.wait(lambda: len(begins()) > 1, f"run {seed} taken up")
-    assert begins()[-1] >= 2, begins()
+    assert begins()[-1] >= least_epoch, begins()
     assert not cluster.records(seed, RunFailed)
