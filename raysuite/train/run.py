@@ -16,7 +16,7 @@ from raysuite.measure.memory import PeakMemory
 from raysuite.measure.transport import Transport
 from raysuite.parallel import make_strategy
 from raysuite.parallel.base import World
-from raysuite.parallel.comm import Comm, gather_texts
+from raysuite.parallel.comm import Comm, gather_plain
 from raysuite.plan import RunPlan
 from raysuite.records import Record, RunFailed, RunFinished, RunPruned, RunStarted, RunStopped
 from raysuite.records.schema import SCHEMA
@@ -198,8 +198,7 @@ def execute(
 
 def _of_all_ranks(names: list[str], comm: Comm) -> list[str]:
     """Every name that some rank gives, on all of them."""
-    texts = gather_texts(comm, "\n".join(names))
-    return sorted({name for text in texts for name in text.splitlines()})
+    return sorted({name for each in gather_plain(comm, names) for name in each})
 
 
 @contextmanager
