@@ -181,9 +181,7 @@ def run(plans: Sequence[RunPlan], results: Results, nodes: int, listener: Listen
 def _unfinished(plans: Sequence[RunPlan], results: Results) -> list[RunPlan]:
     declined = budget.declined(results)
     return [
-        plan
-        for plan in plans
-        if plan.run_id not in declined and results.end_of(plan.run_id) is None
+        plan for plan in plans if plan.run_id not in declined and not results.is_over(plan.run_id)
     ]
 
 

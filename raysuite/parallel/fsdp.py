@@ -36,6 +36,7 @@ from raysuite.parallel.base import (
     TorchGroupStrategy,
     World,
     kept_settings,
+    read_state,
 )
 from raysuite.parallel.comm import TorchComm
 from raysuite.parallel.precision import local_part
@@ -182,9 +183,9 @@ class FsdpEngine(TorchEngine):
     @torch.no_grad()
     def load(self, folder: Path) -> None:
         """Each rank reads what it keeps, also of a checkpoint of another number of ranks."""
-        first = _mapped(folder / "engine-0.pt")
-        parts = [first]
-        parts += [_mapped(folder / f"engine-{rank}.pt") for rank in range(1, first["shards"])]
+        first = read_state(folder / "engine-0.pt", mapped=True)
+        others = range(1, first["shards"])
+        parts = [first, *(read_state(folder / f"engine-{n}.pt", mapped=True) for n in others)]
         for key, value in self.model.state_dict().items():
             given = [part["model"][key] for part in parts]
             sharded = isinstance(value, DTensor)
@@ -218,9 +219,3 @@ def _local(state: Any) -> Any:
     if isinstance(state, dict):
         return {key: _local(value) for key, value in state.items()}
     return local_part(state) if isinstance(state, Tensor) else state
-
-
-def _mapped(file: Path) -> dict[str, Any]:
-    """A file of a checkpoint, of whose tensors no more is read than is used."""
-    state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-    return state

@@ -2,9 +2,44 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
+import zlib
 
 from pydantic import BaseModel, ConfigDict, Field
+
+_CHECK = re.compile(rb',"crc32":"([0-9a-f]{8})"}$')
+_SURROGATE = re.compile("[\ud800-\udfff]")
+"""Python's form of bytes that are no UTF-8, as in the name of a file."""
+
+
+def checked_line(model: BaseModel) -> bytes:
+    """A model as a line of JSON that ends with a checksum; see `content_of`.
+
+    Bytes of names that are no UTF-8 are escaped, as JSON has none: `caf\\xe9`.
+    """
+    try:
+        text = model.model_dump_json()
+    except ValueError:  # pydantic's
+        found = json.dumps(model.model_dump(), ensure_ascii=False)
+        text = _SURROGATE.sub(lambda each: rf"\\x{ord(each[0]) & 0xFF:02x}", found)
+    content = text.encode()
+    return b'%b,"crc32":"%08x"}' % (content[:-1], zlib.crc32(content))
+
+
+def content_of(line: bytes) -> bytes:
+    """The JSON that a `checked_line` was made of. Lines of earlier versions have no checksum.
+
+    Raises ValueError where it does not match.
+    """
+    found = _CHECK.search(line, len(line) - 20)
+    if found is None:
+        return line
+    content = line[: found.start()] + b"}"
+    if zlib.crc32(content) != int(found[1], 16):
+        raise ValueError("its checksum does not match")
+    return content
 
 
 class RecordBase(BaseModel):

@@ -57,6 +57,7 @@ def execute(
     asked_to_stop: AskedToStop = never,
     until: int | None = None,
     progress_file: Path | None = None,
+    unread: str = "",
 ) -> Iterator[Record]:
     """Run `plan` on this rank; every rank yields the same Records, and one of them writes them.
 
@@ -69,6 +70,7 @@ def execute(
     called and the last Record is RunStopped: the run can be resumed. Asked to prune it, there is
     none, and the last Record is RunPruned. With `until`, it stops like that after so many of its
     epochs, if it has more of them. Rank 0 writes its position inside an epoch into `progress_file`.
+    `unread`: why a newer checkpoint is not resumed.
 
     Raises ValueError for a plan whose batch is still to be found.
     """
@@ -103,6 +105,7 @@ def execute(
             environment=facts,
             first_epoch=loop.epoch if loop else 0,
             first_step=loop.step if loop else 0,
+            unread=unread,
             transports=_of_all_ranks(transport.names(), loop.engine.comm) if loop else [],
         )
         yield verdict

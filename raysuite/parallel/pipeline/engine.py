@@ -35,6 +35,7 @@ from raysuite.parallel.base import (
     World,
     draws,
     kept_settings,
+    read_state,
     restore_draws,
     set_lr,
 )
@@ -417,7 +418,7 @@ class PipelineEngine(TorchEngine):
         )
 
     def load(self, folder: Path) -> None:
-        state = torch.load(folder / "engine.pt", map_location="cpu", weights_only=True)
+        state = read_state(folder / "engine.pt")
         kept = {key: state["model"][key] for key in _tensors(self.model)}
         self.model.load_state_dict(kept)
         whole = state["optimizer"]["state"]

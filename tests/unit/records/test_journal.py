@@ -25,8 +25,7 @@ def test_what_comes_behind_half_a_line_stands_alone(tmp_path: Path, cut: int) ->
         journal.write(record)
     journal.file.write_bytes(journal.file.read_bytes()[:-cut])
     Journal(journal.file).write(SECOND)
-    found = list(read_journal(journal.file))
-    assert found == ([FIRST, SECOND, SECOND] if cut == 1 else [FIRST, SECOND])
+    assert read_journal(journal.file) == [FIRST, SECOND]
 
 
 def test_a_whole_journal_gets_no_empty_line(tmp_path: Path) -> None:
