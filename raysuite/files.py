@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import secrets
 from pathlib import Path
 from typing import IO, Any
@@ -56,6 +57,16 @@ def read_lines(file: Path) -> list[bytes]:
     with contextlib.suppress(FileNotFoundError):
         return file.read_bytes().split(b"\n")[:-1]
     return []
+
+
+def printable(name: str) -> str:
+    """A name of a file, an argument or another text that may have bytes which are no UTF-8, with
+    these escaped: `caf\\xe9`."""
+    return _SURROGATE.sub(lambda each: rf"\x{ord(each[0]) & 0xFF:02x}", name)
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+"""Python's form of such a byte."""
 
 
 def flush_folder(folder: Path) -> None:

@@ -6,12 +6,13 @@ import json
 import re
 import time
 import zlib
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from raysuite.files import printable
+
 _CHECK = re.compile(rb',"crc32":"([0-9a-f]{8})"}$')
-_SURROGATE = re.compile("[\ud800-\udfff]")
-"""Python's form of bytes that are no UTF-8, as in the name of a file."""
 
 
 def checked_line(model: BaseModel) -> bytes:
@@ -22,10 +23,20 @@ def checked_line(model: BaseModel) -> bytes:
     try:
         text = model.model_dump_json()
     except ValueError:  # pydantic's
-        found = json.dumps(model.model_dump(), ensure_ascii=False)
-        text = _SURROGATE.sub(lambda each: rf"\\x{ord(each[0]) & 0xFF:02x}", found)
+        text = json.dumps(_printable(model.model_dump()), ensure_ascii=False)
     content = text.encode()
     return b'%b,"crc32":"%08x"}' % (content[:-1], zlib.crc32(content))
+
+
+def _printable(value: Any) -> Any:
+    match value:
+        case str():
+            return printable(value)
+        case dict():
+            return {_printable(key): _printable(each) for key, each in value.items()}
+        case list() | tuple():
+            return [_printable(each) for each in value]
+    return value
 
 
 def content_of(line: bytes) -> bytes:

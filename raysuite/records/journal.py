@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter
 
 from raysuite.errors import UserError
-from raysuite.files import append_line, read_lines, write_whole
+from raysuite.files import append_line, printable, read_lines, write_whole
 from raysuite.records.base import checked_line, content_of
 from raysuite.records.batches import BatchFound
 from raysuite.records.ends import RunEnd, RunFailed, RunFinished
@@ -231,12 +231,10 @@ class Results:
 
     def add_command(self, command: str) -> None:
         """Write down a command that adds to this folder: one line each."""
-        with (self.folder / COMMANDS).open("a", encoding="utf-8") as stream:
-            stream.write(command.replace("\n", " ") + "\n")
+        append_line(self.folder / COMMANDS, printable(command).replace("\n", " ").encode())
 
     def commands(self) -> list[str]:
-        file = self.folder / COMMANDS
-        return file.read_text("utf-8").splitlines() if file.is_file() else []
+        return [line.decode(errors="replace") for line in read_lines(self.folder / COMMANDS)]
 
     def write_timings(self, timings: Sequence[dict[str, Any]]) -> None:
         """Write the wall time of each command: `began` in seconds since 1970, and `seconds` by

@@ -154,9 +154,7 @@ def keep_checkpoint(loop: TrainingLoop, folder: Path) -> None:
     loop.save(partial)
     loop.engine.comm.all_reduce(torch.zeros(1), "max")  # all ranks have written
     if loop.world.rank == 0:
-        files = (path for path in partial.rglob("*") if path.is_file())
-        sizes = {str(path.relative_to(partial)): path.stat().st_size for path in files}
-        (partial / _FILES).write_bytes(checked_line(_Files(sizes=sizes)))
+        write_sizes(partial)
     if loop.world.local_rank == 0:
         flush_folder(partial)  # a node has what its ranks wrote
     loop.engine.comm.all_reduce(torch.zeros(1), "max")
@@ -169,6 +167,13 @@ def keep_checkpoint(loop: TrainingLoop, folder: Path) -> None:
         flush_names(folder.parent)
         shutil.rmtree(old, ignore_errors=True)
     loop.engine.comm.all_reduce(torch.zeros(1), "max")  # before anybody writes the next one
+
+
+def write_sizes(folder: Path) -> None:
+    """Note the sizes of all files of a checkpoint, after the last of them."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != _FILES]
+    sizes = {str(path.relative_to(folder)): path.stat().st_size for path in files}
+    (folder / _FILES).write_bytes(checked_line(_Files(sizes=sizes)))
 
 
 def remove_checkpoint(folder: Path) -> None:
