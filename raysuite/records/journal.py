@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+import zlib
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -39,6 +40,7 @@ DECIDED = "decided.json"
 PREDICTIONS = "predictions.jsonl"
 
 _DATE_TIME = "%Y%m%d-%H%M%S"
+_CHECKSUM = "crc32"
 _RECORD: TypeAdapter[Record] = TypeAdapter(Record)
 
 
@@ -83,7 +85,8 @@ def _record(line: bytes) -> Record | None:
 
 def _damage(found: Sequence[Record | None]) -> str:
     """What is wrong with a journal, from its last fresh start on; empty where nothing is."""
-    damage, epochs, wanted = "", 0, 0
+    damage, epochs = "", 0
+    wanted: int | None = None
     for number, (record, after) in enumerate(zip_longest(found, found[1:]), 1):
         wrong = ""
         match record:
@@ -102,7 +105,9 @@ def _damage(found: Sequence[Record | None]) -> str:
                     wrong = f"is of epoch {epoch}, and {epochs} are recorded"
                 epochs = epoch + 1
             case RunFinished(stopped_early=early):
-                if epochs < (min(1, wanted) if early else wanted):
+                if wanted is None:
+                    wrong = "ends a run that has no beginning"
+                elif epochs < (min(1, wanted) if early else wanted):
                     wrong = f"ends the run, and {epochs} of {wanted} epochs are recorded"
         damage = damage or (wrong and f"line {number} {wrong}")
     return damage
@@ -127,6 +132,31 @@ def began(file: Path) -> float:
         return time.mktime(time.strptime(file.parent.name, _DATE_TIME))
     except ValueError:
         return file.stat().st_mtime
+
+
+def _checked(content: Any) -> Any:
+    """A document, or each of a list, with the checksum of its content as its last key."""
+    if isinstance(content, list):
+        return [_checked(each) for each in content]
+    return {**content, _CHECKSUM: _checksum(content)}
+
+
+def _unchecked(content: Any) -> Any:
+    """What `_checked` was given; a document of earlier versions has no checksum.
+
+    Raises ValueError, or AttributeError for what is no document, where it does not match.
+    """
+    if isinstance(content, list):
+        return [_unchecked(each) for each in content]
+    key, value = content.popitem()
+    if (key == _CHECKSUM) != (value == _checksum(content)):  # the key may be damaged, too
+        raise ValueError("its checksum does not match")
+    return content if key == _CHECKSUM else {**content, key: value}
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    plain = json.loads(json.dumps(content))  # keys are text
+    return f"{zlib.crc32(json.dumps(plain, sort_keys=True).encode()):08x}"
 
 
 class Decided(NamedTuple):
@@ -213,15 +243,15 @@ class Results:
     def _read(self, name: str) -> Any:
         file = self.folder / name
         try:
-            return json.loads(file.read_text("utf-8")) if file.is_file() else None
-        except ValueError as error:
+            return _unchecked(json.loads(file.read_text("utf-8"))) if file.is_file() else None
+        except (ValueError, AttributeError) as error:
             raise UserError(
                 f"{file} is damaged ({error}); restore it from a copy, or give other results"
             ) from error
 
     def _write(self, name: str, content: Any) -> None:
         """A reader never sees half a file."""
-        write_whole(self.folder / name, json.dumps(content, indent=1).encode())
+        write_whole(self.folder / name, json.dumps(_checked(content), indent=1).encode())
 
     def add_plan(self, plan: dict[str, Any]) -> None:
         """Add one RunPlan after the others, unless it is there."""
