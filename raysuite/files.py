@@ -1,4 +1,4 @@
-"""Files that are never seen half written, and locks on them."""
+"""Files that are never seen half written, also after a power cut, and locks on them."""
 
 from __future__ import annotations
 
@@ -6,30 +6,99 @@ import contextlib
 import fcntl
 import json
 import os
+import re
+import secrets
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 
-def write_whole(file: Path, content: bytes) -> None:
-    """Write a file and rename it into place: readers and other writers never see a part of it.
+def write_whole(file: Path, content: bytes, mode: int = 0o666, flush: bool = True) -> None:
+    """Write a file and rename it into place: readers and other writers never see a part of it, and
+    after a power cut the old content is there, or the new one, unless it is not to be flushed.
 
     Makes the folder where there is none. Raises OSError.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_name(f".{file.name}.{os.getpid()}.part")
+    part = file.with_name(f".{file.name}.{secrets.token_hex(8)}.part")
+    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        part.write_bytes(content)
+        with os.fdopen(os.open(part, flags, mode), "wb") as stream:
+            stream.write(content)
+            if flush:
+                _flush(stream)
         part.replace(file)
-    except OSError:
+    except BaseException:
         part.unlink(missing_ok=True)
         raise
+    if flush:
+        flush_names(file.parent)
+
+
+def append_line(file: Path, line: bytes) -> None:
+    """Append a line; it is on disk when this returns. What a writer that was killed left of a line
+    is removed. Raises OSError."""
+    is_new = not file.exists()
+    with file.open("ab+") as stream:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        if size := stream.seek(0, os.SEEK_END):
+            stream.seek(size - 1)
+            if stream.read(1) != b"\n":
+                stream.seek(0)
+                stream.truncate(stream.read().rfind(b"\n") + 1)
+        stream.write(line + b"\n")
+        _flush(stream)
+    if is_new:
+        flush_names(file.parent)
+
+
+def read_lines(file: Path) -> list[bytes]:
+    """The whole lines of a file, none where it is not there; a cut last line is left out."""
+    with contextlib.suppress(FileNotFoundError):
+        return file.read_bytes().split(b"\n")[:-1]
+    return []
+
+
+def printable(name: str) -> str:
+    """A name of a file, an argument or another text that may have bytes which are no UTF-8, with
+    these escaped: `caf\\xe9`."""
+    return _SURROGATE.sub(lambda each: rf"\x{ord(each[0]) & 0xFF:02x}", name)
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+"""Python's form of such a byte."""
+
+
+def flush_folder(folder: Path) -> None:
+    """Have all files below a folder on disk, with their names."""
+    for path in (*folder.rglob("*"), folder):
+        if path.is_dir():
+            flush_names(path)
+        else:
+            with path.open("rb") as stream:
+                os.fsync(stream.fileno())
+
+
+def flush_names(folder: Path) -> None:
+    """Have the names in a folder on disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with contextlib.suppress(OSError):  # some network file systems flush no folders
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _flush(stream: IO[bytes]) -> None:
+    stream.flush()
+    os.fsync(stream.fileno())
 
 
 def continued_lines(file: Path) -> list[Any]:
-    """The values of a JSON Lines file, one a line, before more are appended: a line that was cut
-    off by a crash is removed. Raises OSError."""
+    """The values of a JSON Lines file, one a line, before more are appended: what is damaged is
+    removed. Raises OSError."""
     found = []
-    for line in file.read_text("utf-8").splitlines() if file.is_file() else ():
+    for line in read_lines(file):
         with contextlib.suppress(ValueError):
             found.append(json.loads(line))
     write_whole(file, "".join(f"{json.dumps(each)}\n" for each in found).encode())

@@ -5,7 +5,6 @@ The shapes of the curves are plausible and depend on the seed alone.
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from collections.abc import Collection, Mapping
@@ -108,7 +107,7 @@ def write_results(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "spec.yaml").write_text(text, "utf-8")
     dump = [plan.model_dump(mode="json") for plan in plans]
-    (folder / "plan.json").write_text(json.dumps(dump), "utf-8")
+    Results(folder).write_plans(dump)
     results = Results(folder)
     for plan in plans:
         if plan.index in missing:

@@ -515,7 +515,7 @@ class SuiteWork(Work):
 
     def left(self) -> list[RunPlan]:
         results = self.opened
-        return [plan for plan in self.plans if not (results and results.end_of(plan.run_id))]
+        return [plan for plan in self.plans if not (results and results.is_over(plan.run_id))]
 
     def dry_batch(self) -> AbstractContextManager[Callable[[], None]]:
         from raysuite.orchestrate.preflight import dry_batch

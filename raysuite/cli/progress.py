@@ -10,7 +10,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
-from pydantic import TypeAdapter, ValidationError
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -37,42 +36,31 @@ from raysuite.records import (
     SamplesSkipped,
     StagesMeasured,
     TimeShares,
+    read_journal,
 )
+from raysuite.records.journal import is_damaged
 from raysuite.records.live import LivePosition, live_file, live_position
 from raysuite.records.schema import json_line
 from raysuite.records.sweep import TrialFigures, trial_figures
 from raysuite.units import human_seconds
-
-# Journals read as they grow: each byte once.
-
-_RECORD: TypeAdapter[Record] = TypeAdapter(Record)
 
 
 class Tail:
     """The Records that were added to one journal since the last look."""
 
     def __init__(self) -> None:
-        self._read_bytes = 0
+        self._size_bytes = self._count = 0
 
     def new(self, journal: Path) -> list[Record]:
-        """Whole lines only: one that is still being written is left for the next look."""
-        try:
-            if journal.stat().st_size <= self._read_bytes:
-                return []
-            with journal.open("rb") as stream:
-                stream.seek(self._read_bytes)
-                grown = stream.read()
-        except FileNotFoundError:
+        """Those of whole lines; of a journal that is damaged now, the end in their place."""
+        size = journal.stat().st_size if journal.exists() else 0
+        if size == self._size_bytes:
             return []
-        whole = grown[: grown.rfind(b"\n") + 1]
-        self._read_bytes += len(whole)
-        records = []
-        for line in whole.splitlines():
-            try:
-                records.append(_RECORD.validate_json(line))
-            except ValidationError:
-                continue  # cut off by a crash
-        return records
+        self._size_bytes, records = size, read_journal(journal)
+        if is_damaged(records):
+            return records[-1:]
+        new, self._count = records[self._count :], len(records)
+        return new
 
 
 # Where an experiment stands, from its Records: what the progress display shows.
@@ -428,11 +416,11 @@ def event(run: RunState, record: Record) -> str | None:
         case BatchFound():
             return record.words
         case RunStarted():
-            if not record.first_step and not record.first_epoch:
-                return "started"
+            if record.unread or not (record.first_step or record.first_epoch):
+                return record.words
             midway = record.first_step % run.plan.steps_per_epoch
             place = f", after {midway} of its steps" if midway else ""
-            return f"resumed at epoch {record.first_epoch + 1}{place}"
+            return f"{record.words}{place}"
         case GateVerdict():
             return gate_words(record)
         case SamplesSkipped():

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from raysuite.cluster import private
 from raysuite.cluster.files import Alive, Cluster, File, Head, Mlflow, Node, Stop, Timings
 from raysuite.errors import UserError
+from raysuite.files import write_whole
 
 VARIABLE = "RAYSUITE_CLUSTER"
 """The environment variable that names the folder in every process of the cluster."""
@@ -131,7 +132,8 @@ class ClusterFolder:
     def write(self, file: File) -> None:
         """Write `file`, and rename it into place."""
         place = f"nodes/{file.host}" if isinstance(file, Node) else _PLACES[type(file)]
-        private.replace(self.path / f"{place}.json", file.model_dump_json(indent=1) + "\n")
+        content = file.model_dump_json(indent=1) + "\n"
+        write_whole(self.path / f"{place}.json", content.encode(), private.MODE)
 
     def forget(self, kind: type[File]) -> None:
         """Remove the file of that kind, where there is one."""

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+MODE = 0o600
 TOKEN_BYTES = 32
 """256 bits."""
 _LOCK = "lock"
@@ -68,24 +69,11 @@ def create(path: Path, text: str) -> None:
 
     Raises FileExistsError where it does, whatever it is.
     """
-    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600)
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, MODE)
     with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
         opened.write(text)
         opened.flush()
         os.fsync(opened.fileno())
-
-
-def replace(path: Path, text: str) -> None:
-    """Write a file whole, mode 0600: readers find the old text or the new one, never a part."""
-    fresh = path.with_name(
-        f".{path.name}.{os.uname().nodename}.{os.getpid()}.{secrets.token_hex(4)}"
-    )
-    try:
-        create(fresh, text)
-        os.replace(fresh, path)
-    except BaseException:
-        fresh.unlink(missing_ok=True)
-        raise
 
 
 def new_token() -> str:

@@ -19,6 +19,7 @@ from raysuite.cluster.backend import Finding, JobState, unsure, works, wrong
 from raysuite.cluster.files import Cluster
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.errors import RaysuiteError, UserError
+from raysuite.files import write_whole
 from raysuite.spec.base import suggest
 from raysuite.spec.site import SlurmSite
 from raysuite.spec.site_values import node_range, one_line, slurm_seconds
@@ -417,9 +418,9 @@ class SlurmBackend:
     ask_s = (10.0, 30.0)
 
     def start(self, folder: ClusterFolder, cluster: Cluster, command: tuple[str, ...]) -> Cluster:
-        private.replace(folder.script, script(folder, cluster, command))
+        write_whole(folder.script, script(folder, cluster, command).encode(), private.MODE)
         pairs = (f"{name}={value}\n" for name, value in cluster.site.environment.items())
-        private.replace(folder.path / "environment", "".join(pairs))
+        write_whole(folder.path / "environment", "".join(pairs).encode(), private.MODE)
         said = _ask(["sbatch", "--parsable", str(folder.script)])
         return cluster.model_copy(update={"job": said.strip().partition(";")[0]})
 

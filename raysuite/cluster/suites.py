@@ -29,6 +29,7 @@ from raysuite.cluster.files import File
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.process import birth_of, find_process
 from raysuite.errors import HeadLostError, RaysuiteError, StorageError, UserError, is_full
+from raysuite.files import write_whole
 
 LOCK = "driver.lock"
 RESUMED = "resumed-"
@@ -251,7 +252,8 @@ def _read(file: Path) -> Suite | None:
 
 
 def _write(cluster: ClusterFolder, suite: Suite) -> None:
-    private.replace(_file(cluster, suite.results), suite.model_dump_json(indent=1) + "\n")
+    content = suite.model_dump_json(indent=1) + "\n"
+    write_whole(_file(cluster, suite.results), content.encode(), private.MODE)
 
 
 def _is_held(results: Path) -> bool:

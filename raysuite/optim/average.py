@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -53,14 +51,13 @@ class WeightAverage:
             for name, parameter in self.model.named_parameters()
         }
 
-    def save(self, file: Path) -> None:
-        """Write the average, and the number of its steps."""
-        state = {_MODEL + name: value for name, value in self.model.state_dict().items()}
-        torch.save({_STEPS: torch.tensor(self._steps), **state}, file)
+    def state(self) -> dict[str, Tensor]:
+        """The average, and the number of its steps, for a checkpoint."""
+        averaged = {_MODEL + name: value for name, value in self.model.state_dict().items()}
+        return {_STEPS: torch.tensor(self._steps), **averaged}
 
-    def load(self, file: Path) -> None:
-        """Read what `save` wrote."""
-        state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Restore what `state` returned."""
         self._steps = int(state.pop(_STEPS))
         self.model.load_state_dict(
             {name.removeprefix(_MODEL): value for name, value in state.items()}

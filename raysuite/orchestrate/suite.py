@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from raysuite.errors import HeadLostError, SpecError, StorageError, UserError
+from raysuite.files import write_whole
 from raysuite.orchestrate import budget, stopping
 from raysuite.orchestrate.cluster import Capacity, knock
 from raysuite.orchestrate.failures import nodes_gone, record_lost, storage_error
@@ -68,7 +69,7 @@ Ray's objects, and a process that frees one while Ray shuts down is ended by Ray
 def create(document: Document, plans: Sequence[RunPlan], root: Path) -> Results:
     """A results folder ROOT/NAME/DATE-TIME for a suite that begins now, with its spec and plans."""
     results = Results.create(root / plans[0].spec.name)
-    (results.folder / "spec.yaml").write_text(document.text, "utf-8")
+    write_whole(results.folder / "spec.yaml", document.text.encode())
     results.write_plans([plan.model_dump(mode="json") for plan in plans])
     return results
 
@@ -181,9 +182,7 @@ def run(plans: Sequence[RunPlan], results: Results, nodes: int, listener: Listen
 def _unfinished(plans: Sequence[RunPlan], results: Results) -> list[RunPlan]:
     declined = budget.declined(results)
     return [
-        plan
-        for plan in plans
-        if plan.run_id not in declined and results.end_of(plan.run_id) is None
+        plan for plan in plans if plan.run_id not in declined and not results.is_over(plan.run_id)
     ]
 
 

@@ -28,6 +28,7 @@ from raysuite.plan import RunPlan
 from raysuite.plan.batches import search_of
 from raysuite.records import Journal, Results, RunFinished
 from raysuite.records.batches import TriedFile
+from raysuite.records.journal import recorded_epochs
 from raysuite.records.live import live_file
 from raysuite.records.system import system_file
 from raysuite.train.batches import search_batch
@@ -106,7 +107,7 @@ def run_group(config: dict[str, Any]) -> None:
         begin = decided(key, rank, partial(_decide, plan, results, config))
         world = place_of(plan) if begin is not None else None
         if world is not None:
-            _run(plan, world, results, config, begin["resume"])
+            _run(plan, world, results, config, **begin)
 
 
 def serve(config: dict[str, Any]) -> None:
@@ -172,14 +173,15 @@ def place_of(plan: RunPlan) -> World | None:
 def _decide(plan: RunPlan, results: Results, config: dict[str, Any]) -> dict[str, Any] | None:
     """On rank 0, whose journals are the ones that are written: whether to run the plan, and from
     which checkpoint."""
-    if results.end_of(plan.run_id) is not None or requested_stop(results.folder) is not None:
+    if results.is_over(plan.run_id) or requested_stop(results.folder) is not None:
         return None
     if not budget.allows(results, plan):
         return None
     folder = _checkpoint_folder(plan, results, config)
     remove_partial(folder)  # of ranks that died
-    found = latest_checkpoint(folder, plan.run_id)
-    return {"resume": str(found) if found else config.get("taken")}
+    epochs = recorded_epochs(results.records(plan.run_id))
+    found, unread = latest_checkpoint(folder, plan.run_id, epochs)
+    return {"resume": str(found) if found else config.get("taken"), "unread": unread}
 
 
 def _checkpoint_folder(plan: RunPlan, results: Results, config: dict[str, Any]) -> Path:
@@ -187,7 +189,12 @@ def _checkpoint_folder(plan: RunPlan, results: Results, config: dict[str, Any]) 
 
 
 def _run(
-    plan: RunPlan, world: World, results: Results, config: dict[str, Any], resume: str | None
+    plan: RunPlan,
+    world: World,
+    results: Results,
+    config: dict[str, Any],
+    resume: str | None,
+    unread: str,
 ) -> None:
     folder = _checkpoint_folder(plan, results, config)
     try:
@@ -195,7 +202,7 @@ def _run(
         if resume not in (None, config.get("taken"), *map(str, places(folder))):
             raise RunError(f"{resume} is no checkpoint of this run")
         taken_up = Path(resume) if resume else None
-        _write_all(plan, world, results, taken_up, folder, config.get("until"))
+        _write_all(plan, world, results, taken_up, unread, folder, config.get("until"))
     except Exception as error:
         # the other ranks may wait for this one: Ray Train ends them and continues with the rest
         raise _broken(error, partial(figures, plan, world)) from None
@@ -206,6 +213,7 @@ def _write_all(
     world: World,
     results: Results,
     resume: Path | None,
+    unread: str,
     folder: Path,
     until: int | None,
 ) -> None:
@@ -230,6 +238,7 @@ def _write_all(
             ),
             until=until,
             progress_file=live_file(file),
+            unread=unread,
         ):
             if journal is not None:
                 journal.write(record)

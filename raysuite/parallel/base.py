@@ -13,6 +13,7 @@ ranks that hold its stages.
 
 from __future__ import annotations
 
+import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from raysuite.errors import RunError
 from raysuite.parallel.comm import (
     Comm,
     average_buffers,
@@ -278,7 +280,7 @@ class TorchEngine(Engine):
     def load(self, folder: Path) -> None:
         # what belongs on the device goes there below; AdamW's counts of steps, read by the host at
         # every step, do not
-        state = torch.load(folder / "engine.pt", map_location="cpu", weights_only=True)
+        state = read_state(folder / "engine.pt")
         self.model.load_state_dict(state["model"])
         with kept_settings(self.optimizer):
             self.optimizer.load_state_dict(state["optimizer"])
@@ -302,6 +304,31 @@ class TorchEngine(Engine):
         """Scale the synchronised gradients down to `clip_norm`."""
         if self.settings.clip_norm is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
+
+
+def read_state(file: Path, mapped: bool = False) -> dict[str, Any]:
+    """What `torch.save` wrote, on the CPU; `mapped`: no more of it than is used.
+
+    Raises RunError where the file is damaged, or holds more than tensors and plain data: torch's
+    own message advises to have its code run.
+    """
+    try:
+        state: dict[str, Any] = torch.load(
+            file, map_location="cpu", weights_only=True, mmap=mapped or None
+        )
+    except (pickle.UnpicklingError, EOFError, FileNotFoundError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "PytorchStreamReader" not in str(error):
+            raise
+        raise unreadable(file, error) from None
+    return state
+
+
+def unreadable(file: Path, error: Exception) -> RunError:
+    """The error of a checkpoint's file that cannot be read as tensors and plain data."""
+    return RunError(
+        f"{file} is missing, damaged, or holds more than tensors ({type(error).__name__}); remove "
+        "its folder, and start the run again"
+    )
 
 
 def draws(device: torch.device) -> dict[str, Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import time
 from collections import Counter
@@ -85,12 +86,15 @@ class TorchComm:
         return wait
 
 
-def gather_texts(comm: Comm, text: str) -> list[str]:
-    """Every rank's `text`, of 256 bytes at most, on all of them."""
-    row = torch.zeros(256, dtype=torch.uint8)
-    content = text.encode()[: len(row)]
-    row[: len(content)] = torch.tensor(list(content), dtype=torch.uint8)
-    return [bytes(each).rstrip(b"\0").decode(errors="replace") for each in comm.all_gather(row)]
+def gather_plain(comm: Comm, value: Any) -> list[Any]:
+    """Every rank's plain data, as JSON, on all of them. torch's collectives of objects unpickle
+    what arrives, and anybody who reaches Gloo's ports could send it."""
+    content = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+    sizes = comm.all_gather(torch.tensor([len(content)])).flatten().tolist()
+    row = torch.zeros(max(sizes), dtype=torch.uint8)
+    row[: len(content)] = content
+    rows = comm.all_gather(row)
+    return [json.loads(bytes(row[:size].tolist())) for row, size in zip(rows, sizes, strict=True)]
 
 
 def average_buffers(model: nn.Module, comm: Comm) -> None:

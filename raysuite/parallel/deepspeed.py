@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -29,6 +30,7 @@ from raysuite.parallel.base import (
     World,
     kept_settings,
     set_lr,
+    unreadable,
 )
 from raysuite.parallel.comm import TorchComm
 from raysuite.spec.strategies import DeepSpeedOptions
@@ -242,7 +244,10 @@ class DeepSpeedEngine(Engine):
         if settings.get("compute_grad_norm") is False:
             self._optimizer.compute_grad_norm = True  # or a checkpoint with clipping is refused
         with weights_only(_data_classes()), kept_settings(self._optimizer):
-            _, state = self.engine.load_checkpoint(str(folder), tag="engine")
+            try:
+                _, state = self.engine.load_checkpoint(str(folder), tag="engine")
+            except pickle.UnpicklingError as error:
+                raise unreadable(folder / "engine", error) from None
         for name, value in settings.items():
             setattr(self._optimizer, name, value)
         self.scale.load_state(state)

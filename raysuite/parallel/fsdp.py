@@ -8,7 +8,6 @@ reduced to the ranks that keep them.
 
 from __future__ import annotations
 
-import pickle
 import zlib
 from collections import Counter
 from collections.abc import Iterator
@@ -18,11 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.checkpoint import state_dict as states
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.metadata import Metadata
-from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
@@ -31,6 +25,7 @@ from torch.distributed.fsdp import (
     OffloadPolicy,
     fully_shard,
 )
+from torch.distributed.tensor import DTensor
 
 from raysuite.errors import UserError
 from raysuite.parallel.base import (
@@ -41,8 +36,10 @@ from raysuite.parallel.base import (
     TorchGroupStrategy,
     World,
     kept_settings,
+    read_state,
 )
 from raysuite.parallel.comm import TorchComm
+from raysuite.parallel.precision import local_part
 from raysuite.spec.strategies import FsdpOptions
 
 if TYPE_CHECKING:
@@ -158,6 +155,7 @@ class FsdpEngine(TorchEngine):
             group["params"] = [shards[names[id(each)]] for each in group["params"]]
         super().__init__(model, TorchComm(world.device), world, settings, whole_gradients=True)
         self.scale.guard(self.optimizer)
+        self._shards = mesh.size(-1)
 
     def add_gradients(self, batch: Batch, last: bool) -> Tensor:
         self._root.set_requires_gradient_sync(last)
@@ -177,60 +175,47 @@ class FsdpEngine(TorchEngine):
         }
 
     def save(self, folder: Path) -> None:
-        state = {**self._sharded(), "scale": self.scale.state()}
-        save(state, storage_writer=FileSystemWriter(folder))
+        """Each rank of the first copy writes its shards; further copies hold the same."""
+        if self.world.rank < self._shards:
+            state = {"shards": self._shards, **_local(self._state())}
+            torch.save(state, folder / f"engine-{self.world.rank}.pt")
 
+    @torch.no_grad()
     def load(self, folder: Path) -> None:
         """Each rank reads what it keeps, also of a checkpoint of another number of ranks."""
-        state = {**self._sharded(), "scale": self.scale.state()}
-        load(state, storage_reader=_Reader(folder))
+        first = read_state(folder / "engine-0.pt", mapped=True)
+        others = range(1, first["shards"])
+        parts = [first, *(read_state(folder / f"engine-{n}.pt", mapped=True) for n in others)]
+        for key, value in self.model.state_dict().items():
+            given = [part["model"][key] for part in parts]
+            sharded = isinstance(value, DTensor)
+            local_part(value).copy_(self._share(given) if sharded else given[0])
+        states = [part["optimizer"]["state"] for part in parts]
+        weights = [each for group in self.optimizer.param_groups for each in group["params"]]
+        own: dict[int, dict[str, Any]] = {}
+        for index, found in states[0].items():
+            own[index] = {}
+            for key, value in found.items():
+                if isinstance(value, Tensor) and value.ndim:  # of its weight's shape
+                    kept = torch.zeros_like(weights[index])
+                    local_part(kept).copy_(self._share([each[index][key] for each in states]))
+                else:
+                    kept = value.clone() if isinstance(value, Tensor) else value
+                own[index][key] = kept
         with kept_settings(self.optimizer):
-            states.set_state_dict(
-                self.model,
-                self.optimizer,
-                model_state_dict=state["model"],
-                optim_state_dict=state["optimizer"],
-            )
-        self.scale.load_state(state["scale"])
+            self.optimizer.load_state_dict({**first["optimizer"], "state": own})
+        self.scale.load_state(first["scale"])
 
-    def _sharded(self) -> dict[str, Any]:
-        model, optimizer = states.get_state_dict(self.model, self.optimizer)
-        return {"model": model, "optimizer": optimizer}
+    def _share(self, shards: list[Tensor]) -> Tensor:
+        """This rank's rows of a tensor that was sharded over maybe other ranks: as torch.chunk cuts
+        it (`torch.distributed.tensor.Shard`)."""
+        whole = torch.cat(shards)
+        rows = -(-len(whole) // self._shards)
+        return whole[rows * (self.world.rank % self._shards) :][:rows]
 
 
-_DATA = (
-    "torch.distributed.checkpoint.metadata",
-    "torch.distributed.checkpoint.filesystem",
-    "torch.serialization",
-    "torch._utils",
-)
-"""Modules whose classes a checkpoint's index holds."""
-
-
-class _Index(pickle.Unpickler):
-    """Reads a checkpoint's index as data: a file that names a function is refused."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
-        if dtype or module in _DATA or (module, name) in _PLAIN:
-            return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"a checkpoint that holds {module}.{name} is not read")
-
-
-_PLAIN = {
-    ("torch", "Size"),
-    ("torch", "device"),
-    ("collections", "OrderedDict"),
-    ("pathlib", "PosixPath"),
-}
-
-
-class _Reader(FileSystemReader):
-    """torch's reader, with the index read by `_Index`: pickle would run code from the file."""
-
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        with (Path(self.path) / ".metadata").open("rb") as file:
-            metadata: Metadata = _Index(file).load()
-        if metadata.storage_meta is not None:
-            metadata.storage_meta.load_id = self.load_id
-        return metadata
+def _local(state: Any) -> Any:
+    """The same with this rank's part of each sharded tensor."""
+    if isinstance(state, dict):
+        return {key: _local(value) for key, value in state.items()}
+    return local_part(state) if isinstance(state, Tensor) else state

@@ -29,6 +29,7 @@ from raysuite.parallel.base import (
     StepSettings,
     TorchGroupStrategy,
     World,
+    read_state,
     set_lr,
 )
 from raysuite.parallel.comm import TorchComm
@@ -366,7 +367,7 @@ class RebuiltEngine(Engine):
             torch.save(state, folder / "engine.pt")
 
     def load(self, folder: Path) -> None:
-        state = torch.load(folder / "engine.pt", map_location="cpu", weights_only=True)
+        state = read_state(folder / "engine.pt")
         self.model.load_state_dict(state["model"])
         self.give_weights()
         for key in self._slot_keys():

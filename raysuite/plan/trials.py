@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from raysuite.errors import Mistake, SpecError, UserError
+from raysuite.files import write_whole
 from raysuite.plan.dataset import Datasets, dataset_facts, dataset_mistakes
 from raysuite.plan.feasible import infeasible
 from raysuite.plan.matrix import Where, located, spec_with
@@ -166,7 +167,7 @@ def write_sweep(document: Document, results: Results) -> None:
     results.write_search(search, str(spec["name"]), spec, document.settings)
     results.write_decided(Decided([], is_all=False))
     results.write_plans([])
-    (results.folder / "spec.yaml").write_text(document.text, "utf-8")
+    write_whole(results.folder / "spec.yaml", document.text.encode())
 
 
 def sweep_document(results: Results) -> Document:

@@ -2,9 +2,55 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
+import zlib
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from raysuite.files import printable
+
+_CHECK = re.compile(rb',"crc32":"([0-9a-f]{8})"}$')
+
+
+def checked_line(model: BaseModel) -> bytes:
+    """A model as a line of JSON that ends with a checksum; see `content_of`.
+
+    Bytes of names that are no UTF-8 are escaped, as JSON has none: `caf\\xe9`.
+    """
+    try:
+        text = model.model_dump_json()
+    except ValueError:  # pydantic's
+        text = json.dumps(_printable(model.model_dump()), ensure_ascii=False)
+    content = text.encode()
+    return b'%b,"crc32":"%08x"}' % (content[:-1], zlib.crc32(content))
+
+
+def _printable(value: Any) -> Any:
+    match value:
+        case str():
+            return printable(value)
+        case dict():
+            return {_printable(key): _printable(each) for key, each in value.items()}
+        case list() | tuple():
+            return [_printable(each) for each in value]
+    return value
+
+
+def content_of(line: bytes) -> bytes:
+    """The JSON that a `checked_line` was made of. Lines of earlier versions have no checksum.
+
+    Raises ValueError where it does not match.
+    """
+    found = _CHECK.search(line, len(line) - 20)
+    if found is None:
+        return line
+    content = line[: found.start()] + b"}"
+    if zlib.crc32(content) != int(found[1], 16):
+        raise ValueError("its checksum does not match")
+    return content
 
 
 class RecordBase(BaseModel):

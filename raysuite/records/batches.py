@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from raysuite.records.base import RecordBase
+from raysuite.files import append_line, read_lines
+from raysuite.records.base import RecordBase, checked_line, content_of
 from raysuite.records.statistics import Stat, compared, summarize
 from raysuite.units import human_bytes
 
@@ -66,11 +66,11 @@ class TriedFile:
 
     def begin(self, stage: Stage, micro_batch: int) -> None:
         """Before a size is tried."""
-        self._append(json.dumps({"begin": [stage, micro_batch]}))
+        append_line(self._file, json.dumps({"begin": [stage, micro_batch]}).encode())
 
     def end(self, tried: BatchTried) -> None:
         """Once it is known how it went."""
-        self._append(tried.model_dump_json())
+        append_line(self._file, checked_line(tried))
 
     def read(self) -> list[BatchTried]:
         """All that was tried, in its order, once no rank is trying."""
@@ -85,26 +85,25 @@ class TriedFile:
         """What has ended, and what the last line begins."""
         found: list[BatchTried] = []
         trying: BatchTried | None = None
-        text = self._file.read_text("utf-8") if self._file.exists() else ""
-        for line in text.split("\n")[:-1]:  # the last line may be incomplete
-            content = json.loads(line)
-            if "begin" not in content:
-                found.append(BatchTried.model_validate(content))
+        for line in read_lines(self._file):
+            try:
+                tried = _TRIED.validate_json(content_of(line))
+            except ValueError:  # what a damaged line was on is tried again
+                continue
+            if isinstance(tried, BatchTried):
+                found.append(tried)
                 trying = None
                 continue
             if trying is not None:
                 found.append(trying)
-            stage, size = content["begin"]
+            stage, size = tried["begin"]
             trying = BatchTried(stage=stage, micro_batch=size, fits=False, message=_DIED)
         return found, trying
 
-    def _append(self, line: str) -> None:
-        with self._file.open("a", encoding="utf-8") as stream:
-            stream.write(line + "\n")
-            stream.flush()
-            os.fsync(stream.fileno())
 
-
+_TRIED: TypeAdapter[BatchTried | dict[Literal["begin"], tuple[Stage, int]]] = TypeAdapter(
+    BatchTried | dict[Literal["begin"], tuple[Stage, int]]
+)
 _DIED = "a worker ended while it was tried"
 
 

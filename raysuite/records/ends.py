@@ -24,12 +24,14 @@ FailReason = Literal[
     "deadline",
     "infeasible",
     "diverged",
+    "damaged",
 ]
 """gate: the arithmetic is wrong. error: an exception. lost: workers died too often. node_lost: a
 node went away too often, or did not come back. interrupted: a person ended it without a
 checkpoint. out_of_memory: a device's memory, or the host's, did not hold it. deadline: a trial took
 longer than its sweep allows. infeasible: the values of a trial do not go together, so that it was
-never started. diverged: losses or weights are not finite; the time of its steps still counts."""
+never started. diverged: losses or weights are not finite; the time of its steps still counts.
+damaged: its journal is, so that nothing of it counts; found on reading, never written."""
 
 STOPPED: dict[StopReason, str] = {
     "time_limit": "time limit",
@@ -50,6 +52,7 @@ FAILED: dict[FailReason, str] = {
     "deadline": "deadline",
     "infeasible": "cannot be",
     "diverged": "diverged",
+    "damaged": "journal damaged",
 }
 """Why a run failed, in words; an error has a message of its own."""
 

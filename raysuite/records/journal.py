@@ -13,20 +13,24 @@ RESULTS/report.html, rows.csv, rows.md
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import time
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from raysuite.errors import UserError
-from raysuite.files import write_whole
-from raysuite.records.ends import RunEnd
+from raysuite.files import append_line, printable, read_lines, write_whole
+from raysuite.records.base import checked_line, content_of
+from raysuite.records.batches import BatchFound
+from raysuite.records.ends import RunEnd, RunFailed, RunFinished
 from raysuite.records.predicted import RunPredicted
-from raysuite.records.schema import Record
+from raysuite.records.schema import EpochFinished, Record, RunStarted
 
 PLAN = "plan.json"
 COMMANDS = "commands.txt"
@@ -36,6 +40,7 @@ DECIDED = "decided.json"
 PREDICTIONS = "predictions.jsonl"
 
 _DATE_TIME = "%Y%m%d-%H%M%S"
+_CHECKSUM = "crc32"
 _RECORD: TypeAdapter[Record] = TypeAdapter(Record)
 
 
@@ -45,35 +50,79 @@ class Journal:
     def __init__(self, file: Path) -> None:
         self.file = file
         file.parent.mkdir(parents=True, exist_ok=True)
-        _end_last_line(file)
 
     def write(self, record: Record) -> None:
-        with self.file.open("a", encoding="utf-8") as stream:
-            stream.write(record.model_dump_json() + "\n")
-            stream.flush()
-            os.fsync(stream.fileno())
+        append_line(self.file, checked_line(record))
 
 
-def _end_last_line(file: Path) -> None:
-    """Close the half line that a killed writer may have left, so that the next line is whole."""
-    if file.exists() and file.stat().st_size:
-        with file.open("rb+") as stream:
-            stream.seek(-1, os.SEEK_END)
-            if stream.read(1) != b"\n":
-                stream.write(b"\n")
+def read_journal(file: Path) -> list[Record]:
+    """The Records of a journal, without a cut last line, which a killed writer leaves.
+
+    Of a journal that is damaged otherwise they are a RunFailed that names the damage, after how the
+    batch was found: none of its figures counts.
+    """
+    found = [_record(line) for line in read_lines(file)]
+    known = [record for record in found if record is not None]
+    if damage := _damage(found):
+        kept: list[Record] = [record for record in known if isinstance(record, BatchFound)]
+        message = f"{file}: {damage}; `--resume` trains a suite's run again"
+        run_id, time = file.parent.name, file.stat().st_mtime
+        return [*kept, RunFailed(run_id=run_id, time=time, reason="damaged", message=message)]
+    return known
 
 
-def read_journal(file: Path) -> Iterator[Record]:
-    """The Records of a journal; a line that was cut off by a crash is passed over."""
-    if not file.exists():
-        return
-    # a crash can cut a line in the middle of a character
-    with file.open(encoding="utf-8", errors="replace") as stream:
-        for line in stream:
-            try:
-                yield _RECORD.validate_json(line)
-            except ValidationError:
-                continue
+def is_damaged(records: Sequence[Record]) -> bool:
+    """Whether they are those of a damaged journal."""
+    return bool(records) and getattr(records[-1], "reason", "") == "damaged"
+
+
+def _record(line: bytes) -> Record | None:
+    try:
+        return _RECORD.validate_json(content_of(line))
+    except ValueError:
+        return None
+
+
+def _damage(found: Sequence[Record | None]) -> str:
+    """What is wrong with a journal, from its last fresh start on; empty where nothing is."""
+    damage, epochs = "", 0
+    wanted: int | None = None
+    for number, (record, after) in enumerate(zip_longest(found, found[1:]), 1):
+        wrong = ""
+        match record:
+            # earlier versions kept a cut line when the next attempt, or the driver, wrote
+            case None if not isinstance(after, RunStarted | RunFailed):
+                wrong = "is damaged"
+            case RunStarted(first_epoch=first):
+                if first == 0:
+                    damage = ""
+                elif first > epochs:
+                    wrong = f"resumes at epoch {first}, and {epochs} are recorded"
+                epochs = first
+                wanted = record.plan.get("spec", {}).get("training", {}).get("epochs", 0)
+            case EpochFinished(epoch=epoch):
+                if epoch > epochs:
+                    wrong = f"is of epoch {epoch}, and {epochs} are recorded"
+                epochs = epoch + 1
+            case RunFinished(stopped_early=early):
+                if wanted is None:
+                    wrong = "ends a run that has no beginning"
+                elif epochs < (min(1, wanted) if early else wanted):
+                    wrong = f"ends the run, and {epochs} of {wanted} epochs are recorded"
+        damage = damage or (wrong and f"line {number} {wrong}")
+    return damage
+
+
+def recorded_epochs(records: Iterable[Record]) -> int:
+    """How many epochs a run has finished: a checkpoint further on does not belong to them."""
+    epochs = 0
+    for record in records:
+        match record:
+            case RunStarted(first_epoch=first):
+                epochs = first
+            case EpochFinished(epoch=epoch):
+                epochs = epoch + 1
+    return epochs
 
 
 def began(file: Path) -> float:
@@ -83,6 +132,31 @@ def began(file: Path) -> float:
         return time.mktime(time.strptime(file.parent.name, _DATE_TIME))
     except ValueError:
         return file.stat().st_mtime
+
+
+def _checked(content: Any) -> Any:
+    """A document, or each of a list, with the checksum of its content as its last key."""
+    if isinstance(content, list):
+        return [_checked(each) for each in content]
+    return {**content, _CHECKSUM: _checksum(content)}
+
+
+def _unchecked(content: Any) -> Any:
+    """What `_checked` was given; a document of earlier versions has no checksum.
+
+    Raises ValueError, or AttributeError for what is no document, where it does not match.
+    """
+    if isinstance(content, list):
+        return [_unchecked(each) for each in content]
+    key, value = content.popitem()
+    if (key == _CHECKSUM) != (value == _checksum(content)):  # the key may be damaged, too
+        raise ValueError("its checksum does not match")
+    return content if key == _CHECKSUM else {**content, key: value}
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    plain = json.loads(json.dumps(content))  # keys are text
+    return f"{zlib.crc32(json.dumps(plain, sort_keys=True).encode()):08x}"
 
 
 class Decided(NamedTuple):
@@ -169,15 +243,15 @@ class Results:
     def _read(self, name: str) -> Any:
         file = self.folder / name
         try:
-            return json.loads(file.read_text("utf-8")) if file.is_file() else None
-        except ValueError as error:
+            return _unchecked(json.loads(file.read_text("utf-8"))) if file.is_file() else None
+        except (ValueError, AttributeError) as error:
             raise UserError(
                 f"{file} is damaged ({error}); restore it from a copy, or give other results"
             ) from error
 
     def _write(self, name: str, content: Any) -> None:
         """A reader never sees half a file."""
-        write_whole(self.folder / name, json.dumps(content, indent=1).encode())
+        write_whole(self.folder / name, json.dumps(_checked(content), indent=1).encode())
 
     def add_plan(self, plan: dict[str, Any]) -> None:
         """Add one RunPlan after the others, unless it is there."""
@@ -187,12 +261,10 @@ class Results:
 
     def add_command(self, command: str) -> None:
         """Write down a command that adds to this folder: one line each."""
-        with (self.folder / COMMANDS).open("a", encoding="utf-8") as stream:
-            stream.write(command.replace("\n", " ") + "\n")
+        append_line(self.folder / COMMANDS, printable(command).replace("\n", " ").encode())
 
     def commands(self) -> list[str]:
-        file = self.folder / COMMANDS
-        return file.read_text("utf-8").splitlines() if file.is_file() else []
+        return [line.decode(errors="replace") for line in read_lines(self.folder / COMMANDS)]
 
     def write_timings(self, timings: Sequence[dict[str, Any]]) -> None:
         """Write the wall time of each command: `began` in seconds since 1970, and `seconds` by
@@ -204,23 +276,29 @@ class Results:
 
     def write_predictions(self, predictions: Sequence[RunPredicted]) -> None:
         """Keep what was predicted of the runs, instead of what was predicted before."""
-        lines = "".join(f"{each.model_dump_json()}\n" for each in predictions)
-        (self.folder / PREDICTIONS).write_text(lines, "utf-8")
+        content = b"".join(checked_line(each) + b"\n" for each in predictions)
+        write_whole(self.folder / PREDICTIONS, content)
 
     def predictions(self) -> dict[str, RunPredicted]:
-        file = self.folder / PREDICTIONS
-        lines = file.read_text("utf-8").splitlines() if file.is_file() else []
-        found = map(RunPredicted.model_validate_json, lines)
+        found = []
+        for line in read_lines(self.folder / PREDICTIONS):
+            with contextlib.suppress(ValueError):
+                found.append(RunPredicted.model_validate_json(content_of(line)))
         return {each.run_id: each for each in found}
 
     def journal_file(self, run_id: str) -> Path:
         return self.folder / "runs" / run_id / "journal.jsonl"
 
     def records(self, run_id: str) -> list[Record]:
-        return list(read_journal(self.journal_file(run_id)))
+        return read_journal(self.journal_file(run_id))
 
     def end_of(self, run_id: str) -> RunEnd | None:
         """How a run ended; None while it has not, or while it is being retried."""
         records = self.records(run_id)
         last = records[-1] if records else None
         return last if isinstance(last, RunEnd) else None
+
+    def is_over(self, run_id: str) -> bool:
+        """Whether a suite leaves the run as it is: not where its journal is damaged."""
+        records = self.records(run_id)
+        return bool(records) and isinstance(records[-1], RunEnd) and not is_damaged(records)

@@ -6,7 +6,6 @@ Rank 0 replaces the file at most once a second. It is no Record: no figure is de
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections import deque
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+
+from raysuite.files import write_whole
 
 PERIOD_S = 1.0
 """The shortest time between two writes."""
@@ -84,7 +85,6 @@ class LiveProgress:
             self._thread.join()
 
     def _write(self, file: Path, period_s: float) -> None:
-        partial = file.with_name(f"{file.name}.partial")
         last: tuple[Any, ...] | None = None
         recent: deque[tuple[float, int]] = deque(maxlen=_WRITES)
         try:
@@ -106,10 +106,10 @@ class LiveProgress:
                     images_per_second=count / seconds if seconds > 0 and count else None,
                     loss=loss(),
                 )
-                partial.write_text(position.model_dump_json(), "utf-8")
-                os.replace(partial, file)
-            for left in (partial, file):
-                left.unlink(missing_ok=True)
+                if not file.parent.is_dir():  # the results were removed
+                    raise FileNotFoundError(file.parent)
+                write_whole(file, position.model_dump_json().encode(), flush=False)
+            file.unlink(missing_ok=True)
         except OSError as error:
             _log.warning("live progress ends: %s: %s", type(error).__name__, error)
 

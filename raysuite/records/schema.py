@@ -35,9 +35,18 @@ class RunStarted(RecordBase):
     """0 for a fresh run, else the epoch at which a checkpoint is resumed."""
     first_step: int = 0
     """Optimiser steps before that checkpoint, which may be inside an epoch."""
+    unread: str = ""
+    """Why a newer checkpoint was not resumed, such as a damaged file."""
     transports: list[str] = Field(default_factory=list)
     """How ranks exchange data, as found before the first epoch: see `raysuite.measure.transport`.
     Empty for one rank, where nothing could be read, and in old journals."""
+
+    @property
+    def words(self) -> str:
+        """From which epoch, counted from 1, and why not from a later one."""
+        begun = self.first_epoch or self.first_step
+        what = f"resumed at epoch {self.first_epoch + 1}" if begun else "started"
+        return f"{what}; a newer checkpoint was left out: {self.unread}" if self.unread else what
 
     @property
     def over_tcp(self) -> bool:

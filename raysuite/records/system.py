@@ -6,10 +6,13 @@ from them but what MLflow shows.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+
+from raysuite.files import read_lines
 
 _PREFIX, _SUFFIX = "system-", ".jsonl"
 
@@ -61,10 +64,7 @@ def system_files(folder: Path) -> dict[str, Path]:
 
 
 def read_samples(file: Path) -> Iterator[SystemSample]:
-    """The samples of a file; a line that was cut off by a crash is passed over."""
-    with file.open(encoding="utf-8", errors="replace") as stream:
-        for line in stream:
-            try:
-                yield SystemSample.model_validate_json(line)
-            except ValidationError:
-                continue
+    """The samples of a file; damaged lines are passed over."""
+    for line in read_lines(file):
+        with contextlib.suppress(ValidationError):
+            yield SystemSample.model_validate_json(line)

@@ -29,12 +29,14 @@ from raysuite.records import (
     Results,
     RunFailed,
     RunFinished,
+    RunStarted,
     RunStopped,
     SamplesSkipped,
     StagesMeasured,
     TimeShares,
 )
 from raysuite.records.batches import BatchFound, TriedFile
+from raysuite.records.journal import recorded_epochs
 from raysuite.records.live import live_file
 from raysuite.spec import read_document
 from raysuite.train import dry_batch
@@ -105,13 +107,13 @@ def main(arguments: list[str] | None = None) -> int:
             )
         results = Results(given.results or Path("results") / plans[0].spec.name)
         # each rank for itself: one that waited for rank 0 would be ended by torchrun alone, late
-        left = [each for each in ours if not given.resume or results.end_of(each.run_id) is None]
+        left = [each for each in ours if not given.resume or not results.is_over(each.run_id)]
         dry_batch.check(left, document)
         failed = False
         with Signals() as signals:
             for wish in ours:
                 plan = decide(wish, results, given.resume) if wish.undecided else wish
-                if given.resume and results.end_of(plan.run_id) is not None:
+                if given.resume and results.is_over(plan.run_id):
                     continue
                 end = _run(plan, results, given.resume, signals.asked)
                 if isinstance(end, RunStopped):
@@ -130,7 +132,10 @@ def _run(plan: RunPlan, results: Results, resume: bool, asked: AskedToStop) -> R
     """Run a plan; its last Record."""
     world = world_from_environment(plan.device)
     kept = results.journal_file(plan.run_id).with_name("checkpoint")
-    taken_up = latest_checkpoint(kept, plan.run_id) if resume else None
+    taken_up, unread = None, ""
+    if resume:
+        epochs = recorded_epochs(results.records(plan.run_id))
+        taken_up, unread = latest_checkpoint(kept, plan.run_id, epochs)
     if world.rank == 0:
         results.add_plan(plan.model_dump(mode="json"))
         if taken_up is None:
@@ -145,7 +150,7 @@ def _run(plan: RunPlan, results: Results, resume: bool, asked: AskedToStop) -> R
         trace = results.journal_file(plan.run_id).with_name(TRACE)
         live = live_file(results.journal_file(plan.run_id))
         for record in execute(
-            plan, world, taken_up, checkpoint, None, trace, asked, progress_file=live
+            plan, world, taken_up, checkpoint, None, trace, asked, progress_file=live, unread=unread
         ):
             if journal is not None:
                 journal.write(record)
@@ -161,6 +166,8 @@ def _run(plan: RunPlan, results: Results, resume: bool, asked: AskedToStop) -> R
 
 def _tell(plan: RunPlan, record: Record) -> None:
     match record:
+        case RunStarted(unread=unread) if unread:
+            print(f"{plan.title}: {record.words}", file=sys.stderr)
         case SamplesSkipped(words=words) if words:
             print(f"{plan.title}: {words}", flush=True)
         case EpochFinished():

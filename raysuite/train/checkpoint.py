@@ -3,6 +3,7 @@
 FOLDER/loop.json     epoch, step, times, and the finished part of an epoch in progress
 FOLDER/rank-R.pt     in mid-epoch alone: the rank's random state and its running statistics
 FOLDER/average.pt    the average of the weights, where there is one
+FOLDER/files.json    the size of each file; written last
 
 All ranks write into one folder, on a file system that they share. FOLDER.partial is being written,
 FOLDER.old is the one before while the new one takes its place.
@@ -11,6 +12,7 @@ FOLDER.old is the one before while the new one takes its place.
 from __future__ import annotations
 
 import shutil
+import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,13 +21,15 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from raysuite.parallel.base import World, draws
+from raysuite.files import flush_folder, flush_names
+from raysuite.parallel.base import World, draws, read_state
+from raysuite.records.base import checked_line, content_of
 from raysuite.records.power import PowerUse
 
 if TYPE_CHECKING:
     from raysuite.train.loop import TrainingLoop
 
-_STATE = "loop.json"
+_STATE, _FILES = "loop.json", "files.json"
 
 
 class SoFar(BaseModel):
@@ -72,25 +76,67 @@ class LoopState(BaseModel):
 
     def write(self, folder: Path) -> None:
         """Keep it in a checkpoint."""
-        (folder / _STATE).write_text(self.model_dump_json(), "utf-8")
+        (folder / _STATE).write_bytes(checked_line(self))
 
     @classmethod
     def read(cls, folder: Path) -> LoopState:
         """What `write` kept."""
-        return cls.model_validate_json((folder / _STATE).read_text("utf-8"))
+        return cls.model_validate_json(content_of((folder / _STATE).read_bytes()))
 
 
-def checkpoint_run_id(folder: Path) -> str:
-    """Which run a checkpoint belongs to; empty if it is none."""
+class _Files(BaseModel):
+    """The files of a checkpoint."""
+
+    sizes: dict[str, int]
+    """Path in its folder -> bytes."""
+
+
+def latest_checkpoint(folder: Path, run_id: str, epochs: int) -> tuple[Path | None, str]:
+    """The newest whole checkpoint of a run that `keep_checkpoint` wrote to `folder`, None without
+    any, and why newer ones are not taken.
+
+    `epochs`: how many the run's journal has. A checkpoint that is further on is of epochs whose
+    records are lost.
+    """
+    wrong = []
+    for place in filter(Path.is_dir, places(folder)):
+        try:
+            state = LoopState.read(place)
+        except (OSError, ValueError):
+            wrong.append(f"{place / _STATE} is damaged")
+            continue
+        if state.run_id != run_id:
+            continue
+        if state.epoch > epochs:
+            wrong.append(f"{place} is after epoch {state.epoch}, and the journal has {epochs}")
+        elif damage := _damage(place):
+            wrong.append(damage)
+        else:
+            return place, "; ".join(wrong)
+    return None, "; ".join(wrong)
+
+
+def _damage(folder: Path) -> str:
+    """The first file of a checkpoint that is not as it was written; empty where all are.
+
+    torch.save's files are archives with a checksum of each tensor.
+    """
     try:
-        return LoopState.read(folder).run_id
+        sizes = _Files.model_validate_json(content_of((folder / _FILES).read_bytes())).sizes
     except (OSError, ValueError):
-        return ""
-
-
-def latest_checkpoint(folder: Path, run_id: str) -> Path | None:
-    """The checkpoint of a run that `keep_checkpoint` wrote to `folder`; None without any."""
-    return next((place for place in places(folder) if checkpoint_run_id(place) == run_id), None)
+        return f"{folder / _FILES} is missing or damaged"
+    for name, size in sizes.items():
+        file = folder / name
+        try:
+            if file.stat().st_size != size:
+                return f"{file} has {file.stat().st_size} bytes, and had {size}"
+            if file.suffix == ".pt":
+                with zipfile.ZipFile(file) as archive:
+                    if archive.testzip() is not None:
+                        return f"{file} is damaged"
+        except Exception as error:  # a damaged archive raises whatever its fields lead to
+            return f"{file} is damaged ({type(error).__name__})"
+    return ""
 
 
 def places(folder: Path) -> tuple[Path, Path]:
@@ -108,13 +154,26 @@ def keep_checkpoint(loop: TrainingLoop, folder: Path) -> None:
     loop.save(partial)
     loop.engine.comm.all_reduce(torch.zeros(1), "max")  # all ranks have written
     if loop.world.rank == 0:
+        write_sizes(partial)
+    if loop.world.local_rank == 0:
+        flush_folder(partial)  # a node has what its ranks wrote
+    loop.engine.comm.all_reduce(torch.zeros(1), "max")
+    if loop.world.rank == 0:
         old = _older(folder)
         if folder.exists():
             shutil.rmtree(old, ignore_errors=True)
             folder.rename(old)
         partial.rename(folder)
+        flush_names(folder.parent)
         shutil.rmtree(old, ignore_errors=True)
     loop.engine.comm.all_reduce(torch.zeros(1), "max")  # before anybody writes the next one
+
+
+def write_sizes(folder: Path) -> None:
+    """Note the sizes of all files of a checkpoint, after the last of them."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != _FILES]
+    sizes = {str(path.relative_to(folder)): path.stat().st_size for path in files}
+    (folder / _FILES).write_bytes(checked_line(_Files(sizes=sizes)))
 
 
 def remove_checkpoint(folder: Path) -> None:
@@ -145,7 +204,7 @@ def save_rank(folder: Path, world: World, models: Sequence[nn.Module]) -> None:
 
 def load_rank(folder: Path, world: World, models: Sequence[nn.Module]) -> dict[str, Tensor]:
     """Restore the buffers that `save_rank` wrote, and return the random state."""
-    state = torch.load(_rank_file(folder, world), map_location="cpu", weights_only=True)
+    state = read_state(_rank_file(folder, world))
     with torch.no_grad():
         for name, buffer in _buffers(models):
             if name in state["buffers"]:  # a stage of a pipeline may hold others than before

@@ -13,7 +13,7 @@ from raysuite.errors import UserError
 from raysuite.measure.power import PowerMeter, Reading
 from raysuite.models.costs import ModelCost
 from raysuite.parallel.base import World
-from raysuite.parallel.comm import Comm, gather_texts
+from raysuite.parallel.comm import Comm, gather_plain
 from raysuite.plan import RunPlan
 from raysuite.records import RunCosts
 from raysuite.records.power import PowerUse
@@ -162,4 +162,4 @@ def _counted(model: str, facts: DatasetFacts) -> ModelCost:
 def _device(world: World, comm: Comm) -> str:
     """The name of all workers' device; empty on CPUs, and where they are not alike."""
     name = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else ""
-    return name if len(set(gather_texts(comm, name))) == 1 else ""
+    return name if len(set(gather_plain(comm, name))) == 1 else ""

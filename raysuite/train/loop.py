@@ -24,7 +24,14 @@ from raysuite.measure.clock import StepClock, now
 from raysuite.measure.processor import OtherPrograms
 from raysuite.optim.average import WeightAverage
 from raysuite.optim.schedule import factor
-from raysuite.parallel.base import Engine, Strategy, World, restore_draws, whole_state
+from raysuite.parallel.base import (
+    Engine,
+    Strategy,
+    World,
+    read_state,
+    restore_draws,
+    whole_state,
+)
 from raysuite.parallel.comm import Comm, average_buffers
 from raysuite.parallel.precision import Autocast, local_part
 from raysuite.plan import RunPlan
@@ -284,7 +291,7 @@ class TrainingLoop:
             save_rank(folder, self.world, self._models())
         if self.world.rank == 0:
             if self.average is not None:
-                self.average.save(folder / "average.pt")
+                torch.save(self.average.state(), folder / "average.pt")
             LoopState(
                 run_id=self.plan.run_id,
                 epoch=self.epoch,
@@ -301,7 +308,7 @@ class TrainingLoop:
         state = LoopState.read(folder)
         self.engine.load(folder)
         if self.average is not None:
-            self.average.load(folder / "average.pt")
+            self.average.load_state(read_state(folder / "average.pt"))
         self.epoch, self.step, self.so_far = state.epoch, state.step, state.so_far
         self._elapsed_before = state.elapsed_seconds
         self.time_to_accuracy = state.time_to_accuracy

@@ -16,7 +16,7 @@ from raysuite.measure.memory import PeakMemory
 from raysuite.measure.transport import Transport
 from raysuite.parallel import make_strategy
 from raysuite.parallel.base import World
-from raysuite.parallel.comm import Comm, gather_texts
+from raysuite.parallel.comm import Comm, gather_plain
 from raysuite.plan import RunPlan
 from raysuite.records import Record, RunFailed, RunFinished, RunPruned, RunStarted, RunStopped
 from raysuite.records.schema import SCHEMA
@@ -57,6 +57,7 @@ def execute(
     asked_to_stop: AskedToStop = never,
     until: int | None = None,
     progress_file: Path | None = None,
+    unread: str = "",
 ) -> Iterator[Record]:
     """Run `plan` on this rank; every rank yields the same Records, and one of them writes them.
 
@@ -69,6 +70,7 @@ def execute(
     called and the last Record is RunStopped: the run can be resumed. Asked to prune it, there is
     none, and the last Record is RunPruned. With `until`, it stops like that after so many of its
     epochs, if it has more of them. Rank 0 writes its position inside an epoch into `progress_file`.
+    `unread`: why a newer checkpoint is not resumed.
 
     Raises ValueError for a plan whose batch is still to be found.
     """
@@ -103,6 +105,7 @@ def execute(
             environment=facts,
             first_epoch=loop.epoch if loop else 0,
             first_step=loop.step if loop else 0,
+            unread=unread,
             transports=_of_all_ranks(transport.names(), loop.engine.comm) if loop else [],
         )
         yield verdict
@@ -198,8 +201,7 @@ def execute(
 
 def _of_all_ranks(names: list[str], comm: Comm) -> list[str]:
     """Every name that some rank gives, on all of them."""
-    texts = gather_texts(comm, "\n".join(names))
-    return sorted({name for text in texts for name in text.splitlines()})
+    return sorted({name for each in gather_plain(comm, names) for name in each})
 
 
 @contextmanager

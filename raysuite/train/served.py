@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from raysuite import models
 from raysuite.data.prepared import normalisation
 from raysuite.errors import UserError
+from raysuite.parallel.base import read_state
 from raysuite.plan import RunPlan
 
 EXAMPLES = 2
@@ -51,7 +52,7 @@ def network_of(plan: RunPlan, weights: Path) -> nn.Module:
     """
     network = models.build(plan.spec.model, plan.dataset)
     try:
-        network.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
+        network.load_state_dict(read_state(weights))
     except RuntimeError as error:
         raise UserError(
             f"{weights} is not the state of {plan.spec.model.name!r} as it is now: "

@@ -59,6 +59,7 @@ def main(request: dict[str, Any], file: Path) -> None:
     engine = engine_of(strategy, StepSettings(GLOBAL_BATCH // world.size))
     if request["save"]:
         train(engine, world, [0])
+        folder.mkdir(exist_ok=True)
         engine.save(folder)
     else:
         engine.load(folder)

@@ -26,7 +26,7 @@ from tests.contract.launches import write
 
 STOP_AFTER = 4
 """Steps, of six an epoch."""
-SAVED = ("engine.pt", "rank-*.pt", "average.pt", "engine/*model_states.pt", "engine/*optim*.pt")
+SAVED = ("engine*.pt", "rank-*.pt", "average.pt", "engine/*model_states.pt", "engine/*optim*.pt")
 """Whatever a strategy writes, and torch reads."""
 
 

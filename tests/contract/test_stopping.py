@@ -55,8 +55,8 @@ def test_training_goes_on_as_if_left_alone(variant: str) -> None:
 
 @pytest.mark.parametrize("variant", CASES)
 def test_no_code_of_a_checkpoint_is_run(variant: str) -> None:
-    """Each file of it in turn, put there by somebody else; FSDP's others are in test_fsdp.py."""
-    kinds = {"deepspeed-1": 4, "deepspeed-2": 4, "fsdp": 1, **dict.fromkeys(REBUILT, 2)}
+    """Each file of it in turn, put there by somebody else."""
+    kinds = {"deepspeed-1": 4, "deepspeed-2": 4, **dict.fromkeys(REBUILT, 2)}
     for found in found_for(variant):
         assert len(found["refused"]) == kinds.get(variant, 3)
-        assert set(found["refused"].values()) == {"UnpicklingError"}, found["refused"]
+        assert set(found["refused"].values()) == {"RunError"}, found["refused"]

@@ -23,6 +23,7 @@ from raysuite.cluster.files import Head, Mlflow
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.forward import forwarded
 from raysuite.errors import UserError
+from raysuite.files import write_whole
 from tests.require import require
 from tests.secrets import files_with, processes_with
 from tests.sshd import PASSPHRASE, OwnSshd
@@ -71,7 +72,7 @@ def here(site: OwnSshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 def _cluster(site: OwnSshd, name: str, servers: list[str]) -> ClusterFolder:
     folder = ClusterFolder(private.make_folder(site.home / "clusters" / name))
-    private.replace(folder.token_file, private.new_token())
+    write_whole(folder.token_file, private.new_token().encode(), private.MODE)
     folder.write(Mlflow(username="raysuite", password=private.new_token()))
     folder.write(Head(host="n0", gcs="10.0.0.1:1", dashboard=servers[0], mlflow=servers[1]))
     return folder

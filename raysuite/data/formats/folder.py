@@ -26,6 +26,7 @@ from raysuite.data.formats.base import SHOWN, Counts, Listing, absent
 from raysuite.data.prepared import Prepared, Split, prepared_of
 from raysuite.data.processes import Count
 from raysuite.errors import DataError, some
+from raysuite.files import printable
 from raysuite.spec.data import DataOptions, root_of
 from raysuite.spec.datasets import IMAGE_SUFFIXES, NAMED, SPLITS, DatasetFacts, Format
 
@@ -308,7 +309,7 @@ def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
         data,
         facts,
         {split: len(Listing.read(listing, split).labels) for split in SPLITS},
-        classes=tuple(json.loads((listing / _CLASSES).read_text())),
+        classes=tuple(map(printable, json.loads((listing / _CLASSES).read_text()))),
         form="folder",
         files=root_of(data).resolve(),
         listing=listing,

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
 from raysuite.errors import RunError, SpecError
+from raysuite.files import flush_folder, flush_names
 from raysuite.orchestrate.groups import Segment, checkpoint_folder
 from raysuite.plan import RunPlan
 from raysuite.plan.population import Standing, Turn, judge, with_values
@@ -126,13 +127,10 @@ class Population:
         if took is not None and took.epoch + 1 == epochs:
             return _copy(self._results, run_id, took)
         name = _checkpoint_name(run_id, took)
-        found = latest_checkpoint(checkpoint_folder(self._results, name), run_id)
+        found, _ = latest_checkpoint(checkpoint_folder(self._results, name), run_id, epochs)
         if found is None:
             return None
-        try:
-            state = LoopState.read(found)
-        except (OSError, ValueError):
-            return None
+        state = LoopState.read(found)
         return found if state.epoch == epochs and not state.so_far.steps else None
 
 
@@ -184,6 +182,8 @@ def _copy_whole(found: Path | None, to: Path) -> None:
         for old in (partial, to):
             shutil.rmtree(old, ignore_errors=True)
         shutil.copytree(found, partial)
+        flush_folder(partial)
         partial.rename(to)
+        flush_names(to.parent)
     except OSError as error:
         raise RunError(f"the checkpoint {found} could not be copied to {to}: {error}") from None

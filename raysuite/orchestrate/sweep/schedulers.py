@@ -7,6 +7,7 @@ journals again, in the same order, so that its rungs are the same.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Iterable, Iterator
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 from ray.tune.schedulers import (
     AsyncHyperBandScheduler,
     FIFOScheduler,
@@ -23,6 +25,7 @@ from ray.tune.schedulers import (
     TrialScheduler,
 )
 
+from raysuite.files import append_line, read_lines
 from raysuite.orchestrate import stopping
 from raysuite.orchestrate.sweep.trial import epochs_of
 from raysuite.plan import RunPlan
@@ -35,6 +38,7 @@ HEARD = "heard.jsonl"
 scheduler was given them. Of two workers' Records the later one may be read first."""
 
 _EpochKey = tuple[str, int, float]
+_EPOCH_KEY: TypeAdapter[_EpochKey] = TypeAdapter(_EpochKey)
 
 
 @dataclass(frozen=True)
@@ -133,8 +137,7 @@ class JournaledScheduler(FIFOScheduler):
         if _key(epoch) in self._order:
             return
         self._order[_key(epoch)] = len(self._order)
-        with (self._results.folder / HEARD).open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(_key(epoch)) + "\n")
+        append_line(self._results.folder / HEARD, json.dumps(_key(epoch)).encode())
 
     def _prune(self, run_id: str, epoch: EpochFinished, value: float) -> None:
         if self._results.end_of(run_id) is None:
@@ -167,15 +170,10 @@ def _key(epoch: EpochFinished) -> _EpochKey:
 
 
 def _read(file: Path) -> Iterator[_EpochKey]:
-    """The epochs that were passed on; a line that was cut off by a crash is left out."""
-    if not file.is_file():
-        return
-    for line in file.read_text("utf-8").splitlines():
-        try:
-            run_id, epoch, time = json.loads(line)
-        except ValueError:
-            continue
-        yield run_id, epoch, time
+    """The epochs that were passed on; damaged lines are left out."""
+    for line in read_lines(file):
+        with contextlib.suppress(ValidationError):
+            yield _EPOCH_KEY.validate_json(line)
 
 
 def settle_pruned(plans: Iterable[RunPlan], results: Results) -> None:

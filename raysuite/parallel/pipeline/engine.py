@@ -35,10 +35,11 @@ from raysuite.parallel.base import (
     World,
     draws,
     kept_settings,
+    read_state,
     restore_draws,
     set_lr,
 )
-from raysuite.parallel.comm import Reduction, TorchComm
+from raysuite.parallel.comm import Reduction, TorchComm, gather_plain
 from raysuite.parallel.marks import communication
 from raysuite.parallel.pipeline.blocks import Block, blocks_of, counted, entered, prune
 from raysuite.parallel.pipeline.partition import BlockCosts, measured_costs, stage_sizes
@@ -406,18 +407,10 @@ class PipelineEngine(TorchEngine):
     def save(self, folder: Path) -> None:
         """Rank 0 writes the whole model's state as engines of one process do, so that it can be
         resumed with another number of stages, or without any."""
-        own = self.optimizer.state_dict()["state"]
-        mine = {name: own[index] for index, name in enumerate(self._own_order) if index in own}
-        found: list[Any] = [None] * self.world.size
-        cpu = {
-            name: {key: _on_cpu(value) for key, value in one.items()} for name, one in mine.items()
-        }
-        dist.gather_object(cpu, found if self.world.rank == 0 else None)
-        model = self._gathered()
+        states, model = self._gathered_states(), self._gathered()
         if self.world.rank:
             return
-        by_name = {name: each for stage in found for name, each in stage.items()}
-        state = {self._place[name]: each for name, each in by_name.items()}
+        state = {self._place[name]: each for name, each in states.items()}
         optimizer = {"state": dict(sorted(state.items())), "param_groups": self._whole_groups}
         torch.save(
             {"model": model, "optimizer": optimizer, "scale": self.scale.state()},
@@ -425,7 +418,7 @@ class PipelineEngine(TorchEngine):
         )
 
     def load(self, folder: Path) -> None:
-        state = torch.load(folder / "engine.pt", map_location="cpu", weights_only=True)
+        state = read_state(folder / "engine.pt")
         kept = {key: state["model"][key] for key in _tensors(self.model)}
         self.model.load_state_dict(kept)
         whole = state["optimizer"]["state"]
@@ -540,6 +533,30 @@ class PipelineEngine(TorchEngine):
             found[held.key] = value
         return found
 
+    def _gathered_states(self) -> dict[str, dict[str, Any]]:
+        """Parameter of the whole model -> the optimiser's state of it, on the CPU, from the stages
+        of this copy. All ranks must call it."""
+        own = self.optimizer.state_dict()["state"]
+        mine = {name: own[index] for index, name in enumerate(self._own_order) if index in own}
+        kinds = gather_plain(
+            self.comm,
+            {
+                name: {key: _kind(value) for key, value in state.items()}
+                for name, state in mine.items()
+            },
+        )
+        found: dict[str, dict[str, Any]] = {}
+        for held in self._held:
+            source = self._rank(held.stage, 0)
+            for key, (dtype, value) in kinds[source].get(held.key, {}).items():
+                if dtype is not None:
+                    value = torch.empty(value, dtype=_SENT_DTYPES[dtype])
+                    if source == self.world.rank:
+                        value.copy_(mine[held.key][key])
+                    dist.broadcast(value, source, self.groups.copy)
+                found.setdefault(held.key, {})[key] = value
+        return found
+
 
 class SynchronousEngine(PipelineEngine):
     """The pipeline runs empty in each step; then all stages are updated."""
@@ -614,8 +631,11 @@ def _bytes(value: Tensor) -> int:
     return value.numel() * value.element_size()
 
 
-def _on_cpu(value: Any) -> Any:
-    return value.cpu() if isinstance(value, Tensor) else value
+def _kind(value: Any) -> tuple[int | None, Any]:
+    """Of a tensor its number format and shape, of a number itself."""
+    if isinstance(value, Tensor):
+        return _SENT_DTYPES.index(value.dtype), list(value.shape)
+    return None, value
 
 
 def _holds(blocks: Sequence[Block], value: Tensor) -> bool:

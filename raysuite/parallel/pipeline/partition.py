@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from raysuite.errors import UserError
+from raysuite.parallel.comm import TorchComm, gather_plain
 from raysuite.parallel.pipeline.blocks import Block, counted, entered
 from raysuite.spec.schedules import Schedule, in_flight, versions_held
 from raysuite.spec.strategies import PipelineOptions
@@ -128,8 +129,7 @@ def measured_costs(
 ) -> list[BlockCosts]:
     """Rank 0's `block_costs`, on all ranks, which must call it."""
     found = block_costs(model, blocks, images, autocast) if dist.get_rank() == 0 else []
-    rows = [[astuple(each) for each in found]]
-    dist.broadcast_object_list(rows, 0, device=torch.device("cpu"))
+    rows = gather_plain(TorchComm(torch.device("cpu")), [astuple(each) for each in found])
     return [BlockCosts(*row) for row in rows[0]]
 
 

@@ -268,6 +268,10 @@ def test_tail_reads_each_record_once_and_waits_for_whole_lines(tmp_path: Path) -
     file.write_bytes(lines[0] + lines[1][:50])
     assert [record.kind for record in tail.new(file)] == ["run_started"]
     assert tail.new(file) == []
-    file.write_bytes(lines[0] + lines[1] + b'{"kind": "epo\xff\n' + lines[2])
+    file.write_bytes(b"".join(lines[:3]) + b'{"kind": "epo\xff')
     assert [record.kind for record in tail.new(file)] == ["gate_verdict", "epoch_finished"]
     assert tail.new(file) == []
+    file.write_bytes(b"".join(lines[:3]) + b'{"kind": "epo\xff\n' + lines[3])
+    assert [record.kind for record in tail.new(file)] == ["run_failed"]
+    file.write_bytes(b"".join(lines[:3] + lines[:3]))  # begun anew
+    assert [record.epoch for record in tail.new(file) if record.kind == "epoch_finished"] == [0]

@@ -67,6 +67,13 @@ def test_classes_and_images_are_sorted(root):
     assert [source.read(sample)[1] for sample in range(3)] == [0, 0, 1]
 
 
+def test_the_name_of_a_class_may_have_bytes_that_are_no_utf_8(root):
+    latin = os.fsdecode(b"caf\xe9")
+    for split in ("train", "val"):
+        (root / split / "cat").rename(root / split / latin)
+    assert prepared(root).classes == (r"caf\xe9", "Ähre")
+
+
 def test_images_are_resized_and_normalised(root):
     loader = make_loader(prepared(root), "train", NativeOptions(), torch.device("cpu"))
     (batch,) = loader.batches([Slice(np.array([1, 1]), real=1, of_global=1)])

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import pickle
 from pathlib import Path
+from traceback import format_exception
 from typing import Any
 
 import pytest
 import torch
 
+from raysuite.errors import RunError
 from raysuite.parallel.deepspeed import weights_only
 from raysuite.parallel.single import Single
 from raysuite.train.world import world_from_environment
@@ -63,6 +65,7 @@ def test_one_process_refuses_a_malicious_checkpoint(tmp_path: Path) -> None:
     engine = engine_of(single, BASE)
     mark = tmp_path / "executed"
     torch.save({"model": Malicious(mark)}, tmp_path / "engine.pt")
-    with pytest.raises(pickle.UnpicklingError):
+    with pytest.raises(RunError, match=r"engine\.pt") as raised:
         engine.load(tmp_path)
     assert not mark.exists()
+    assert "weights_only" not in "".join(format_exception(raised.value))

@@ -8,12 +8,31 @@ from pathlib import Path
 
 import pytest
 
-from raysuite.records import EpochFinished, Journal, Results, RunFailed, read_journal
+from raysuite.plan import make_plans
+from raysuite.records import (
+    EpochFinished,
+    Journal,
+    Record,
+    Results,
+    RunFailed,
+    RunStarted,
+    read_journal,
+    results_figures,
+)
 from raysuite.records.schema import json_line
+from raysuite.spec import parse_document
 from tests.fake_population import write_population
-from tests.fake_results import TWELVE_ROWS, write_results
+from tests.fake_results import TWELVE_ROWS, run_records, write_results
 from tests.fake_sweeps import write_sweep
 from tests.json_lines import assert_json, assert_records, schema, strict
+
+PLAN = make_plans(parse_document(TWELVE_ROWS.replace("REPEATS", "1"), "spec.yaml"), gpus=0)[0]
+
+
+def resumed(epoch: int) -> RunStarted:
+    plan = PLAN.model_dump(mode="json")
+    return RunStarted(run_id=PLAN.run_id, plan=plan, environment={}, first_epoch=epoch)
+
 
 FIRST, SECOND = (RunFailed(run_id="a", reason="error", message=each) for each in ("1", "2"))
 
@@ -25,8 +44,62 @@ def test_what_comes_behind_half_a_line_stands_alone(tmp_path: Path, cut: int) ->
         journal.write(record)
     journal.file.write_bytes(journal.file.read_bytes()[:-cut])
     Journal(journal.file).write(SECOND)
-    found = list(read_journal(journal.file))
-    assert found == ([FIRST, SECOND, SECOND] if cut == 1 else [FIRST, SECOND])
+    assert read_journal(journal.file) == [FIRST, SECOND]
+
+
+def test_a_changed_byte_is_found(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "a" / "journal.jsonl")
+    journal.write(FIRST)
+    journal.file.write_bytes(journal.file.read_bytes().replace(b'"1"', b'"7"'))
+    [found] = read_journal(journal.file)
+    assert isinstance(found, RunFailed)
+    assert (found.run_id, found.reason) == ("a", "damaged")
+    assert str(journal.file) in found.message
+
+
+def test_bytes_that_are_no_utf_8_are_escaped(tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9")
+    started = RunStarted(run_id="a", plan={"label": {name: [name]}}, environment={"host": name})
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.write(started)
+    [found] = read_journal(journal.file)
+    safe = r"caf\xe9"
+    assert found == started.model_copy(
+        update={"plan": {"label": {safe: [safe]}}, "environment": {"host": safe}}
+    )
+
+
+START = run_records(PLAN)[0]
+EPOCHS = [each for each in run_records(PLAN) if isinstance(each, EpochFinished)]
+END = run_records(PLAN)[-1]
+
+
+@pytest.mark.parametrize(
+    ("records", "is_damaged"),
+    [
+        ([START, *EPOCHS, END], False),
+        ([START, *EPOCHS[:3], END], True),
+        ([START, EPOCHS[0], *EPOCHS[2:], END], True),
+        ([START, *EPOCHS[:2]], False),
+        ([START, *EPOCHS[:2], resumed(1), *EPOCHS[1:], END], False),
+        ([START, *EPOCHS[:2], resumed(3), *EPOCHS[3:], END], True),
+        ([START, EPOCHS[1], START, *EPOCHS, END], False),  # begun anew
+        ([*EPOCHS, END], True),
+    ],
+)
+def test_epochs_are_compared_with_the_plan(
+    tmp_path: Path, records: list[Record], is_damaged: bool
+) -> None:
+    results = Results(tmp_path)
+    results.write_plans([PLAN.model_dump(mode="json")])
+    for record in records:
+        Journal(results.journal_file(PLAN.run_id)).write(record)
+    [run] = results_figures(results)
+    end = results.end_of(PLAN.run_id)
+    assert (run.status == "failed") == (getattr(end, "reason", "") == "damaged") == is_damaged
+    if is_damaged:
+        assert (run.epochs, run.throughput, run.gate) == ((), None, "not checked")
+        assert not results.is_over(PLAN.run_id)
 
 
 def test_a_whole_journal_gets_no_empty_line(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -9,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from raysuite.records import EpochFinished, Results, RunFinished, RunStarted, RunStopped
+from raysuite.records import (
+    EpochFinished,
+    Results,
+    RunFinished,
+    RunStarted,
+    RunStopped,
+    results_figures,
+)
 from raysuite.train import stopping
 from raysuite.train.__main__ import main
 from raysuite.train.stopping import Signals, Stop
@@ -101,6 +109,37 @@ def test_a_run_that_is_taken_up_has_the_losses_of_one_left_alone(
     found = records.records(records.plans()[0]["run_id"])
     started = [record for record in found if isinstance(record, RunStarted)]
     assert [record.first_step > 0 for record in started] == [False, True]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("damaged", ["checkpoint/engine.pt", "journal.jsonl"])
+def test_a_run_whose_files_are_damaged_is_trained_again(
+    spec: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    damaged: str,
+) -> None:
+    """It is stopped in its second epoch; then a byte is changed."""
+    calls = iter([None] * 8 + [Stop("preempted")] * 1000)
+    call = [str(spec), "--results", str(tmp_path)]
+    with monkeypatch.context() as patched:
+        patched.setattr(stopping, "MEET_SECONDS", 0.0)
+        patched.setattr(Signals, "asked", lambda _: next(calls))
+        assert main(call) == os.EX_TEMPFAIL
+    [plan] = Results(tmp_path).plans()
+    folder = Results(tmp_path).journal_file(plan["run_id"]).parent
+    content = bytearray((folder / damaged).read_bytes())
+    content[len(content) // 2] ^= 1
+    (folder / damaged).write_bytes(content)
+    assert main([*call, "--resume"]) == 0
+    records = Results(tmp_path).records(plan["run_id"])
+    started = [record for record in records if isinstance(record, RunStarted)][-1]
+    assert started.first_step == 0
+    assert ("engine.pt" if "engine.pt" in damaged else "the journal has 0") in started.unread
+    assert "weights_only" not in "".join(capsys.readouterr())
+    [run] = results_figures(Results(tmp_path))
+    assert (run.status, len(run.epochs)) == ("finished", 2)
 
 
 def test_another_number_of_processes(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:

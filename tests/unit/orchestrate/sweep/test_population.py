@@ -32,7 +32,7 @@ from raysuite.records import (
 from raysuite.records.sweep import trials
 from raysuite.spec import Document
 from raysuite.spec.search_check import read_search
-from raysuite.train.checkpoint import LoopState
+from raysuite.train.checkpoint import LoopState, write_sizes
 
 EPOCHS, INTERVAL = 6, 2
 DATA: dict[str, Any] = {
@@ -109,6 +109,7 @@ class Sweep:
         folder.mkdir(parents=True, exist_ok=True)
         state = {"epoch": until, "step": 9 * until, "elapsed_seconds": 1.0}
         LoopState(run_id=plan.run_id, time_to_accuracy=None, **state).write(folder)
+        write_sizes(folder)
         (folder / "weights").write_text(weights)
         if segment.until is None:
             failed = RunFailed(run_id=plan.run_id, reason="error", message="stands for an end")
@@ -293,6 +294,7 @@ def test_a_checkpoint_of_an_earlier_epoch_is_not_taken(tmp_path):
     numbers(sweep.legs(4))
     older = checkpoint_folder(sweep.results, trials(sweep.results)[1].run_id)
     LoopState.read(older).model_copy(update={"epoch": 1, "step": 9}).write(older)
+    write_sizes(older)
     assert numbers(Sweep(tmp_path).legs(1)) == [1]
     assert sweep.turns() == [[], [], [], []]
 
