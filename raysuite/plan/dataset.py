@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raysuite.errors import Mistake, UserError
@@ -78,6 +79,20 @@ def passed_over(plans: Iterable[RunPlan]) -> list[str]:
     ]
 
 
+def check_unchanged(plans: Iterable[RunPlan]) -> None:
+    """Raise DataError where a data set is not what plans of earlier on count, which are resumed."""
+    from raysuite.data.prepared import check_as_planned
+
+    seen = Datasets()
+    for plan in plans:
+        data = plan.spec.data
+        counts = "" if data.name == "digits" else seen.look(data)
+        if not isinstance(counts, str):  # what cannot be read here is reported by its workers
+            found = {"train": counts.train, "val": counts.val}
+            root = Path(data.name) if data.own else root_of(data)
+            check_as_planned(plan.dataset, found, counts.classes, root)
+
+
 def dataset_facts(spec: ExperimentSpec, seen: Datasets) -> DatasetFacts:
     """Counts and shapes of the spec's data set, which `dataset_mistakes` has found in order."""
     data = spec.data
@@ -97,6 +112,7 @@ def dataset_facts(spec: ExperimentSpec, seen: Datasets) -> DatasetFacts:
         val_samples=counts.val,
         classes=len(counts.classes),
         passed_over=counts.passed_over,
+        class_names=counts.classes,
     )
 
 

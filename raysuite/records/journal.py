@@ -24,9 +24,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from raysuite.errors import UserError
 from raysuite.files import write_whole
-from raysuite.records.ends import RunEnd
+from raysuite.records.ends import RunEnd, RunFinished
 from raysuite.records.predicted import RunPredicted
-from raysuite.records.schema import Record
+from raysuite.records.schema import Record, RunStarted
 
 PLAN = "plan.json"
 COMMANDS = "commands.txt"
@@ -74,6 +74,18 @@ def read_journal(file: Path) -> Iterator[Record]:
                 yield _RECORD.validate_json(line)
             except ValidationError:
                 continue
+
+
+def class_names(file: Path) -> tuple[str, ...]:
+    """By label, of a run's journal: as they were counted last, else as they were planned; empty
+    where neither is on record."""
+    names: Sequence[str] = ()
+    for record in read_journal(file):
+        if isinstance(record, RunStarted):
+            names = record.plan["dataset"].get("class_names", names)
+        elif isinstance(record, RunFinished) and record.classes:
+            names = record.classes.names
+    return tuple(names)
 
 
 def began(file: Path) -> float:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from raysuite.parallel.base import World, draws
 from raysuite.records.power import PowerUse
+from raysuite.spec.datasets import match_classes
 
 if TYPE_CHECKING:
     from raysuite.train.loop import TrainingLoop
@@ -69,6 +70,13 @@ class LoopState(BaseModel):
     best: float | None = None
     best_epoch: int = 0
     so_far: SoFar = SoFar()
+    classes: tuple[str, ...] = ()
+    """By label; empty in checkpoints of earlier versions."""
+
+    def check_classes(self, found: Sequence[str]) -> None:
+        """Raise DataError where labels mean other classes now."""
+        remedy = "restore the names that they had, or begin a new run"
+        match_classes(self.classes, "the checkpoint", found, "the data set", remedy)
 
     def write(self, folder: Path) -> None:
         """Keep it in a checkpoint."""

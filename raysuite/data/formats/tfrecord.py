@@ -46,6 +46,7 @@ from raysuite.spec.datasets import (
     SPLITS,
     DatasetFacts,
     Format,
+    distinct_names,
 )
 
 HEAD = 12
@@ -160,7 +161,7 @@ def class_names(data: DataOptions) -> tuple[str, ...]:
         raise DataError(
             f"{path} names {len(names)} classes, and data.classes is {data.classes}; correct one"
         )
-    return names
+    return distinct_names(names, str(path))
 
 
 def first_label(data: DataOptions) -> int:
@@ -456,6 +457,11 @@ def to_check(target: Target, decode: bool, write_index: bool) -> Listed:
         find(target.data)
     except DataError as error:
         findings.append(Finding(str(root), -1, "file", str(error)))
+    try:
+        distinct_names(target.names, CLASSES_FILE)
+    except DataError as error:
+        message = reason(error, CLASSES_FILE)
+        findings.append(Finding(str(root / CLASSES_FILE), -1, "class", message))
     sums: dict[str, object] = {}
     try:
         files = manifest_of(root).get("files", {})
