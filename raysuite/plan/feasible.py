@@ -100,6 +100,12 @@ def _check_strategy(spec: ExperimentSpec, wrong: _Wrong) -> None:
 
 
 def _check_batch(spec: ExperimentSpec, wrong: _Wrong) -> None:
+    if spec.training.sampler == "balanced" and spec.training.class_weights == "auto":
+        wrong(
+            "training.class_weights",
+            "given was auto, and training.sampler is balanced: each alone makes classes of unequal "
+            "size count alike, and both together would favour the rare ones; leave one of them out",
+        )
     training, workers, accumulate = spec.training, spec.resources.workers, accumulation(spec)
     together = spec.strategy.model_workers
     copies = max(1, workers // together)

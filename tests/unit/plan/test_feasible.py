@@ -46,6 +46,7 @@ DALI_ON_GPU = "loader: {name: dali, device: gpu}\n"
         ("resources: {workers: 3}\nstrategy: ddp", "", "training.global_batch", "9 would do"),
         ("loader: synthetic", "sampler: balanced", "loader.name", "training.sampler"),
         ("", "class_weights: [1, 2]", "training.class_weights", "has 10 classes"),
+        ("", "class_weights: auto, sampler: balanced", "training.class_weights", "leave one"),
         ("", "global_batch: 9, accumulate: 2", "training.global_batch", "8 would do"),
         ("", "batch_per_worker: 9, accumulate: 2", "training.batch_per_worker", "8 would do"),
         ("strategy: pipeline\nresources: {workers: 3}", "", "resources.workers", "on 2 workers"),
