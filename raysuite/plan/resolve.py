@@ -14,12 +14,11 @@ from typing import Any
 
 from raysuite.errors import Mistake, SpecError
 from raysuite.plan.dataset import Datasets, dataset_facts, dataset_mistakes
-from raysuite.plan.feasible import accumulation, device_of, infeasible
+from raysuite.plan.feasible import accumulation, device_of, global_batch_of, infeasible
 from raysuite.plan.matrix import Variant, expand, located, swept_at
 from raysuite.plan.run_plan import RunPlan
 from raysuite.spec import Document, ExperimentSpec
 from raysuite.spec.aliases import former_names
-from raysuite.spec.batches import AutoBatch
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.experiment import ResourceOptions
 
@@ -105,10 +104,7 @@ def resolve(
     Where the batch is still to be found by trial, they hold for the smallest one.
     """
     training, workers = spec.training, spec.resources.workers
-    accumulate = accumulation(spec)
-    share = training.batch_per_worker
-    each = accumulate if isinstance(share, AutoBatch) else share or 0
-    global_batch = training.global_batch or each * workers
+    accumulate, global_batch = accumulation(spec), global_batch_of(spec)
     steps = math.ceil(facts.train_samples / global_batch)
     device, memory_format = device_of(spec, gpus), training.memory_format
     if memory_format == "auto":
