@@ -20,7 +20,6 @@ from raysuite.plan.run_plan import RunPlan
 from raysuite.spec import Document, ExperimentSpec
 from raysuite.spec.aliases import former_names
 from raysuite.spec.datasets import DatasetFacts
-from raysuite.spec.experiment import ResourceOptions
 
 
 def make_plans(
@@ -153,26 +152,21 @@ def groups(plans: Sequence[RunPlan], one_node: bool = True) -> list[list[RunPlan
     size share: the first ranks of a large world are not placed as a small one would be.
     """
     result: list[list[RunPlan]] = []
+    last: Any = None
+    settings = None
     for plan in plans:
-        if result and all(_alike(other, plan, one_node) for other in result[-1]):
+        resources, own = plan.spec.resources, plan.spec.strategy.process_settings
+        if one_node:
+            resources = resources.model_copy(update={"workers": 1})
+        needs = None if _stands_apart(plan) else (plan.device, resources)
+        alike = needs is not None and needs == last
+        if alike and (own is None or settings is None or own == settings):
             result[-1].append(plan)
+            settings = own if settings is None else settings
         else:
             result.append([plan])
+            last, settings = needs, own
     return result
-
-
-def _alike(left: RunPlan, right: RunPlan, one_node: bool) -> bool:
-    def resources(plan: RunPlan) -> ResourceOptions:
-        found = plan.spec.resources
-        return found.model_copy(update={"workers": 1}) if one_node else found
-
-    started = {plan.spec.strategy.process_settings for plan in (left, right)} - {None}
-    return (
-        not (_stands_apart(left) or _stands_apart(right))
-        and left.device == right.device
-        and resources(left) == resources(right)
-        and len(started) <= 1
-    )
 
 
 def _stands_apart(plan: RunPlan) -> bool:
