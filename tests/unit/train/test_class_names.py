@@ -18,7 +18,9 @@ from raysuite.data import formats, prepare
 from raysuite.data.check import check, detect, target_of
 from raysuite.errors import DataError
 from raysuite.plan import RunPlan
+from raysuite.plan.trials import create_sweep, trial_plan
 from raysuite.records import Journal, Results
+from raysuite.spec import parse_document
 from raysuite.spec.data import DataOptions
 from raysuite.spec.datasets import other_class
 from raysuite.track.register import weights_of
@@ -175,6 +177,18 @@ def test_a_run_is_resumed_with_its_own_classes_only(
         assert main(again) == 2
         rename(tmp_path / "ours", "kitten", "cat")
     assert main(again) == 0  # nothing was lost
+
+
+def test_a_sweep_is_resumed_with_its_own_classes_only(tmp_path: Path) -> None:
+    root = pictures(tmp_path / "ours", ("cat", "dog"))
+    search = "search: {trials: 2, goals: [accuracy], space: {optimizer.lr: {choice: [0.1, 0.2]}}}"
+    document = parse_document(f"{SPEC.replace('ROOT', str(root))}{search}\n", "spec.yaml")
+    results = create_sweep(document, tmp_path / "results")
+    results.add_plan(trial_plan(document, {"optimizer.lr": 0.1}, 0, 0).model_dump(mode="json"))
+    rename(root, "cat", "kitten")
+    done = CliRunner().invoke(app, ["sweep", "--resume-from", str(results.folder), "--quiet"])
+    assert done.exit_code == 2
+    assert "'dog', and 'cat' in the plan" in done.stderr
 
 
 @pytest.fixture
