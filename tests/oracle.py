@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy import special, stats
 
 from raysuite.records import Results
 from raysuite.report import Report, collect
@@ -230,6 +230,7 @@ def _run(plan: Values, lines: Sequence[Values]) -> Values:
         "final_accuracy": None,
         "best_accuracy": None,
         "skipped_samples": _skipped(lines[last + 1 :]),
+        "val_images": plan["dataset"]["val_samples"] - (_skipped(lines[last + 1 :], "val") or 0),
         "diverged": end is not None and end.get("reason") == "diverged",
         "round": (plan["repeat"], plan["seed"]),
         "began": lines[starts[-1]]["time"] if starts else None,
@@ -292,8 +293,9 @@ def _speeds(plan: Values, epochs: pd.DataFrame) -> Values:
     }
 
 
-def _skipped(lines: Sequence[Values]) -> int | None:
-    counts = [line["skipped"] for line in lines if line["kind"] == "samples_skipped"]
+def _skipped(lines: Sequence[Values], split: str = "") -> int | None:
+    found = [line for line in lines if line["kind"] == "samples_skipped"]
+    counts = [line["skipped"] for line in found if split in ("", line["split"])]
     return sum(counts) if counts else None
 
 
@@ -343,7 +345,8 @@ def _row(plans: Sequence[Values], runs: Sequence[Values]) -> tuple[Values, pd.Da
         of_the_lucky = name == "time_to_accuracy_s" and met < len(counted)
         if of_the_lucky or (diverged and "accuracy" in name):
             known = []
-        row |= {f"{name}.{part}": value for part, value in _mean(known).items()}
+        images = min(run["val_images"] for run in counted or runs)
+        row |= {f"{name}.{part}": value for part, value in _mean(name, known, images).items()}
     speeds = [
         (run["round"], run["began"], run["throughput_images_per_s"])
         for run in timed
@@ -352,14 +355,36 @@ def _row(plans: Sequence[Values], runs: Sequence[Values]) -> tuple[Values, pd.Da
     return row, pd.DataFrame(speeds, columns=["round", "began", "speed"])
 
 
-def _mean(values: Sequence[float]) -> Values:
+def _mean(name: str, values: Sequence[float], images: int) -> Values:
     if not values:
-        return {"mean": None, "ci95": None, "n": 0, "values": []}
-    width = None
+        return {"mean": None, "low": None, "high": None, "n": 0, "values": []}
+    mean, ends = float(np.mean(values)), (None, None)
+    half = None
     if len(values) > 1:
-        width = float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1) * stats.sem(values))
-    mean = float(np.mean(values))
-    return {"mean": mean, "ci95": width, "n": len(values), "values": list(values)}
+        half = float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1) * stats.sem(values))
+    if name in ("final_accuracy", "best_accuracy"):
+        ends = _of_accuracy(mean, half or 0.0, images)
+    elif half is not None and name == "data_wait_share" and 0 < mean < 1:
+        middle, reach = special.logit(mean), half / (mean * (1 - mean))
+        ends = (special.expit(middle - reach), special.expit(middle + reach))
+    elif half is not None and mean > 0 and name != "data_wait_share":
+        with np.errstate(over="ignore"):
+            ends = (mean * np.exp(-half / mean), mean * np.exp(half / mean))
+    elif half is not None:
+        ends = (mean - half, mean + half)
+    low, high = (None if end is None else float(end) for end in ends)
+    return {"mean": mean, "low": low, "high": high, "n": len(values), "values": list(values)}
+
+
+def _of_accuracy(mean: float, half: float, images: int) -> tuple[float, float]:
+    """Wilson's interval of a share of `images`, and the spread over seeds, in squares."""
+    z = stats.norm.isf((1 - LEVEL) / 2)
+    root = np.sqrt(z * z / images * (mean * (1 - mean) + z * z / images / 4))
+    low, high = ((mean + z * z / images / 2 + s * root) / (1 + z * z / images) for s in (-1, 1))
+    return (
+        max(0.0, mean - np.hypot(mean - max(low, 0.0), half)),
+        min(1.0, mean + np.hypot(min(high, 1.0) - mean, half)),
+    )
 
 
 def _by_round(ours: pd.DataFrame, base: pd.DataFrame) -> pd.DataFrame | None:

@@ -90,7 +90,12 @@ def write(kind: str, root: Path, image_size: int | None = None) -> SmallSet:
         for split, count in COUNTS.items()
     }
     facts = DatasetFacts(
-        COUNTS["train"], COUNTS["val"], classes, channels, image_size or _network_side(name)
+        COUNTS["train"],
+        COUNTS["val"],
+        classes,
+        channels,
+        image_size or _network_side(name),
+        class_names=names_of(name, form, classes),
     )
     options: dict[str, Any] = {"name": name, "format": form, "path": str(root)}
     if image_size is not None or name in ("image_folder", "tfrecord", "own"):
@@ -110,6 +115,16 @@ def write(kind: str, root: Path, image_size: int | None = None) -> SmallSet:
         if name == "tfrecord":
             options |= {"classes": classes, "features": FEATURES}
     return replace(whole, data=DataOptions(**options))
+
+
+def names_of(name: str, form: str, classes: int) -> tuple[str, ...]:
+    """The names of the classes, by label, as the files of the form have them."""
+    if name == "own":
+        return OwnSet.classes
+    if form in ("binary", "pickle"):
+        return ("airplane", "automobile", "bird", "cat", "deer",
+                "dog", "frog", "horse", "ship", "truck")  # fmt: skip
+    return tuple(class_name(name, label) for label in range(classes))
 
 
 def labels_of(count: int, classes: int, split: str) -> list[int]:

@@ -490,7 +490,7 @@ class SuiteWork(Work):
 
     def plan(self) -> None:
         from raysuite.orchestrate import budget, suite
-        from raysuite.plan import make_plans, passed_over
+        from raysuite.plan import check_unchanged, make_plans, passed_over
 
         request = self.request
         self.plans: Sequence[RunPlan] = []
@@ -509,6 +509,7 @@ class SuiteWork(Work):
                 print_what_changed(self.opened, self.document)
         if self.opened is not None:
             self.plans = suite.planned(self.opened)
+            check_unchanged(self.left())
         if not request.silent:
             for line in passed_over(self.plans):
                 print_text(line, error=True)
@@ -579,7 +580,9 @@ class SweepWork(Work):
     """The trials of a spec's `search` section."""
 
     def plan(self) -> None:
+        from raysuite.orchestrate import suite
         from raysuite.orchestrate.sweep.search_algorithms import search_algorithm_of
+        from raysuite.plan import check_unchanged
 
         request = self.request
         if request.resume_from is not None:
@@ -594,6 +597,7 @@ class SweepWork(Work):
         self.is_resumed = self.opened is not None
         if self.opened is not None:
             self.document = sweep_document(self.opened)  # as it began
+            check_unchanged(suite.planned(self.opened))
         self.search = read_search(self.document)
         if self.opened is None:
             search_algorithm_of(self.search)

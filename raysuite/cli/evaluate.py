@@ -14,6 +14,7 @@ from raysuite.cli.data import progress
 from raysuite.cli.run_options import AsJson, RunResults, file_to_write
 from raysuite.errors import UserError
 from raysuite.files import write_whole
+from raysuite.spec.datasets import match_classes
 
 if TYPE_CHECKING:
     from raysuite.plan import RunPlan
@@ -107,6 +108,9 @@ def _with_data(plan: RunPlan, overrides: list[str]) -> RunPlan:
             f"{plan.dataset.channels} channel(s), the data has {facts.classes} and "
             f"{facts.channels}; give data of the same classes, and data.channels where needed"
         )
+    of_run = plan.dataset.class_names
+    remedy = "give data of the classes that it was trained on"
+    match_classes(of_run, "the network", facts.class_names, "the data", remedy)
     return plan.model_copy(update={"spec": other.spec, "dataset": facts})
 
 

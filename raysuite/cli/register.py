@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -84,7 +84,8 @@ def register_run(
 
     plan, weights = trained(results, run_id)
     module, images = served(plan, weights), example(plan)
-    network = Network(module, images, logits(module, images))
+    names = list(plan.dataset.class_names)
+    network = Network(module, images, logits(module, images), names)
     return register(results, run_id, network, name, tracking_uri, experiment)
 
 
@@ -129,11 +130,12 @@ def register_best(
 
 
 def trained(results: Results, run_id: str) -> tuple[RunPlan, Path]:
-    """The plan of a run, and the file of the weights that it kept.
+    """The plan of a run, with the classes that it was trained on, and the file of its weights.
 
     Raises UserError where there is no such run, or it kept none.
     """
     from raysuite.plan import RunPlan
+    from raysuite.records.journal import class_names
     from raysuite.track.register import weights_of
 
     plans = {plan["run_id"]: plan for plan in results.plans()}
@@ -145,7 +147,10 @@ def trained(results: Results, run_id: str) -> tuple[RunPlan, Path]:
             f"{run_id} kept no trained weights ({weights} is not there): they are written when a "
             "run finishes; take one that did"
         )
-    return RunPlan.model_validate(plans[run_id]), weights
+    plan = RunPlan.model_validate(plans[run_id])
+    names = class_names(results.journal_file(run_id)) or plan.dataset.class_names
+    facts = replace(plan.dataset, class_names=names)
+    return plan.model_copy(update={"dataset": facts}), weights
 
 
 def only_run(results: Results) -> str:

@@ -121,6 +121,8 @@ def check(
         )
         findings += wrong
         names = {} if first is None else dict(enumerate(target.names, first))
+    named = {pair for part in splits.values() for pair in part.names}
+    findings += tfrecord.name_findings(target.root, names, named)
     findings += _against_official(target, splits)
     reports = {
         split: SplitReport(

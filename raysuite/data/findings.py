@@ -45,6 +45,8 @@ class Part:
     """Images of each class, unreadable ones included where their class is known."""
     sizes: Counter[tuple[int, int]] = field(default_factory=Counter)
     """Images of each width and height, in pixels."""
+    names: Counter[tuple[str, int]] = field(default_factory=Counter)
+    """Images of each class that is named beside its label."""
     findings: list[Finding] = field(default_factory=list)
 
     def wrong(self, kind: Kind, place: str, message: str, offset: int = -1) -> None:
@@ -75,6 +77,7 @@ class Part:
         self.unreadable += other.unreadable
         self.labels.update(other.labels)
         self.sizes.update(other.sizes)
+        self.names.update(other.names)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from raysuite.spec.datasets import (
     DatasetFacts,
     Fit,
     Format,
+    match_classes,
 )
 
 Split = Literal["train", "val"]
@@ -76,14 +77,23 @@ def prepared_of(
     Raises DataError where that is not what was planned: another machine, or another day, counts
     differently.
     """
+    check_as_planned(facts, found, classes, files)
+    rule = treatment(data, facts.channels)
+    return Prepared(data, facts, classes, form, files, listing, exact=exact, **rule)
+
+
+def check_as_planned(
+    facts: DatasetFacts, found: dict[str, int], classes: tuple[str, ...], files: Path
+) -> None:
+    """Raise DataError where the set on disk is not the one that was planned."""
     planned = {"train": facts.train_samples, "val": facts.val_samples}
+    remedy = "make the copies of all machines equal to it, or begin a new run"
     if found != planned or len(classes) != facts.classes:
         raise DataError(
             f"{files}: the plan counts {_told(planned, facts.classes)}; here are "
-            f"{_told(found, len(classes))}; make the copies of all machines equal, and plan again"
+            f"{_told(found, len(classes))}; {remedy}"
         )
-    rule = treatment(data, facts.channels)
-    return Prepared(data, facts, classes, form, files, listing, exact=exact, **rule)
+    match_classes(facts.class_names, "the plan", classes, str(files), remedy)
 
 
 def _told(counts: dict[str, int], classes: int) -> str:

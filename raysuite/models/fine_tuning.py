@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raysuite.errors import UserError, some, unmatched
+from raysuite.records.journal import class_names
+from raysuite.spec.datasets import DatasetFacts, match_classes, other_class
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -18,11 +20,12 @@ torchvision's references."""
 _SHOWN = 6
 
 
-def load_weights(network: nn.Module, file: Path, classes: int) -> list[str]:
+def load_weights(network: nn.Module, file: Path, facts: DatasetFacts) -> list[str]:
     """Give `network` the weights and buffers of `file`, a state_dict by torch.save or safetensors.
 
-    The layer that ends in `classes` outputs keeps its own initial values where the file's has
-    another number of them; returns the names of its tensors.
+    The layer that ends in an output for each class of `facts` keeps its own initial values where
+    the file's has another number of them, or, in a run's folder, that run's classes have other
+    names; returns the names of its tensors.
 
     Raises UserError for a file that cannot be read, and with all names that do not fit.
     """
@@ -30,8 +33,19 @@ def load_weights(network: nn.Module, file: Path, classes: int) -> list[str]:
     head = [
         name
         for name in own.keys() & found.keys()
-        if own[name].shape != found[name].shape and _other_classes(own[name], found[name], classes)
+        if own[name].shape != found[name].shape
+        and _other_classes(own[name], found[name], facts.classes)
     ]
+    of_run = class_names(file.with_name("journal.jsonl"))
+    if not head and other_class(of_run, facts.class_names) is not None:
+        *_, (last, _) = network.named_parameters()
+        layer, outputs = last.rpartition(".")[0], (facts.classes,)
+        same = (name for name in own if name.rpartition(".")[0] == layer)
+        head = [name for name in same if own[name].shape[:1] == outputs]
+        if not head:
+            remedy = "give weights of a run with these classes"
+            whose = f"the run of {file}, and the network does not end in its layer of classes"
+            match_classes(of_run, whose, facts.class_names, "the data set", remedy)
     wrong = {
         "missing from the file": own.keys() - found.keys() - _counters(own),
         "not in the model": found.keys() - own.keys(),

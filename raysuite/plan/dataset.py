@@ -5,9 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raysuite.errors import Mistake, UserError
+from raysuite.plan.feasible import global_batch_of
 from raysuite.plan.run_plan import RunPlan
 from raysuite.spec import ExperimentSpec
 from raysuite.spec.data import DataOptions, root_of
@@ -78,6 +80,20 @@ def passed_over(plans: Iterable[RunPlan]) -> list[str]:
     ]
 
 
+def check_unchanged(plans: Iterable[RunPlan]) -> None:
+    """Raise DataError where a data set is not what plans of earlier on count, which are resumed."""
+    from raysuite.data.prepared import check_as_planned
+
+    seen = Datasets()
+    for plan in plans:
+        data = plan.spec.data
+        counts = "" if data.name == "digits" else seen.look(data)
+        if not isinstance(counts, str):  # what cannot be read here is reported by its workers
+            found = {"train": counts.train, "val": counts.val}
+            root = Path(data.name) if data.own else root_of(data)
+            check_as_planned(plan.dataset, found, counts.classes, root)
+
+
 def dataset_facts(spec: ExperimentSpec, seen: Datasets) -> DatasetFacts:
     """Counts and shapes of the spec's data set, which `dataset_mistakes` has found in order."""
     data = spec.data
@@ -97,6 +113,7 @@ def dataset_facts(spec: ExperimentSpec, seen: Datasets) -> DatasetFacts:
         val_samples=counts.val,
         classes=len(counts.classes),
         passed_over=counts.passed_over,
+        class_names=counts.classes,
     )
 
 
@@ -105,16 +122,30 @@ _OTHERS = DatasetFacts(0, 0, 0, channels=3, image_size=0)
 
 
 def dataset_mistakes(spec: ExperimentSpec, seen: Datasets) -> list[Mistake]:
-    """Why the spec's data set cannot be read, as far as its files show."""
+    """Why the spec's data set cannot be read, as far as its files show, or does not go with the
+    training."""
     data = spec.data
     found = "" if data.name == "digits" else seen.look(data)
     if not isinstance(found, str) or not found:
-        weights, classes = spec.training.class_weights, dataset_facts(spec, seen).classes
-        if weights is None or weights == "auto" or len(weights) == classes:
-            return []
-        message = f"given were {len(weights)} weights; the data set has {classes} classes"
-        return [Mistake(f"{message}; give one for each, or auto", key="training.class_weights")]
+        return _misfits(spec, dataset_facts(spec, seen))
     if data.name in spec.synthetic_data:
         scale = f" --scale {spec.scale}" if spec.scale else ""
         found += f", or the one that this spec asks for: `raysuite data make SPEC{scale}`"
     return [Mistake(found, key="data.name" if data.own or data.path is None else "data.path")]
+
+
+def _misfits(spec: ExperimentSpec, facts: DatasetFacts) -> list[Mistake]:
+    training, mistakes = spec.training, []
+    weights, classes = training.class_weights, facts.classes
+    if weights is not None and weights != "auto" and len(weights) != classes:
+        message = f"given were {len(weights)} weights; the data set has {classes} classes"
+        message += "; give one for each, or auto"
+        mistakes.append(Mistake(message, key="training.class_weights"))
+    batch, samples = global_batch_of(spec), facts.train_samples
+    if batch > samples:
+        key, fewer = "training.global_batch", ""
+        if training.global_batch is None:
+            key, fewer = "training.batch_per_worker", f", or the {spec.resources.workers:,} workers"
+        message = f"a step would take {batch:,} samples, and the training set has {samples:,}"
+        mistakes.append(Mistake(f"{message}; lower it{fewer}", key=key))
+    return mistakes

@@ -28,6 +28,13 @@ def accumulation(spec: ExperimentSpec) -> int:
     return 1 if isinstance(given, AutoBatch) else given
 
 
+def global_batch_of(spec: ExperimentSpec) -> int:
+    """Samples of one optimiser step over all workers; the fewest, where they are found by trial."""
+    share = spec.training.batch_per_worker
+    each = accumulation(spec) if isinstance(share, AutoBatch) else share or 0
+    return spec.training.global_batch or each * spec.resources.workers
+
+
 def device_of(spec: ExperimentSpec, gpus: int) -> Literal["cpu", "gpu"]:
     """The device of a run; `auto` takes GPUs where each worker can have one."""
     if spec.resources.device != "auto":
@@ -100,6 +107,12 @@ def _check_strategy(spec: ExperimentSpec, wrong: _Wrong) -> None:
 
 
 def _check_batch(spec: ExperimentSpec, wrong: _Wrong) -> None:
+    if spec.training.sampler == "balanced" and spec.training.class_weights == "auto":
+        wrong(
+            "training.class_weights",
+            "given was auto, and training.sampler is balanced: each alone makes classes of unequal "
+            "size count alike, and both together would favour the rare ones; leave one of them out",
+        )
     training, workers, accumulate = spec.training, spec.resources.workers, accumulation(spec)
     together = spec.strategy.model_workers
     copies = max(1, workers // together)

@@ -14,13 +14,11 @@ from typing import Any
 
 from raysuite.errors import Mistake, SpecError
 from raysuite.plan.dataset import Datasets, dataset_facts, dataset_mistakes
-from raysuite.plan.feasible import accumulation, device_of, infeasible
+from raysuite.plan.feasible import accumulation, device_of, global_batch_of, infeasible
 from raysuite.plan.matrix import Variant, expand, located, swept_at
 from raysuite.plan.run_plan import RunPlan
 from raysuite.spec import Document, ExperimentSpec
-from raysuite.spec.batches import AutoBatch
 from raysuite.spec.datasets import DatasetFacts
-from raysuite.spec.experiment import ResourceOptions
 
 
 def make_plans(
@@ -104,10 +102,7 @@ def resolve(
     Where the batch is still to be found by trial, they hold for the smallest one.
     """
     training, workers = spec.training, spec.resources.workers
-    accumulate = accumulation(spec)
-    share = training.batch_per_worker
-    each = accumulate if isinstance(share, AutoBatch) else share or 0
-    global_batch = training.global_batch or each * workers
+    accumulate, global_batch = accumulation(spec), global_batch_of(spec)
     steps = math.ceil(facts.train_samples / global_batch)
     device, memory_format = device_of(spec, gpus), training.memory_format
     if memory_format == "auto":
@@ -156,26 +151,21 @@ def groups(plans: Sequence[RunPlan], one_node: bool = True) -> list[list[RunPlan
     size share: the first ranks of a large world are not placed as a small one would be.
     """
     result: list[list[RunPlan]] = []
+    last: Any = None
+    settings = None
     for plan in plans:
-        if result and all(_alike(other, plan, one_node) for other in result[-1]):
+        resources, own = plan.spec.resources, plan.spec.strategy.process_settings
+        if one_node:
+            resources = resources.model_copy(update={"workers": 1})
+        needs = None if _stands_apart(plan) else (plan.device, resources)
+        alike = needs is not None and needs == last
+        if alike and (own is None or settings is None or own == settings):
             result[-1].append(plan)
+            settings = own if settings is None else settings
         else:
             result.append([plan])
+            last, settings = needs, own
     return result
-
-
-def _alike(left: RunPlan, right: RunPlan, one_node: bool) -> bool:
-    def resources(plan: RunPlan) -> ResourceOptions:
-        found = plan.spec.resources
-        return found.model_copy(update={"workers": 1}) if one_node else found
-
-    started = {plan.spec.strategy.process_settings for plan in (left, right)} - {None}
-    return (
-        not (_stands_apart(left) or _stands_apart(right))
-        and left.device == right.device
-        and resources(left) == resources(right)
-        and len(started) <= 1
-    )
 
 
 def _stands_apart(plan: RunPlan) -> bool:

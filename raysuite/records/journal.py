@@ -125,6 +125,18 @@ def recorded_epochs(records: Iterable[Record]) -> int:
     return epochs
 
 
+def class_names(file: Path) -> tuple[str, ...]:
+    """By label, of a run's journal: as they were counted last, else as they were planned; empty
+    where neither is on record."""
+    names: Sequence[str] = ()
+    for record in read_journal(file):
+        if isinstance(record, RunStarted):
+            names = record.plan["dataset"].get("class_names", names)
+        elif isinstance(record, RunFinished) and record.classes:
+            names = record.classes.names
+    return tuple(names)
+
+
 def began(file: Path) -> float:
     """When a suite with this plan.json began, in seconds since the epoch: by the name of its
     folder, or, where that was given another, by its last plan."""

@@ -55,8 +55,7 @@ def _flat(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def row_data(row: Row) -> dict[str, Any]:
-    """A row as plain data; `ci95` is the half-width of the plain interval by Student's t, None for
-    a single repeat; `low` and `high` are the ends of the interval that is reported."""
+    """A row as plain data; `low` and `high` are the ends of the interval that is reported."""
     traffic = row.traffic
     return {
         "name": row.name,
@@ -119,7 +118,6 @@ def run_data(run: RunFigures) -> dict[str, Any]:
 def _stat(figure: Stat | None) -> dict[str, Any]:
     return {
         "mean": figure and figure.mean,
-        "ci95": figure and figure.half_width,
         "low": figure and figure.low,
         "high": figure and figure.high,
         "n": figure.n if figure else 0,

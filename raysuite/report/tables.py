@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import csv
 import io
-import math
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, Literal, TypeVar
@@ -374,30 +374,28 @@ MOST_BASELINES = 4
 
 def rows_latex(rows: Sequence[Row]) -> str:
     """The table of variants that fits a column of a paper: chosen figures, names without what all
-    rows share, half the width of the 95 % interval in parentheses, as siunitx writes it."""
+    rows share, the ends of the 95 % interval of `rows.md` as scripts."""
     names = [name for name in telling(rows) if name != "workers"]
-    lines = [r"Variant & W & {Images/s} & {S} & {E} & {Acc.\,/\,\%}"]
+    lines = [r"Variant & W & Images/s & S & E & Acc.\,/\,\%"]
     for row in rows:
         figures = (
-            (row.throughput, 1.0, 0),
-            (None if row.is_baseline else row.speed_up, 1.0, 2),
-            (None if row.is_baseline else row.efficiency, 1.0, 2),
-            (row.final_accuracy, 100.0, 1),
+            text.stat(row.throughput, single=""),
+            text.ratio(None if row.is_baseline else row.speed_up),
+            text.ratio(None if row.is_baseline else row.efficiency),
+            text.stat(row.final_accuracy, text.percent, "").removesuffix(" %"),
         )
         name = written(row, names) or shared([row], ("strategy", "loader"))
-        numbers = (_num(figure, scale, digits) for figure, scale, digits in figures)
-        lines.append(" & ".join((latex_text(name), str(row.workers), *numbers)))
+        lines.append(" & ".join((latex_text(name), str(row.workers), *map(_scripts, figures))))
     notes = (
         "W: workers; S: speed-up; E: parallel efficiency; Acc.: validation accuracy after the last "
-        "epoch. In parentheses: half the width of the 95 % confidence interval, in units of the "
-        "last digit.",
+        "epoch. Below and above: the ends of the 95 % confidence interval.",
         "Images/s over all workers, warm-up excluded. "
         + repeats_note(rows).partition(";")[0]
         + ".",
         *_baselines(rows),
     )
     return _float(
-        r"\usepackage{booktabs}  \usepackage{array}  \usepackage{siunitx}",
+        r"\usepackage{booktabs}  \usepackage{array}",
         r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
         "Means over the repeats of each variant",
         "rows",
@@ -408,15 +406,14 @@ def rows_latex(rows: Sequence[Row]) -> str:
     )
 
 
-def _num(figure: Stat | Ratio | None, scale: float, digits: int) -> str:
-    """`\\num{1.33(2)}`; a dash where there is no figure."""
-    if figure is None:
+def _scripts(written: str) -> str:
+    """`1.87 [1.80, 1.94]` as `$1.87_{1.80}^{1.94}$`."""
+    if written == text.NONE:
         return "--"
-    number = f"{figure.value * scale:.{digits}f}"
-    if figure.low is None or figure.high is None or not math.isfinite(figure.high):
-        return rf"\num{{{number}}}"
-    half = round((figure.high - figure.low) / 2 * scale * 10**digits)
-    return rf"\num{{{number}({max(1, half)})}}"
+    found = re.sub(r" \[(.+), (.+)\]$", r"_{\1}^{\2}", written)
+    for character, safe in ((",", "{,}"), ("∞", r"\infty"), ("inf", r"\infty")):
+        found = found.replace(character, safe)
+    return f"${found}$"
 
 
 def _baselines(rows: Sequence[Row]) -> list[str]:

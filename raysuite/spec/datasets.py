@@ -7,9 +7,14 @@ torch nor NumPy is needed for it.
 from __future__ import annotations
 
 import os
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Literal
+
+from raysuite.errors import DataError
 
 Format = Literal["folder", "tfrecord", "idx", "binary", "pickle"]
 Augment = Literal["none", "pad_crop_flip", "resized_crop_flip"]
@@ -31,6 +36,8 @@ class DatasetFacts:
     """Side of the square images that the network sees, in pixels."""
     passed_over: int = 0
     """Entries of an image folder's splits that are neither images nor hidden."""
+    class_names: tuple[str, ...] = ()
+    """By label; empty where they are not known, as in plans of earlier versions."""
 
     @property
     def image_values(self) -> int:
@@ -146,6 +153,47 @@ CIFAR_FOLDERS = {"binary": "cifar-10-batches-bin", "pickle": "cifar-10-batches-p
 
 RECORD_PATTERNS = {"train": "train*-of-*", "val": "val*-of-*"}
 """TFRecord shards of each split, as TensorFlow's and DALI's examples name them; *.idx beside."""
+
+
+def other_class(known: Sequence[str], found: Sequence[str]) -> int | None:
+    """The first label whose class has another name in `found`; None where there is none.
+
+    Nothing differs from names that are not known: an empty list, or the bare numbers of classes
+    beside as many names that are no numbers.
+    """
+    if not known or not found:
+        return None
+    bare = any(list(names) == [str(n) for n in range(len(names))] for names in (known, found))
+    named = not all(name.isdecimal() for name in (*known, *found))
+    if bare and named and len(known) == len(found):
+        return None
+    pairs = enumerate(zip_longest(known, found))
+    return next((label for label, (one, other) in pairs if one != other), None)
+
+
+def match_classes(
+    known: Sequence[str], whose: str, found: Sequence[str], where: str, remedy: str
+) -> None:
+    """Raise DataError with the first names that differ, unless each label means one class in both:
+    in `known`, which are those of `whose`, and in `found`, which are `where`."""
+    label = other_class(known, found)
+    if label is not None:
+        now, then = (
+            repr(names[label]) if label < len(names) else "missing" for names in (found, known)
+        )
+        raise DataError(
+            f"{where}: class {label} is {now}, and {then} in {whose}; labels have to mean the same "
+            f"classes, by name: {remedy}"
+        )
+
+
+def distinct_names(names: tuple[str, ...], where: str) -> tuple[str, ...]:
+    """The names of classes. Raises DataError where two are equal."""
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        raise DataError(f"{where}: two classes are called {twice!r}; give each a name of its own")
+    return names
+
 
 CLASSES_FILE = "classes.txt"
 """Beside TFRecord shards: the names of the classes, one a line, in the order of their labels."""

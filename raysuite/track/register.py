@@ -48,6 +48,8 @@ class Network(NamedTuple):
     """At least two images: a graph that is traced with one accepts one only."""
     logits: NDArray[np.float32]
     """The module's logits for them."""
+    classes: list[str]
+    """Names by logit; empty where they are not known."""
 
 
 def export(network: Network, plan: Plan, folder: Path) -> None:
@@ -64,7 +66,8 @@ def export(network: Network, plan: Plan, folder: Path) -> None:
     import torch
     from mlflow.models import Model
 
-    described = Model(metadata={"input": "pixels, 0 to 255", "output": "logits"})
+    metadata = {"input": "pixels, 0 to 255", "output": "logits", "classes": network.classes}
+    described = Model(metadata=metadata)
     try:
         mlflow.pytorch.save_model(
             network.module,

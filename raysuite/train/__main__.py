@@ -41,7 +41,12 @@ from raysuite.records.live import live_file
 from raysuite.spec import read_document
 from raysuite.train import dry_batch
 from raysuite.train.batches import search_batch
-from raysuite.train.checkpoint import keep_checkpoint, latest_checkpoint, remove_checkpoint
+from raysuite.train.checkpoint import (
+    LoopState,
+    keep_checkpoint,
+    latest_checkpoint,
+    remove_checkpoint,
+)
 from raysuite.train.loop import TrainingLoop
 from raysuite.train.run import TRACE, execute
 from raysuite.train.stopping import AskedToStop, Signals
@@ -136,6 +141,8 @@ def _run(plan: RunPlan, results: Results, resume: bool, asked: AskedToStop) -> R
     if resume:
         epochs = recorded_epochs(results.records(plan.run_id))
         taken_up, unread = latest_checkpoint(kept, plan.run_id, epochs)
+    if taken_up is not None:  # now: an error later is the end of the run
+        LoopState.read(taken_up).check_classes(plan.dataset.class_names)
     if world.rank == 0:
         results.add_plan(plan.model_dump(mode="json"))
         if taken_up is None:

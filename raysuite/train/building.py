@@ -27,7 +27,7 @@ def build_model(plan: RunPlan, world: World) -> nn.Module:
     torch.manual_seed(plan.seed)
     model = models.build(plan.spec.model, plan.dataset)
     if plan.spec.model.weights is not None:
-        load_weights(model, Path(plan.spec.model.weights), plan.dataset.classes)
+        load_weights(model, Path(plan.spec.model.weights), plan.dataset)
     model.to(memory_format=MEMORY_FORMATS[plan.memory_format])
     return model.to(world.device)
 

@@ -25,6 +25,7 @@ from raysuite.files import flush_folder, flush_names
 from raysuite.parallel.base import World, draws, read_state
 from raysuite.records.base import checked_line, content_of
 from raysuite.records.power import PowerUse
+from raysuite.spec.datasets import match_classes
 
 if TYPE_CHECKING:
     from raysuite.train.loop import TrainingLoop
@@ -73,6 +74,13 @@ class LoopState(BaseModel):
     best: float | None = None
     best_epoch: int = 0
     so_far: SoFar = SoFar()
+    classes: tuple[str, ...] = ()
+    """By label; empty in checkpoints of earlier versions."""
+
+    def check_classes(self, found: Sequence[str]) -> None:
+        """Raise DataError where labels mean other classes now."""
+        remedy = "restore the names that they had, or begin a new run"
+        match_classes(self.classes, "the checkpoint", found, "the data set", remedy)
 
     def write(self, folder: Path) -> None:
         """Keep it in a checkpoint."""

@@ -136,7 +136,7 @@ def _network(model: str, facts: DatasetFacts, memory_format: str) -> Network | s
         with torch.random.fork_rng(devices=[]):
             built = models.build(options, facts)
             if options.weights is not None:
-                load_weights(built, Path(options.weights), facts.classes)
+                load_weights(built, Path(options.weights), facts)
             return examine(built, facts, memory_format)
     except UserError as error:
         return str(error)

@@ -301,11 +301,13 @@ class TrainingLoop:
                 best=self.best,
                 best_epoch=self.best_epoch,
                 so_far=self.so_far,
+                classes=self.prepared.classes,
             ).write(folder)
 
     def load(self, folder: Path) -> None:
         """Restore a checkpoint."""
         state = LoopState.read(folder)
+        state.check_classes(self.prepared.classes)
         self.engine.load(folder)
         if self.average is not None:
             self.average.load_state(read_state(folder / "average.pt"))

@@ -36,6 +36,8 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "weighted": {"name": "sgd", "lr": 0.05},
     "tuned": {"name": "sgd", "lr": 0.02, "lr_factors": {"layers.5.*": FACTOR}},
 }
+WEIGHTS = [0.5 + label / 10 for label in range(10)]
+"""Of the classes, with the optimiser `weighted`."""
 FROZEN = ("layers.0.weight",)
 """Of the optimiser `tuned`."""
 
@@ -44,7 +46,7 @@ def plan_of(
     strategy: dict[str, Any], optimizer: str, workers: int, averaged: bool = True
 ) -> RunPlan:
     spares = {"decay_bias_and_norm": False, "lr_reference_batch": 240, "lr_scaling": "sqrt"}
-    training: dict[str, Any] = {"class_weights": "auto", "sampler": "balanced"}
+    training: dict[str, Any] = {"class_weights": WEIGHTS, "sampler": "balanced"}
     if optimizer != "weighted":
         training = {}
     data = {

@@ -217,6 +217,7 @@ def test_version_model_and_run_know_of_each_other(place: Path) -> None:
 
     folder = Path(model.artifact_location.removeprefix("file://"))
     info = mlflow.models.get_model_info(str(folder))
+    assert info.metadata["classes"] == [str(digit) for digit in range(10)]
     assert [spec.shape for spec in info.signature.inputs.inputs] == [(-1, 1, 8, 8)]
     assert [spec.shape for spec in info.signature.outputs.inputs] == [(-1, 10)]
     assert not list(folder.rglob("*.pth"))

@@ -20,7 +20,7 @@ from raysuite.data.prepared import Prepared, Split, prepared_of
 from raysuite.data.processes import Count
 from raysuite.errors import DataError, UserError
 from raysuite.spec.data import DataOptions
-from raysuite.spec.datasets import SPLITS, DatasetFacts
+from raysuite.spec.datasets import SPLITS, DatasetFacts, distinct_names, match_classes
 
 EXPECTED = (
     "expected is a map-style data set: len(), and [i] -> (image, label) for i from 0; see "
@@ -56,7 +56,12 @@ def count(data: DataOptions) -> Counts:
     empty = [split for split in SPLITS if not counts[split]]
     if empty:
         raise DataError(f"{data.name}: no samples in {' and '.join(empty)}; both splits need some")
-    return Counts(counts["train"], counts["val"], class_names(data, splits["train"]))
+    names = class_names(data, splits["train"])
+    if getattr(splits["val"], "classes", None):
+        of_val, where = class_names(data, splits["val"]), f"{data.name}(split='val')"
+        remedy = "number the classes of both splits alike"
+        match_classes(names, "split='train'", of_val, where, remedy)
+    return Counts(counts["train"], counts["val"], names)
 
 
 def _length(data: DataOptions, split: str, made: Any) -> int:
@@ -84,7 +89,7 @@ def class_names(data: DataOptions, made: Any) -> tuple[str, ...]:
         raise DataError(
             f"{data.name} has {len(names)} classes, and data.classes is {data.classes}; correct one"
         )
-    return names or tuple(map(str, range(data.classes or 0)))
+    return distinct_names(names, data.name) or tuple(map(str, range(data.classes or 0)))
 
 
 def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:

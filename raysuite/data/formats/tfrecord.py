@@ -46,6 +46,7 @@ from raysuite.spec.datasets import (
     SPLITS,
     DatasetFacts,
     Format,
+    distinct_names,
 )
 
 HEAD = 12
@@ -160,7 +161,7 @@ def class_names(data: DataOptions) -> tuple[str, ...]:
         raise DataError(
             f"{path} names {len(names)} classes, and data.classes is {data.classes}; correct one"
         )
-    return names
+    return distinct_names(names, str(path))
 
 
 def first_label(data: DataOptions) -> int:
@@ -346,6 +347,14 @@ def decode_example(
     return images[0], labels[0]
 
 
+def _class_name(data: bytes) -> list[str]:
+    """The class's name in an Example; empty where there is none. ImageNet's `text` is not unique
+    (two synsets are called crane), its `synset` is."""
+    feature = _Example.FromString(data).features.feature
+    names = (feature[f"image/class/{key}"].bytes_list.value for key in ("synset", "text"))
+    return [os.fsdecode(found[0]) for found in names if found][:1]
+
+
 def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
     """Read the shards' indices; the records are read in place, their positions go to `cache`.
 
@@ -456,6 +465,11 @@ def to_check(target: Target, decode: bool, write_index: bool) -> Listed:
         find(target.data)
     except DataError as error:
         findings.append(Finding(str(root), -1, "file", str(error)))
+    try:
+        distinct_names(target.names, CLASSES_FILE)
+    except DataError as error:
+        message = reason(error, CLASSES_FILE)
+        findings.append(Finding(str(root / CLASSES_FILE), -1, "class", message))
     sums: dict[str, object] = {}
     try:
         files = manifest_of(root).get("files", {})
@@ -506,6 +520,7 @@ def check_shard(
                     part.wrong("record", str(path), reason(error, place), offset)
                 else:
                     part.labels[label] += 1
+                    part.names.update((name, label) for name in _class_name(data))
                     if (label not in labels) if labels is not None else label < 0:
                         valid = f"{labels[0]} to {labels[-1]}" if labels else "0 and above"
                         message = f"label {label}; valid are {valid}"
@@ -584,6 +599,21 @@ def label_findings(target: Target, labels: set[int]) -> tuple[int | None, list[F
             return first, []
     message = f"labels from {present[0]} to {present[-1]}, and classes.txt names {many} classes"
     return None, [Finding(str(target.root), -1, "label", message)]
+
+
+def name_findings(
+    root: Path, names: Mapping[int, str], found: Iterable[tuple[str, int]]
+) -> Iterator[Finding]:
+    """Names in the records that have several labels, or another one than in classes.txt, which has
+    `names` by label."""
+    labels: dict[str, set[int]] = {}
+    for name, label in (*found, *((name, label) for label, name in names.items())):
+        labels.setdefault(name, set()).add(label)
+    for name, several in labels.items():
+        if len(several) > 1:
+            message = f"class {name!r} has the labels {', '.join(map(str, sorted(several)))}"
+            message += " in the records and in classes.txt" if name in names.values() else ""
+            yield Finding(str(root), -1, "label", f"{message}; write them again with one")
 
 
 def detect(path: Path, names: set[str]) -> Format | None:

@@ -123,6 +123,18 @@ def test_simulate_from_a_calibration_is_near_its_sum(folder: Path) -> None:
         assert line["step_s"] == pytest.approx(step, rel=0.15)
 
 
+def test_no_step_is_larger_than_the_training_set(folder: Path) -> None:
+    weak = ("training={epochs: 1, batch_per_worker: 2}", "matrix=null", "strategy=ddp")
+    rate = ("--images-per-second", "100", "--network", "hdr-fat-tree")
+    run("simulate", "spec.yaml", *weak, "--workers", "2,718", *rate)
+    run("simulate", "spec.yaml", *weak, "--workers", "2,719", *rate, code=2)
+    run("predict", "spec.yaml", "training.global_batch=1438", *BY_C, code=2)
+    told = run("recommend", "spec.yaml", "--batches", "64,1438", *BY_C, "--json")
+    assert "batch 64" in told
+    assert "batch 1438" not in told
+    run("recommend", "spec.yaml", "--batches", "1438", *BY_C, code=2)
+
+
 def test_simulate_refuses_what_it_does_not_know(folder: Path) -> None:
     run("simulate", "spec.yaml", code=2)
     run("simulate", "spec.yaml", "--workers", "1024", *BY_C, code=2)
@@ -240,6 +252,6 @@ def test_a_link_that_costs_nothing_is_known(folder: Path) -> None:
 
 
 def test_a_run_that_never_ends(folder: Path) -> None:
-    asked = ("spec.yaml", "matrix=null", "training.global_batch=1048576", "strategy=ddp")
-    asked += ("--workers", "1048576", "--network", "juwels-booster", "--images-per-second", "300")
-    assert "never ends" in run("simulate", *asked, "--mtbf-hours", "10")
+    asked = ("spec.yaml", "matrix=null", "training.global_batch=1024", "strategy=ddp")
+    asked += ("--workers", "1024", "--network", "juwels-booster", "--images-per-second", "300")
+    assert "never ends" in run("simulate", *asked, "--mtbf-hours", "1e-8")

@@ -65,6 +65,29 @@ def test_a_shard_cut_short(shard: Path) -> None:
     assert (report.splits["train"].images, report.splits["train"].unreadable) == (23, 2)
 
 
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_class_with_two_labels(tmp_path: Path, listed: bool) -> None:
+    """Splits that number their classes differently, and shards beside another classes.txt."""
+
+    def write(split: str, *names: str) -> None:
+        records = [
+            encode_example(picture("JPEG"), label, more={"image/class/text": name.encode()})
+            for label, name in enumerate(names)
+        ]
+        write_records(tmp_path / f"{split}-00000-of-00001", records)
+
+    write("train", "cat", "dog")
+    write("val", "cat", "dog")
+    assert check(detect(tmp_path)).ok
+    if listed:
+        (tmp_path / "classes.txt").write_text("dog\ncat\n")
+    else:
+        write("val", "dog", "cat")
+    found = errors(check(detect(tmp_path)))
+    assert [each.kind for each in found] == ["label", "label"]
+    assert all("labels 0, 1" in each.message for each in found)
+
+
 def test_bytes_behind_the_last_record(shard: Path) -> None:
     end = shard.stat().st_size
     with shard.open("ab") as file:

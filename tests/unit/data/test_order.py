@@ -107,6 +107,23 @@ def test_a_balanced_epoch_has_each_class_equally_often(labels, seed, epoch):
         assert times.max() - times.min() <= 1
 
 
+def test_a_balanced_epoch_draws_every_sample_of_a_class_alike():
+    """Against the binomial distribution, over epochs: what is chosen, and its place."""
+    labels, epochs = np.repeat([0, 1, 2], [60, 10, 5]), 400
+    orders = np.array([balanced(labels, seed=1, epoch=epoch) for epoch in range(epochs)])
+    assert orders.shape == (epochs, 75)
+    for label, members in enumerate((60, 10, 5)):
+        whole, rest = divmod(25 / members, 1)  # of 75 places, a third each
+        drawn = np.bincount(orders.ravel(), minlength=75)[labels == label]
+        spread = np.sqrt(epochs * rest * (1 - rest))
+        assert abs(drawn - epochs * (whole + rest)).max() <= 5 * spread
+        places = np.nonzero(labels[orders] == label)[1]
+        # the mean of that many of the places 0 to 74, which have a deviation of 75 / sqrt(12)
+        assert abs(places.mean() - 37) <= 5 * 75 / np.sqrt(12 * len(places))
+    chosen = {tuple(np.unique(order[labels[order] == 0])) for order in orders}
+    assert len(chosen) == epochs, "of a frequent class other samples in each epoch"
+
+
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=100), batches, workers)
 def test_the_weight_of_a_step_is_the_same_on_all_ranks(labels, batch, workers):
     weights = np.array([0.5, 1.0, 2.0, 0.0])[labels]

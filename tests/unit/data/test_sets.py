@@ -34,6 +34,7 @@ def prepared(small: SmallSet, folder: Path, **changes: object) -> Prepared:
         len(counts.classes),
         data.channels or small.facts.channels,
         data.image_size or small.facts.image_size,
+        class_names=counts.classes,
     )
     return prepare(data, facts, folder.parent / "cache")
 
@@ -53,7 +54,7 @@ def test_what_is_written_is_read(kind, folder):
     small = small_sets.write(kind, folder)
     found = prepared(small, folder)
     assert found.facts == small.facts
-    assert len(found.classes) == small.facts.classes
+    assert found.classes == small.facts.class_names
     assert_equal(found, small)
     again = pickle.loads(pickle.dumps(found))
     assert again == found

@@ -15,9 +15,12 @@ from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.experiment import ModelOptions
 
 
+def facts_of(classes: int, names: tuple[str, ...] = ()) -> DatasetFacts:
+    return DatasetFacts(1, 1, classes, channels=3, image_size=32, class_names=names)
+
+
 def network(classes: int = 10, name: str = "resnet20", **options: object) -> nn.Module:
-    facts = DatasetFacts(channels=3, image_size=32, classes=classes, train_samples=1, val_samples=1)
-    return models.build(ModelOptions(name=name, **options), facts)
+    return models.build(ModelOptions(name=name, **options), facts_of(classes))
 
 
 def changed(state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -31,7 +34,7 @@ def test_weights_of_common_checkpoints(tmp_path: Path, wrap: str | None, prefix:
     saved = {f"{prefix}{name}": value for name, value in expected.items()}
     torch.save({wrap: saved, "epoch": 3} if wrap else saved, tmp_path / "w.pt")
     begun = network()
-    assert load_weights(begun, tmp_path / "w.pt", 10) == []
+    assert load_weights(begun, tmp_path / "w.pt", facts_of(10)) == []
     for name, value in begun.state_dict().items():
         assert torch.equal(value, expected[name]), name
 
@@ -42,7 +45,7 @@ def test_safetensors(tmp_path: Path) -> None:
     expected = changed(network().state_dict())
     save_file(expected, tmp_path / "w.safetensors")
     begun = network()
-    load_weights(begun, tmp_path / "w.safetensors", 10)
+    load_weights(begun, tmp_path / "w.safetensors", facts_of(10))
     assert torch.equal(begun.state_dict()["fc.weight"], expected["fc.weight"])
 
 
@@ -51,7 +54,7 @@ def test_a_head_for_other_classes_keeps_its_own_values(tmp_path: Path) -> None:
     torch.save(saved, tmp_path / "w.pt")
     begun = network(7)
     before = {name: value.clone() for name, value in begun.state_dict().items()}
-    head = load_weights(begun, tmp_path / "w.pt", 7)
+    head = load_weights(begun, tmp_path / "w.pt", facts_of(7))
     assert head == ["fc.bias", "fc.weight"]
     for name, value in begun.state_dict().items():
         assert torch.equal(value, (before if name in head else saved)[name]), name
@@ -62,9 +65,12 @@ def test_torchvisions_own_state_fits_the_large_stem_alone(tmp_path: Path) -> Non
 
     torch.save(resnet18().state_dict(), tmp_path / "w.pt")
     options = {"name": "resnet18", "options": {"stem": "large"}}
-    assert load_weights(network(5, **options), tmp_path / "w.pt", 5) == ["fc.bias", "fc.weight"]
+    assert load_weights(network(5, **options), tmp_path / "w.pt", facts_of(5)) == [
+        "fc.bias",
+        "fc.weight",
+    ]
     with pytest.raises(UserError, match=r"conv1\.weight .*stem: large"):
-        load_weights(network(5, "resnet18"), tmp_path / "w.pt", 5)
+        load_weights(network(5, "resnet18"), tmp_path / "w.pt", facts_of(5))
 
 
 def test_all_names_that_do_not_fit_are_told(tmp_path: Path) -> None:
@@ -72,7 +78,7 @@ def test_all_names_that_do_not_fit_are_told(tmp_path: Path) -> None:
     state["extra"] = state.pop("fc.bias")
     torch.save(state, tmp_path / "w.pt")
     with pytest.raises(UserError) as caught:
-        load_weights(network(), tmp_path / "w.pt", 10)
+        load_weights(network(), tmp_path / "w.pt", facts_of(10))
     assert "file: fc.bias" in str(caught.value)
     assert "model: extra" in str(caught.value)
 
@@ -85,7 +91,7 @@ def test_a_file_that_is_none(tmp_path: Path, content: bytes | None) -> None:
     else:
         file.write_bytes(content)
     with pytest.raises(UserError, match=r"model\.weights"):
-        load_weights(network(), file, 10)
+        load_weights(network(), file, facts_of(10))
 
 
 def test_frozen_parameters() -> None:

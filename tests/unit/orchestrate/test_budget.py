@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
@@ -46,6 +47,36 @@ def test_no_run_begins_that_would_end_too_late(results: Results) -> None:
     assert budget.declined(results) == {plan(results, 6).run_id}
     budget.begin(results, time.time() + 10 * took)
     assert budget.declined(results) == set()
+
+
+@pytest.mark.parametrize(("spare", "begins"), [(0.01, True), (-0.01, False)])
+@pytest.mark.parametrize(
+    ("index", "longest"), [(6, 50.0), (7, 30.0)], ids=["of its variant", "of its variant too"]
+)
+def test_time_is_left_for_the_longest_run_of_the_same_variant(
+    results: Results,
+    monkeypatch: pytest.MonkeyPatch,
+    index: int,
+    longest: float,
+    spare: float,
+    begins: bool,
+) -> None:
+    """And 15 % more. The first runs took 10, 50, 20 s of one variant and 5, 30, 25 s of another."""
+    plans = results.plans()
+    own = plans[index]["spec"]["strategy"]["name"]
+    took = {plans[6]["spec"]["strategy"]["name"]: iter((10.0, 50.0, 20.0))}
+    took[plans[7]["spec"]["strategy"]["name"]] = iter((5.0, 30.0, 25.0))
+    assert own in took
+    for each in plans[:6]:
+        file = results.journal_file(each["run_id"])
+        *lines, last = file.read_text().splitlines()
+        end = {**json.loads(last), "seconds": next(took[each["spec"]["strategy"]["name"]])}
+        assert end["kind"] == "run_finished"
+        file.write_text("\n".join([*lines, json.dumps(end)]) + "\n")
+    monkeypatch.setattr(budget, "WIDTH", 1e-6)
+    monkeypatch.setattr(time, "time", lambda: 1000.0)
+    budget.begin(results, 1000.0 + 1.15 * longest + spare)
+    assert budget.allows(results, plan(results, index)) == begins
 
 
 def test_repeats_end_where_intervals_suffice(

@@ -15,11 +15,13 @@ from raysuite.perf.costs import (
     ddlbench_data_parallel,
     expected_run_seconds,
     strategy_kind,
+    work_name,
 )
 from raysuite.perf.prediction import predict
 from raysuite.perf.recommendation import rank
 from raysuite.records import RunFigures
 from raysuite.records.names import Plan
+from raysuite.records.predicted import Interval
 from tests.fake_calibration import HELD_OUT, NAME, SEEN, measured, plans, seconds
 
 
@@ -190,6 +192,24 @@ def test_energy_is_that_of_nodes_and_workers() -> None:
         rank(known, [each.model_copy(update={"joules": None}) for each in predicted], goal="energy")
         == []
     )
+
+
+def test_a_run_takes_its_epochs_their_validations_and_its_start(exact: Calibration) -> None:
+    start = Interval(5.0, 4.0, 8.0)
+    found = exact.model_copy(update={"start": start})
+    known = plans("[[64, 1]]")
+    for plan, each in zip(known, predict(known, found, "x.yaml"), strict=True):
+        assert each.epoch_seconds is not None
+        assert each.run_seconds is not None
+        # a forward pass is a third of an image's training; each worker validates its part of 360
+        image = found.seconds.costs[f"image/{work_name(plan)}"]
+        validation = image / 3 * 360 / plan["workers"]
+        epochs = plan["spec"]["training"]["epochs"]
+        assert epochs > 1
+        for end in ("value", "low", "high"):
+            epoch = getattr(each.epoch_seconds, end)
+            expected = epochs * (epoch + validation) + getattr(start, end)
+            assert getattr(each.run_seconds, end) == pytest.approx(expected)
 
 
 def test_a_budget_of_node_hours_leaves_out_what_may_take_longer(exact: Calibration) -> None:

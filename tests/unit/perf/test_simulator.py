@@ -203,6 +203,29 @@ def test_a_ring_sends_what_its_formula_tells() -> None:
     assert wide.all_reduce(1024, 8e3) == pytest.approx(tree)
 
 
+@pytest.mark.parametrize("nodes", [2, 3, 8])
+@pytest.mark.parametrize("per_node", [1, 4])
+def test_a_ring_between_nodes_sends_its_part_of_the_bytes(nodes: int, per_node: int) -> None:
+    """2 (n - 1) / n of what is reduced over each link: inside a node all bytes among its workers,
+    between nodes each worker's share of them."""
+    count, inside, between = 8e9, 5.0, 1.0  # bytes, GB/s, GB/s
+    network = Network(
+        name="",
+        source="",
+        workers_per_node=per_node,
+        inside=Link(latency_us=0, gb_per_s=inside),
+        between=Link(latency_us=0, gb_per_s=between),
+    )
+    in_node = 2 * (per_node - 1) / per_node * count / (inside * 1e9)
+    share = count / per_node
+    among = 2 * (nodes - 1) / nodes * share / (between * 1e9)
+    assert network.all_reduce(nodes * per_node, count) == pytest.approx(in_node + among)
+    late = network.model_copy(update={"between": Link(latency_us=100, gb_per_s=between)})
+    messages = 2 * (nodes - 1) * 100e-6
+    told = late.all_reduce(nodes * per_node, count)
+    assert told == pytest.approx(in_node + among + messages)
+
+
 def test_a_network_that_is_none_is_named() -> None:
     with pytest.raises(UserError, match="ethernet-40g, hdr-fat-tree, juwels-booster"):
         Network.read("token-ring")

@@ -45,6 +45,9 @@ DALI_ON_GPU = "loader: {name: dali, device: gpu}\n"
         ("resources: {workers: 3}\nstrategy: ddp", "", "training.global_batch", "9 would do"),
         ("loader: synthetic", "sampler: balanced", "loader.name", "training.sampler"),
         ("", "class_weights: [1, 2]", "training.class_weights", "has 10 classes"),
+        ("", "class_weights: auto, sampler: balanced", "training.class_weights", "leave one"),
+        ("", "global_batch: 1438", "training.global_batch", "1,438 samples"),
+        (f"{TWO}strategy: ddp", "batch_per_worker: 719", "training.batch_per_worker", "2 workers"),
         ("", "global_batch: 9, accumulate: 2", "training.global_batch", "8 would do"),
         ("", "batch_per_worker: 9, accumulate: 2", "training.batch_per_worker", "8 would do"),
         ("strategy: pipeline\nresources: {workers: 3}", "", "resources.workers", "on 2 workers"),
@@ -80,6 +83,11 @@ def test_one_reason(text: str, training: str, key: str, words: str) -> None:
     assert found.key == key
     assert words in found.message
     assert found.line is not None
+
+
+def test_a_step_may_take_the_whole_training_set() -> None:
+    assert mistakes("", training="{epochs: 1, global_batch: 1437}") == []
+    assert mistakes(f"{TWO}strategy: ddp", training="{epochs: 1, batch_per_worker: 718}") == []
 
 
 @pytest.mark.parametrize("loader", ["dali", "synthetic"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 
 import pytest
 from hypothesis import given
@@ -184,6 +185,49 @@ def test_runs_that_can_share_workers_stand_together() -> None:
 )
 def test_groups(text: str, expected: list[int]) -> None:
     assert sizes(text) == expected
+
+
+KINDS = """\
+matrix:
+  strategy: [ddp, horovod, {name: horovod, cycle_time_ms: 2},
+             {name: horovod, cycle_time_ms: 2, fusion_threshold_mb: 1}]
+  resources: [{workers: 1}, {workers: 2}, {workers: 1, cpus_per_worker: 2},
+              {workers: 1, fresh_workers: true}]
+"""
+
+
+MANY = plans(BATCH + KINDS)
+
+
+@given(st.randoms(use_true_random=False), st.booleans())
+def test_neighbours_share_workers_where_each_two_of_them_may(
+    draw: random.Random, one_node: bool
+) -> None:
+    def may(one: RunPlan, other: RunPlan) -> bool:
+        needs, cycles = [], set()
+        for each in (one, other):
+            spec = each.spec.model_dump()
+            if spec["resources"]["fresh_workers"] or "fusion" in str(each.label):
+                return False
+            needs.append({**spec["resources"], **({"workers": 1} if one_node else {})})
+            cycles |= {spec["strategy"].get("cycle_time_ms", -1)} - {-1}
+        return needs[0] == needs[1] and len(cycles) <= 1
+
+    expected: list[list[RunPlan]] = []
+    runs = draw.choices(MANY, k=40)
+    for run in runs:
+        if expected and all(may(run, other) for other in expected[-1]):
+            expected[-1].append(run)
+        else:
+            expected.append([run])
+    assert groups(runs, one_node) == expected
+
+
+def test_each_run_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[RunPlan] = []
+    monkeypatch.setattr(resolve_module, "_stands_apart", seen.append)
+    assert len(groups(MANY[:1] * 500)) == 1
+    assert len(seen) == 500
 
 
 def test_a_run_with_a_profile_has_workers_of_its_own() -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from raysuite.errors import UserError
 from raysuite.records import Ratio, Row, make_rows, results_figures
@@ -163,6 +164,39 @@ def test_a_study_against_itself(tmp_path):
     throughput = line(found, "throughput", rows[0].name)
     assert throughput.basis == "both"
     assert not [each for each in found.lines if each.notes]
+
+
+def test_ratios_are_ours_over_theirs(tmp_path):
+    """Of 300 +- 20 and 100 +- 10 images a second, from two runs each, by hand."""
+    rows = rows_of(tmp_path, repeats=2)
+    row = next(each for each in rows if not each.is_baseline)
+    ours, theirs = (
+        [
+            *(each for each in rows if each.name == row.baseline),
+            replace(
+                row,
+                figures={**row.figures, "throughput": summarize(speeds)},
+                speed_up=Ratio(speed_up, speed_up / 2, speed_up * 2),
+            ),
+        ]
+        for speeds, speed_up in (((280.0, 320.0), 6.0), ((90.0, 110.0), 1.5))
+    )
+    found = against_study(ours, theirs, "there")
+    shown = line(found, "throughput", row.name)
+    assert (shown.ours.value, shown.theirs.value) == (300, 100)
+    assert shown.ratio.value == pytest.approx(3)
+    # standard errors of 20 / 300 and 10 / 100; Welch's degrees of freedom of both squares u and v
+    u, v = 1 / 225, 1 / 100
+    freedom = (u + v) ** 2 / (u**2 + v**2)
+    reach = math.exp(stats.t.isf(0.025, freedom) * math.sqrt(u + v))
+    assert (shown.ratio.low, shown.ratio.high) == pytest.approx((3 / reach, 3 * reach))
+    assert line(found, "speed_up", row.name).ratio.value == 4
+    sheet = comparison_sheets(found)[0]
+    (cells,) = (each for each in sheet.cells if {"Throughput", row.name} <= {*each})
+    by_title = dict(zip(sheet.header, cells, strict=True))
+    assert by_title["Our value"].startswith("300 ")
+    assert by_title["Their value"].startswith("100 ")
+    assert by_title["Ours / theirs"].startswith("3.00 ")
 
 
 def test_variants_match_by_what_they_are_and_differences_are_told(tmp_path):

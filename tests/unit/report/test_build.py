@@ -25,7 +25,8 @@ def test_files(tmp_path):
     rows = list(csv.DictReader((tmp_path / "rows.csv").read_text("utf-8").splitlines()))
     assert len(rows) == 12
     assert float(rows[0]["throughput_images_per_s_mean"]) > 0
-    assert float(rows[0]["throughput_images_per_s_ci95"]) > 0
+    speed = [float(rows[0][f"throughput_images_per_s_{each}"]) for each in ("low", "mean", "high")]
+    assert speed == sorted(speed)
     assert rows[6]["baseline"] == rows[0]["name"]
     data = json.loads((tmp_path / "rows.json").read_text("utf-8"))
     assert data["format"] == 1

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 
 import pytest
 
 from raysuite.records import make_rows, results_figures
-from raysuite.report import build
+from raysuite.records.statistics import accuracy
+from raysuite.report import build, text
+from raysuite.report.data import csv_text, row_data
 from raysuite.report.tables import (
     Sheet,
     csv_sheet,
@@ -18,6 +23,7 @@ from raysuite.report.tables import (
     latex_text,
     markdown_sheet,
     rows_latex,
+    rows_sheet,
 )
 from tests.fake_results import write_results
 
@@ -68,13 +74,28 @@ def test_notes_name_baseline_repeats_and_intervals(tmp_path):
     assert r"against ddp $\cdot$ native $\cdot$ 1 worker" in written
     assert "2 repeats" in written
     first, *_, last = body(written)
-    assert re.fullmatch(r"\s*ddp \$\\cdot\$ native & 1 & \\num\{\d+\(\d+\)\} & -- & -- & .*", first)
-    assert last.count(r"\num{") == 4
+    assert re.fullmatch(r"\s*ddp \$\\cdot\$ native & 1 & \$[^&]+\$ & -- & -- & .*", first)
+    assert last.count("_{") == last.count("^{") == 4
+
+
+def test_every_form_has_the_intervals_of_the_report(tmp_path):
+    """Accuracies near 1, whose mean and half-width would exceed it."""
+    rows = make_rows(results_figures(write_results(tmp_path, repeats=2)))
+    found = accuracy([0.9875, 0.9764], 360)
+    shown = replace(rows[0], figures={**rows[0].figures, "final_accuracy": found})
+    assert found.mean + found.half_width > 1
+    assert text.stat(shown.final_accuracy, text.percent) == "98.2 [90.9, 100.0] %"
+    assert rows_latex([shown]).count("$98.2_{90.9}^{100.0}$") == 1
+    assert "98.2 [90.9, 100.0] %" in markdown_sheet(rows_sheet([shown]))
+    (line,) = csv.DictReader(io.StringIO(csv_text([shown])))
+    data = row_data(shown)["final_accuracy"]
+    for end in ("low", "high"):
+        assert float(line[f"final_accuracy_{end}"]) == data[end] == getattr(found, end)
 
 
 PAPER = r"""
 \documentclass[twocolumn]{article}
-\usepackage{booktabs}\usepackage{array}\usepackage{siunitx}\usepackage{graphicx}
+\usepackage{booktabs}\usepackage{array}\usepackage{graphicx}
 \usepackage[T1]{fontenc}
 \begin{document}
 \input{rows.tex}
