@@ -16,7 +16,7 @@ from raysuite.plan.space import Values, active
 from raysuite.records import Results
 from raysuite.records.journal import SEARCH, Decided, began
 from raysuite.spec import Document, ExperimentSpec
-from raysuite.spec.search import Dimension, SearchOptions, name_of
+from raysuite.spec.search import AshaScheduler, Dimension, SearchOptions, name_of
 from raysuite.spec.search_check import read_search
 
 _NOT_A_TRIALS = ("search", "matrix", "scales", "repeats")
@@ -78,7 +78,7 @@ def check_space(document: Document, search: SearchOptions) -> None:
     on several values at once is reported with the trial that it concerns.
     """
     space, seen = search.space, Datasets()
-    found: dict[tuple[str, str], Mistake] = {}
+    found = {(each.key, each.message): each for each in _idle_brackets(document, search)}
     for values, tried in _probes(space):
         try:
             spec = trial_spec(document, values)
@@ -92,6 +92,26 @@ def check_space(document: Document, search: SearchOptions) -> None:
                 found.setdefault((mistake.key, mistake.message), mistake)
     if found:
         raise SpecError(list(found.values()))
+
+
+def _idle_brackets(document: Document, search: SearchOptions) -> Iterator[Mistake]:
+    """Brackets of ASHA whose trials would all end before their first rung."""
+    asha = search.scheduler
+    if not isinstance(asha, AshaScheduler) or asha.brackets == 1:
+        return
+    epochs = most_epochs(document, search)
+    rungs = [asha.grace_epochs * asha.reduction_factor**number for number in range(asha.brackets)]
+    useful = sum(rung < epochs for rung in rungs)
+    if useful < asha.brackets:
+        file, line = document.place(("search", "scheduler"))
+        yield Mistake(
+            f"given were {asha.brackets} brackets; the first rung of the last one is after "
+            f"{rungs[-1]:g} epochs, and trials have {epochs}: those dealt to it would never be "
+            f"compared; give at most {max(useful, 1)}, or more epochs",
+            key="search.scheduler.brackets",
+            file=file,
+            line=line,
+        )
 
 
 def most_epochs(document: Document, search: SearchOptions) -> int:

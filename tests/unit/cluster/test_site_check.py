@@ -38,7 +38,8 @@ class Login:
         # as the real one writes 1,024, and nodes that differ
         self.command(
             "sinfo",
-            f"case $* in --version) echo slurm 23.02;; *--exact*--noconvert*) echo '{SINFO.strip()}'"
+            "case $* in --version) echo slurm 23.02;; *--exact*--noconvert*)"
+            f" echo '{SINFO.strip()}'"
             ";; *) echo 'gpu*|up|infinite|1K|48+|1K+|(null)';; esac",
         )
         self.command("sbatch", f"/bin/cat >{path}/script; echo '{TAKEN}' >&2")
