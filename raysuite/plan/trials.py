@@ -202,6 +202,45 @@ def sweep_document(results: Results) -> Document:
     return Document(data=data, file=file, scaled=found.get("settings", {}))
 
 
+TRIALS = "search.trials"
+"""The key that may be given with --resume."""
+
+
+def set_more_trials(document: Document, wanted: Document) -> None:
+    """Set the number of trials of `wanted` in the document of a sweep that began earlier.
+
+    Raises UserError where the sweep cannot have more, or has as many.
+    """
+    search, trials = read_search(document), read_search(wanted).trials
+    if search.trials is None:
+        raise UserError(
+            f"{TRIALS} was given, and this sweep makes every combination (searcher: grid); begin "
+            "one with more values, without --resume"
+        )
+    if search.scheduler.name == "pbt":
+        raise UserError(
+            f"{TRIALS} was given, and these trials are a population (scheduler: pbt), which was "
+            "drawn at the start; begin a larger one, without --resume"
+        )
+    if trials is None or trials <= search.trials:
+        raise UserError(
+            f"{TRIALS}={trials} was given, and this sweep has {search.trials}; give more, or leave "
+            "it out"
+        )
+    document.data["search"]["trials"] = trials
+
+
+def write_more_trials(document: Document, results: Results) -> None:
+    """Write the number of trials of a sweep's document into its results, which continue with it."""
+    decided, found = results.decided(), results.search()
+    assert found is not None
+    if decided is not None:
+        results.write_decided(decided._replace(is_all=False))  # first: harmless by itself
+    results.write_search(
+        document.data["search"], found["name"], found["spec"], found.get("settings")
+    )
+
+
 def check_retry(document: Document) -> None:
     """Raise UserError where failed trials cannot be repeated: their population has continued
     without them."""
