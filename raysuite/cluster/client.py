@@ -320,7 +320,7 @@ def status_of(folder: ClusterFolder, job: JobState | None = None) -> Status:
         if alive is not None and alive.incarnation != head.incarnation:
             alive = None
     known = {node.host for node in nodes}
-    nodes += tuple(node for node in _failed_by_log(folder) if node.host not in known)
+    nodes += tuple(node for node in _failed_by_log(folder, cluster.job) if node.host not in known)
     state, why = _judge(folder, cluster, job, nodes, head, alive)
     return Status(cluster, state, job, nodes, head, alive, why)
 
@@ -328,14 +328,17 @@ def status_of(folder: ClusterFolder, job: JobState | None = None) -> Status:
 _FAILED = re.compile(r" *([0-9]+): raysuite: ([A-Za-z0-9_-]+): (.+)")
 
 
-def _failed_by_log(folder: ClusterFolder) -> list[Node]:
-    """Nodes of the present start whose script or agent could write no more than a line into
+def _failed_by_log(folder: ClusterFolder, job: str) -> list[Node]:
+    """Nodes of the job's last start whose script or agent could write no more than a line into
     SLURM's log, as where they do not see the folder."""
     found: dict[str, Node] = {}
+    is_ours = True  # the log holds earlier jobs too
     for line in _tail(folder.slurm_log):
         if line.startswith("raysuite: "):  # of the batch script: a start, or its end
             found.clear()
-        elif match := _FAILED.match(line):
+            if line.startswith("raysuite: job "):
+                is_ours = line.startswith(f"raysuite: job {job},")
+        elif is_ours and (match := _FAILED.match(line)):
             index, host, message = match.groups()
             found[host] = Node(host=host, index=int(index), state="failed", message=message)
     return list(found.values())
@@ -493,7 +496,7 @@ def down(
                 tell("killing what did not end")
                 backend.kill(cluster)
                 _gone(folder, cluster, _ENDS_S)
-        else:
+        elif cluster.job:
             backend.kill(cluster)  # whatever its state was taken for
         try:
             left = _left(folder, status, tell)

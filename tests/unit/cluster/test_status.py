@@ -230,10 +230,11 @@ def test_a_node_that_could_write_to_slurms_log_alone_has_failed(
     folder: ClusterFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slurm_says(monkeypatch, JobState("running", "RUNNING", hosts=("n1,n2",)))
+    earlier = "raysuite: job 16, attempt 0, nodes n[1-2]\n0: raysuite: n1: no scratch\n"
+    folder.slurm_log.write_text(earlier)
+    assert status_of(folder).nodes == ()
     folder.slurm_log.write_text(
-        "raysuite: job 16, attempt 0, nodes n[1-2]\n"
-        "0: raysuite: n1: of an earlier start\n"
-        "raysuite: job 17, attempt 0, nodes n[1-2]\n"
+        f"{earlier}raysuite: job 17, attempt 0, nodes n[1-2]\n"
         "0: something else\n"
         "1: raysuite: n2: does not see /home/ada\n"
         "0: raysuite: a: no ports\n"
