@@ -430,9 +430,9 @@ def _gpus(gres: str) -> int:
 # a cluster as a job
 
 _PATIENCE_S = 60.0
-_ENDED = set(
-    """BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED LAUNCH_FAILED NODE_FAIL OUT_OF_MEMORY
-    PREEMPTED RECONFIG_FAIL REVOKED TIMEOUT""".split()  # noqa: SIM905 - as in squeue's manual page
+_ENDED = (
+    *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
+    *("PREEMPTED", "TIMEOUT"),
 )
 """A job in any other state, also one that a newer SLURM has, lives until SLURM has no such job."""
 
