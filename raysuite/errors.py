@@ -14,6 +14,7 @@ RaysuiteError
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -45,6 +46,17 @@ def is_full(error: BaseException) -> bool:
             return True
         found = found.__cause__ or found.__context__
     return False
+
+
+def how_to_write(error: BaseException) -> str:
+    """What makes a file system writable again that took nothing more with this error."""
+    read_only = os.strerror(errno.EROFS)  # a worker's error comes here as text
+    found: BaseException | None = error
+    while found is not None:
+        if read_only in str(found):
+            return "mount the file system for writing"
+        found = found.__cause__ or found.__context__
+    return "free disk space"
 
 
 class UserError(RaysuiteError):

@@ -67,6 +67,7 @@ class Bench:
     def __post_init__(self) -> None:
         for name in ("bin", "work", "records", "cluster", "cluster/suites", "cluster/logs"):
             (self.path / name).mkdir()
+        (self.cluster / "environment").touch()
         for tool in TOOLS:
             found = shutil.which(tool)
             assert found is not None

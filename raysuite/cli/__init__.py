@@ -34,7 +34,14 @@ from raysuite.cli.simulate import simulate
 from raysuite.cli.verify import verify
 from raysuite.cli.watch import watch
 from raysuite.ending import end_process
-from raysuite.errors import RaysuiteError, SpecError, StorageError, UserError, is_full
+from raysuite.errors import (
+    RaysuiteError,
+    SpecError,
+    StorageError,
+    UserError,
+    how_to_write,
+    is_full,
+)
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
@@ -55,7 +62,7 @@ class _Verbs(TyperGroup):
         except OSError as error:
             if not (is_full(error) or isinstance(error, PermissionError)):
                 raise
-            advice = StorageError(f"{error}; free disk space, or give a writable folder")
+            advice = StorageError(f"{error}; {how_to_write(error)}, or give a writable folder")
             raise typer.Exit(_complain(advice, FAILED)) from error
         except KeyboardInterrupt as error:
             print("interrupted", file=sys.stderr)

@@ -19,7 +19,7 @@ import typer
 from raysuite.cli.console import print_json, print_text, stdout, table
 from raysuite.cli.run_options import AsJson, DryRun, group
 from raysuite.cluster.backend import State
-from raysuite.errors import SpecError, UserError
+from raysuite.errors import RaysuiteError, SpecError, UserError
 from raysuite.files import write_whole
 from raysuite.units import human_seconds
 
@@ -699,15 +699,14 @@ def down(
     for each in names:
         folder = find_folder(each)
         try:
-            left += take_down(folder, grace, _teller(each))
-        except UserError as error:
+            lines = take_down(folder, grace, _teller(each), remove)
+        except RaysuiteError as error:
             if not everything:
                 raise
-            left.append(str(error))  # the others end all the same
-            continue
-        if remove:
-            shutil.rmtree(folder.path, ignore_errors=True)
-        print_text(f"{each} is down")
+            lines = [str(error)]  # the others end all the same
+        left += lines
+        if not lines:
+            print_text(f"{each} is down")
     if everything and not names:
         print_text("no cluster is there")
     if left:

@@ -41,12 +41,15 @@ from raysuite.cluster.suites import (
 from raysuite.errors import RaysuiteError, UserError
 from raysuite.plan.space import count
 from raysuite.plan.trials import (
+    TRIALS,
     check_retry,
     check_space,
     create_sweep,
     latest_sweep,
     plans_of_space,
+    set_more_trials,
     sweep_document,
+    write_more_trials,
 )
 from raysuite.records import (
     STOPPED,
@@ -223,8 +226,12 @@ class Request:
             raise UserError(
                 "no SPEC was given; give an experiment's YAML file, or --resume-from RESULTS"
             )
-        if again and self.overrides:
-            raise UserError("--resume resumes the runs as they were planned; leave KEY=VALUE out")
+        more = self.verb == "sweep" and all(e.startswith(f"{TRIALS}=") for e in self.overrides)
+        if again and self.overrides and not more:
+            also = f", or give {TRIALS}=NUMBER alone for more trials" * (self.verb == "sweep")
+            raise UserError(
+                f"--resume resumes the runs as they were planned; leave KEY=VALUE out{also}"
+            )
         if self.retry_failed and not again:
             raise UserError("--retry-failed goes with --resume or --resume-from")
         if self.address and self.address.startswith(("http://", "https://")):
@@ -596,8 +603,11 @@ class SweepWork(Work):
                 print_what_changed(self.opened, self.document)
         self.is_resumed = self.opened is not None
         if self.opened is not None:
-            self.document = sweep_document(self.opened)  # as it began
             check_unchanged(suite.planned(self.opened))
+            began = sweep_document(self.opened)
+            if request.overrides:
+                set_more_trials(began, self.document)
+            self.document = began
         self.search = read_search(self.document)
         if self.opened is None:
             search_algorithm_of(self.search)
@@ -636,6 +646,8 @@ class SweepWork(Work):
     def execute(self, capacity: Capacity, listener: Listener) -> Stop | None:
         from raysuite.orchestrate import sweep
 
+        if self.is_resumed and self.request.overrides:
+            write_more_trials(self.document, self.results)
         return sweep.run(self.document, self.results, capacity, listener, self.is_resumed)
 
     def publish(self, tracking: Tracking) -> None:

@@ -76,6 +76,7 @@ def sweep(
       raysuite sweep experiments/sweep-quickstart.yaml
       raysuite sweep experiments/sweep-quickstart.yaml --dry-run
       raysuite sweep experiments/sweep-quickstart.yaml search.trials=30 search.scheduler=none
+      raysuite sweep experiments/sweep-quickstart.yaml --resume search.trials=30
       raysuite sweep --resume-from results/sweep-quickstart/20261122-101500
     """
     _make("sweep", **locals(), budget_s=None)

@@ -8,6 +8,7 @@ listens where.
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import logging
 import os
@@ -40,7 +41,8 @@ class UnboundError(Exception):
 def variables(address: str, folder: Path) -> dict[str, str]:
     """The environment under which a node's processes listen on `address` alone, an IPv4 address.
 
-    The library is compiled into `folder`, which is the user's own, unless it is there already.
+    The library is compiled into `folder`, which is the user's own, unless one that works here is
+    there already: the login node makes one, whose C library may be newer than an image's.
     Where that fails, as without a C compiler, the reason is logged, and the variables close only
     Ray's ports without a token: the others require the token, on every interface.
     """
@@ -56,6 +58,9 @@ def bound(address: str, folder: Path) -> dict[str, str]:
 
     Raises UnboundError where that cannot be.
     """
+    if (made := library_in(folder)).exists():
+        with contextlib.suppress(UnboundError):
+            return _bound(address, made)
     return _bound(address, build(folder))
 
 
@@ -65,13 +70,8 @@ def library_in(folder: Path) -> Path:
 
 
 def build(folder: Path) -> Path:
-    """The library in `folder`, compiled there if need be.
-
-    Raises UnboundError, with what is missing.
-    """
+    """The library, compiled into `folder`. Raises UnboundError, with what is missing."""
     made = library_in(folder)
-    if made.exists():
-        return made
     compiler = next((path for name in COMPILERS if (path := shutil.which(name))), None)
     if compiler is None:
         raise UnboundError(f"no C compiler here (looked for {', '.join(COMPILERS)})")

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
+import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from filelock import FileLock, Timeout
+
+from raysuite.cluster import private
 from raysuite.cluster.agent.leftovers import clear_local
 from raysuite.cluster.backend import Backend, JobState
 from raysuite.cluster.dashboard import RUNNING, Dashboard, NoAnswerError, RefusedError
@@ -51,11 +58,16 @@ def missing_nodes(status: Status) -> list[str]:
 
 def last_lines(log: Path) -> list[str]:
     """The last lines of a log, for a message; none where it is not there."""
+    return _tail(log)[-_LINES:]
+
+
+def _tail(log: Path) -> list[str]:
     try:
-        text = log.read_bytes()[-_READ_BYTES:].decode("utf-8", "replace")
+        with log.open("rb") as stream:
+            stream.seek(max(0, stream.seek(0, os.SEEK_END) - _READ_BYTES))
+            return stream.read().decode("utf-8", "replace").splitlines()
     except OSError:
         return []
-    return text.splitlines()[-_LINES:]
 
 
 def _spelt(names: str) -> list[str]:
@@ -128,27 +140,52 @@ def start(
     or may be running on another host.
     """
     folder = folder_of(cluster.name)
-    if (folder.path / "cluster.json").exists():
-        status = status_of(folder)
-        check_here(status)
-        if status.lives:
-            raise UserError(
-                f"a cluster called {cluster.name!r} is there already ({status.state}); take it "
-                f"down with `raysuite cluster down {cluster.name}`, or name another with --name"
-            )
-        for line in clear_local(folder, status.cluster, tell):
-            tell(line)
-    folder = prepare(cluster, resume)
-    began = time.time()
-    try:
-        cluster = backend_of(cluster).start(folder, cluster, command)
-    except BaseException:
-        folder.forget_secrets()
-        folder.forget(Cluster)
-        raise
-    folder.write(cluster)
-    folder.write(Timings(seconds={"submit": round(time.time() - began, 3)}))
+    with _sole_command(folder):
+        if (folder.path / "cluster.json").exists():
+            status = status_of(folder)
+            check_here(status)
+            if status.lives:
+                raise UserError(
+                    f"a cluster called {cluster.name!r} is there already ({status.state}); take "
+                    f"it down with `raysuite cluster down {cluster.name}`, or name another with "
+                    "--name"
+                )
+            for line in clear_local(folder, status.cluster, tell):
+                tell(line)
+        prepare(cluster, resume)
+        began = time.time()
+        try:
+            cluster = backend_of(cluster).start(folder, cluster, command)
+        except BaseException:
+            folder.forget_secrets()
+            folder.forget(Cluster)
+            raise
+        folder.write(cluster)
+        folder.write(Timings(seconds={"submit": round(time.time() - began, 3)}))
     return folder
+
+
+_TURN_S = 300.0
+"""For another command to have started or ended the cluster."""
+
+
+@contextmanager
+def _sole_command(folder: ClusterFolder) -> Iterator[None]:
+    """Let one command at a time start or end a cluster, on all hosts that share its folder.
+
+    Raises UserError where another one takes too long, or where nothing can be locked.
+    """
+    private.make_folder(folder.path.parent)
+    try:
+        lock = FileLock(folder.lock, mode=0o600).acquire(_TURN_S)
+    except (Timeout, OSError) as error:
+        raise UserError(
+            f"the cluster {folder.name!r} is not free: {error}; wait until another `raysuite "
+            f"cluster up` or `down` has ended, which holds {folder.lock}, or name a folder whose "
+            "file system has locks by RAYSUITE_HOME"
+        ) from error
+    with lock:
+        yield
 
 
 def wait(folder: ClusterFolder, tell: Callable[[Progress], None] = lambda _: None) -> Status:
@@ -282,8 +319,29 @@ def status_of(folder: ClusterFolder, job: JobState | None = None) -> Status:
         nodes = tuple(node for node in nodes if node.incarnation == head.incarnation)
         if alive is not None and alive.incarnation != head.incarnation:
             alive = None
+    known = {node.host for node in nodes}
+    nodes += tuple(node for node in _failed_by_log(folder, cluster.job) if node.host not in known)
     state, why = _judge(folder, cluster, job, nodes, head, alive)
     return Status(cluster, state, job, nodes, head, alive, why)
+
+
+_FAILED = re.compile(r" *([0-9]+): raysuite: ([A-Za-z0-9_-]+): (.+)")
+
+
+def _failed_by_log(folder: ClusterFolder, job: str) -> list[Node]:
+    """Nodes of the job's last start whose script or agent could write no more than a line into
+    SLURM's log, as where they do not see the folder."""
+    found: dict[str, Node] = {}
+    is_ours = True  # the log holds earlier jobs too
+    for line in _tail(folder.slurm_log):
+        if line.startswith("raysuite: "):  # of the batch script: a start, or its end
+            found.clear()
+            if line.startswith("raysuite: job "):
+                is_ours = line.startswith(f"raysuite: job {job},")
+        elif is_ours and (match := _FAILED.match(line)):
+            index, host, message = match.groups()
+            found[host] = Node(host=host, index=int(index), state="failed", message=message)
+    return list(found.values())
 
 
 def all_status() -> list[Status]:
@@ -368,8 +426,18 @@ def _judge(
     if first is not None and first.state == "ended":
         return "ended", ""
     if job.state:
-        return "failed", f"SLURM reports {job.state} ({job.reason})"
+        return "failed", f"SLURM reports {job.state} ({job.reason}){_launched(folder, job)}"
     return "stale", f"gone without a record; {_what_it_left(folder, cluster)}"
+
+
+def _launched(folder: ClusterFolder, job: JobState) -> str:
+    """What to do about a job that could not be launched."""
+    if job.reason != "JobLaunchFailure":
+        return ""
+    return (
+        f" on {', '.join(job.hosts)}: the first node cannot write {folder.slurm_log}, or its "
+        "slurmd's log has another reason; set RAYSUITE_HOME to a folder that all nodes share"
+    )
 
 
 def _has_said_its_end(folder: ClusterFolder, cluster: Cluster, first: Node | None) -> bool:
@@ -400,35 +468,44 @@ _ENDS_S = 90.0
 
 
 def down(
-    folder: ClusterFolder, grace_s: float, tell: Callable[[str], None] = lambda _: None
+    folder: ClusterFolder,
+    grace_s: float,
+    tell: Callable[[str], None] = lambda _: None,
+    remove: bool = False,
 ) -> list[str]:
     """End a cluster; returns a line for everything that is left of it, normally none.
 
     What a killed one left on this machine is removed, its MLflow database copied to the cluster's
-    folder; a SLURM job's nodes cannot be reached once the job is gone.
+    folder; a SLURM job's nodes cannot be reached once the job is gone. With `remove` the folder is
+    removed too, once the job is gone.
     Runs under way have `grace_s` seconds to write a checkpoint and stop.
     Raises UserError for a local cluster of another host.
     """
-    status = status_of(folder)
-    check_here(status)
-    cluster, backend = status.cluster, backend_of(status.cluster)
-    if status.lives:
-        if folder.stop() is None:
-            folder.write(Stop(reason="down", deadline=time.time() + grace_s))
-        _wait_for_jobs(folder, status, grace_s, tell)
-        tell("ending")
-        if not _ended_when_asked(folder, status):
-            backend.end(cluster)
-        if not _gone(folder, cluster, _ENDS_S):
-            tell("killing what did not end")
-            backend.kill(cluster)
-            _gone(folder, cluster, _ENDS_S)
-    try:
-        left = _left(folder, status, tell)
-    finally:
-        folder.forget_secrets()
-    if status.state == "stale":
-        folder.write(Stop(reason="down", deadline=time.time()))  # its end is now on record
+    with _sole_command(folder):
+        status = status_of(folder)
+        check_here(status)
+        cluster, backend = status.cluster, backend_of(status.cluster)
+        if status.lives:
+            if folder.stop() is None:
+                folder.write(Stop(reason="down", deadline=time.time() + grace_s))
+            _wait_for_jobs(folder, status, grace_s, tell)
+            tell("ending")
+            if not _ended_when_asked(folder, status):
+                backend.end(cluster)
+            if not _gone(folder, cluster, _ENDS_S):
+                tell("killing what did not end")
+                backend.kill(cluster)
+                _gone(folder, cluster, _ENDS_S)
+        elif cluster.job:
+            backend.kill(cluster)  # whatever its state was taken for
+        try:
+            left = _left(folder, status, tell)
+        finally:
+            folder.forget_secrets()
+        if status.state in ("stale", "failed") and folder.stop() is None:
+            folder.write(Stop(reason="down", deadline=time.time()))  # its end is now on record
+        if remove and (not status.lives or state_of(cluster).phase == "gone"):
+            shutil.rmtree(folder.path, ignore_errors=True)
     return left
 
 

@@ -46,6 +46,21 @@ TRACKING_AUTH = "raysuite"
 """The provider of raysuite/track that reads the MLflow password from the cluster's folder."""
 
 
+_LISTS = ("PATH", "LD_LIBRARY_PATH")
+
+
+def with_site(variables: Mapping[str, str], site: Mapping[str, str]) -> dict[str, str]:
+    """`variables` with those of a site: folders of its PATH and LD_LIBRARY_PATH come before those
+    that are there, which may be an image's own. With them in place already, nothing changes."""
+    merged = {**variables, **site}
+    for name in _LISTS:
+        there = variables.get(name)
+        if there and name in site:
+            begins = f"{there}:".startswith(f"{site[name]}:")
+            merged[name] = there if begins else f"{site[name]}:{there}"
+    return merged
+
+
 def client_environment(folder: ClusterFolder, head: Head) -> dict[str, str]:
     """For a shell: `ray job submit` takes RAY_ADDRESS as the dashboard's URL."""
     gcs_host = head.gcs.rpartition(":")[0]

@@ -36,6 +36,8 @@ class Cluster(File):
     """Where `cluster up` was called; jobs start there."""
     job: str = ""
     """SLURM's job id, or the process id of a local agent; empty until it is known."""
+    slurm_cluster: str = ""
+    """The SLURM cluster that `sbatch` named, where `--clusters` or a variable chose one."""
     started: float = 0.0
     """When a local agent's process began, seconds since 1970: its pid may be another's later."""
     birth: str = ""

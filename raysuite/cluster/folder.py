@@ -43,6 +43,11 @@ class ClusterFolder:
     # public paths
 
     @property
+    def lock(self) -> Path:
+        """Held by the command that starts or ends the cluster; `down --remove` leaves it."""
+        return self.path.with_name(f".{self.name}.lock")
+
+    @property
     def token_file(self) -> Path:
         return self.path / "token"
 

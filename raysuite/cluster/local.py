@@ -13,7 +13,7 @@ import psutil
 
 from raysuite.cluster import private
 from raysuite.cluster.backend import JobState
-from raysuite.cluster.environment import TEMP
+from raysuite.cluster.environment import TEMP, with_site
 from raysuite.cluster.files import NONCE, Cluster
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.process import birth_of, find_process
@@ -33,7 +33,7 @@ class LocalBackend:
         try:
             process = subprocess.Popen(
                 command,
-                env={**os.environ, **cluster.site.environment},
+                env=with_site(os.environ, cluster.site.environment),
                 cwd=cluster.working_folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -5,6 +5,7 @@ The script is pure text. Only the backend's methods submit, signal or cancel any
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import re
 import shlex
@@ -14,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from raysuite.cluster import private
+from raysuite.cluster import binding, private
 from raysuite.cluster.backend import Finding, JobState, unsure, works, wrong
 from raysuite.cluster.files import Cluster
 from raysuite.cluster.folder import ClusterFolder
@@ -94,8 +95,21 @@ on_node='
 requeue=$1 over=$2 environment=$3 scratch=$4
 shift 4
 trap : TERM INT HUP
+if [[ ! -r $environment ]]; then
+  echo "raysuite: ${SLURMD_NODENAME%%.*}: does not see ${over%/*}; set RAYSUITE_HOME to a folder" \
+    "that all nodes share" >&2
+  exit 1
+fi
 (
-  while IFS= read -r pair; do export "$pair"; done <"$environment"
+  while IFS= read -r pair; do
+    case $pair in
+      PATH=* | LD_LIBRARY_PATH=*)
+        name=${pair%%=*}
+        pair+=${!name:+:${!name}}
+        ;;
+    esac
+    export "$pair"
+  done <"$environment"
   bind=
   while [[ $scratch =~ ^([^$]*)[$]([{]?)([A-Za-z_][A-Za-z0-9_]*)[}]?(.*)$ ]]; do
     bind+=${BASH_REMATCH[1]}${!BASH_REMATCH[3]-} scratch=${BASH_REMATCH[4]}
@@ -106,6 +120,9 @@ trap : TERM INT HUP
   exec "$@"
 )
 status=$?
+if ((status == 126 || status == 127)); then
+  echo "raysuite: ${SLURMD_NODENAME%%.*}: cannot run $1 (status $status)" >&2
+fi
 if [[ ${SLURM_NODEID:-} == 0 ]]; then (umask 077 && : >"$over"); fi
 if ((status == 0)); then exit 0; fi
 read -r first <<<"$(scontrol show hostnames "$SLURM_JOB_NODELIST")"
@@ -143,7 +160,8 @@ while :; do
     exit 0
   fi
   # slurmctld 22.05 gives a job that has lost a node no further step, and may crash over one
-  nodes=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%D) || nodes=$SLURM_JOB_NUM_NODES
+  nodes=$(squeue --noheader --noconvert --jobs="$SLURM_JOB_ID" --format=%D) ||
+    nodes=$SLURM_JOB_NUM_NODES
   if ((broken || nodes < SLURM_JOB_NUM_NODES)); then
     echo "raysuite: the cluster ended with status $status, after a node was lost" >&2
     if ((requeue)); then
@@ -351,9 +369,14 @@ def ask(words: Sequence[str], text: str | None = None, timeout_s: float = TIMEOU
     return done.stdout + done.stderr if text is not None else done.stdout
 
 
-def node_groups() -> list[NodeGroup]:
+_ROWS = ("--noheader", "--all", "--exact", "--noconvert", "--format=%P|%a|%l|%D|%c|%m|%G")
+"""Without --exact one row stands for nodes that differ, by their least (`48+`); without --noconvert
+1,024 are written as `1K`."""
+
+
+def node_groups(where: str = "") -> list[NodeGroup]:
     """Every partition's nodes. Raises SlurmError where sinfo does not answer."""
-    rows = ask(["sinfo", "--noheader", "--all", "--format=%P|%a|%l|%D|%c|%m|%G"]).splitlines()
+    rows = ask(["sinfo", *_of(where), *_ROWS]).splitlines()
     return [_group(row.split("|")) for row in rows if row.count("|") == 6]
 
 
@@ -384,8 +407,8 @@ def _group(row: Sequence[str]) -> NodeGroup:
         up=available.startswith("up"),
         limit_s=_limit(limit),
         nodes=int(nodes),
-        cpus=int(cpus.rstrip("+")),  # `+`: the least of nodes that differ
-        memory_mb=int(memory.rstrip("+")),
+        cpus=int(cpus),
+        memory_mb=int(memory),
         gpus=_gpus(gres),
     )
 
@@ -408,8 +431,11 @@ def _gpus(gres: str) -> int:
 # a cluster as a job
 
 _PATIENCE_S = 60.0
-_WAITING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"}
-_RUNNING = {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"}
+_ENDED = (
+    *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"),
+    *("PREEMPTED", "TIMEOUT"),
+)
+"""A job in any other state, also one that a newer SLURM has, lives until SLURM has no such job."""
 
 
 class SlurmBackend:
@@ -421,21 +447,31 @@ class SlurmBackend:
         write_whole(folder.script, script(folder, cluster, command).encode(), private.MODE)
         pairs = (f"{name}={value}\n" for name, value in cluster.site.environment.items())
         write_whole(folder.path / "environment", "".join(pairs).encode(), private.MODE)
-        said = _ask(["sbatch", "--parsable", str(folder.script)])
-        return cluster.model_copy(update={"job": said.strip().partition(";")[0]})
+        with contextlib.suppress(binding.UnboundError):  # each node tries, where this one cannot
+            binding.build(folder.path)
+        job, _, where = _ask(["sbatch", "--parsable", str(folder.script)]).strip().partition(";")
+        return cluster.model_copy(update={"job": job, "slurm_cluster": where})
 
     def states(self, clusters: Sequence[Cluster]) -> list[JobState]:
-        jobs = list(dict.fromkeys(cluster.job for cluster in clusters if cluster.job))
-        unknown = JobState("gone")  # a job is forgotten a few minutes after its end
-        found: dict[str, JobState] = {}
-        if jobs:
-            words = ["squeue", "--noheader", f"--jobs={','.join(jobs)}", "--format=%A|%T|%r|%D|%N"]
+        found: dict[str, dict[str, JobState]] = {}
+        for where in dict.fromkeys(each.slurm_cluster for each in clusters if each.job):
+            # a job is forgotten a few minutes after its end
+            jobs = {
+                each.job: JobState("gone")
+                for each in clusters
+                if each.job and each.slurm_cluster == where
+            }
+            words = ["squeue", *_of(where), "--noheader", "--noconvert", "--states=all"]
+            words += [f"--jobs={','.join(jobs)}", "--format=%A|%T|%r|%D|%N"]
             try:
-                found = parse_states(_ask(words))
+                jobs |= parse_states(_ask(words))
             except SlurmError as error:
                 if "Invalid job id" not in str(error):  # the answer where a single job is queried
-                    unknown = JobState("unknown", reason=str(error))
-        return [found.get(each.job, unknown if each.job else JobState("gone")) for each in clusters]
+                    jobs = dict.fromkeys(jobs, JobState("unknown", reason=str(error)))
+            found[where] = jobs
+        return [
+            found.get(each.slurm_cluster, {}).get(each.job, JobState("gone")) for each in clusters
+        ]
 
     def end(self, cluster: Cluster) -> None:
         waits = self.states([cluster])[0].phase == "waiting"
@@ -446,13 +482,18 @@ class SlurmBackend:
 
     def _cancel(self, cluster: Cluster, *options: str) -> None:
         try:
-            _ask(["scancel", *options, cluster.job])
+            _ask(["scancel", *_of(cluster.slurm_cluster), *options, cluster.job])
         except SlurmError:
             (state,) = self.states(
                 [cluster]
             )  # slurmctld signals no job that has ended, or just ends
             if state.phase != "gone" and state.state != "COMPLETING":
                 raise
+
+
+def _of(where: str) -> list[str]:
+    """The option that names one of several SLURM clusters; none for the login node's own."""
+    return [f"--clusters={where}"] if where else []
 
 
 def script(folder: ClusterFolder, cluster: Cluster, command: tuple[str, ...]) -> str:
@@ -471,18 +512,17 @@ def script(folder: ClusterFolder, cluster: Cluster, command: tuple[str, ...]) ->
 
 
 def parse_states(said: str) -> dict[str, JobState]:
-    """The answer of `squeue --format=%A|%T|%r|%D|%N`, by ids of jobs."""
+    """The answer of `squeue --noconvert --format=%A|%T|%r|%D|%N`, by ids of jobs."""
     return {line.partition("|")[0]: _parsed(line) for line in said.strip().splitlines()}
 
 
 def _parsed(line: str) -> JobState:
     _, state, reason, nodes, names = line.split("|", 4)
-    if state in _WAITING:
+    if state in _ENDED:
+        return JobState("gone", state, reason, (names,))
+    if not names or state == "CONFIGURING":  # none are allocated, or they are booting
         return JobState("waiting", state, reason)
-    if state in _RUNNING:
-        number = int(nodes) if nodes.isdecimal() else 0  # 1024 may be written as 1K
-        return JobState("running", state, "" if reason == "None" else reason, (names,), number)
-    return JobState("gone", state, reason)
+    return JobState("running", state, "" if reason == "None" else reason, (names,), int(nodes))
 
 
 def host_names(names: str) -> list[str]:
@@ -526,7 +566,7 @@ def check_slurm(site: SlurmSite, folder: Path) -> Iterator[Finding]:
         return
     try:
         version = ask(["sinfo", "--version"]).strip()
-        groups = node_groups()
+        groups = node_groups(site.clusters)
     except SlurmError as error:
         yield wrong("controller", str(error), "ask the site whether SLURM is up: `scontrol ping`")
         return

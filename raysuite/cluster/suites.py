@@ -28,7 +28,14 @@ from raysuite.cluster import private
 from raysuite.cluster.files import File
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.process import birth_of, find_process
-from raysuite.errors import HeadLostError, RaysuiteError, StorageError, UserError, is_full
+from raysuite.errors import (
+    HeadLostError,
+    RaysuiteError,
+    StorageError,
+    UserError,
+    how_to_write,
+    is_full,
+)
 from raysuite.files import write_whole
 
 LOCK = "driver.lock"
@@ -198,8 +205,8 @@ def sole_driver(results: Path) -> Iterator[None]:
                 stream.truncate(0)
             elif isinstance(error, StorageError) or is_full(error):
                 raise StorageError(
-                    f"{results} cannot be written: {error}; free disk space, then continue with "
-                    f"`raysuite run --resume-from {shlex.quote(str(results))}`"
+                    f"{results} cannot be written: {error}; {how_to_write(error)}, then continue "
+                    f"with `raysuite run --resume-from {shlex.quote(str(results))}`"
                 ) from error
             raise
         stream.truncate(0)

@@ -27,7 +27,7 @@ from raysuite.data.order import permutation
 from raysuite.data.pixels import as_image, decode, encode, header_of
 from raysuite.data.prepared import Split
 from raysuite.data.processes import Count, each
-from raysuite.errors import DataError
+from raysuite.errors import DataError, how_to_write
 from raysuite.files import continued_lines, write_whole
 from raysuite.spec.datasets import CLASSES_FILE
 
@@ -262,7 +262,7 @@ def write_shard(conversion: Conversion, policy: Policy, count: Count) -> Written
             temporary.rename(target)
     except OSError as error:
         raise DataError(
-            f"{target} cannot be written ({error.strerror}); free disk space or give another "
+            f"{target} cannot be written ({error.strerror}); {how_to_write(error)} or give another "
             "folder, and let no two conversions write into one folder at a time"
         ) from error
     finally:

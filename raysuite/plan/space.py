@@ -54,13 +54,16 @@ def draw(dimension: Dimension, chance: random.Random) -> Any:
             return _short(chance.gauss(*arguments), -math.inf, math.inf)
         case "qrandn":
             return dimension.on_step(chance.gauss(*arguments[:2]))
-        case "quniform" | "qrandint":
-            return chance.choice(dimension.steps())
-        case "randint":
-            return chance.randrange(*arguments)
-        case "lograndint":
-            return math.floor(math.exp(chance.uniform(*map(math.log, arguments))))
-        case "qloguniform" | "qlograndint":
+        case "quniform":
+            return dimension.on_step(chance.uniform(*arguments[:2]))
+        case "randint" | "qrandint":
+            return chance.choice(dimension.whole())
+        case "lograndint" | "qlograndint":
+            whole = dimension.whole()
+            low, end = whole[0] // whole.step, whole[-1] // whole.step + 1
+            number = math.floor(math.exp(chance.uniform(math.log(low), math.log(end))))
+            return number * whole.step
+        case "qloguniform":
             low, high = map(math.log, arguments[:2])
             return dimension.on_step(math.exp(chance.uniform(low, high)))
         case "choice" | "grid":

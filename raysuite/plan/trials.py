@@ -17,7 +17,7 @@ from raysuite.plan.space import Values, active
 from raysuite.records import Results
 from raysuite.records.journal import SEARCH, Decided, began
 from raysuite.spec import Document, ExperimentSpec
-from raysuite.spec.search import Dimension, SearchOptions, name_of
+from raysuite.spec.search import AshaScheduler, Dimension, SearchOptions, name_of
 from raysuite.spec.search_check import read_search
 
 _NOT_A_TRIALS = ("search", "matrix", "scales", "repeats")
@@ -79,7 +79,7 @@ def check_space(document: Document, search: SearchOptions) -> None:
     on several values at once is reported with the trial that it concerns.
     """
     space, seen = search.space, Datasets()
-    found: dict[tuple[str, str], Mistake] = {}
+    found = {(each.key, each.message): each for each in _idle_brackets(document, search)}
     for values, tried in _probes(space):
         try:
             spec = trial_spec(document, values)
@@ -93,6 +93,26 @@ def check_space(document: Document, search: SearchOptions) -> None:
                 found.setdefault((mistake.key, mistake.message), mistake)
     if found:
         raise SpecError(list(found.values()))
+
+
+def _idle_brackets(document: Document, search: SearchOptions) -> Iterator[Mistake]:
+    """Brackets of ASHA whose trials would all end before their first rung."""
+    asha = search.scheduler
+    if not isinstance(asha, AshaScheduler) or asha.brackets == 1:
+        return
+    epochs = most_epochs(document, search)
+    rungs = [asha.grace_epochs * asha.reduction_factor**number for number in range(asha.brackets)]
+    useful = sum(rung < epochs for rung in rungs)
+    if useful < asha.brackets:
+        file, line = document.place(("search", "scheduler"))
+        yield Mistake(
+            f"given were {asha.brackets} brackets; the first rung of the last one is after "
+            f"{rungs[-1]:g} epochs, and trials have {epochs}: those dealt to it would never be "
+            f"compared; give at most {max(useful, 1)}, or more epochs",
+            key="search.scheduler.brackets",
+            file=file,
+            line=line,
+        )
 
 
 def most_epochs(document: Document, search: SearchOptions) -> int:
@@ -181,6 +201,45 @@ def sweep_document(results: Results) -> Document:
     data: dict[str, Any] = {**found["spec"], "search": found["search"]}
     file = str(results.folder / "search.json")
     return Document(data=data, file=file, scaled=found.get("settings", {}))
+
+
+TRIALS = "search.trials"
+"""The key that may be given with --resume."""
+
+
+def set_more_trials(document: Document, wanted: Document) -> None:
+    """Set the number of trials of `wanted` in the document of a sweep that began earlier.
+
+    Raises UserError where the sweep cannot have more, or has as many.
+    """
+    search, trials = read_search(document), read_search(wanted).trials
+    if search.trials is None:
+        raise UserError(
+            f"{TRIALS} was given, and this sweep makes every combination (searcher: grid); begin "
+            "one with more values, without --resume"
+        )
+    if search.scheduler.name == "pbt":
+        raise UserError(
+            f"{TRIALS} was given, and these trials are a population (scheduler: pbt), which was "
+            "drawn at the start; begin a larger one, without --resume"
+        )
+    if trials is None or trials <= search.trials:
+        raise UserError(
+            f"{TRIALS}={trials} was given, and this sweep has {search.trials}; give more, or leave "
+            "it out"
+        )
+    document.data["search"]["trials"] = trials
+
+
+def write_more_trials(document: Document, results: Results) -> None:
+    """Write the number of trials of a sweep's document into its results, which continue with it."""
+    decided, found = results.decided(), results.search()
+    assert found is not None
+    if decided is not None:
+        results.write_decided(decided._replace(is_all=False))  # first: harmless by itself
+    results.write_search(
+        document.data["search"], found["name"], found["spec"], found.get("settings")
+    )
 
 
 def check_retry(document: Document) -> None:

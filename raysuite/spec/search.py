@@ -4,6 +4,7 @@ trials."""
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, get_args
 
@@ -41,11 +42,11 @@ class Dimension(Options):
     loguniform: list[float] | None = Field(default=None, min_length=2, max_length=2)
     """[low, high]: uniform in the logarithm; low > 0."""
     quniform: list[float] | None = Field(default=None, min_length=3, max_length=3)
-    """[low, high, step]: one of low, low + step, low + 2 steps, ..., up to high, with equal
-    probability."""
+    """[low, high, step]: a `uniform` number, rounded to the nearest multiple of step; low and high
+    are such multiples, and half as likely as those between."""
     qloguniform: list[float] | None = Field(default=None, min_length=3, max_length=3)
-    """[low, high, step]: a `loguniform` number, rounded to the nearest value of `quniform`; low >
-    0."""
+    """[low, high, step]: a `loguniform` number, rounded to the nearest multiple of step; low and
+    high are such multiples; low > 0."""
     normal: list[float] | None = Field(default=None, min_length=2, max_length=2)
     """[mean, standard deviation]; also written `randn`."""
     qrandn: list[float] | None = Field(default=None, min_length=3, max_length=3)
@@ -58,11 +59,10 @@ class Dimension(Options):
     """[low, high]: whole numbers from low up to, but not including, high, uniform in the logarithm;
     low > 0."""
     qrandint: list[int] | None = Field(default=None, min_length=3, max_length=3)
-    """[low, high, step]: one of the whole numbers low, low + step, ..., up to high, with equal
-    probability."""
+    """[low, high, step]: one of the multiples of step from low up to high, with equal probability;
+    with a step of 1 high is not included."""
     qlograndint: list[int] | None = Field(default=None, min_length=3, max_length=3)
-    """[low, high, step]: a `loguniform` number, rounded to the nearest value of `qrandint`; low >
-    0."""
+    """[low, high, step]: a value of `qrandint`, uniform in the logarithm; low > 0."""
     choice: list[Any] | None = Field(default=None, min_length=1)
     """One of these values, or whole blocks, with equal probability."""
     grid: list[Any] | None = Field(default=None, min_length=1)
@@ -89,7 +89,11 @@ class Dimension(Options):
         if len(given) != 1:
             said = f"given were {' and '.join(given)}" if given else "given was none"
             raise ValueError(f"give exactly one distribution; {said}; valid are {', '.join(KINDS)}")
-        wrong = _wrong(given[0], self.arguments)
+        wrong = _wrong(given[0], self.arguments) or (
+            "no multiple of the step lies between low and high"
+            if "randint" in given[0] and not self.whole()
+            else ""
+        )
         if wrong:
             raise ValueError(f"{given[0]} {self.arguments}: {wrong}")
         return self
@@ -112,23 +116,29 @@ class Dimension(Options):
     def steps(self) -> Sequence[float]:
         """The values of a distribution of whole numbers or with a step, from low to high; empty for
         all others."""
-        if self.kind in LISTED or self.is_normal:
-            return ()
-        low, high, *step = self.arguments
         if "randint" in self.kind:
-            return range(low, high + 1, step[0]) if step else range(low, high)
-        if not step:
+            return self.whole()
+        if self.kind not in ("quniform", "qloguniform"):
             return ()
-        count = int((high - low) / step[0] * (1 + 1e-12) + 1e-9)
-        return [float(f"{low + number * step[0]:.12g}") for number in range(count + 1)]
+        low, high, step = self.arguments
+        return [
+            self.on_step(step * number)
+            for number in range(round(low / step), round(high / step) + 1)
+        ]
+
+    def whole(self) -> range:
+        """The values of a distribution of whole numbers."""
+        low, high, step = (*self.arguments, 1)[:3]
+        return range(-(-low // step) * step, high + (step > 1), step)
 
     def on_step(self, value: float) -> float:
         """The value nearest to `value` that can be drawn; itself where there are no steps."""
-        if self.kind == "qrandn":
-            step = self.arguments[2]
-            return float(f"{round(value / step) * step:.12g}")
-        steps = self.steps()
-        return min(steps, key=lambda each: abs(each - value)) if steps else value
+        if "randint" in self.kind:
+            return min(self.whole(), key=lambda each: abs(each - value))
+        if not self.kind.startswith("q"):
+            return value
+        step = self.arguments[2]
+        return float(f"{round(value / step) * step:.12g}")
 
     def edges(self) -> list[Any]:
         """Values that represent all: of a list each, of a range both ends and one between."""
@@ -157,8 +167,14 @@ def _wrong(kind: Kind, arguments: list[Any]) -> str:
         return "low must be below high"
     if "log" in kind and low <= 0:
         return "low must be above 0"
-    if step and not 0 < step[0] <= (high - low) * (1 + 1e-9):
-        return "the step must be above 0, and at most high - low"
+    if step and step[0] <= 0:
+        return "the step must be above 0"
+    if (
+        step
+        and "randint" not in kind
+        and not all(math.isclose(bound / step[0], round(bound / step[0])) for bound in (low, high))
+    ):
+        return "low and high must be multiples of the step"
     return ""
 
 

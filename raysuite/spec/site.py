@@ -158,6 +158,13 @@ class SlurmSite(_Site):
         return lines
 
     @property
+    def clusters(self) -> str:
+        """The SLURM clusters that a line of one's own chooses from; empty: the login node's."""
+        option = re.compile(r"\s(?:--clusters?[= ]|-M[= ]?)(\S+)")
+        found = [match[1] for line in self.sbatch_lines if (match := option.search(line))]
+        return found[-1] if found else ""
+
+    @property
     def has_gpus(self) -> bool:
         """Whether GPUs are asked for, by a key or by a line of one's own."""
         asked = re.compile(r"\s(--gres[= ]\S*gpu|--gpu|-G|--tres-per-\S*gpu)")

@@ -138,3 +138,32 @@ def passed(results: Results, run_id: str) -> bool:
     """Whether a run was gated, and never in vain."""
     verdicts = [r for r in results.records(run_id) if isinstance(r, GateVerdict)]
     return bool(verdicts) and all(verdict.passed for verdict in verdicts)
+
+
+def test_four_starts_at_once_make_one_job(settled: LabPlace) -> None:
+    up = "raysuite cluster up --site ./three-hosts.yaml --no-wait"
+    lines = [f"{up}; echo $? >>codes" for _ in range(4)]
+    settled.run("bash", text_in=" & ".join(f"({line})" for line in lines) + " & wait\n")
+    assert sorted(settled.out("cat", "codes").split()) == ["0", "2", "2", "2"]
+    assert len(settled.out("squeue", "-h", "-u", "hpc1").splitlines()) == 1
+    settled.run("raysuite", "cluster", "down", timeout_s=200)
+
+
+@pytest.mark.parametrize("host", ["node1", "node3"])
+def test_a_node_that_does_not_see_the_clusters_folder_is_named(
+    settled: LabPlace, host: str
+) -> None:
+    folder = str(settled.lab.home("hpc1") / ".raysuite")
+    settled.run("mkdir", "-p", folder)
+    settled.run("mount", "-t", "tmpfs", "none", folder, host=host, user=None)
+    try:
+        words = ("raysuite", "cluster", "up", "--site", "./three-hosts.yaml")
+        done = settled.run(*words, check=False, timeout_s=400)
+    finally:
+        settled.run("umount", folder, host=host, user=None)
+    assert done.returncode == 1, done.stderr
+    assert host in done.stderr
+    assert "RAYSUITE_HOME" in done.stderr
+    state = json.loads(settled.out("raysuite", "cluster", "status", "three-hosts", "--json"))
+    assert state["state"] in ("failed", "ended")
+    assert settled.out("squeue", "-h", "-u", "hpc1") == ""

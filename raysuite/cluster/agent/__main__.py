@@ -18,6 +18,7 @@ from raysuite.cluster.agent.leftovers import clear_away
 from raysuite.cluster.agent.node import Signals, ThisNode, WorkerNode
 from raysuite.cluster.agent.place import find_place
 from raysuite.cluster.agent.ray_process import check_temp
+from raysuite.cluster.environment import with_site
 from raysuite.cluster.files import NONCE
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.errors import RaysuiteError, UserError
@@ -39,7 +40,8 @@ def main(arguments: list[str]) -> int:
     signals = Signals(folder.end)
     try:
         cluster = folder.cluster()
-        os.environ.update(cluster.site.environment)  # also what an image or bash has set otherwise
+        # also what an image or bash has set otherwise
+        os.environ.update(with_site(os.environ, cluster.site.environment))
         place = find_place(cluster.site)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)

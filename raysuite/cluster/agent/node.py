@@ -21,7 +21,13 @@ from raysuite.cluster import binding, ports, private
 from raysuite.cluster.agent.children import Children
 from raysuite.cluster.agent.place import Place, find_address, interface_of
 from raysuite.cluster.agent.ray_process import answers, refuses, start_words
-from raysuite.cluster.environment import RAY_SETTINGS, TEMP, past_proxies, variables
+from raysuite.cluster.environment import (
+    RAY_SETTINGS,
+    TEMP,
+    past_proxies,
+    variables,
+    with_site,
+)
 from raysuite.cluster.files import NONCE, Cluster, Head, Node, NodeState
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.process import birth_of
@@ -55,8 +61,8 @@ def node_variables(
 ) -> dict[str, str]:
     """The environment of Ray's processes on this node, and so of the jobs that they start."""
     inherited = {name: value for name, value in os.environ.items() if name not in _NEVER_INHERITED}
-    path = [str(Path(sys.executable).parent), inherited.get("PATH", os.defpath)]
-    base = {**inherited, **_RAY, **site_environment}
+    base = with_site({**inherited, **_RAY}, site_environment)
+    path = [str(Path(sys.executable).parent), base.get("PATH", os.defpath)]
     head = folder.head()
     urls = (f"http://{address}", mlflow, head.dashboard if head else "")
     return {

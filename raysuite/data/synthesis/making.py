@@ -30,7 +30,7 @@ from raysuite.data.pixels import encode
 from raysuite.data.processes import Count, each
 from raysuite.data.synthesis.pictures import VERSION, Painter, Pixels
 from raysuite.data.synthesis.plan import Chunk, SyntheticSet
-from raysuite.errors import DataError, UserError
+from raysuite.errors import DataError, UserError, how_to_write
 from raysuite.files import continued_lines, lock, write_whole
 from raysuite.spec.datasets import CIFAR_FILES, CLASSES_FILE, IDX_FILES, NAMED
 from raysuite.units import human_bytes
@@ -347,8 +347,8 @@ def make(
             return _made(folder, synthetic, complete, todo, began)
     except OSError as error:
         raise DataError(
-            f"{folder} cannot be written: {error}; free disk space or give another --out; what is "
-            "written is kept, and the same command resumes it"
+            f"{folder} cannot be written: {error}; {how_to_write(error)} or give another --out; "
+            "what is written is kept, and the same command resumes it"
         ) from error
 
 

@@ -94,8 +94,21 @@ on_node='
 requeue=$1 over=$2 environment=$3 scratch=$4
 shift 4
 trap : TERM INT HUP
+if [[ ! -r $environment ]]; then
+  echo "raysuite: ${SLURMD_NODENAME%%.*}: does not see ${over%/*}; set RAYSUITE_HOME to a folder" \
+    "that all nodes share" >&2
+  exit 1
+fi
 (
-  while IFS= read -r pair; do export "$pair"; done <"$environment"
+  while IFS= read -r pair; do
+    case $pair in
+      PATH=* | LD_LIBRARY_PATH=*)
+        name=${pair%%=*}
+        pair+=${!name:+:${!name}}
+        ;;
+    esac
+    export "$pair"
+  done <"$environment"
   bind=
   while [[ $scratch =~ ^([^$]*)[$]([{]?)([A-Za-z_][A-Za-z0-9_]*)[}]?(.*)$ ]]; do
     bind+=${BASH_REMATCH[1]}${!BASH_REMATCH[3]-} scratch=${BASH_REMATCH[4]}
@@ -106,6 +119,9 @@ trap : TERM INT HUP
   exec "$@"
 )
 status=$?
+if ((status == 126 || status == 127)); then
+  echo "raysuite: ${SLURMD_NODENAME%%.*}: cannot run $1 (status $status)" >&2
+fi
 if [[ ${SLURM_NODEID:-} == 0 ]]; then (umask 077 && : >"$over"); fi
 if ((status == 0)); then exit 0; fi
 read -r first <<<"$(scontrol show hostnames "$SLURM_JOB_NODELIST")"
@@ -143,7 +159,8 @@ while :; do
     exit 0
   fi
   # slurmctld 22.05 gives a job that has lost a node no further step, and may crash over one
-  nodes=$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%D) || nodes=$SLURM_JOB_NUM_NODES
+  nodes=$(squeue --noheader --noconvert --jobs="$SLURM_JOB_ID" --format=%D) ||
+    nodes=$SLURM_JOB_NUM_NODES
   if ((broken || nodes < SLURM_JOB_NUM_NODES)); then
     echo "raysuite: the cluster ended with status $status, after a node was lost" >&2
     if ((requeue)); then

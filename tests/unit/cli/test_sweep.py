@@ -59,6 +59,36 @@ def test_there_is_no_sweep_to_resume(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "leave --resume out" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("change", "override", "words"),
+    [
+        (("", ""), "search.trials=4", "has 4"),
+        (("", ""), "search.trials=null", "give trials"),
+        (("", ""), "search.trials=0", "equal to 1"),
+        (("", ""), "training.epochs=4", "search.trials=NUMBER"),
+        (("scheduler: asha", "scheduler: {name: pbt, interval_epochs: 1}"), None, "pbt"),
+        (("trials: 4", "searcher: grid"), None, "grid"),
+    ],
+)
+def test_a_sweep_that_cannot_have_more_trials(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: tuple[str, str],
+    override: str | None,
+    words: str,
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    text = SPEC.replace(*change)
+    if change[0]:  # a population's keys, and those of a grid
+        text = text.replace("loguniform: [0.01, 1.0]", "choice: [0.1, 0.2]")
+        text = text.replace("    strategy: {choice: [ddp, {name: deepspeed, zero_stage: 2}]}\n", "")
+    create_sweep(parse_document(text, "x.yaml"), tmp_path)
+    spec = spec_file(tmp_path, text.replace("searcher: grid", "trials: 1"))
+    done = invoke(spec, "--resume", override or "search.trials=9", "--results", str(tmp_path))
+    assert done.exit_code == 2, done.output
+    assert words in done.stderr
+
+
 @pytest.mark.parametrize("verb", ["sweep", "run"])
 def test_mistakes_of_a_spec_are_told_before_anything_starts(verb: str, tmp_path: Path) -> None:
     text = SPEC.replace("[0.01, 1.0]", "[0.0, 1.0]")

@@ -10,6 +10,10 @@ from pathlib import Path
 import pytest
 
 from raysuite.cluster import binding
+from raysuite.cluster.files import Cluster
+from raysuite.cluster.folder import prepare
+from raysuite.cluster.slurm import SlurmBackend
+from raysuite.spec.site import SlurmSite
 from tests.require import require
 
 ADDRESS = "127.0.0.9"
@@ -92,9 +96,37 @@ def test_without_a_compiler_it_is_told(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_library_that_is_passed_over_is_noticed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("compiler", [True, False])
+def test_a_library_of_the_login_node_serves_one_without_a_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiler: bool
 ) -> None:
+    require("compiler")
+    made = binding.build(tmp_path)
+    if not compiler:
+        monkeypatch.setenv("PATH", str(tmp_path))
+    assert binding.variables(ADDRESS, tmp_path)["LD_PRELOAD"] == str(made)
+
+
+@pytest.mark.parametrize("compiler", [True, False])
+def test_a_library_without_effect_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiler: bool
+) -> None:
+    require("compiler")
+    if not compiler:
+        monkeypatch.setenv("PATH", str(tmp_path))
     binding.library_in(tmp_path).write_bytes(b"of another machine")
-    assert binding.variables(ADDRESS, tmp_path) == binding.CLOSED
-    assert "has no effect" in caplog.text
+    assert ("LD_PRELOAD" in binding.variables(ADDRESS, tmp_path)) == compiler
+
+
+def test_the_login_node_compiles_for_a_cluster_of_slurm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    require("compiler")
+    (tmp_path / "sbatch").write_text("#!/bin/sh\necho 17\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("RAYSUITE_HOME", str(tmp_path))
+    asked = Cluster(name="a", site=SlurmSite(), nodes=1, created=1.0, working_folder="/")
+    folder = prepare(asked)
+    SlurmBackend().start(folder, asked, ("true",))
+    assert binding.library_in(folder.path).exists()

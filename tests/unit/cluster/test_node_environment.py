@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from raysuite.cluster import binding
 from raysuite.cluster.agent.node import node_variables
-from raysuite.cluster.environment import RUN_SETTINGS
+from raysuite.cluster.environment import RUN_SETTINGS, with_site
 from raysuite.cluster.folder import ClusterFolder
 
 SECRETS = (
@@ -43,3 +44,18 @@ def test_ports_that_ask_for_no_token_are_closed(found: dict[str, str]) -> None:
     assert found["RAY_enable_metrics_collection"] == "0"
     assert found["AUTOSCALER_METRIC_PORT"] == found["DASHBOARD_METRIC_PORT"] == "-1"
     assert found.items() >= binding.CLOSED.items()
+
+
+def test_a_sites_search_paths_come_before_those_of_an_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/image/bin")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/.singularity.d/libs")
+    site = {"PATH": "/site/bin", "LD_LIBRARY_PATH": "/site/lib", "PYTHONPATH": "/site/py"}
+    for _ in range(2):  # the agent applies them to itself, and then to its children
+        found = node_variables(ClusterFolder(tmp_path), "127.0.0.1", "", tmp_path, site)
+        assert found["PATH"].split(":")[1:] == ["/site/bin", "/image/bin"]
+        assert found["LD_LIBRARY_PATH"] == "/site/lib:/.singularity.d/libs"
+        assert found["PYTHONPATH"] == "/site/py"
+        for name, value in with_site(os.environ, site).items():
+            monkeypatch.setenv(name, value)

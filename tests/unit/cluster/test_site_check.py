@@ -19,8 +19,9 @@ from raysuite.cluster.slurm import COMMANDS, megabytes, node_groups
 from raysuite.spec.site import LocalSite, SlurmSite
 
 SINFO = """\
-gpu*|up|1-00:00:00|100|48+|515000+|gpu:a100:4(S:0-1),nvme:1
+gpu*|up|1-00:00:00|100|48|515000|gpu:a100:4(S:0-1),nvme:1
 gpu*|up|1-00:00:00|4|96|1030000|gpu:a100:8
+wide|up|infinite|1024|1024|1048576|(null)
 debug|up|30:00|2|48|515000|(null)
 old|down|infinite|8|16|64000|(null)
 """
@@ -34,7 +35,13 @@ class Login:
         self.path = path
         for name in COMMANDS:
             self.command(name, "exit 0")
-        self.command("sinfo", f"[ $1 = --version ] && echo slurm 23.02 || echo '{SINFO.strip()}'")
+        # as the real one writes 1,024, and nodes that differ
+        self.command(
+            "sinfo",
+            "case $* in --version) echo slurm 23.02;; *--exact*--noconvert*)"
+            f" echo '{SINFO.strip()}'"
+            ";; *) echo 'gpu*|up|infinite|1K|48+|1K+|(null)';; esac",
+        )
         self.command("sbatch", f"/bin/cat >{path}/script; echo '{TAKEN}' >&2")
         self.command("sacctmgr", "printf 'physics|normal,long\\nphysics2|normal\\n'")
 
@@ -120,11 +127,18 @@ def test_a_site_without_books(login: Login) -> None:
 
 
 def test_rows_of_sinfo(login: Login) -> None:
-    first, second, third, fourth = node_groups()
+    first, second, wide, third, fourth = node_groups()
+    assert (wide.nodes, wide.cpus, wide.memory_mb) == (1024, 1024, 1048576)
     assert (first.partition, first.default, first.gpus, first.cpus) == ("gpu", True, 4, 48)
     assert (second.memory_mb, second.gpus) == (1030000, 8)
     assert (third.limit_s, third.gpus, third.default) == (1800, 0, False)
     assert (fourth.up, fourth.limit_s) == (False, float("inf"))
+
+
+def test_another_slurm_cluster_is_looked_at(login: Login) -> None:
+    login.command("sinfo", f'echo "$*" >>{login.path}/asked; echo "p*|up|infinite|1|1|1|(null)"')
+    look(sbatch_lines=("#SBATCH -M alpha",))
+    assert "--clusters=alpha" in (login.path / "asked").read_text("utf-8")
 
 
 def test_megabytes() -> None:

@@ -136,6 +136,39 @@ def test_a_nodes_own_scratch_is_bound_and_no_text_in_it_is_run(bench: Bench) -> 
     assert list((bench.path / "work").iterdir()) == []
 
 
+def on_node(bench: Bench, agent: str, environment: str | None) -> tuple[str, str]:
+    """What the script prints where the agent runs on node n2, and what the agent wrote."""
+    step = "SLURMD_NODENAME=n2.site.org SLURM_NODEID=1"
+    bench.command("srun", f'while [[ $1 == -* ]]; do shift; done; {step} "$@"')
+    bench.command("scontrol", "echo n1")
+    if environment is None:
+        (bench.cluster / "environment").unlink()
+    else:
+        (bench.cluster / "environment").write_text(environment)
+    if agent:
+        bench.command("agent", agent)
+    _, output = bench.run(script(bench, head_restarts=0), {"LD_LIBRARY_PATH": "/opt/lib"})
+    seen = bench.path / "seen"
+    return output, seen.read_text("utf-8") if seen.exists() else ""
+
+
+def test_a_node_that_does_not_see_the_folder_is_named(bench: Bench) -> None:
+    output, _ = on_node(bench, f'touch "{bench.path}/seen"', None)
+    assert f"\nraysuite: n2: does not see {bench.cluster};" in output
+    assert not bench.calls("agent")
+
+
+def test_a_node_without_the_agents_program_is_named(bench: Bench) -> None:
+    output, _ = on_node(bench, "", "A=1\n")
+    assert "\nraysuite: n2: cannot run agent" in output
+
+
+def test_a_sites_search_paths_come_before_the_nodes_own(bench: Bench) -> None:
+    agent = f'echo "$PATH $LD_LIBRARY_PATH $A" >"{bench.path}/seen"'
+    _, seen = on_node(bench, agent, "PATH=/site/bin\nLD_LIBRARY_PATH=/site/lib\nA=1\n")
+    assert seen.split() == [f"/site/bin:{bench.path}/bin", "/site/lib:/opt/lib", "1"]
+
+
 def test_lines_of_the_prologue_come_before_the_modules(bench: Bench) -> None:
     lines = ("module purge", "export SEEN=1", "module use '/my modules'")
     bench.command("srun", f'printf %s "$SEEN" >"{bench.path}/seen"')
@@ -254,7 +287,7 @@ def test_after_a_lost_node_no_second_step_is_asked_for(bench: Bench, requeue: bo
     status, output = bench.run(script(bench, requeue=requeue))
     assert status == 9, output
     assert len(bench.calls("srun")) == 1
-    assert bench.calls("squeue") == [["--noheader", "--jobs=17", "--format=%D"]]
+    assert bench.calls("squeue") == [["--noheader", "--noconvert", "--jobs=17", "--format=%D"]]
     assert bench.calls("scontrol") == ([["requeue", "17"]] if requeue else [])
 
 

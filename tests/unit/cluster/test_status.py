@@ -67,6 +67,10 @@ def joined(folder: ClusterFolder, *hosts: str, incarnation: str = "now") -> None
         ("RUNNING|None|2|n[1-2]\n", "running", ""),
         ("COMPLETING|NonZeroExitCode|1|n1\n", "running", "NonZeroExitCode"),
         ("TIMEOUT|TimeLimit|1|n1\n", "gone", "TimeLimit"),
+        ("FAILED|JobLaunchFailure|1|n1\n", "gone", "JobLaunchFailure"),
+        ("RESV_DEL_HOLD|Reservation r2 was deleted|1|\n", "waiting", "Reservation r2 was deleted"),
+        ("OF_A_NEWER_SLURM|None|2|n[1-2]\n", "running", ""),
+        ("OF_A_NEWER_SLURM|Why|2|\n", "waiting", "Why"),
         ("", "gone", ""),
     ],
 )
@@ -160,6 +164,32 @@ def test_one_question_for_all_clusters(squeue: Callable[[str], Callable[[], int]
     assert SlurmBackend().states([last])[0].phase == "unknown"
 
 
+def test_a_job_of_another_slurm_cluster_is_asked_for_there(
+    squeue: Callable[[str], Callable[[], int]], tmp_path: Path
+) -> None:
+    cancelled = tmp_path / "cancelled"
+    programs = {"sbatch": "echo '17;alpha'", "scancel": f'echo "$*" >>{cancelled}'}
+    for name, does in programs.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    squeue("case $* in *--clusters=alpha*) echo '17|RUNNING|None|1|n1';; *) echo;; esac")
+    lines = ("#SBATCH --clusters=alpha,beta",)
+    asked = Cluster(
+        name="far",
+        site=SlurmSite(name="far", sbatch_lines=lines),
+        nodes=1,
+        created=1.0,
+        working_folder="/",
+    )
+    backend = SlurmBackend()
+    cluster = backend.start(prepare(asked), asked, ("true",))
+    assert (cluster.job, cluster.slurm_cluster) == ("17", "alpha")
+    here = cluster.model_copy(update={"slurm_cluster": ""})
+    assert [state.phase for state in backend.states([cluster, here])] == ["running", "gone"]
+    backend.kill(cluster)
+    assert cancelled.read_text("utf-8") == "--clusters=alpha 17\n"
+
+
 def test_states_of_a_life(folder: ClusterFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     def now() -> tuple[str, str]:
         status = status_of(folder)
@@ -178,10 +208,48 @@ def test_states_of_a_life(folder: ClusterFolder, monkeypatch: pytest.MonkeyPatch
     assert now() == ("ended", "the time limit came")
     folder.forget(Stop)
     assert now()[0] == "stale"
+    slurm_says(monkeypatch, JobState("gone", "OUT_OF_MEMORY", "OutOfMemory", ("a",)))
+    assert now() == ("failed", "SLURM reports OUT_OF_MEMORY (OutOfMemory)")
     folder.write(Node(host="a", state="failed", message="no ports", incarnation="now"))
     assert now() == ("failed", "no ports")
     slurm_says(monkeypatch, JobState("unknown", reason="slurmctld is silent"))
     assert now() == ("unknown", "slurmctld is silent")
+
+
+def test_a_job_that_no_node_can_launch_names_the_shared_folder(
+    folder: ClusterFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm_says(monkeypatch, JobState("gone", "FAILED", "JobLaunchFailure", ("n7",)))
+    status = status_of(folder)
+    assert (status.state, status.lives) == ("failed", False)
+    for word in ("n7", str(folder.slurm_log), "RAYSUITE_HOME"):
+        assert word in status.why
+
+
+def test_a_node_that_could_write_to_slurms_log_alone_has_failed(
+    folder: ClusterFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm_says(monkeypatch, JobState("running", "RUNNING", hosts=("n1,n2",)))
+    earlier = "raysuite: job 16, attempt 0, nodes n[1-2]\n0: raysuite: n1: no scratch\n"
+    folder.slurm_log.write_text(earlier)
+    assert status_of(folder).nodes == ()
+    folder.slurm_log.write_text(
+        f"{earlier}raysuite: job 17, attempt 0, nodes n[1-2]\n"
+        "0: something else\n"
+        "1: raysuite: n2: does not see /home/ada\n"
+        "0: raysuite: a: no ports\n"
+    )
+    joined(folder, "a")
+    folder.write(Alive(addresses=("1.0",), incarnation="now"))
+    status = status_of(folder)
+    assert [(node.host, node.index, node.state, node.message) for node in status.nodes] == [
+        ("a", 0, "joined", ""),  # its own file is newer than the log
+        ("n2", 1, "failed", "does not see /home/ada"),
+    ]
+    patience = Patience(600.0)
+    assert not patience.is_over(status, 1.0)
+    assert patience.is_over(status, 47.0)
+    assert "n2 failed: does not see /home/ada" in why_not(folder, status)
 
 
 def test_what_an_earlier_start_said_counts_no_more(

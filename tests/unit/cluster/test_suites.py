@@ -200,6 +200,23 @@ def test_what_becomes_of_a_driver_that_fails(
     assert is_to_be_resumed(error) == (not is_free)
 
 
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "free disk space"),
+        (OSError(errno.EROFS, os.strerror(errno.EROFS), "/x"), "for writing"),
+        (StorageError(f"rank 0: OSError: {os.strerror(errno.EROFS)}"), "for writing"),
+    ],
+)
+def test_the_advice_fits_what_keeps_results_from_being_written(
+    tmp_path: Path, error: Exception, advice: str
+) -> None:
+    results = made_results(tmp_path, "a")
+    with pytest.raises(StorageError, match=advice) as raised, sole_driver(results):
+        raise error
+    assert ("disk space" in str(raised.value)) == (advice == "free disk space")
+
+
 def test_a_folder_that_cannot_be_written_is_the_users_to_mend(tmp_path: Path) -> None:
     results = made_results(tmp_path, "a")
     (results / LOCK).mkdir()

@@ -106,3 +106,14 @@ def test_a_head_that_is_gone_is_not_waited_for(
     says(tmp_path, "COMPLETING")
     down(folder, 600.0)
     assert left == [[]]
+
+
+def test_a_job_is_cancelled_whatever_its_state(
+    folder: ClusterFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scancel = tmp_path / "scancel"
+    for state in ("RESV_DEL_HOLD", "COMPLETED"):
+        (tmp_path / "said").write_text(f"17|{state}|None|1|\n")
+        scancel.write_text(f"#!/bin/sh\necho $* >{tmp_path}/{state}; : >{tmp_path}/said\n")
+        assert down(folder, 0.0) == []
+        assert (tmp_path / state).read_text("utf-8") == "17\n"

@@ -186,7 +186,7 @@ LONG = "training: {choice: [{epochs: 7, global_batch: 8}, {epochs: 20, global_ba
         (["training.epochs: {choice: [3, 12, 5]}"], 12),
         (["training.epochs: {choice: [3, 5]}"], 5),
         (["training.epochs: {randint: [3, 6]}"], 5),
-        (["training.epochs: {quniform: [2, 7, 2]}"], 6),
+        (["training.epochs: {quniform: [2, 6, 2]}"], 6),
         ([EITHER, "training.epochs: {choice: [2, 4], when: W}"], 9),
         ([EITHER, "training.epochs: {choice: [2, 14], when: W}"], 14),
         ([LONG], 20),
@@ -206,6 +206,24 @@ def test_the_most_epochs_are_those_of_whichever_trial(space, most):
     check_space(found, search)
     specs = [trial_plan(found, values, 0, gpus=0).spec for values in drawn(search)]
     assert all(spec.training.epochs <= most for spec in specs)
+
+
+@pytest.mark.parametrize(
+    ("brackets", "epochs", "most"),
+    [(1, 1, None), (2, 3, 1), (2, 4, None), (3, 9, 2), (3, 10, None), (9, 2, 1)],
+)
+def test_brackets_without_a_rung_before_the_last_epoch_are_refused(
+    brackets: int, epochs: int, most: int | None
+) -> None:
+    asha = f"scheduler: {{name: asha, reduction_factor: 3, brackets: {brackets}}}"
+    text = f"search:\n  trials: 3\n  space: {{seed: {{choice: [1, 2]}}}}\n  {asha}\n"
+    base = BASE.replace("epochs: 2", f"epochs: {epochs}")
+    if most is None:
+        check_space(found := document(text, base), read_search(found))
+        return
+    (mistake,) = wrong(text, base)
+    assert (mistake.key, mistake.line) == ("search.scheduler.brackets", 9)
+    assert f"at most {most}," in mistake.message
 
 
 def test_epochs_that_are_set_hold_for_each_block_that_is_drawn():

@@ -64,7 +64,7 @@ def test_a_spec_without_a_search_says_nothing_of_it() -> None:
 
 def test_steps() -> None:
     assert Dimension(quniform=[0, 0.3, 0.1]).steps() == [0.0, 0.1, 0.2, 0.3]
-    assert Dimension(quniform=[0.5, 1, 0.2]).steps() == [0.5, 0.7, 0.9]
+    assert Dimension(quniform=[0.4, 1, 0.2]).steps() == [0.4, 0.6, 0.8, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_steps() -> None:
         ("optimizer.lr: {uniform: [1, 1]}", "below high"),
         ("optimizer.lr: {loguniform: [0, 1]}", "above 0"),
         ("optimizer.lr: {quniform: [0, 1, 0]}", "step must be"),
-        ("optimizer.lr: {quniform: [0, 1, 2]}", "high - low"),
+        ("optimizer.lr: {quniform: [0, 1, 2]}", "multiples of the step"),
         ("optimizer.lr: {normal: [0, 0]}", "standard deviation"),
         ("seed: {randint: [3, 3]}", "below high"),
         ("seed: {choice: [3, 3]}", "3 is listed twice"),

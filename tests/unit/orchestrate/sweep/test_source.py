@@ -14,6 +14,7 @@ from raysuite.orchestrate.sweep import trial_source
 from raysuite.orchestrate.sweep.schedulers import JournaledScheduler
 from raysuite.orchestrate.sweep.trial_source import TrialSource
 from raysuite.plan import RunPlan
+from raysuite.plan.trials import set_more_trials, write_more_trials
 from raysuite.records import Journal, Results, RunFailed, RunPruned, RunStopped
 from raysuite.spec import Document
 from raysuite.spec.search import SearchOptions
@@ -91,6 +92,33 @@ def test_as_many_begin_as_the_cluster_holds(tmp_path):
     sweep.end("c")
     assert sweep.source.suggest("d") == Searcher.FINISHED
     assert sweep.source.is_done
+
+
+DRAWN = {"optimizer.lr": {"uniform": [0.1, 0.9]}}
+
+
+@pytest.mark.parametrize("searcher", ["random", "optuna"])
+def test_more_trials_continue_a_sweep_that_has_ended(tmp_path, searcher):
+    def make_all(sweep):
+        found = []
+        while (values := sweep.begin("a")) is not None:
+            found.append(values)
+            sweep.end("a")
+        assert sweep.source.is_done
+        return found
+
+    whole = make_all(Sweep(tmp_path / "whole", DRAWN, searcher=searcher, trials=5))
+    ended = Sweep(tmp_path / "more", DRAWN, searcher=searcher, trials=2)
+    ended.results.write_search(ended.document.data["search"], "unit", ended.document.data)
+    assert make_all(ended) == whole[:2]
+    assert ended.results.decided().is_all
+    wanted = {"search": {**ended.document.data["search"], "trials": 5}}
+    set_more_trials(ended.document, Document(wanted, "sweep.yaml"))
+    write_more_trials(ended.document, ended.results)
+    kept = ended.results.search()["search"]
+    again = Sweep(tmp_path / "more", DRAWN, **{key: kept[key] for key in ("searcher", "trials")})
+    assert make_all(again) == whole[2:]
+    assert [plan["index"] for plan in again.results.plans()] == [0, 1, 2, 3, 4]
 
 
 def test_no_more_than_are_wanted_side_by_side(tmp_path):
