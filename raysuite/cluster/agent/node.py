@@ -17,14 +17,14 @@ from types import FrameType
 
 import psutil
 
-from raysuite.cluster import binding, ports, private
+from raysuite.cluster import binding, ports, private, ray_start
 from raysuite.cluster.agent.children import Children
 from raysuite.cluster.agent.place import Place, find_address, interface_of
 from raysuite.cluster.agent.ray_process import answers, refuses, start_words
-from raysuite.cluster.environment import RAY_SETTINGS, TEMP, past_proxies, variables
+from raysuite.cluster.environment import RAY_SETTINGS, past_proxies, variables
 from raysuite.cluster.files import NONCE, Cluster, Head, Node, NodeState
 from raysuite.cluster.folder import ClusterFolder
-from raysuite.cluster.process import birth_of
+from raysuite.cluster.process import TEMP, birth_of
 from raysuite.errors import RaysuiteError
 
 # What a node's processes find in their environment: paths of secrets, never secrets.
@@ -40,7 +40,6 @@ _RAY = {
     **RAY_SETTINGS,
     "PYTHONUNBUFFERED": "1",
     "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "300",  # its modules are read from a busy file system
-    "RAY_agent_register_timeout_ms": "240000",  # so are its agents': patient_ray waits as long
     "RAY_JOB_STOP_WAIT_TIME_S": "70",  # a job that is stopped has a minute for a checkpoint
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "5",  # SLURM kills half a minute after its signal
 }
@@ -188,8 +187,10 @@ class ThisNode:
         self.signals.wait(2.0)
         return not self.signals.ended
 
-    def end_ray(self) -> None:
+    def end_ray(self) -> str:
+        """End it; why it had ended before, if a log of Ray's has the reason."""
         self.children.end(RAY, _RAY_END_S)
+        return ray_start.reason(self.temp / "r")
 
     def end(self) -> None:
         """End every process of this node."""
@@ -225,10 +226,10 @@ class WorkerNode:
                 return
             if self._join(head, attempt):
                 self._stay(head)
-            node.end_ray()
+            why = node.end_ray()
             attempt += 1
             if not node.signals.ended and not self._head_ended():
-                node.say("starting", "Ray ended here; joining again")
+                node.say("starting", f"Ray ended here; joining again: {why or 'no reason found'}")
                 node.signals.wait(_REJOIN_AFTER_S)
 
     def end(self) -> None:
