@@ -20,6 +20,7 @@ from raysuite.orchestrate.preflight import lacking, too_large
 from raysuite.plan import RunPlan, groups, placed
 from raysuite.records import BatchFound, Journal, Results, RunFailed
 from raysuite.spec import Document
+from raysuite.train.resuming import is_left
 from raysuite.train.stopping import Stop
 
 # Whether an error of a trainer is the end of the cluster's head.
@@ -183,7 +184,7 @@ def _unfinished(plans: Sequence[RunPlan], results: Results) -> list[RunPlan]:
     return [
         plan
         for plan in plans
-        if plan.run_id not in declined and results.end_of(plan.run_id) is None
+        if plan.run_id not in declined and is_left(results.end_of(plan.run_id))
     ]
 
 

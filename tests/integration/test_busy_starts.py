@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from raysuite.cluster.process import end_with_parent
 from tests.integration.workplace import ROOT
 
 pytestmark = [pytest.mark.integration, pytest.mark.alone, pytest.mark.thorough]
@@ -43,7 +44,7 @@ if b"/agent.py" in words or b"/agent/main.py" in words:
 @pytest.fixture(scope="module")
 def loops() -> Iterator[None]:
     words = [sys.executable, "-c", "while True: pass"]
-    running = [subprocess.Popen(words) for _ in range(LOOPS)]
+    running = [subprocess.Popen(words, preexec_fn=end_with_parent) for _ in range(LOOPS)]
     yield
     for each in running:
         each.kill()

@@ -1,0 +1,30 @@
+"""Which runs a resumed invocation makes, and what it says of the rest: for Ray and for torchrun."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from raysuite.plan import RunPlan
+from raysuite.records import Results, RunFailed
+from raysuite.records.ends import RunEnd
+
+
+def is_left(end: RunEnd | None, retry_failed: bool = False) -> bool:
+    """Whether a run is made: it has not ended, or it failed and failed ones are repeated."""
+    return end is None or (retry_failed and isinstance(end, RunFailed))
+
+
+def left_alone(plans: Sequence[RunPlan], results: Results) -> list[str]:
+    """What a person is told of runs that have ended: how failed ones are repeated, and that
+    nothing is left to do."""
+    ends = [results.end_of(plan.run_id) for plan in plans]
+    lines = [
+        f"{plan.title}: it failed, and is left alone: {end.message}; to repeat it from its first "
+        "step, add --retry-failed"
+        for plan, end in zip(plans, ends, strict=True)
+        if isinstance(end, RunFailed)
+    ]
+    if not any(map(is_left, ends)):
+        failed = f", {len(lines)} of them failed" if lines else ""
+        lines.append(f"nothing to resume: all {len(ends)} runs in {results.folder} ended{failed}")
+    return lines
