@@ -188,9 +188,10 @@ class ThisNode:
         return not self.signals.ended
 
     def end_ray(self) -> str:
-        """End it; why it had ended before, if a log of Ray's has the reason."""
+        """End it; why it had ended before, from Ray's logs, or from what it printed last."""
         self.children.end(RAY, _RAY_END_S)
-        return ray_start.reason(self.temp / "r")
+        printed = self.folder.log_of(self.place.host).read_text("utf-8", "replace").splitlines()
+        return ray_start.reason(self.temp / "r") or (printed or ["it printed nothing"])[-1]
 
     def end(self) -> None:
         """End every process of this node."""
@@ -229,7 +230,7 @@ class WorkerNode:
             why = node.end_ray()
             attempt += 1
             if not node.signals.ended and not self._head_ended():
-                node.say("starting", f"Ray ended here; joining again: {why or 'no reason found'}")
+                node.say("starting", f"Ray ended here; joining again: {why}")
                 node.signals.wait(_REJOIN_AFTER_S)
 
     def end(self) -> None:
