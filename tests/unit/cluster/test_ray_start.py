@@ -149,3 +149,24 @@ def _until(true: Callable[[], bool]) -> None:
     while not true() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert true()
+
+
+def test_ray_has_files_of_these_names() -> None:
+    import inspect
+
+    from ray._private import node
+    from ray._raylet import (
+        DASHBOARD_AGENT_LISTEN_PORT_NAME,
+        METRICS_AGENT_PORT_NAME,
+        METRICS_EXPORT_PORT_NAME,
+        RUNTIME_ENV_AGENT_PORT_NAME,
+        get_port_filename,
+    )
+
+    names = [METRICS_AGENT_PORT_NAME, METRICS_EXPORT_PORT_NAME, DASHBOARD_AGENT_LISTEN_PORT_NAME]
+    assert list(NO_SERVER) == names
+    node_id = "e5" * 28
+    assert get_port_filename(node_id, RUNTIME_ENV_AGENT_PORT_NAME) == (
+        f"runtime_env_agent_port_{node_id}"
+    )
+    assert "ray._private.services.get_node(" in inspect.getsource(node.Node.__init__)
