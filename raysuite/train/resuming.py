@@ -25,6 +25,5 @@ def left_alone(plans: Sequence[RunPlan], results: Results) -> list[str]:
         if isinstance(end, RunFailed)
     ]
     if not any(map(is_left, ends)):
-        failed = f", {len(lines)} of them failed" if lines else ""
-        lines.append(f"nothing to resume: all {len(ends)} runs in {results.folder} ended{failed}")
+        lines.append(f"nothing to resume: every run in {results.folder} has ended")
     return lines
