@@ -270,7 +270,10 @@ def connect(address: str | None) -> Iterator[Capacity]:
     threading.Thread(target=load, args=(_TRAINER,), name="import", daemon=True).start()
     with nullcontext() if address else own_folder() as own:
         try:
-            _join(address) if address else _start(own)
+            if address:
+                _join(address)
+            elif own:
+                _start(own)
             yield Capacity.now()
         finally:
             ray.shutdown()
