@@ -34,6 +34,8 @@ ENVIRONMENT = {
 _LISTEN = "dashboard_agent_listen_port"
 NO_SERVER = {"metrics_agent_port": -1, "metrics_export_port": -1, _LISTEN: -1}
 """What the dashboard's agent writes itself where Ray runs without a dashboard."""
+_SOCKET = "sockets/raylet"
+"""Made by a raylet that has all ports, before it registers."""
 _STEP_S = 0.05
 _EACH_S = 12.0
 """How long after the one before a port is written for an agent that has not done so: the raylet
@@ -59,8 +61,11 @@ def patience(temp: Path, agent_ports: Mapping[str, int] = NO_SERVER) -> Iterator
 
     def find_patiently(gcs: str, node_id: str) -> Any:
         """Ray's Python calls it, until it has an answer, when it has started the raylet."""
-        deadline = time.monotonic() + PATIENCE_S
-        _write_ports(temp / "session_latest", node_id, agent_ports)
+        session, deadline = temp / "session_latest", time.monotonic() + PATIENCE_S
+        _write_ports(session, node_id, agent_ports)
+        # `find` waits half a minute for a raylet, also for one that has ended
+        while raylet_lives() and not (session / _SOCKET).exists() and time.monotonic() < deadline:
+            time.sleep(_STEP_S)
         while raylet_lives():
             try:
                 return find(gcs, node_id)

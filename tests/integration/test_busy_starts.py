@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -21,7 +22,7 @@ from tests.integration.workplace import ROOT
 
 pytestmark = [pytest.mark.integration, pytest.mark.alone, pytest.mark.thorough]
 
-LOOPS, STARTS = 8, 20
+LOOPS, STARTS, AT_ONCE = 8, 20, 4
 GONE_S = 3.0
 """For processes that were killed to be gone."""
 SPEC = """
@@ -109,21 +110,31 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    made = Place(tmp_path)
+def places(tmp_path: Path) -> Iterator[list[Place]]:
+    folders = [tmp_path / str(number) for number in range(AT_ONCE)]
+    for folder in folders:
+        folder.mkdir()
+    made = [Place(folder) for folder in folders]
     yield made
-    shutil.rmtree(made.temp, ignore_errors=True)
+    for place in made:
+        shutil.rmtree(place.temp, ignore_errors=True)
 
 
-@pytest.mark.parametrize("number", range(STARTS))
-def test_a_start_beside_busy_loops_trains_and_leaves_nothing(
-    place: Place, loops: None, number: int
+@pytest.fixture
+def place(places: list[Place]) -> Place:
+    return places[0]
+
+
+@pytest.mark.parametrize("number", range(STARTS // AT_ONCE))
+def test_starts_beside_busy_loops_train_and_leave_nothing(
+    places: list[Place], loops: None, number: int
 ) -> None:
-    code, errors = place.watched(place.start())
-    assert code == 0, errors
-    assert "Traceback" not in errors
-    assert place.modes == {0o700}
-    assert place.left() == ([], [])
+    with ThreadPoolExecutor() as pool:
+        ends = [*pool.map(lambda place: place.watched(place.start()), places)]
+    assert [code for code, _ in ends] == [0] * AT_ONCE, "\n".join(text for _, text in ends)
+    assert not any("Traceback" in errors for _, errors in ends)
+    assert {mode for place in places for mode in place.modes} == {0o700}
+    assert [place.left() for place in places] == [([], [])] * AT_ONCE
 
 
 def test_a_start_with_slow_agents_trains(place: Place) -> None:
@@ -147,14 +158,15 @@ def test_what_a_killed_start_leaves_is_closed_and_the_next_one_removes_it(
     place: Place, after_s: float
 ) -> None:
     process = place.start("time.sleep(2)")
-    assert _until(place.look, 120)
+    assert _until(lambda: any((folder / "r").exists() for folder in place.look()), 240)
     time.sleep(after_s)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    (killed,) = place.look()
+    killed = place.look()
+    assert killed
     code, errors = place.watched(place.start())
     assert code == 0, errors
-    assert not killed.exists()
+    assert not any(folder.exists() for folder in killed)
     assert place.modes == {0o700}
     assert place.left() == ([], [])
 

@@ -41,6 +41,7 @@ def raylet(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 def session(tmp_path: Path) -> Path:
     folder = tmp_path / "session_latest"
     (folder / "logs").mkdir(parents=True)
+    (folder / "sockets").mkdir()
     return folder
 
 
@@ -87,6 +88,7 @@ class _Gcs:
         from ray._private import services
 
         self._session = session
+        (session / "sockets" / "raylet").touch()
         monkeypatch.setattr(services, "get_node", self.get_node)
 
     def get_node(self, gcs: str, node_id: str) -> dict[str, int]:
@@ -135,9 +137,7 @@ def test_a_raylet_that_ends_is_a_failed_start_with_its_reason(
     session: Path,
     tmp_path: Path,
     raylet: subprocess.Popen[bytes],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    _Gcs(session, monkeypatch)
     (session / "logs" / "raylet.err").write_text(FATAL, "utf-8")
     threading.Timer(0.2, raylet.kill).start()
     with patience(tmp_path), pytest.raises(RayStartError, match=r"^raylet: Timed out waiting"):
