@@ -327,17 +327,21 @@ def _initialize(**options: Any) -> None:
 
     # it writes on stdout, amid our records, what the journals hold, even with log_to_driver off
     worker.print_to_stdstream = _log_instead
-    with (
-        # Ray's own handler exits at once, with 15
-        patch.object(utils, "set_sigterm_handler", lambda handler: None),
-        interrupted_afterwards(),
-    ):
-        ray.init(
-            log_to_driver=False, logging_level=logging.ERROR, job_config=job_config(), **options
-        )
-    if threading.current_thread() is threading.main_thread():
-        # Ray put a handler before ours, which prints its stack and, after 3 s, aborts
-        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP})
+    try:
+        with (
+            # Ray's own handler exits at once, with 15
+            patch.object(utils, "set_sigterm_handler", lambda handler: None),
+            interrupted_afterwards(),
+        ):
+            ray.init(
+                log_to_driver=False, logging_level=logging.ERROR, job_config=job_config(), **options
+            )
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            # Ray put a handler before ours, which prints its stack and, after 3 s, aborts
+            signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     # its controller runs in this process; how runs ended is in their journals
     logging.getLogger("ray.train").setLevel(logging.CRITICAL)
 
@@ -370,21 +374,15 @@ def interrupted_afterwards() -> Iterator[None]:
 
 
 class _RayProcess(subprocess.Popen[bytes]):
-    """A process of Ray that SIGTERM and SIGHUP do not end, and none of its children either.
+    """A process of Ray that SIGTERM and SIGHUP do not end, and none of its children either: they
+    are blocked in the thread that starts it.
 
     `timeout`, a terminal that closes and `scancel` send them to every process of the group or of
     the job step: the driver alone handles them, since workers need time for a checkpoint.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        of_ray = options["preexec_fn"]
-
-        def before_it_runs() -> None:
-            of_ray()
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP})
-
-        options |= {"preexec_fn": before_it_runs, "process_group": 0}
-        super().__init__(*args, **options)
+        super().__init__(*args, process_group=0, **options)
 
     def terminate(self) -> None:
         """End it and its children, of which some have process groups of their own."""
