@@ -6,6 +6,7 @@ RaysuiteError
 │   ├── DataError        a data set that is missing or unreadable
 │   └── MissingPartError an optional part (Horovod, DALI, ...) that is not installed
 ├── HeadLostError        the cluster's head is gone; the next one resumes the suite
+├── RayStartError        Ray's own processes did not start here: the machine may be too busy
 ├── StorageError         the results cannot be written: a full disk, a closed folder
 ├── GateError            a strategy whose arithmetic is wrong; its speed is not reported
 └── RunError             a run that failed; the other runs continue
@@ -30,6 +31,10 @@ class RaysuiteError(Exception):
 
 class HeadLostError(RaysuiteError):
     """The head of the Ray cluster is gone: no run has failed by that."""
+
+
+class RayStartError(RaysuiteError):
+    """Ray's own processes did not start on this machine: no run has failed by that."""
 
 
 class StorageError(RaysuiteError):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from pathlib import Path
+
 from torch import Tensor, nn
 
 
@@ -25,6 +29,23 @@ class Tiny(nn.Module):
         """Logits [b, num_classes] for images [b, in_channels, 8, 8]."""
         logits: Tensor = self.layers(images)
         return logits
+
+
+class Killed(Tiny):
+    """One rank is killed after the first validation, as by the kernel, where the file `mark` is."""
+
+    def __init__(self, num_classes: int, in_channels: int, rank: int, mark: str) -> None:
+        super().__init__(num_classes, in_channels)
+        self._mark, self._validated = Path(mark), False
+        self._here = os.environ.get("RANK", "0") == str(rank)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """As Tiny's."""
+        self._validated |= not self.training
+        if self._here and self.training and self._validated and self._mark.exists():
+            self._mark.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().forward(images)
 
 
 def sequential(

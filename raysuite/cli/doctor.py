@@ -11,7 +11,7 @@ import raysuite
 from raysuite.cli.console import print_json, print_text, stderr, stdout, table
 from raysuite.cli.run_options import AsJson
 
-_COLOURS = {"works": "green", "missing": "yellow", "broken": "red"}
+_COLOURS = {"works": "green", "missing": "yellow", "slow": "yellow", "broken": "red"}
 
 
 def doctor(
@@ -19,7 +19,7 @@ def doctor(
 ) -> None:
     """Try every part (Ray, Horovod, DeepSpeed, DALI, ...) and show how to repair what is broken.
 
-    Exits with 1 where a part is broken or a required one is missing.
+    Exits with 1 where a part is broken, or a required one is missing, or too slow to tell.
 
     \b
     Examples:

@@ -60,11 +60,13 @@ from raysuite.records import (
     RunFinished,
     results_figures,
 )
+from raysuite.records.ends import is_left
 from raysuite.records.schema import SCHEMA
 from raysuite.records.sweep import trials
 from raysuite.spec import Document, parse_document, read_document
 from raysuite.spec.document import set_key
 from raysuite.spec.search_check import read_search
+from raysuite.train.resuming import left_alone
 
 if TYPE_CHECKING:
     from raysuite.orchestrate.batches import Decision
@@ -517,13 +519,16 @@ class SuiteWork(Work):
         if self.opened is not None:
             self.plans = suite.planned(self.opened)
             check_unchanged(self.left())
+            if not request.retry_failed:
+                for line in left_alone(self.plans, self.opened):
+                    print_text(line, error=True)
         if not request.silent:
             for line in passed_over(self.plans):
                 print_text(line, error=True)
 
     def left(self) -> list[RunPlan]:
         results = self.opened
-        return [plan for plan in self.plans if not (results and results.is_over(plan.run_id))]
+        return [p for p in self.plans if not results or is_left(results.end_of(p.run_id))]
 
     def dry_batch(self) -> AbstractContextManager[Callable[[], None]]:
         from raysuite.orchestrate.preflight import dry_batch
@@ -574,13 +579,8 @@ def still_to_run(request: Request) -> list[RunPlan]:
     """The runs that `raysuite run` would make for a request; nothing is changed."""
     work = SuiteWork(replace(request, quiet=True))
     work.plan()
-    failed = {
-        plan.run_id
-        for plan in work.plans
-        if request.retry_failed and isinstance(work.results.end_of(plan.run_id), RunFailed)
-    }
-    left = {plan.run_id for plan in work.left()}
-    return [plan for plan in work.plans if plan.run_id in left | failed]
+    results, retried = work.opened, request.retry_failed
+    return [p for p in work.plans if not results or is_left(results.end_of(p.run_id), retried)]
 
 
 class SweepWork(Work):

@@ -6,10 +6,12 @@ import os
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
+from raysuite.cluster import ray_start
 from raysuite.cluster.files import Head
 from raysuite.cluster.folder import VARIABLE, ClusterFolder
 
 RAY_SETTINGS = {
+    **ray_start.ENVIRONMENT,
     "RAY_TRAIN_V2_ENABLED": "1",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
     "RAY_TRAIN_METRICS_ENABLED": "0",
@@ -38,9 +40,6 @@ LOOPBACK_ONLY = {
 
 RAY_CLIENT = "RAYSUITE_RAY_CLIENT"
 """Variable with Ray Client's URL: RAY_ADDRESS is the dashboard's, for `ray job submit`."""
-
-TEMP = "RAY_TMPDIR"
-"""Variable with a node's temporary folder, for every process that is started there."""
 
 TRACKING_AUTH = "raysuite"
 """The provider of raysuite/track that reads the MLflow password from the cluster's folder."""

@@ -13,14 +13,11 @@ import psutil
 
 from raysuite.cluster import private
 from raysuite.cluster.backend import JobState
-from raysuite.cluster.environment import TEMP, with_site
+from raysuite.cluster.environment import with_site
 from raysuite.cluster.files import NONCE, Cluster
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.cluster.process import birth_of, find_process
 from raysuite.errors import UserError
-
-_DIES_S = 10.0
-"""For a process that was killed to be gone, and to write no more."""
 
 
 class LocalBackend:
@@ -84,20 +81,6 @@ def this_host() -> str:
     return platform.node().partition(".")[0]
 
 
-def kill_left_behind(temp: str) -> list[int]:
-    """Kill the processes that outlived an ended node and wait until they are gone; their ids.
-
-    Some end by themselves meanwhile: Ray's workers go with their raylet.
-    """
-    killed = []
-    for process in _left_behind(temp):
-        with contextlib.suppress(psutil.Error):
-            process.kill()
-            killed.append(process)
-    psutil.wait_procs(killed, _DIES_S)
-    return [process.pid for process in killed]
-
-
 def remove_temp(temp: str) -> None:
     """Remove the folder of an agent that was killed, if it is this user's."""
     path = Path(temp)
@@ -105,23 +88,6 @@ def remove_temp(temp: str) -> None:
         with contextlib.suppress(OSError):
             if path.stat().st_uid == os.getuid():
                 private.remove(path, last=NONCE)
-
-
-def _left_behind(temp: str) -> list[psutil.Process]:
-    """Processes of an ended node that still work in its temporary folder.
-
-    A `tail -f` on a log in there is none of them: it inherited nothing from the node.
-    """
-    found = []
-    psutil.process_iter.cache_clear()  # it remembers ended processes whose ids are others' now
-    for process in psutil.process_iter(["cmdline", "uids"]):
-        words = process.info["cmdline"] or []
-        uids = process.info["uids"]
-        if uids and uids.real == os.getuid() and any(f"{temp}/" in word for word in words):
-            with contextlib.suppress(psutil.Error):
-                if process.environ().get(TEMP) == temp:
-                    found.append(process)
-    return found
 
 
 def _is_here(cluster: Cluster) -> bool:

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from raysuite.cluster.process import kill_left_behind
+
 MODE = 0o600
 TOKEN_BYTES = 32
 """256 bits."""
@@ -56,6 +58,7 @@ def _remove_abandoned(prefix: str) -> None:
             descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                kill_left_behind(str(lock.parent))  # they would make it again, open to others
                 for path in lock.parent.iterdir():
                     if path != lock:  # it goes last: what stays is found again
                         shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,6 +50,45 @@ def find_process(pid: int, birth: str, began: float) -> psutil.Process | None:
     except psutil.Error:
         return None
     return process if same and not ended else None
+
+
+TEMP = "RAY_TMPDIR"
+"""Variable with a node's temporary folder, for every process that is started there."""
+_DIES_S = 10.0
+"""For a process that was killed to be gone, and to write no more."""
+
+
+def kill_left_behind(temp: str) -> list[int]:
+    """Kill the processes that outlived an ended node and wait until they are gone; their ids.
+
+    Some end by themselves meanwhile: Ray's workers go with their raylet.
+    """
+    killed: list[int] = []
+    deadline = time.monotonic() + _DIES_S
+    while (found := _left_behind(temp)) and time.monotonic() < deadline:  # one may fork meanwhile
+        for process in found:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+                killed.append(process.pid)
+        psutil.wait_procs(found, deadline - time.monotonic())
+    return killed
+
+
+def _left_behind(temp: str) -> list[psutil.Process]:
+    """Processes of an ended node that still work in its temporary folder.
+
+    A `tail -f` on a log in there is none of them: it inherited nothing from the node.
+    """
+    found = []
+    psutil.process_iter.cache_clear()  # it remembers ended processes whose ids are others' now
+    for process in psutil.process_iter(["cmdline", "uids"]):
+        words = process.info["cmdline"] or []
+        uids = process.info["uids"]
+        if uids and uids.real == os.getuid() and any(f"{temp}/" in word for word in words):
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get(TEMP) == temp:
+                    found.append(process)
+    return found
 
 
 _SET_PDEATHSIG = 1

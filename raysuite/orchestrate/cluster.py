@@ -6,6 +6,7 @@ import gc
 import logging
 import math
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -20,9 +21,10 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import raysuite
-from raysuite.cluster import binding, private
+from raysuite.cluster import binding, private, ray_start
 from raysuite.cluster.environment import LOOPBACK_ONLY, RUN_SETTINGS
-from raysuite.errors import UserError
+from raysuite.cluster.process import TEMP, kill_left_behind
+from raysuite.errors import RayStartError, UserError
 from raysuite.lazy import load
 
 if TYPE_CHECKING:
@@ -50,14 +52,18 @@ def own_folder() -> Iterator[Path]:
     that another user could replace the library and run code as this one.
     """
     with private.temporary_folder(PREFIX) as folder, own_token(folder), own_loopback(folder):
-        ours = {
+        defaults = {
             # compiled code; torch's own default can be guessed
             "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
             # processes that wait for work import meanwhile what it needs
             "RAY_preload_python_modules": _PRELOADED,
         }
-        with _environment({name: ours[name] for name in ours if name not in os.environ}):
-            yield folder / "r"
+        defaults = {name: value for name, value in defaults.items() if name not in os.environ}
+        with _environment({TEMP: str(folder), **defaults}):
+            try:
+                yield folder
+            finally:
+                kill_left_behind(str(folder))  # they would make it again, open to others
 
 
 @contextmanager
@@ -248,7 +254,7 @@ def connect(address: str | None) -> Iterator[Capacity]:
     """Join the cluster at `address`, or start one on this machine that ends with the context.
 
     Raises UserError for `auto`, which may answer with another user's cluster, and for an address
-    at which no Ray answers.
+    at which no Ray answers; RayStartError where none can be started.
     """
     if address == "auto":
         raise UserError(
@@ -264,43 +270,78 @@ def connect(address: str | None) -> Iterator[Capacity]:
     threading.Thread(target=load, args=(_TRAINER,), name="import", daemon=True).start()
     with nullcontext() if address else own_folder() as own:
         try:
-            _start(address, own)
+            if address:
+                _join(address)
+            elif own:
+                _start(own)
             yield Capacity.now()
         finally:
             ray.shutdown()
 
 
-def _start(address: str | None, own: Path | None) -> None:
+def _join(address: str) -> None:
+    try:
+        _knock(address)
+        _initialize(address=address)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise UserError(
+            f"no Ray cluster answers at {address!r}: {error}; give HOST:PORT of one whose head runs"
+        ) from error
+
+
+def _start(folder: Path) -> None:
+    """Start Ray below `folder`, for this user on this machine alone: it listens on loopback.
+
+    /tmp/ray belongs to the first user (ray#4593); socket paths must stay short (ray#17161).
+    """
+    import ray
+
+    temp = folder / "r"
+    for attempt in range(1, ray_start.TRIES + 1):
+        try:
+            with _fewest_processes(), ray_start.patience(temp):
+                _initialize(
+                    address="local",
+                    include_dashboard=False,
+                    _node_ip_address="127.0.0.1",
+                    _temp_dir=str(temp),
+                )
+        except Exception as error:  # Ray raises a bare one where it is out of time
+            why = ray_start.reason(temp) or str(error)
+            log.warning("Ray did not start, in attempt %d: %s", attempt, why)
+            ray.shutdown()
+            kill_left_behind(str(folder))
+            shutil.rmtree(temp, ignore_errors=True)
+        else:
+            return
+    raise RayStartError(
+        f"Ray did not start on this machine in {ray_start.TRIES} attempts, at a load of "
+        f"{os.getloadavg()[0]:.0f} on {os.cpu_count()} processors: {why}; start it again when the "
+        "machine is less busy, or try Ray alone with `raysuite doctor`"
+    )
+
+
+def _initialize(**options: Any) -> None:
     import ray
     from ray._private import utils, worker
 
     # it writes on stdout, amid our records, what the journals hold, even with log_to_driver off
     worker.print_to_stdstream = _log_instead
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP})
     try:
-        if address:
-            _knock(address)
         with (
-            _fewest_processes() if own else nullcontext(),
             # Ray's own handler exits at once, with 15
             patch.object(utils, "set_sigterm_handler", lambda handler: None),
             interrupted_afterwards(),
         ):
             ray.init(
-                address=address or "local",
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                job_config=job_config(),
-                **(_embedded(own) if own else {}),
+                log_to_driver=False, logging_level=logging.ERROR, job_config=job_config(), **options
             )
+    finally:
         if threading.current_thread() is threading.main_thread():
             # Ray put a handler before ours, which prints its stack and, after 3 s, aborts
             signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
-    except (OSError, RuntimeError, ValueError) as error:
-        if address is None:
-            raise UserError(f"Ray cannot be started: {error}") from error
-        raise UserError(
-            f"no Ray cluster answers at {address!r}: {error}; give HOST:PORT of one whose head runs"
-        ) from error
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     # its controller runs in this process; how runs ended is in their journals
     logging.getLogger("ray.train").setLevel(logging.CRITICAL)
 
@@ -333,21 +374,15 @@ def interrupted_afterwards() -> Iterator[None]:
 
 
 class _RayProcess(subprocess.Popen[bytes]):
-    """A process of Ray that SIGTERM and SIGHUP do not end, and none of its children either.
+    """A process of Ray that SIGTERM and SIGHUP do not end, and none of its children either: they
+    are blocked in the thread that starts it.
 
     `timeout`, a terminal that closes and `scancel` send them to every process of the group or of
     the job step: the driver alone handles them, since workers need time for a checkpoint.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        of_ray = options["preexec_fn"]
-
-        def before_it_runs() -> None:
-            of_ray()
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP})
-
-        options |= {"preexec_fn": before_it_runs, "process_group": 0}
-        super().__init__(*args, **options)
+        super().__init__(*args, process_group=0, **options)
 
     def terminate(self) -> None:
         """End it and its children, of which some have process groups of their own."""
@@ -402,11 +437,3 @@ def _token() -> dict[str, str]:
     """A cluster asks for a token wherever there was one when it began; Ray's driver offers none."""
     named = "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ
     return {"RAY_AUTH_MODE": "token"} if named or _TOKEN_FILE.exists() else {}
-
-
-def _embedded(folder: Path) -> dict[str, Any]:
-    """For this user on this machine alone: nothing listens beyond loopback, no shared folder.
-
-    /tmp/ray belongs to the first user (ray#4593); socket paths must stay short (ray#17161).
-    """
-    return {"include_dashboard": False, "_node_ip_address": "127.0.0.1", "_temp_dir": str(folder)}

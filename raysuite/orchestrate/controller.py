@@ -23,6 +23,7 @@ from raysuite.orchestrate.nodes import Need, NodesGoneError
 from raysuite.orchestrate.stopping import is_late, requested_stop
 from raysuite.plan import RunPlan
 from raysuite.records import FailReason, Results
+from raysuite.records.ends import is_left
 from raysuite.train.memory import kernel_kills, ray_out_of_memory
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class FailureRecorder(UserCallback):
         """
         before, self._kernel_kills = self._kernel_kills, kernel_kills()
         killed = 0 if before is None else (self._kernel_kills or before) - before
-        plan = next((p for p in self._plans if not self._results.is_over(p.run_id)), None)
+        plan = next((p for p in self._plans if is_left(self._results.end_of(p.run_id))), None)
         if plan is None:
             return
         full = {r: e for r, e in worker_exceptions.items() if _out_of_memory(e)}
@@ -191,7 +192,7 @@ class NodeKeeper(ControllerCallback, WorkerGroupCallback):
         Raises NodesGoneError, StoppedWaitingError, NothingLeftError, DeadlineError.
         """
         results = Results(self._results)
-        if self._run_ids and all(results.is_over(run_id) for run_id in self._run_ids):
+        if self._run_ids and not any(is_left(results.end_of(each)) for each in self._run_ids):
             raise NothingLeftError("all runs have ended")
         deadline = time.monotonic() + self._wait_s
         while (fit := self._need.fit(left := Capacity.now())) < self._need.workers:

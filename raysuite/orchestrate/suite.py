@@ -20,6 +20,7 @@ from raysuite.orchestrate.nodes import reporting, with_fewer
 from raysuite.orchestrate.preflight import lacking, too_large
 from raysuite.plan import RunPlan, groups, placed
 from raysuite.records import BatchFound, Journal, Results, RunFailed
+from raysuite.records.ends import is_left
 from raysuite.spec import Document
 from raysuite.train.stopping import Stop
 
@@ -182,7 +183,9 @@ def run(plans: Sequence[RunPlan], results: Results, nodes: int, listener: Listen
 def _unfinished(plans: Sequence[RunPlan], results: Results) -> list[RunPlan]:
     declined = budget.declined(results)
     return [
-        plan for plan in plans if plan.run_id not in declined and not results.is_over(plan.run_id)
+        plan
+        for plan in plans
+        if plan.run_id not in declined and is_left(results.end_of(plan.run_id))
     ]
 
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 
+from raysuite.errors import RayStartError
 from raysuite.measure.environment import cuda_mistake_here, gpus
 from raysuite.orchestrate.torchrun import Request, verify
 from raysuite.parts import PARTS, Part, installed, part
@@ -43,6 +44,8 @@ _AT_ONCE = 2
 class State(StrEnum):
     WORKS = "works"
     MISSING = "missing"
+    SLOW = "slow"
+    """No answer in time, on a machine that is busy with other work."""
     BROKEN = "broken"
 
 
@@ -59,10 +62,12 @@ class Finding:
 
     @property
     def bad(self) -> bool:
-        """Whether it is a failure: broken, or required and missing."""
-        return self.state is State.BROKEN or (self.required and self.state is State.MISSING)
+        """Whether it is a failure: broken, or required and not shown to work."""
+        return self.state is State.BROKEN or (self.required and self.state is not State.WORKS)
 
 
+_BUSY = 3.0
+"""Load for each processor above which a late answer shows nothing; doctor's own is at most 3."""
 TRIED = tuple(part for part in PARTS if part.title)
 
 
@@ -102,16 +107,25 @@ def try_part(part: Part) -> Finding:
     try:
         output, errors = process.communicate(timeout=part.deadline_s)
         note = _marked(output if process.returncode == 0 else errors)
-        state = {0: State.WORKS, MISSING: State.MISSING}.get(process.returncode, State.BROKEN)
+        state = _STATES.get(process.returncode, State.BROKEN)
         if state is State.BROKEN and not note:
             note = _death(process.returncode, errors)
     except subprocess.TimeoutExpired:
-        state, note = State.BROKEN, f"no answer within {part.deadline_s:g} s"
+        state, note = State.SLOW, f"no answer within {part.deadline_s:g} s"
     finally:
         _end_group(process)
-    fix = "" if state is State.WORKS else part.install
+    if state is State.SLOW:
+        state, load = _late(), os.getloadavg()[0]
+        note = f"{note}; the load is {load:.0f} on {os.cpu_count()} processors"
+    slow = "try again when the machine is less busy"
+    fix = {State.WORKS: "", State.SLOW: slow}.get(state, part.install)
     seconds = round(time.monotonic() - started, 1)
     return Finding(part.title, _version(part), state, note, fix, part.required, seconds)
+
+
+def _late() -> State:
+    """What a part is that gave no answer in time: on an idle machine it hangs."""
+    return State.SLOW if os.getloadavg()[0] > _BUSY * (os.cpu_count() or 1) else State.BROKEN
 
 
 def _version(part: Part) -> str:
@@ -146,8 +160,9 @@ def _end_group(process: subprocess.Popen[str]) -> None:
 MARK = "raysuite-trial: "
 """Begins the line that carries a trial's note (stdout) or error (stderr)."""
 
-MISSING = 3
-"""Exit status of a trial whose part is not there; 0 is one that works, all else is broken."""
+MISSING, SLOW = 3, 4
+"""Exit statuses of a trial whose part is not there, and of one that ran out of time."""
+_STATES = {0: State.WORKS, MISSING: State.MISSING, SLOW: State.SLOW}
 
 
 class PartMissingError(Exception):
@@ -168,7 +183,10 @@ def by_gate(name: str, options: StrategyOptions) -> str:
     if not installed(name):
         raise PartMissingError(f"no module named {part(name).module}")
     # less than a part's deadline: its processes are a session of their own
+    began = time.monotonic()
     [(_, verdict)] = verify(Request([options], workers=2, settings={}, timeout_s=_GATE_S))
+    if not verdict.passed and time.monotonic() - began > _GATE_S:
+        raise TimeoutError(verdict.message)
     if not verdict.passed:
         raise RuntimeError(verdict.message)
     return "2 processes"
@@ -197,25 +215,13 @@ def torchvision() -> str:
 
 
 def ray() -> str:
-    """A task on a cluster of one process, with a folder of its own: /tmp/ray may be another's.
-
-    Ray gives its folder mode 0777, so it lies in one of mode 0700.
-    """
+    """A task on a Ray of its own, started as runs start it."""
     import ray as r
 
-    with tempfile.TemporaryDirectory(prefix="rs-", ignore_cleanup_errors=True) as folder:
-        r.init(
-            address="local",
-            num_cpus=1,
-            include_dashboard=False,
-            _node_ip_address="127.0.0.1",
-            _temp_dir=f"{folder}/r",
-        )
-        try:
-            task = r.remote(_twice)
-            expect(r.get(task.remote(1), timeout=60), 2)
-        finally:
-            r.shutdown()
+    from raysuite.orchestrate.cluster import connect
+
+    with connect(None):
+        expect(r.get(r.remote(_twice).remote(1), timeout=_GATE_S), 2)
     return ""
 
 
@@ -333,6 +339,9 @@ def main(arguments: list[str]) -> int:
     except (PartMissingError, ModuleNotFoundError) as error:
         print(f"{MARK}{error}", file=sys.stderr)
         return MISSING
+    except (RayStartError, TimeoutError) as error:
+        print(f"{MARK}{error}", file=sys.stderr)
+        return SLOW
     except Exception as error:  # whatever a broken part raises is the finding
         print(f"{MARK}{type(error).__name__}: {error}".replace("\n", " "), file=sys.stderr)
         return 1

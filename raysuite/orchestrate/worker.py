@@ -28,6 +28,7 @@ from raysuite.plan import RunPlan
 from raysuite.plan.batches import search_of
 from raysuite.records import Journal, Results, RunFinished
 from raysuite.records.batches import TriedFile
+from raysuite.records.ends import is_left
 from raysuite.records.journal import recorded_epochs
 from raysuite.records.live import live_file
 from raysuite.records.system import system_file
@@ -173,7 +174,7 @@ def place_of(plan: RunPlan) -> World | None:
 def _decide(plan: RunPlan, results: Results, config: dict[str, Any]) -> dict[str, Any] | None:
     """On rank 0, whose journals are the ones that are written: whether to run the plan, and from
     which checkpoint."""
-    if results.is_over(plan.run_id) or requested_stop(results.folder) is not None:
+    if not is_left(results.end_of(plan.run_id)) or requested_stop(results.folder) is not None:
         return None
     if not budget.allows(results, plan):
         return None

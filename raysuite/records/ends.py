@@ -142,3 +142,11 @@ class RunPruned(RecordBase):
 
 RunEnd = RunFinished | RunFailed | RunPruned
 """After which a run is not resumed."""
+
+
+def is_left(end: RunEnd | None, retry_failed: bool = False) -> bool:
+    """Whether an invocation that resumes trains the run: it has not ended, its journal is damaged,
+    or it failed and failed ones are repeated."""
+    if isinstance(end, RunFailed):
+        return retry_failed or end.reason == "damaged"
+    return end is None

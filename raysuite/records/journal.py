@@ -310,7 +310,3 @@ class Results:
         last = records[-1] if records else None
         return last if isinstance(last, RunEnd) else None
 
-    def is_over(self, run_id: str) -> bool:
-        """Whether a suite leaves the run as it is: not where its journal is damaged."""
-        records = self.records(run_id)
-        return bool(records) and isinstance(records[-1], RunEnd) and not is_damaged(records)

@@ -36,6 +36,7 @@ from raysuite.records import (
     TimeShares,
 )
 from raysuite.records.batches import BatchFound, TriedFile
+from raysuite.records.ends import RunEnd, is_left
 from raysuite.records.journal import recorded_epochs
 from raysuite.records.live import live_file
 from raysuite.spec import read_document
@@ -48,6 +49,7 @@ from raysuite.train.checkpoint import (
     remove_checkpoint,
 )
 from raysuite.train.loop import TrainingLoop
+from raysuite.train.resuming import left_alone
 from raysuite.train.run import TRACE, execute
 from raysuite.train.stopping import AskedToStop, Signals
 from raysuite.train.world import is_peer_loss, world_from_environment
@@ -98,8 +100,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--resume", action="store_true", help="leave out what has ended, and resume the rest"
     )
+    parser.add_argument(
+        "--retry-failed", action="store_true", help="with --resume: repeat the runs that failed"
+    )
     given = parser.parse_intermixed_args(arguments)
     try:
+        if given.retry_failed and not given.resume:
+            raise UserError("--retry-failed goes with --resume")
         document = read_document(given.spec, given.overrides, given.scale)
         plans = make_plans(document)
         size = world_from_environment("cpu").size
@@ -112,15 +119,23 @@ def main(arguments: list[str] | None = None) -> int:
             )
         results = Results(given.results or Path("results") / plans[0].spec.name)
         # each rank for itself: one that waited for rank 0 would be ended by torchrun alone, late
-        left = [each for each in ours if not given.resume or not results.is_over(each.run_id)]
+
+        def end_of(plan: RunPlan) -> RunEnd | None:
+            return results.end_of(plan.run_id) if given.resume else None
+
+        left = [each for each in ours if is_left(end_of(each), given.retry_failed)]
         dry_batch.check(left, document)
         failed = False
+        if given.resume and not given.retry_failed and world_from_environment("cpu").rank == 0:
+            for line in left_alone(ours, results):
+                print(line, file=sys.stderr, flush=True)
         with Signals() as signals:
             for wish in ours:
                 plan = decide(wish, results, given.resume) if wish.undecided else wish
-                if given.resume and results.is_over(plan.run_id):
-                    continue
-                end = _run(plan, results, given.resume, signals.asked)
+                end: Record | None = end_of(plan)
+                if is_left(end, given.retry_failed):
+                    resumes = given.resume and is_left(end)
+                    end = _run(plan, results, resumes, signals.asked)
                 if isinstance(end, RunStopped):
                     return os.EX_TEMPFAIL
                 failed |= not isinstance(end, RunFinished)
@@ -164,10 +179,11 @@ def _run(plan: RunPlan, results: Results, resume: bool, asked: AskedToStop) -> R
                 _tell(plan, record)
             last = record
     except Exception as error:
-        message = _end(plan, results, world, error, began)
-        if is_peer_loss(error):
-            raise RunError(f"rank {world.rank} lost another; the run ended: {message}") from error
-        raise
+        failed = _end(plan, results, world, error, began)
+        if not is_peer_loss(error):
+            raise
+        end = f"the run ended: {failed}" if failed else f"{error}; --resume continues the run"
+        raise RunError(f"rank {world.rank} lost another: {end}") from error
     return last
 
 
@@ -198,8 +214,8 @@ _LAST_WORDS_SECONDS = 10.0
 
 
 def _end(plan: RunPlan, results: Results, world: World, error: Exception, began: float) -> str:
-    """Record why the run that `began` ended, and return the record: the error of the rank that
-    failed, not the errors that it caused on others.
+    """Record why the run that `began` ended, and return it: the error of the rank that failed, not
+    the errors that it caused on others. Empty where none failed, but one is gone: that is no end.
 
     Each rank writes for itself, as those that wait in a collective are not notified; they see one
     journal where they share a file system. No rank that lost another ends before the reason is
@@ -210,6 +226,11 @@ def _end(plan: RunPlan, results: Results, world: World, error: Exception, began:
         failed = [each for each in results.records(plan.run_id) if isinstance(each, RunFailed)]
         return failed[-1] if failed and failed[-1].time >= began else None
 
+    if is_peer_loss(error):
+        deadline = time.monotonic() + _LAST_WORDS_SECONDS
+        while (found := known()) is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return found.message if found else ""
     message = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
     failed = RunFailed(
         run_id=plan.run_id,
@@ -217,13 +238,6 @@ def _end(plan: RunPlan, results: Results, world: World, error: Exception, began:
         message=message if world.size == 1 else f"rank {world.rank}: {message}",
         detail=traceback.format_exc(),
     )
-    if is_peer_loss(error):
-        deadline = time.monotonic() + _LAST_WORDS_SECONDS
-        while known() is None and time.monotonic() < deadline:
-            time.sleep(0.1)
-        failed = known() or failed
-        if world.rank:
-            return failed.message
     # all ranks may have one error; one that failed before rank 0 wrote anything is not at the end
     end = results.end_of(plan.run_id)
     if end is None or end.time < began:

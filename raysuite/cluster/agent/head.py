@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from raysuite.cluster import ray_start
 from raysuite.cluster.agent.children import Children
 from raysuite.cluster.agent.mlflow import MlflowServer
 from raysuite.cluster.agent.node import NodeFailedError, ThisNode
@@ -220,8 +221,6 @@ class Resuming:
             dashboard.submit(f"cd {shlex.quote(place)} && exec {command}", waiting.job)
 
 
-_TRIES = 3
-"""Starts of Ray, each with other ports, before the head gives up."""
 _COUNT_EACH_S = 2.0
 """Once all nodes were counted; at each look before that."""
 _WARNING_S = 60.0
@@ -263,7 +262,8 @@ class HeadNode:
         node = self._node
         node.address = find_address(node.cluster.site, None)
         node.say("starting")
-        for attempt in range(_TRIES):
+        why = ""
+        for attempt in range(ray_start.TRIES):
             node.take_ports(attempt)
             began = time.monotonic()
             self._place_mlflow()
@@ -272,15 +272,12 @@ class HeadNode:
             if self._wait_for_ray():
                 node.took("ray", began)
                 break
-            node.end_ray()
+            why = node.end_ray()
             if node.signals.ended:
                 return
-            log.warning("Ray's head did not start; trying other ports")
+            log.warning("Ray's head did not start; trying other ports: %s", why)
         else:
-            raise NodeFailedError(
-                f"Ray's head did not start, in {_TRIES} attempts; "
-                f"{node.folder.log_of(node.place.host)} has the reason"
-            )
+            raise NodeFailedError(f"Ray's head did not start, in {ray_start.TRIES} attempts: {why}")
         self._count()
         if not node.signals.ended:
             if self._mlflow:  # now: Ray's start needs every core, and nothing waits for MLflow

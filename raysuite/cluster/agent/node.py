@@ -17,20 +17,14 @@ from types import FrameType
 
 import psutil
 
-from raysuite.cluster import binding, ports, private
+from raysuite.cluster import binding, ports, private, ray_start
 from raysuite.cluster.agent.children import Children
 from raysuite.cluster.agent.place import Place, find_address, interface_of
 from raysuite.cluster.agent.ray_process import answers, refuses, start_words
-from raysuite.cluster.environment import (
-    RAY_SETTINGS,
-    TEMP,
-    past_proxies,
-    variables,
-    with_site,
-)
+from raysuite.cluster.environment import RAY_SETTINGS, past_proxies, variables, with_site
 from raysuite.cluster.files import NONCE, Cluster, Head, Node, NodeState
 from raysuite.cluster.folder import ClusterFolder
-from raysuite.cluster.process import birth_of
+from raysuite.cluster.process import TEMP, birth_of
 from raysuite.errors import RaysuiteError
 
 # What a node's processes find in their environment: paths of secrets, never secrets.
@@ -46,7 +40,6 @@ _RAY = {
     **RAY_SETTINGS,
     "PYTHONUNBUFFERED": "1",
     "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "300",  # its modules are read from a busy file system
-    "RAY_agent_register_timeout_ms": "240000",  # so are its agents': patient_ray waits as long
     "RAY_JOB_STOP_WAIT_TIME_S": "70",  # a job that is stopped has a minute for a checkpoint
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "5",  # SLURM kills half a minute after its signal
 }
@@ -194,8 +187,11 @@ class ThisNode:
         self.signals.wait(2.0)
         return not self.signals.ended
 
-    def end_ray(self) -> None:
+    def end_ray(self) -> str:
+        """End it; why it had ended before, from Ray's logs, or from what it printed last."""
         self.children.end(RAY, _RAY_END_S)
+        printed = self.folder.log_of(self.place.host).read_text("utf-8", "replace").splitlines()
+        return ray_start.reason(self.temp / "r") or (printed or ["it printed nothing"])[-1]
 
     def end(self) -> None:
         """End every process of this node."""
@@ -231,10 +227,10 @@ class WorkerNode:
                 return
             if self._join(head, attempt):
                 self._stay(head)
-            node.end_ray()
+            why = node.end_ray()
             attempt += 1
             if not node.signals.ended and not self._head_ended():
-                node.say("starting", "Ray ended here; joining again")
+                node.say("starting", f"Ray ended here; joining again: {why}")
                 node.signals.wait(_REJOIN_AFTER_S)
 
     def end(self) -> None:

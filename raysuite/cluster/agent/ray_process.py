@@ -52,7 +52,7 @@ def start_words(place: Place, address: str, ports: Ports, gcs: str, temp: Path) 
     else:
         role = [f"--address={gcs}"]
     given = [f"--{name}={value}" for name, value in options.items() if value is not None]
-    program = [sys.executable, "-P", "-m", "raysuite.cluster.agent.patient_ray", "start"]
+    program = [sys.executable, "-P", "-m", "raysuite.cluster.ray_start", "start"]
     return [*program, "--block", "--disable-usage-stats", "--log-color=false", *role, *given]
 
 

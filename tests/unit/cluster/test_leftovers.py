@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from raysuite.cluster import local
+from raysuite.cluster import process
 from raysuite.cluster.agent.leftovers import clear_away
 from raysuite.cluster.agent.mlflow import ANSWERED
 from raysuite.cluster.agent.node import node_variables
@@ -91,11 +91,12 @@ def test_a_process_that_ends_meanwhile_hinders_nothing(
     folder: ClusterFolder, temp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with stray(folder, temp) as first, stray(folder, temp) as second:
-        seen = [psutil.Process(process.pid) for process in (first, second)]
+        seen = [psutil.Process(each.pid) for each in (first, second)]
         first.kill()
         first.wait()
-        monkeypatch.setattr(local, "_left_behind", lambda _: seen)
-        assert local.kill_left_behind(str(temp)) == [second.pid]
+        found = iter([seen, []])
+        monkeypatch.setattr(process, "_left_behind", lambda _: next(found))
+        assert process.kill_left_behind(str(temp)) == [second.pid]
         assert not psutil.pid_exists(second.pid)
 
 
@@ -105,12 +106,12 @@ def test_a_process_with_the_id_of_an_earlier_one_is_killed(
     require("root")  # to choose the id
     variables = node_variables(folder, "127.0.0.1", "", temp, {})  # runs processes of its own
     with stray(folder, temp, variables) as earlier:
-        assert local.kill_left_behind(str(temp)) == [earlier.pid]
+        assert process.kill_left_behind(str(temp)) == [earlier.pid]
     time.sleep(0.05)  # psutil tells two processes with one id by when they began, in 1/100 s
     for _ in range(100):
         Path("/proc/sys/kernel/ns_last_pid").write_text(str(earlier.pid - 1))
         with stray(folder, temp, variables) as later:
-            assert local.kill_left_behind(str(temp)) == [later.pid]
+            assert process.kill_left_behind(str(temp)) == [later.pid]
         if later.pid == earlier.pid:
             return
     pytest.fail("the id could not be had again")

@@ -11,17 +11,20 @@ import tempfile
 from pathlib import Path
 from unittest.mock import patch
 
+import psutil
 import pytest
 
 from raysuite.cluster import private
 
 HOLD = """
-import sys, time
+import os, subprocess, sys, time
 from raysuite.cluster import private
 with private.temporary_folder("rs-") as folder:
     (folder / "deep").mkdir()
     (folder / "deep" / "file").touch()
-    print(folder, flush=True)
+    words = [sys.executable, "-c", "import time; time.sleep(300)", f"{folder}/deep"]
+    child = subprocess.Popen(words, env={**os.environ, "RAY_TMPDIR": str(folder)})
+    print(folder, child.pid, flush=True)
     time.sleep(300)
 """
 
@@ -53,13 +56,16 @@ def test_only_what_a_killed_process_left_is_removed(scratch: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(scratch)}
     with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) as holding:
         assert holding.stdout is not None
-        left = Path(holding.stdout.readline().strip())
+        folder_name, child = holding.stdout.readline().split()
+        left = Path(folder_name)
         with private.temporary_folder("rs-"):
             assert (left / "deep" / "file").exists()  # its process lives
         holding.send_signal(signal.SIGKILL)
     assert left.exists()
+    assert psutil.pid_exists(int(child))
     with private.temporary_folder("rs-") as folder:
         assert set(scratch.iterdir()) == kept | {folder}
+        assert not psutil.pid_exists(int(child))
     assert set(scratch.iterdir()) == kept
 
 

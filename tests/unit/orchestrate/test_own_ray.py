@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from raysuite.errors import RayStartError
+from raysuite.orchestrate import cluster
 from raysuite.orchestrate.cluster import own_loopback, own_token
 from tests.require import require
 
@@ -107,3 +109,48 @@ def test_who_asks_when_it_has_ended_begins_no_other() -> None:
     asked = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert asked.returncode == 1
     assert "not been started" in asked.stderr
+
+
+class _Ray:
+    """Starts a process, writes into its folder, and then fails as often as it is asked to."""
+
+    def __init__(self, folder: Path, failures: int) -> None:
+        self._temp, self._failures = folder / "r", failures
+        self._environment = {**os.environ, "RAY_TMPDIR": str(folder)}
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def initialize(self, **options: object) -> None:
+        assert options["_temp_dir"] == str(self._temp)
+        assert not self._temp.exists()
+        assert all(process.poll() is not None for process in self.processes)
+        logs = self._temp / "session_latest" / "logs"
+        logs.mkdir(parents=True)
+        (logs / "raylet.err").write_text("[T C 1 1] (raylet) a.cc:1:  out of patience\nframe")
+        words = [sys.executable, "-c", "import time; time.sleep(60)", str(logs)]
+        self.processes.append(subprocess.Popen(words, env=self._environment))
+        if len(self.processes) <= self._failures:
+            raise Exception("timed out")
+
+
+def test_a_start_that_failed_is_repeated_with_nothing_of_it_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray = _Ray(tmp_path, failures=2)
+    monkeypatch.setattr(cluster, "_initialize", ray.initialize)
+    cluster._start(tmp_path)
+    assert len(ray.processes) == 3
+    ray.processes[-1].kill()
+    ray.processes[-1].wait()
+
+
+def test_starts_that_all_fail_are_one_error_with_rays_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray = _Ray(tmp_path, failures=9)
+    monkeypatch.setattr(cluster, "_initialize", ray.initialize)
+    with pytest.raises(RayStartError, match="raylet: out of patience") as raised:
+        cluster._start(tmp_path)
+    assert "\n" not in str(raised.value)
+    assert len(ray.processes) == 3
+    assert all(process.poll() is not None for process in ray.processes)
+    assert not (tmp_path / "r").exists()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import stat
 import sys
 import time
@@ -47,14 +48,35 @@ def test_a_crash_is_a_broken_part(trial: Path) -> None:
     assert finding.bad
 
 
-def test_a_hang_is_a_broken_part_and_its_children_die(trial: Path, tmp_path: Path) -> None:
+@pytest.fixture(params=[(0.5, State.BROKEN), (9.0, State.SLOW)], ids=["idle", "busy"])
+def late(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> State:
+    """What a part is that gives no answer in time, at a load for each processor."""
+    load, state = request.param
+    monkeypatch.setattr(os, "getloadavg", lambda: (load * (os.cpu_count() or 1), 0.0, 0.0))
+    assert isinstance(state, State)
+    return state
+
+
+def test_a_hang_is_slow_on_a_busy_machine_alone_and_its_children_die(
+    trial: Path, tmp_path: Path, late: State
+) -> None:
     beat = tmp_path / "beat"
     trial.write_text(f"#!/bin/sh\n(while :; do date +%N > {beat}; sleep 0.05; done) &\nwait\n")
-    finding = try_part(Part("pretend", "pretend", deadline_s=5))
-    assert (finding.state, finding.note) == (State.BROKEN, "no answer within 5 s")
+    finding = try_part(Part("pretend", "pretend", deadline_s=2))
+    assert finding.state is late
+    assert finding.note.startswith("no answer within 2 s; the load is ")
+    assert finding.bad
     last = beat.read_text()
     time.sleep(0.3)
     assert beat.read_text() == last
+
+
+def test_a_trial_that_ran_out_of_time_by_itself_is_judged_alike(trial: Path, late: State) -> None:
+    trial.write_text("#!/bin/sh\necho 'raysuite-trial: Ray did not start' >&2\nexit 4\n")
+    finding = try_part(Part("pretend", "pretend", required=False))
+    assert finding.state is late
+    assert finding.bad == (late is State.BROKEN)
+    assert (finding.fix == "make setup") == (late is State.BROKEN)
 
 
 def test_compiler_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

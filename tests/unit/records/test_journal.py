@@ -99,7 +99,7 @@ def test_epochs_are_compared_with_the_plan(
     assert (run.status == "failed") == (getattr(end, "reason", "") == "damaged") == is_damaged
     if is_damaged:
         assert (run.epochs, run.throughput, run.gate) == ((), None, "not checked")
-        assert not results.is_over(PLAN.run_id)
+        assert is_left(results.end_of(PLAN.run_id))
 
 
 def test_a_whole_journal_gets_no_empty_line(tmp_path: Path) -> None:

@@ -6,13 +6,17 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from raysuite.records import (
     EpochFinished,
+    Record,
     Results,
+    RunFailed,
     RunFinished,
     RunStarted,
     RunStopped,
@@ -90,7 +94,11 @@ def test_a_signal_stops_it_and_it_goes_on(
 @pytest.mark.integration
 @pytest.mark.parametrize("cut_off", [False, True], ids=["whole", "killed between two renames"])
 def test_a_run_that_is_taken_up_has_the_losses_of_one_left_alone(
-    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut_off: bool
+    spec: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    cut_off: bool,
 ) -> None:
     calls = iter([None] * 3 + [Stop("time_limit")] * 1000)
     monkeypatch.setattr(stopping, "MEET_SECONDS", 0.0)
@@ -102,7 +110,9 @@ def test_a_run_that_is_taken_up_has_the_losses_of_one_left_alone(
         (kept,) = (tmp_path / "parts").rglob("checkpoint")
         kept.rename(kept.with_name("checkpoint.old"))
     assert main([*call, "--resume"]) == 0
-    assert main([*call, "--resume"]) == 0  # nothing is left to do
+    capsys.readouterr()
+    assert main([*call, "--resume"]) == 0
+    assert "nothing to resume" in capsys.readouterr().err
     assert main([str(spec), "--results", str(tmp_path / "whole")]) == 0
     assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
     records = Results.open(tmp_path / "parts")
@@ -140,6 +150,85 @@ def test_a_run_whose_files_are_damaged_is_trained_again(
     assert "weights_only" not in "".join(capsys.readouterr())
     [run] = results_figures(Results(tmp_path))
     assert (run.status, len(run.epochs)) == ("finished", 2)
+
+
+class DistError(RuntimeError):
+    """Named as torch's error of a collective whose other end is gone."""
+
+
+@pytest.mark.integration
+def test_a_run_that_lost_a_rank_is_resumed_from_its_checkpoint(
+    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from raysuite.train import __main__ as module
+
+    def losing(*arguments: Any, **options: Any) -> Iterator[Record]:
+        for record in execute(*arguments, **options):
+            if isinstance(record, EpochFinished) and record.epoch == 1:
+                raise DistError("connection closed by peer")
+            yield record
+
+    execute = module.execute
+    monkeypatch.setattr(module, "execute", losing)
+    monkeypatch.setattr(module, "_LAST_WORDS_SECONDS", 0.2)
+    folder = tmp_path / "lost"
+    call = [str(spec), "--results", str(folder), "training.checkpoint_every=1"]
+    assert main(call) == 1
+    monkeypatch.undo()
+    results = Results.open(folder)
+    (plan,) = results.plans()
+    assert results.end_of(plan["run_id"]) is None
+    assert main([*call, "--resume"]) == 0
+    started = [r for r in results.records(plan["run_id"]) if isinstance(r, RunStarted)]
+    assert [record.first_step > 0 for record in started] == [False, True]
+    assert len(losses(folder)) == 12
+
+
+@pytest.mark.integration
+@pytest.mark.thorough
+@pytest.mark.parametrize("rank", [0, 1])
+def test_torchrun_resumes_a_run_whose_rank_was_killed(
+    spec: Path, tmp_path: Path, rank: int
+) -> None:
+    mark, folder = tmp_path / "mark", tmp_path / "results"
+    mark.touch()
+    model = f"{{name: 'tests.tiny_model:Killed', options: {{rank: {rank}, mark: {mark}}}}}"
+    words = [spec, f"model={model}", "strategy=ddp", "resources.workers=2", "--results", folder]
+    torchrun(2, "raysuite.train", *words, fails=True)
+    results = Results.open(folder)
+    (plan,) = results.plans()
+    assert not mark.exists()
+    assert results.end_of(plan["run_id"]) is None
+    torchrun(2, "raysuite.train", *words, "--resume")
+    started = [r for r in results.records(plan["run_id"]) if isinstance(r, RunStarted)]
+    assert [record.first_step > 0 for record in started] == [False, True]
+    assert len(losses(folder)) == 12
+
+
+@pytest.mark.integration
+def test_a_failed_run_left_alone_exits_1_and_is_repeated_on_request(
+    spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "failed"
+    call = [str(spec), "--results", str(folder), "optimizer.lr=1.0e+30"]
+
+    def attempts() -> int:
+        results = Results.open(folder)
+        (plan,) = results.plans()
+        end = results.end_of(plan["run_id"])
+        assert isinstance(end, RunFailed)
+        assert end.reason == "diverged"
+        return sum(isinstance(r, RunStarted) for r in results.records(plan["run_id"]))
+
+    assert main(call) == 1
+    assert attempts() == 1
+    capsys.readouterr()
+    assert main([*call, "--resume"]) == 1
+    assert "--retry-failed" in capsys.readouterr().err
+    assert attempts() == 1
+    assert main([*call, "--resume", "--retry-failed"]) == 1
+    assert attempts() == 2
+    assert main([*call, "--retry-failed"]) == 2
 
 
 def test_another_number_of_processes(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,141 @@
+"""Ray's start on a node: more time than Ray gives it, and Ray's own reason where it fails.
+
+Two of Ray's helpers on each node, its agents, are Python programs. Where they are read from a busy
+shared file system, or where the node is busy, they take long, and Ray gives up: its raylet after
+15 s without the file in which an agent writes its port (ray#65983), its Python after 30 s without
+the raylet. No setting changes either of the two; ENVIRONMENT is what settings do change.
+
+As a program: `ray` on the command line, with that time.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from raysuite.cluster import private
+from raysuite.errors import RayStartError
+
+TRIES = 3
+"""Starts of Ray before it counts as failed."""
+PATIENCE_S = 240.0
+ENVIRONMENT = {
+    "RAY_agent_register_timeout_ms": f"{PATIENCE_S * 1000:.0f}",
+    "RAY_gcs_server_port_wait_time_s": f"{PATIENCE_S:.0f}",
+    "RAY_worker_register_timeout_seconds": f"{PATIENCE_S:.0f}",
+}
+_LISTEN = "dashboard_agent_listen_port"
+NO_SERVER = {"metrics_agent_port": -1, "metrics_export_port": -1, _LISTEN: -1}
+"""What the dashboard's agent writes itself where Ray runs without a dashboard."""
+_SOCKET = "sockets/raylet"
+"""Made by a raylet that has all ports, before it registers."""
+_STEP_S = 0.05
+_EACH_S = 12.0
+"""How long after the one before a port is written for an agent that has not done so: the raylet
+waits 15 s for each of them, one after the other, and for that of the runtime environments last."""
+_LOGS = ("raylet.err", "gcs_server.err", "runtime_env_agent.err", "dashboard_agent.err")
+_MESSAGE = re.compile(r"^\[[^\]]*\] \(\w+\) [\w.]+:\d+: +(?:.*Check failed: \S+ )?(.*)$", re.M)
+"""Of a line of Ray's C++ programs: `[TIME LEVEL PID TID] (raylet) file.cc:LINE:  MESSAGE`."""
+_LONGEST = 300
+
+
+@contextmanager
+def patience(temp: Path, agent_ports: Mapping[str, int] = NO_SERVER) -> Iterator[None]:
+    """Have a node of Ray that starts within the context, with `temp` as its folder, wait longer.
+
+    `agent_ports` are those of the dashboard's agent that the raylet learns from files alone; -1 is
+    what the agent itself writes where it has no such server. Raises RayStartError where the raylet
+    has ended.
+    """
+    from ray._private import services
+    from ray.exceptions import RaySystemError
+
+    find = services.get_node
+
+    def find_patiently(gcs: str, node_id: str) -> Any:
+        """Ray's Python calls it, until it has an answer, when it has started the raylet."""
+        session, deadline = temp / "session_latest", time.monotonic() + PATIENCE_S
+        _write_ports(session, node_id, agent_ports)
+        # `find` waits half a minute for a raylet, also for one that has ended
+        while raylet_lives() and not (session / _SOCKET).exists() and time.monotonic() < deadline:
+            time.sleep(_STEP_S)
+        while raylet_lives():
+            try:
+                return find(gcs, node_id)
+            except (RuntimeError, RaySystemError) as error:  # not there yet; the GCS is silent
+                if time.monotonic() > deadline:
+                    raise RayStartError(f"no raylet within {PATIENCE_S:.0f} s: {error}") from error
+            time.sleep(_STEP_S)
+        raise RayStartError(reason(temp) or "its raylet ended without a message")
+
+    services.get_node = find_patiently
+    try:
+        yield
+    finally:
+        services.get_node = find
+
+
+def _write_ports(session: Path, node_id: str, ports: Mapping[str, int]) -> None:
+    last = session / f"runtime_env_agent_port_{node_id}"
+    for name, port in ports.items():
+        file = session / f"{name}_{node_id}"
+        deadline = time.monotonic() + _EACH_S
+        while not (file.exists() or last.exists()) and time.monotonic() < deadline:
+            if not raylet_lives():
+                return
+            time.sleep(_STEP_S)
+        if not file.exists():
+            private.replace(file, str(port))
+
+
+def raylet_lives() -> bool:
+    """Whether this process has a raylet; Ray asks for its node when it has started one."""
+    for child in psutil.Process().children():
+        try:
+            if child.name() == "raylet" and child.status() != psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
+            continue
+    return False
+
+
+def reason(temp: Path) -> str:
+    """Why a node of Ray with the folder `temp` did not start, in one line; empty if no log has it.
+
+    C++ programs write their error first, and then a stack; Python programs write it last.
+    """
+    for name in _LOGS:
+        file = temp / "session_latest" / "logs" / name
+        text = file.read_text("utf-8", "replace").strip() if file.exists() else ""
+        if text:
+            found = _MESSAGE.search(text)
+            message = found[1] if found else text.splitlines()[-1]
+            return f"{name.removesuffix('.err')}: {message[:_LONGEST]}"
+    return ""
+
+
+def main() -> None:
+    """As `ray` on the command line, for a node whose other ports are given."""
+    from ray.scripts import scripts
+
+    temp, port = Path(_option("--temp-dir=")), int(_option("--dashboard-agent-listen-port="))
+    try:
+        with patience(temp, {_LISTEN: port}):
+            scripts.main()
+    except RayStartError as error:
+        sys.exit(str(error))
+
+
+def _option(name: str) -> str:
+    return next(word.removeprefix(name) for word in sys.argv if word.startswith(name))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+"""What a resumed invocation reports of runs that it does not make: for Ray and for torchrun."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from raysuite.plan import RunPlan
+from raysuite.records import Results, RunFailed
+from raysuite.records.ends import is_left
+
+
+def left_alone(plans: Sequence[RunPlan], results: Results) -> list[str]:
+    """What a person is told of runs that have ended: how failed ones are repeated, and that
+    nothing is left to do."""
+    ends = [results.end_of(plan.run_id) for plan in plans]
+    lines = [
+        f"{plan.title}: it failed, and is left alone: {end.message}; to repeat it from its first "
+        "step, add --retry-failed"
+        for plan, end in zip(plans, ends, strict=True)
+        if isinstance(end, RunFailed) and not is_left(end)
+    ]
+    if not any(map(is_left, ends)):
+        lines.append(f"nothing to resume: every run in {results.folder} has ended")
+    return lines
