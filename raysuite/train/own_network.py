@@ -44,6 +44,7 @@ from raysuite.plan import RunPlan
 from raysuite.spec.optimizers import OptimizerOptions, SgdOptions
 from raysuite.train.building import step_settings
 from raysuite.train.gate_check import same_on_all_ranks, without_tf32
+from raysuite.train.waiting import layers_named
 from raysuite.units import human_bytes
 
 _TOLERANCE_16_BITS = 0.5
@@ -249,13 +250,12 @@ def _train(
     first = engine.replica * settings.accumulate
     for step in range(_STEPS):
         draws.step = step
-        engine.step(
-            [
-                _batch(plan, engine.world, settings, step, first + index)
-                for index in range(engine.settings.accumulate)
-            ],
-            rate,
-        )
+        batches = [
+            _batch(plan, engine.world, settings, step, first + index)
+            for index in range(engine.settings.accumulate)
+        ]
+        with layers_named(engine.model, engine.world):
+            engine.step(batches, rate)
         found = [*(found if kept else []), engine.weights()]
     return found
 
