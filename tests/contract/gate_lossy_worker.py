@@ -121,7 +121,7 @@ def main(request: tuple[dict[str, Any], str, list[str]], file: Path) -> None:
     options = OPTIONS.validate_python(given)
     strategy = make_strategy(options)
     strategy.start(world)
-    settings = StepSettings(1, 2, 0.5, precision, 0.1)
+    settings = StepSettings(1, 2, None, precision, 0.1)
     found: dict[str, list[str]] = {}
     for defect in ("", *defects):
         register = _RIGHT
