@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import random
 import sys
 from collections.abc import Mapping, Sequence
@@ -214,8 +215,8 @@ def examine(model: nn.Module, facts: DatasetFacts, memory_format: str = "contigu
 
 def _drawn() -> tuple[Any, ...]:
     """The states of the generators that a network may draw from."""
-    _, key, place, *_ = np.random.get_state()
-    return bytes(torch.get_rng_state()), random.getstate(), bytes(key), place
+    numpy = pickle.dumps(np.random.get_state())
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), numpy
 
 
 def _checked(output: object, classes: int) -> Tensor:

@@ -358,7 +358,8 @@ def examine(
         rebuilt.append(gate_check.compare_rebuilt(exact, world, net, net.IMAGE, net.CLASSES))
         rule += f"; running statistics as torch's to {TOLERANCE_REBUILT:.0e}"
     compared = [*plain, batch_norm, *short, *compiled, *rebuilt]
-    faults = _faults([*compared, *lossy])
+    equal_and_finite: list[Comparison | gate_check.Gradients] = [*compared, *lossy]
+    faults = _faults(equal_and_finite)
     if judged and not faults:
         faults = (
             _differing([*plain, batch_norm], TOLERANCE)
@@ -372,7 +373,7 @@ def examine(
         world,
         run_id,
         passed=not faults,
-        ranks_equal=all(each.ranks_equal for each in [*compared, *lossy]),
+        ranks_equal=all(each.ranks_equal for each in equal_and_finite),
         error=max(each.error for each in plain),
         error_batchnorm=batch_norm.error,
         error_compiled=max((each.error for each in compiled), default=None),

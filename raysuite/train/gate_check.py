@@ -340,7 +340,7 @@ class _Judge:
         self._smallest = roundings * reduced.smallest_normal * reduced.eps / 2
         self._projected = lossy.projected
         self._left = {name: torch.zeros(each.shape) for name, each in net.named_parameters()}
-        self._allowed = dict.fromkeys(self._left, 0.0)
+        self._allowed: dict[str, float | Tensor] = dict.fromkeys(self._left, 0.0)
 
     def take(
         self,
