@@ -322,8 +322,6 @@ class HorovodOptions(_StrategyOptions):
 
     @property
     def lossy(self) -> Lossy | None:
-        if self.adasum:
-            return Lossy()
         return Lossy(reduced="fp16") if self.compression == "fp16" else None
 
     def lossless(self) -> Self:

@@ -201,7 +201,6 @@ def test_which_options_are_lossy() -> None:
         (DdpOptions(compression="bf16"), Lossy(reduced="bf16")),
         (DdpOptions(compression="powersgd"), Lossy(projected=True)),
         (HorovodOptions(compression="fp16"), Lossy(reduced="fp16")),
-        (HorovodOptions(compression="fp16", adasum=True), Lossy()),  # no bound is known
         (FsdpOptions(reduce_dtype="bf16"), Lossy(reduced="bf16")),
         (FsdpOptions(gather_dtype="bf16"), Lossy(within=COMPUTED_IN_16_BITS)),
     ]
