@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,8 @@ def load_weights(network: nn.Module, file: Path, facts: DatasetFacts) -> list[st
 
     Raises UserError for a file that cannot be read, and with all names that do not fit.
     """
-    found, own = _read(file), network.state_dict()
+    own = network.state_dict()
+    found = _unwrapped(_read(file), own)
     head = [
         name
         for name in own.keys() & found.keys()
@@ -108,12 +109,20 @@ def _read(file: Path) -> dict[str, Tensor]:
             f"model.weights: {file} holds no state_dict, a dictionary of tensors by name; write "
             "one with torch.save(model.state_dict(), FILE)"
         )
-    # of DistributedDataParallel, and of torch.compile
-    prefixes = ("module.", "_orig_mod.")
-    for prefix in prefixes:
-        if found and all(name.startswith(prefix) for name in found):
-            found = {name.removeprefix(prefix): value for name, value in found.items()}
     return dict(found)
+
+
+def _unwrapped(found: dict[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights by the model's `own` names, where wrappers such as DistributedDataParallel (`module`)
+    put others before them; as they are where that does not help. torch.compile's name may stand
+    anywhere."""
+    bare = {name.replace("_orig_mod.", ""): value for name, value in found.items()}
+    while bare and not bare.keys() & own.keys():
+        first = next(iter(bare)).partition(".")[0] + "."
+        if not all(name.startswith(first) for name in bare):
+            return found
+        bare = {name.removeprefix(first): value for name, value in bare.items()}
+    return bare
 
 
 def _other_classes(own: Tensor, found: Tensor, classes: int) -> bool:

@@ -35,6 +35,7 @@ from raysuite.parallel.comm import (
 from raysuite.parallel.compiling import Compiler, TorchCompiler
 from raysuite.parallel.precision import Autocast, LossScale
 from raysuite.spec.optimizers import SETTINGS
+from raysuite.spec.strategies import Lossy
 
 if TYPE_CHECKING:
     from raysuite.data.base import Batch
@@ -75,8 +76,8 @@ class StepSettings:
 class Strategy(Protocol):
     """One way to make gradients equal on all ranks."""
 
-    lossy: bool
-    """The options change the arithmetic on purpose: compression."""
+    lossy: Lossy | None
+    """How the options change the arithmetic on purpose; None where they do not."""
 
     def start(self, world: World) -> None:
         """Join the process group, unless this process has joined it already."""
@@ -93,13 +94,14 @@ class Strategy(Protocol):
 class BaseStrategy:
     """Of one process, and the base of the others."""
 
-    lossy = False
+    lossy: Lossy | None = None
     engine: ClassVar[Callable[..., Engine]]
     """Made of a model, MakeOptimizer, World, StepSettings and the strategy's options."""
     _world: World | None = None
 
     def __init__(self, options: Any = None) -> None:
         self.options = options
+        self.lossy = getattr(options, "lossy", None)
 
     @property
     def world(self) -> World:

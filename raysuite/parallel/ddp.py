@@ -40,10 +40,11 @@ class DdpEngine(TorchEngine):
         settings: StepSettings,
         options: DdpOptions,
     ) -> None:
-        lossless = options.compression == "none"
         if options.compression == "powersgd":  # its hook takes a view of gradients as matrices
             model.to(memory_format=torch.contiguous_format)
-        super().__init__(model, TorchComm(world.device), world, settings, whole_gradients=lossless)
+        super().__init__(
+            model, TorchComm(world.device), world, settings, whole_gradients=options.lossy is None
+        )
         with warnings.catch_warnings():
             # newer versions of torch call this option forward_sync_buffers
             warnings.simplefilter("ignore", FutureWarning)
@@ -73,10 +74,6 @@ class Ddp(TorchGroupStrategy):
     """Gradients are averaged in buckets while the backward pass still runs."""
 
     engine = DdpEngine
-
-    def __init__(self, options: DdpOptions) -> None:
-        super().__init__(options)
-        self.lossy = options.compression != "none"
 
 
 def _register_compression(model: DistributedDataParallel, options: DdpOptions) -> None:

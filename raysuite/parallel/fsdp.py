@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from socket import gethostname
 from typing import TYPE_CHECKING, Any
@@ -56,7 +56,6 @@ class Fsdp(TorchGroupStrategy):
 
     def __init__(self, options: FsdpOptions) -> None:
         super().__init__(options)
-        self.lossy = options.lossless() != options
         self._mesh: DeviceMesh | None = None
 
     def start(self, world: World) -> None:
@@ -92,13 +91,18 @@ class Fsdp(TorchGroupStrategy):
 
 def units(model: nn.Module, each: str) -> list[nn.Module]:
     """The parts of `model` that are gathered and reduced together; all other weights are one more
-    part.
+    part, with those parts that share a weight with another: torch shards a weight once.
 
     `blocks`: its largest modules of a class that it has several of and that hold other modules,
     such as residual blocks and transformer layers. `layers`: every module with weights.
     """
+    uses = _uses(model)
+
+    def apart(parts: Iterable[nn.Module]) -> list[nn.Module]:
+        return [part for part in dict.fromkeys(parts) if _uses(part).items() <= uses.items()]
+
     if each == "layers":
-        return [part for part in model.modules() if list(part.parameters(recurse=False))]
+        return apart(part for part in model.modules() if list(part.parameters(recurse=False)))
 
     def composite(part: nn.Module) -> bool:
         inner = any(list(child.parameters()) for child in part.children())
@@ -113,7 +117,12 @@ def units(model: nn.Module, each: str) -> list[nn.Module]:
             else:
                 yield from below(child)
 
-    return list(below(model))
+    return apart(below(model))
+
+
+def _uses(model: nn.Module) -> Counter[nn.Parameter]:
+    """Parameter -> how many of the model's modules have it."""
+    return Counter(own for part in model.modules() for own in part.parameters(recurse=False))
 
 
 class FsdpEngine(TorchEngine):

@@ -209,8 +209,9 @@ class HorovodEngine(TorchEngine):
         options: HorovodOptions,
     ) -> None:
         hvd = _horovod()
-        lossless = options.compression == "none"
-        super().__init__(model, HorovodComm(hvd), world, settings, whole_gradients=lossless)
+        super().__init__(
+            model, HorovodComm(hvd), world, settings, whole_gradients=options.lossy is None
+        )
         # Horovod refuses other gradients; those of convolutions are laid out as their weights
         model.to(memory_format=torch.contiguous_format)
         # all ranks draw the same; Horovod 0.28.1 broadcasts no booleans
@@ -257,7 +258,6 @@ class Horovod(BaseStrategy):
     def __init__(self, options: HorovodOptions, timeline: bool = False) -> None:
         super().__init__(options)
         self._timeline = timeline
-        self.lossy = options.compression != "none"
         self._server: Rendezvous | None = None
         self._joined = False
         self._variables_before: dict[str, str] = {}

@@ -22,6 +22,9 @@ from raysuite.spec.schedules import ASYNCHRONOUS, Schedule, ScheduleName
 if TYPE_CHECKING:
     from raysuite.spec.experiment import ExperimentSpec
 
+COMPUTED_IN_16_BITS = 0.25
+"""Of `Lossy.within`, for passes in bf16 or fp16."""
+
 Refusals = Iterator[tuple[str, str]]
 """(key to change, message)."""
 
@@ -70,6 +73,21 @@ class Network:
     """The network is a ScriptModule."""
     decays: bool = False
     """The run has weight decay."""
+
+
+@dataclass(frozen=True)
+class Lossy:
+    """What a strategy does on purpose to the mean of the ranks' gradients: the gate's bound for it
+    follows from this. Without any of these there is no bound, and the gate lets nothing pass."""
+
+    reduced: Literal["", "fp16", "bf16"] = ""
+    """The format in which gradients are sent and added up."""
+    projected: bool = False
+    """Each matrix of it, together with what earlier steps left out, is projected on a subspace, as
+    by PowerSGD with error feedback."""
+    within: float = 0.0
+    """Any other error of one parameter's gradient, relative to the mean of the ranks' absolute
+    gradients; less than 0.5, as a factor of two would pass otherwise."""
 
 
 class _StrategyOptions(Options):
@@ -146,6 +164,11 @@ class _StrategyOptions(Options):
         `parameters` are the numbers of the model, `gradient_bytes` the fp32 gradients of those
         that are trained. None where it depends on more than that.
         """
+        return None
+
+    @property
+    def lossy(self) -> Lossy | None:
+        """How the options change the arithmetic on purpose; None where they do not."""
         return None
 
     def lossless(self) -> Self | None:
@@ -230,8 +253,18 @@ class DdpOptions(_StrategyOptions):
         bits = {"none": 32, "fp16": 16, "bf16": 16}.get(self.compression)
         return None if bits is None else Traffic(gradient_bytes * bits // 32)
 
+    @property
+    def lossy(self) -> Lossy | None:
+        if self.compression in ("fp16", "bf16"):
+            return Lossy(reduced=self.compression)
+        return Lossy(projected=True) if self.compression == "powersgd" else None
+
     def lossless(self) -> Self:
         return self.model_copy(update={"compression": "none"})
+
+    def examined(self) -> Self:
+        # PowerSGD compresses no layer of the gate's small network to a rank above 3
+        return self.model_copy(update={"powersgd_rank": min(self.powersgd_rank, 3)})
 
     def several_reductions(self) -> tuple[Self, float]:
         return self._in_small_buckets(self.bucket_mb)
@@ -276,6 +309,10 @@ class HorovodOptions(_StrategyOptions):
 
     def traffic(self, accumulate: int, parameters: int, gradient_bytes: int) -> Traffic | None:
         return Traffic(gradient_bytes // (2 if self.compression == "fp16" else 1))
+
+    @property
+    def lossy(self) -> Lossy | None:
+        return Lossy(reduced="fp16") if self.compression == "fp16" else None
 
     def lossless(self) -> Self:
         return self.model_copy(update={"compression": "none"})
@@ -510,6 +547,13 @@ class FsdpOptions(_StrategyOptions):
             )
 
     def network_refusals(self, network: Network) -> Refusals:
+        if network.sometimes:
+            yield (
+                "strategy.name",
+                f"{listed(network.sometimes)}: a gradient in some steps only; where ranks use other"
+                " layers in a step, fsdp takes the weights of one for the other's, or waits for "
+                "ever; take ddp with find_unused_parameters: true",
+            )
         if network.scalar:
             yield (
                 "strategy.name",
@@ -523,6 +567,15 @@ class FsdpOptions(_StrategyOptions):
         if self.lossless() != self or self.copies != 1 or self.reshard_after_forward:
             return None
         return Traffic(0, gradient_bytes, 4 * parameters * accumulate)
+
+    @property
+    def lossy(self) -> Lossy | None:
+        if self.lossless() == self:
+            return None
+        return Lossy(
+            reduced="bf16" if self.reduce_dtype == "bf16" else "",
+            within=COMPUTED_IN_16_BITS if self.gather_dtype == "bf16" else 0.0,
+        )
 
     def lossless(self) -> Self:
         return self.model_copy(update={"gather_dtype": "fp32", "reduce_dtype": "fp32"})

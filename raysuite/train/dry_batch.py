@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
+import random
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,6 +49,8 @@ _IMAGES = 2
 """As in the smallest micro-batch: raysuite.data.order pads smaller ones."""
 _PASSES = 2
 """Two, to find layers that are used in every second step only."""
+_RANDOM_PASSES = 8
+"""Of a network that draws at random, and may choose its layers so."""
 
 
 _STRIDES = (
@@ -177,9 +182,10 @@ def examine(model: nn.Module, facts: DatasetFacts, memory_format: str = "contigu
     with_gradient = []
     sparse: set[str] = set()
     model.train()
-    for _ in range(_PASSES):
+    for number in range(_RANDOM_PASSES):
+        batch, drawn = images(), _drawn()
         model.zero_grad()
-        logits = _checked(model(images()), facts.classes)
+        logits = _checked(model(batch), facts.classes)
         if not logits.requires_grad:
             raise UserError(
                 "its output does not depend on any parameter that is trained; look for .detach(), "
@@ -189,6 +195,8 @@ def examine(model: nn.Module, facts: DatasetFacts, memory_format: str = "contigu
         gradients = {name: each.grad for name, each in trained.items() if each.grad is not None}
         with_gradient.append(set(gradients))
         sparse |= {name for name, each in gradients.items() if each.is_sparse}
+        if number + 1 >= _PASSES and _drawn() == drawn:
+            break
     model.eval()
     with torch.no_grad():
         _checked(model(images()), facts.classes)
@@ -203,6 +211,12 @@ def examine(model: nn.Module, facts: DatasetFacts, memory_format: str = "contigu
         empty=tuple(name for name, each in named.items() if each.numel() == 0),
         scripted=any(isinstance(each, torch.jit.ScriptModule) for each in model.modules()),
     )
+
+
+def _drawn() -> tuple[Any, ...]:
+    """The states of the generators that a network may draw from."""
+    numpy = pickle.dumps(np.random.get_state())
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), numpy
 
 
 def _checked(output: object, classes: int) -> Tensor:

@@ -43,6 +43,7 @@ from raysuite.train.building import build_engine
 from raysuite.train.checkpoint import LoopState, SoFar, load_rank, save_rank
 from raysuite.train.costs import EpochPower
 from raysuite.train.stopping import Asked, Watch
+from raysuite.train.waiting import layers_named
 
 
 class TrainingLoop:
@@ -254,7 +255,8 @@ class TrainingLoop:
 
     def train_step(self, micro_batches: Sequence[Batch], rate: float) -> Tensor:
         """One optimiser step; the summed loss of this rank's samples, on the device."""
-        loss = self.engine.step(micro_batches, rate)
+        with layers_named(self.engine.model, self.world):
+            loss = self.engine.step(micro_batches, rate)
         if self.average is not None:
             self.average.update(self.engine.model)
         return loss

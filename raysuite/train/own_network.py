@@ -6,9 +6,10 @@ larger than a fusion buffer, one that is used in some steps only, sparse gradien
 
 One process passes the ranks' slices one by one, through copies of the network that share their
 weights and have buffers and counters of their own, as ranks do; so BatchNorm normalises the same
-slices. Before each forward pass every module seeds torch, so that dropout draws the same on both
-sides. The rate is chosen so that the first step changes the weights by 1 %: updates are compared,
-and much smaller ones would be lost in the rounding of the weights.
+slices. Before each forward pass every module seeds the random generators, by the step and the rank,
+as in training; so dropout, and layers that are chosen at random, draw the same on both sides, and
+ranks draw unlike each other. The rate is chosen so that the first step changes the weights by 1 %:
+updates are compared, and much smaller ones would be lost in the rounding of the weights.
 """
 
 from __future__ import annotations
@@ -16,13 +17,17 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
+import random
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -39,6 +44,7 @@ from raysuite.plan import RunPlan
 from raysuite.spec.optimizers import OptimizerOptions, SgdOptions
 from raysuite.train.building import step_settings
 from raysuite.train.gate_check import same_on_all_ranks, without_tf32
+from raysuite.train.waiting import layers_named
 from raysuite.units import human_bytes
 
 _TOLERANCE_16_BITS = 0.5
@@ -95,17 +101,19 @@ def compare(
     settings = _settings(plan, precision)
     tolerance = TOLERANCE if precision == "fp32" else _TOLERANCE_16_BITS
     slices = plan.replicas * settings.accumulate
-    cuda = [world.device] if world.device.type == "cuda" else []
-    with torch.random.fork_rng(cuda), without_tf32():
-        # seconds of one pass, rate, bytes of the weights, bytes that are left
-        probe = torch.zeros(4, dtype=torch.float64)
+    with _kept_draws(world.device), without_tf32():
+        # seconds of one pass, rate, bytes of the weights, bytes that are left, whether it
+        # communicates
+        probe = torch.zeros(5, dtype=torch.float64)
         if world.rank == 0:
             probe = _probe(plan, world, settings)
-        pass_s, rate, size, left = comm.all_reduce(probe, "max").tolist()
+        pass_s, rate, size, left, communicates = comm.all_reduce(probe, "max").tolist()
         expected_s = _STEPS * (slices + settings.accumulate) * pass_s
         needed = size * (_HELD + min(world.size, _RANKS_OF_A_HOST))
         skipped = ""
-        if not rate:
+        if communicates:
+            skipped = "its SyncBatchNorm would wait for other ranks in one process"
+        elif not rate:
             skipped = (
                 "a pass through it fails, changes no weight, or takes more memory than is left"
             )
@@ -115,9 +123,11 @@ def compare(
             skipped = f"it would take {human_bytes(needed)} of {human_bytes(left)}"
         if skipped:
             return Found(skipped=skipped, seconds=time.perf_counter() - began)
-        engine = _prepared(plan, _network(plan, world), strategy, settings, rate)
+        draws = _Draws()
+        engine = _prepared(plan, _network(plan, world, draws), strategy, settings, rate)
+        draws.replica = engine.replica
         try:
-            weights = _train(plan, engine, settings, rate, kept=world.rank == 0)
+            weights = _train(plan, engine, settings, rate, draws, kept=world.rank == 0)
             ranks_equal = same_on_all_ranks(engine.comm, weights[-1])
         finally:
             engine.close()
@@ -169,19 +179,41 @@ def _optimizer(plan: RunPlan) -> OptimizerOptions:
     )
 
 
-def _network(plan: RunPlan, world: World) -> nn.Module:
-    """With the same weights on all ranks; each of its modules seeds torch before it is called."""
+@dataclass
+class _Draws:
+    """Who draws at random, and in which step."""
+
+    replica: int = 0
+    step: int = 0
+
+    def seed(self, module: int, *_: object) -> None:
+        """Before a module, by its number, is called."""
+        sequence = np.random.SeedSequence([_SEED, module, self.replica, self.step])
+        seed = int(sequence.generate_state(1)[0])
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)
+
+
+@contextmanager
+def _kept_draws(device: torch.device) -> Iterator[None]:
+    """Leave the process's random generators as they were."""
+    python, numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        yield
+    random.setstate(python)
+    np.random.set_state(numpy)
+
+
+def _network(plan: RunPlan, world: World, draws: _Draws) -> nn.Module:
+    """With the same weights on all ranks; each of its modules draws by `draws`."""
     torch.manual_seed(_SEED)
     model = models.build(plan.spec.model, plan.dataset)
     model.to(memory_format=MEMORY_FORMATS[plan.memory_format])
     for number, module in enumerate(model.modules()):
         if not isinstance(module, torch.jit.ScriptModule):
-            module.register_forward_pre_hook(partial(_seed, _SEED + number))
+            module.register_forward_pre_hook(partial(draws.seed, number))
     return model.to(world.device)
-
-
-def _seed(seed: int, *_: object) -> None:
-    torch.manual_seed(seed)
 
 
 def _prepared(
@@ -205,20 +237,25 @@ def _batch(plan: RunPlan, world: World, settings: StepSettings, step: int, index
 
 
 def _train(
-    plan: RunPlan, engine: Engine, settings: StepSettings, rate: float, kept: bool
+    plan: RunPlan,
+    engine: Engine,
+    settings: StepSettings,
+    rate: float,
+    draws: _Draws,
+    kept: bool,
 ) -> list[dict[str, Tensor]]:
     """The weights before and after each step; where not `kept`, the last ones alone."""
     found = [engine.weights()]
     engine.model.train()
     first = engine.replica * settings.accumulate
     for step in range(_STEPS):
-        engine.step(
-            [
-                _batch(plan, engine.world, settings, step, first + index)
-                for index in range(engine.settings.accumulate)
-            ],
-            rate,
-        )
+        draws.step = step
+        batches = [
+            _batch(plan, engine.world, settings, step, first + index)
+            for index in range(engine.settings.accumulate)
+        ]
+        with layers_named(engine.model, engine.world):
+            engine.step(batches, rate)
         found = [*(found if kept else []), engine.weights()]
     return found
 
@@ -227,10 +264,10 @@ class _Replicas(nn.Module):
     """A network and copies of it that share its weights and have their own buffers and counters;
     `accumulate` micro-batches go through each in turn."""
 
-    def __init__(self, model: nn.Module, copies: int, accumulate: int) -> None:
+    def __init__(self, model: nn.Module, copies: int, accumulate: int, draws: _Draws) -> None:
         super().__init__()
-        self.network, self._accumulate, self._calls = model, accumulate, 0
-        shared: dict[int, Any] = {id(each): each for each in model.parameters()}
+        self.network, self._accumulate, self._calls, self._draws = model, accumulate, 0, draws
+        shared: dict[int, Any] = {id(each): each for each in (*model.parameters(), draws)}
         # a copy of a ScriptModule always has weights of its own
         scripted = any(isinstance(each, torch.jit.ScriptModule) for each in model.modules())
         self._others = [
@@ -240,6 +277,7 @@ class _Replicas(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         which = self._calls // self._accumulate % (len(self._others) + 1)
         self._calls += 1
+        self._draws.replica = which
         logits: Tensor = [self.network, *self._others][which](images)
         return logits
 
@@ -251,13 +289,15 @@ def _reference(
     alone = World(0, 1, 0, world.device)
     single = Single()
     single.start(alone)
-    model = _Replicas(_network(plan, alone), plan.replicas, settings.accumulate)
+    draws = _Draws()
+    network = _network(plan, alone, draws)
+    model = _Replicas(network, plan.replicas, settings.accumulate, draws)
     slices = plan.replicas * settings.accumulate
     whole = replace(settings, precision="fp32", accumulate=slices)
     engine = _prepared(plan, model, single, whole, rate)
     for each in model._others:
         each.train()
-    found = _train(plan, engine, settings, rate, kept=True)
+    found = _train(plan, engine, settings, rate, draws, kept=True)
     return [
         {name.removeprefix("network."): each for name, each in weights.items()} for weights in found
     ]
@@ -266,9 +306,11 @@ def _reference(
 def _probe(plan: RunPlan, world: World, settings: StepSettings) -> Tensor:
     """Of one micro-batch on this rank alone: seconds of its passes, the rate by which its gradient
     moves the weights by 1 %, the bytes of the weights, and those that are left. The rate is 0 where
-    a pass fails."""
+    a pass fails. Nothing but a 1 at the end where other ranks would be waited for."""
     try:
-        model = _network(plan, world)
+        model = _network(plan, world, _Draws())
+        if any(isinstance(each, nn.SyncBatchNorm) for each in model.modules()):
+            return torch.tensor([0.0, 0.0, 0.0, 0.0, 1.0], dtype=torch.float64)
         model.train()
         batch = _batch(plan, world, settings, 0, 0)
         began = now(world.device)
@@ -280,9 +322,9 @@ def _probe(plan: RunPlan, world: World, settings: StepSettings) -> Tensor:
         rate = _UPDATE * norm / gradient if gradient > 0 else 0.0
         size = sum(each.numel() * each.element_size() for each in model.parameters())
     except Exception:
-        return torch.zeros(4, dtype=torch.float64)
+        return torch.zeros(5, dtype=torch.float64)
     left = min(available_bytes(world.device), available_bytes(torch.device("cpu")))
-    found = torch.tensor([seconds, rate, size, left], dtype=torch.float64)
+    found = torch.tensor([seconds, rate, size, left, 0.0], dtype=torch.float64)
     return found if found.isfinite().all() else torch.zeros_like(found)
 
 

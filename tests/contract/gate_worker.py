@@ -18,7 +18,7 @@ from raysuite.parallel.base import StepSettings, World
 from raysuite.plan import make_plans
 from raysuite.records import GateVerdict
 from raysuite.spec import Document
-from raysuite.spec.strategies import CustomOptions, DdpOptions
+from raysuite.spec.strategies import CustomOptions, DdpOptions, Lossy
 from raysuite.train import gate
 from raysuite.train.gate_check import compare
 from raysuite.train.world import world_from_environment
@@ -38,8 +38,11 @@ def main(file: Path) -> None:
     found["sum behind clipping"] = told(
         verdict("sum", world, StepSettings(1, clip_norm=1e-3)), world
     )
-    found["lossy"] = told(verdict("sum", world, lossy=True), world)
-    found["lossy nan"] = told(verdict("nan", world, lossy=True), world)
+    found["lossy"] = {
+        flaw: told(verdict(flaw, world, lossy=Lossy(reduced="bf16")), world)
+        for flaw in ("none", "sum", "nan")
+    }
+    found["lossy"]["none, without a bound"] = told(verdict("none", world, lossy=Lossy()), world)
     found["buckets"] = first_bucket_alone(world)
     found["cache"] = cache(world)
     strategy.stop()
@@ -47,7 +50,7 @@ def main(file: Path) -> None:
 
 
 def verdict(
-    flaw: str, world: World, settings: StepSettings | None = None, lossy: bool = False
+    flaw: str, world: World, settings: StepSettings | None = None, lossy: Lossy | None = None
 ) -> GateVerdict:
     strategy = Broken(flaw, lossy)
     strategy.start(world)

@@ -18,6 +18,7 @@ from raysuite.records import EpochFinished, Results, RunFailed, RunFinished
 from raysuite.spec.optimizers import LarsOptions, OptimizerOptions
 from raysuite.spec.strategies import CustomOptions, DdpOptions, HorovodOptions, StrategyOptions
 from raysuite.train import gate, own_network
+from tests.contract import gate_lossy_worker
 from tests.contract.gate_16_bits_worker import DEFECTS
 from tests.contract.gate_worker import TARGET
 from tests.contract.launches import found_by
@@ -59,11 +60,11 @@ def test_clipping_does_not_hide_a_wrong_scale(answers: list[dict[str, Any]]) -> 
     assert "differ by" in answers[0]["sum behind clipping"]["message"]
 
 
-def test_lossy_throughout_is_held_to_equal_and_finite_weights(
+def test_lossy_throughout_is_held_to_the_bounds_that_it_states(
     answers: list[dict[str, Any]],
 ) -> None:
-    assert answers[0]["lossy"]["passed"]
-    assert not answers[0]["lossy nan"]["passed"]
+    passed = {flaw: each["passed"] for flaw, each in answers[0]["lossy"].items()}
+    assert passed == {"none": True, "none, without a bound": False, "sum": False, "nan": False}
 
 
 def test_a_strategy_that_reduces_its_first_bucket_alone_is_refused(
@@ -264,6 +265,53 @@ def test_a_right_strategy_passes_in_16_bits(options: dict[str, Any], precision: 
         verdict = found[precision]
         assert verdict["passed"], verdict["message"]
         assert 1e-4 < verdict["error_16_bits"] < 0.15  # 16 bits were used
+
+
+LOSSY: list[tuple[dict[str, Any], str]] = [
+    ({"name": "ddp", "compression": "bf16"}, "fp32"),
+    ({"name": "ddp", "compression": "fp16"}, "fp32"),
+    ({"name": "ddp", "compression": "fp16"}, "fp16"),
+    ({"name": "ddp", "compression": "powersgd"}, "fp32"),
+    ({"name": "ddp", "compression": "powersgd", "powersgd_rank": 3}, "bf16"),
+    ({"name": "horovod", "compression": "fp16"}, "fp32"),
+    ({"name": "fsdp", "reduce_dtype": "bf16"}, "fp32"),
+    ({"name": "fsdp", "gather_dtype": "bf16"}, "fp32"),
+    ({"name": "fsdp", "gather_dtype": "bf16", "reduce_dtype": "bf16"}, "bf16"),
+]
+LOSSY += [
+    ({"name": "deepspeed", "zero_stage": stage}, short)
+    for stage in range(4)
+    for short in ("bf16", "fp16")
+]
+"""Options and precisions that change gradients on purpose."""
+
+
+def unrefused(options: dict[str, Any], precision: str, size: int, defects: list[str]) -> set[str]:
+    """Defects that some rank lets pass; "" is none, and has to."""
+    request = [options, precision, defects]
+    found = found_by(options["name"], size, "gate_lossy_worker", request)
+    return {defect for each in found for defect, faults in each.items() if not faults}
+
+
+def test_a_compression_that_sums_or_loses_is_refused() -> None:
+    defects = ["sum for mean, after compression", "one rank lost", "half the buckets"]
+    assert unrefused({"name": "ddp", "compression": "bf16"}, "fp32", 2, defects) == {""}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize(
+    ("options", "precision"),
+    LOSSY,
+    ids=["-".join(map(str, [*options.values(), short])) for options, short in LOSSY],
+)
+def test_lossy_options_are_held_to_what_they_can_change(
+    options: dict[str, Any], precision: str, size: int
+) -> None:
+    defects = [*gate_lossy_worker.DEFECTS]
+    if options["name"] == "ddp":
+        defects += gate_lossy_worker.BUCKETS
+    assert unrefused(options, precision, size, defects) == {""}
 
 
 @pytest.mark.parametrize("defect", DEFECTS)

@@ -21,6 +21,7 @@ from raysuite.parallel.base import (
     set_lr,
 )
 from raysuite.parallel.comm import NoComm, TorchComm
+from raysuite.spec.strategies import Lossy
 
 FLAWS = {
     "no_sync": "the ranks hold different weights",
@@ -46,7 +47,7 @@ class Broken(TorchGroupStrategy):
     `mark`: a file that is made when the flaw `hangs` begins to hang.
     """
 
-    def __init__(self, flaw: str = "none", lossy: bool = False, mark: str = "") -> None:
+    def __init__(self, flaw: str = "none", lossy: Lossy | None = None, mark: str = "") -> None:
         self.flaw = flaw
         self.lossy = lossy
         self.mark = mark

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sized
 from contextlib import closing
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -111,11 +113,8 @@ class Source(base.Source):
     def read(self, sample: int) -> tuple[NDArray[np.uint8], int]:
         place = self.place(sample)
         try:
-            image, label = self._set[sample]
-            number = int(label)
-            if float(label) != number:
-                raise DataError(f"{place}: its label is {label!r}; expected is a whole number")
-            return self._pixels(image, place), number
+            image, label = _pair(self._set[sample], place)
+            return self._pixels(image, place), label
         except DataError:
             raise
         except (Exception, SystemExit) as error:  # the user's code may raise anything
@@ -143,6 +142,28 @@ class Source(base.Source):
         if 0 in pixels.shape:
             raise DataError(f"{place}: the image has no pixels")
         return np.ascontiguousarray(pixels)
+
+
+def _pair(sample: Any, place: str) -> tuple[Any, int]:
+    """The image and the class number of a sample. Raises DataError for one with others, and
+    whatever its code raises."""
+    wanted = "expected is (image, class number)"
+    if isinstance(sample, Mapping) or not isinstance(sample, Sized) or len(sample) != 2:
+        parts = f" of {len(sample)}" if isinstance(sample, tuple | list) else ""
+        if isinstance(sample, Mapping):
+            parts = f" with {', '.join(map(repr, sample))}"
+        raise DataError(f"{place} is a {type(sample).__name__}{parts}; {wanted}")
+    image, label = sample
+    if isinstance(label, Mapping) or prod(np.shape(label)) != 1:
+        shape = "" if isinstance(label, Mapping) else f" of shape {list(np.shape(label))}"
+        raise DataError(
+            f"{place}: its label is a {type(label).__name__}{shape}; {wanted}: one whole number "
+            "for each image, such as the argmax of a one-hot target"
+        )
+    number = int(label)
+    if float(label) != number:
+        raise DataError(f"{place}: its label is {label!r}; expected is a whole number")
+    return image, number
 
 
 # `raysuite data check`: each sample as loaders read it, and once more.

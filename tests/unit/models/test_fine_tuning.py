@@ -28,7 +28,9 @@ def changed(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("wrap", [None, "state_dict", "model"])
-@pytest.mark.parametrize("prefix", ["", "module."])
+@pytest.mark.parametrize(
+    "prefix", ["", "module.", "_orig_mod.module.", "module._orig_mod.", "network.module.model."]
+)
 def test_weights_of_common_checkpoints(tmp_path: Path, wrap: str | None, prefix: str) -> None:
     expected = changed(network().state_dict())
     saved = {f"{prefix}{name}": value for name, value in expected.items()}
@@ -37,6 +39,22 @@ def test_weights_of_common_checkpoints(tmp_path: Path, wrap: str | None, prefix:
     assert load_weights(begun, tmp_path / "w.pt", facts_of(10)) == []
     for name, value in begun.state_dict().items():
         assert torch.equal(value, expected[name]), name
+
+
+def test_names_of_wrappers_are_told_from_the_models_own(tmp_path: Path) -> None:
+    wrapped = nn.Sequential()
+    wrapped.add_module("module", nn.Linear(3, 2))
+    for prefix in ("", "module.", "_orig_mod."):
+        saved = {f"{prefix}module.weight": torch.ones(2, 3), f"{prefix}module.bias": torch.ones(2)}
+        torch.save(saved, tmp_path / "w.pt")
+        load_weights(wrapped, tmp_path / "w.pt", 2)
+    torch.save({"backbone._orig_mod.weight": torch.zeros(2, 3)}, tmp_path / "w.pt")
+    with pytest.raises(UserError, match=r"not in the model: backbone\._orig_mod\.weight"):
+        load_weights(wrapped, tmp_path / "w.pt", 2)
+    part = nn.Sequential()
+    part.add_module("backbone", nn.Linear(3, 2, bias=False))
+    load_weights(part, tmp_path / "w.pt", 2)
+    assert not part.state_dict()["backbone.weight"].any()
 
 
 def test_safetensors(tmp_path: Path) -> None:

@@ -19,10 +19,13 @@ from raysuite.parallel.comm import NoComm, Reduction, average_buffers, shared_st
 from raysuite.parallel.deepspeed import DeepSpeed, engine_config
 from raysuite.parallel.single import SingleEngine
 from raysuite.spec.strategies import (
+    COMPUTED_IN_16_BITS,
     CustomOptions,
     DdpOptions,
     DeepSpeedOptions,
+    FsdpOptions,
     HorovodOptions,
+    Lossy,
     SingleOptions,
 )
 from tests.require import require
@@ -193,12 +196,16 @@ class TestDeepSpeedConfiguration:
 
 def test_which_options_are_lossy() -> None:
     exact = [SingleOptions(), DdpOptions(), HorovodOptions(), DeepSpeedOptions()]
-    assert [make_strategy(options).lossy for options in exact] == [False] * 4
+    assert [make_strategy(options).lossy for options in exact] == [None] * 4
     lossy = [
-        DdpOptions(compression="powersgd"),
-        HorovodOptions(compression="fp16"),
+        (DdpOptions(compression="bf16"), Lossy(reduced="bf16")),
+        (DdpOptions(compression="powersgd"), Lossy(projected=True)),
+        (HorovodOptions(compression="fp16"), Lossy(reduced="fp16")),
+        (FsdpOptions(reduce_dtype="bf16"), Lossy(reduced="bf16")),
+        (FsdpOptions(gather_dtype="bf16"), Lossy(within=COMPUTED_IN_16_BITS)),
     ]
-    assert [make_strategy(options).lossy for options in lossy] == [True] * 2
+    for options, expected in lossy:
+        assert make_strategy(options).lossy == expected
 
 
 def test_a_strategy_of_ones_own() -> None:

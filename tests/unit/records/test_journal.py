@@ -19,6 +19,7 @@ from raysuite.records import (
     read_journal,
     results_figures,
 )
+from raysuite.records.ends import is_left
 from raysuite.records.schema import json_line
 from raysuite.spec import parse_document
 from tests.fake_population import write_population

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -76,12 +78,49 @@ class TestOneProcess:
         assert (got.error, got.ranks_equal) == (None, True)
         assert got.skipped
 
+    def test_one_that_exchanges_statistics_makes_no_pass_alone(self) -> None:
+        got = found(model={"name": "tests.unit.train.test_own_network:Synced"})
+        assert (got.error, Synced.passes) == (None, 0)
+        assert "SyncBatchNorm" in got.skipped
+
     def test_the_draws_of_the_run_stay_as_they_were(self) -> None:
-        torch.manual_seed(5)
-        expected = torch.rand(1)
-        torch.manual_seed(5)
+        def drawn() -> list[float]:
+            return [torch.rand(1).item(), random.random(), np.random.rand()]
+
+        states = torch.get_rng_state(), random.getstate(), np.random.get_state()
+        expected = drawn()
+        torch.set_rng_state(states[0])
+        random.setstate(states[1])
+        np.random.set_state(states[2])
         found()
-        assert torch.equal(torch.rand(1), expected)
+        assert drawn() == expected
+
+
+class Synced(torch.nn.SyncBatchNorm):
+    passes = 0
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__(1)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        Synced.passes += 1
+        return super().forward(input).flatten(1)[:, :10]
+
+
+def test_each_rank_draws_for_itself_and_the_one_process_for_each_of_them() -> None:
+    plan = plan_of(model={**ODD, "options": {"which": "dropout"}})
+    images = torch.randn(4, 1, 8, 8)
+    draws = [own_network._Draws(), own_network._Draws()]
+    ranks = own_network._network(plan, ALONE, draws[0])
+    copies = own_network._Replicas(own_network._network(plan, ALONE, draws[1]), 2, 1, draws[1])
+    alone, together = [], []
+    for step in range(2):
+        for replica in range(2):
+            draws[0].replica, draws[0].step, draws[1].step = replica, step, step
+            alone.append(ranks(images))
+            together.append(copies(images))
+    assert all(map(torch.equal, alone, together))
+    assert not any(torch.equal(alone[0], each) for each in alone[1:])
 
 
 def test_its_key_is_of_the_network_and_of_the_users_code(monkeypatch: pytest.MonkeyPatch) -> None:

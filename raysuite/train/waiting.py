@@ -1,0 +1,64 @@
+"""Which layer each rank was in where a collective failed: ranks that use different layers wait for
+each other."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from types import TracebackType
+
+from torch import nn
+
+from raysuite.errors import RunError
+from raysuite.parallel import comm
+from raysuite.parallel.base import World
+from raysuite.train.world import is_peer_loss
+
+_OTHERS_S = 5.0
+"""How long the others' layers are waited for: they time out within that of each other."""
+
+
+@contextmanager
+def layers_named(model: nn.Module, world: World) -> Iterator[None]:
+    """Within it, a collective that fails, but for the end of another rank, raises RunError with the
+    layer of each rank. It fails at its group's time limit: of torch's Gloo, 30 minutes."""
+    try:
+        yield
+    except Exception as error:
+        if world.size == 1 or not is_peer_loss(error):
+            raise
+        ended = "Connection" in str(error)
+        layers = _exchanged(_layer(model, error.__traceback__), world, not ended)
+        if ended:
+            raise
+        where = ", ".join(f"rank {rank}: {layer}" for rank, layer in enumerate(layers))
+        raise RunError(
+            f"the ranks' collectives do not match; they were in these layers: {where}; ranks have "
+            f"to use the same layers in the same order ({error})"
+        ) from error
+
+
+def _exchanged(layer: str, world: World, wait: bool) -> list[str]:
+    """Every rank's layer, where this one waits for those of the others."""
+    layers = ["not known"] * world.size
+    layers[world.rank] = layer
+    with contextlib.suppress(Exception):  # what runs the store may have ended
+        store = comm.shared_store("layers", world.rank, world.size)
+        store.set(str(world.rank), layer)
+        for rank in range(world.size if wait else 0):
+            with contextlib.suppress(Exception):
+                store.wait([str(rank)], timedelta(seconds=_OTHERS_S))
+                layers[rank] = store.get(str(rank)).decode()
+    return layers
+
+
+def _layer(model: nn.Module, trace: TracebackType | None) -> str:
+    """The innermost layer of `model` in a traceback."""
+    names = {id(part): name or "the whole network" for name, part in model.named_modules()}
+    frames = [frame for frame, _ in traceback.walk_tb(trace)]
+    inside = [names.get(id(frame.f_locals.get("self"))) for frame in frames]
+    backward = any(frame.f_code.co_name == "backward" for frame in frames)
+    return [("a backward pass" if backward else "none"), *filter(None, inside)][-1]

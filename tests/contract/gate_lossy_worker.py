@@ -1,0 +1,143 @@
+"""What test_gate.py asks of the ranks of each framework: what the gate finds in 16 bits and lossy
+options, right ones and ones with a defect."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from pydantic import TypeAdapter
+from torch import Tensor, autograd, nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+from raysuite.data.base import Batch
+from raysuite.parallel import make_strategy
+from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, Strategy, World
+from raysuite.spec.strategies import StrategyOptions
+from raysuite.train import gate
+from raysuite.train.gate_check import compare
+from raysuite.train.world import world_from_environment
+from tests.contract.launches import write
+
+OPTIONS: TypeAdapter[StrategyOptions] = TypeAdapter(StrategyOptions)
+FACTORS: dict[str, Callable[[int, int], float]] = {
+    "sum for mean": lambda rank, size: size,
+    "one rank lost": lambda rank, size: float(rank < size - 1),
+    "one rank twice": lambda rank, size: 1.0 + (rank == 0),
+    "scale forgotten": lambda rank, size: 2.0**8,
+    "twice": lambda rank, size: 2.0,
+    "half": lambda rank, size: 0.5,
+}
+"""Defect -> what a rank's gradients are multiplied by before they are reduced."""
+BUCKETS: dict[str, Callable[[int, int], float]] = {
+    "sum for mean, after compression": lambda bucket, size: size,
+    "half the buckets": lambda bucket, size: 1.0 - bucket % 2,
+}
+"""Defect of DDP -> what a bucket is multiplied by after it was reduced."""
+DEFECTS = (*FACTORS, "half the layers")
+
+
+class Defective:
+    """A strategy whose engines have a defect."""
+
+    def __init__(self, strategy: Strategy, world: World, defect: str) -> None:
+        self._strategy, self._world, self._defect = strategy, world, defect
+        self.lossy = strategy.lossy
+
+    def prepare(
+        self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
+    ) -> Engine:
+        if self._defect == "half the layers":
+            for layer in (vars(model)["_modules"][name] for name in ("second", "classify")):
+                _leave_out(layer)
+        engine = self._strategy.prepare(model, make_optimizer, settings)
+        if self._defect in FACTORS:
+            factor, loss = FACTORS[self._defect](self._world.rank, self._world.size), engine.loss
+
+            def wrong(batch: Batch, logits: Tensor) -> tuple[Tensor, Tensor]:
+                share, total = loss(batch, logits)
+                return share * factor, total
+
+            engine.loss = wrong  # type: ignore[method-assign]
+        return engine
+
+
+class _NoGradient(autograd.Function):
+    """The identity, whose gradient is zero."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor) -> Tensor:
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * 0
+
+
+def _leave_out(layer: nn.Module) -> None:
+    """Its parameters get gradients of zero, which are reduced like the others."""
+
+    def forward(images: Tensor) -> Tensor:
+        weight, bias = (_NoGradient.apply(each) for each in (layer.weight, layer.bias))
+        if isinstance(layer, nn.Linear):
+            return functional.linear(images, weight, bias)
+        assert isinstance(layer, nn.Conv2d)
+        return functional.conv2d(images, weight, bias, layer.stride, layer.padding)  # type: ignore[arg-type]
+
+    layer.forward = forward  # type: ignore[method-assign]
+
+
+def _hooked(multiply: Callable[[int], float]) -> Callable[..., None]:
+    """DDP's `register_comm_hook`, with hooks whose result for a bucket is multiplied."""
+
+    def register(self: Any, state: Any, hook: Callable[..., Any]) -> None:
+        def wrong(state: Any, bucket: Any) -> Any:
+            factor = multiply(bucket.index())
+
+            def multiplied(future: Any) -> Tensor:
+                found = future.value()
+                return (found[0] if isinstance(found, Sequence) else found).mul_(factor)
+
+            return hook(state, bucket).then(multiplied)
+
+        wrong.__annotations__ = {}  # torch compares them with classes
+        _RIGHT(self, state, wrong)
+
+    return register
+
+
+_RIGHT = DistributedDataParallel.register_comm_hook
+
+
+def main(request: tuple[dict[str, Any], str, list[str]], file: Path) -> None:
+    world = world_from_environment("cpu")
+    given, precision, defects = request
+    options = OPTIONS.validate_python(given)
+    strategy = make_strategy(options)
+    strategy.start(world)
+    settings = StepSettings(1, 2, None, precision, 0.1)
+    found: dict[str, list[str]] = {}
+    for defect in ("", *defects):
+        register = _RIGHT
+        if defect in BUCKETS:
+            register = _hooked(partial(BUCKETS[defect], size=world.size))
+        wrong: Any = Defective(strategy, world, defect)
+        with mock.patch.object(DistributedDataParallel, "register_comm_hook", register):
+            if strategy.lossy:
+                lossy = gate.lossy_gradients(options.examined(), world, wrong, settings)
+                found[defect] = gate._faults(lossy) + gate.beyond_bounds(lossy)
+            else:
+                compared = [compare(wrong, world, settings)]
+                found[defect] = gate._faults(compared) + gate._differing_16_bits(compared)
+    strategy.stop()
+    write(found, file, world.rank)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]), Path(sys.argv[2]))

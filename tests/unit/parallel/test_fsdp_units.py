@@ -1,0 +1,85 @@
+"""Which parts of a network fsdp gathers together, and that weights of several parts are trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from raysuite.data.base import Batch
+from raysuite.parallel import make_strategy
+from raysuite.parallel.base import StepSettings, World
+from raysuite.parallel.fsdp import units
+from raysuite.spec.strategies import FsdpOptions
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.more = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = x + self.more(torch.tanh(self.inner(x)))
+        return result
+
+
+def network(tie: Callable[[nn.Sequential], None]) -> nn.Sequential:
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Flatten(), Block(), Block(), Block(), nn.Linear(16, 16), nn.Linear(16, 10)
+    )
+    tie(net)
+    return net
+
+
+def two_blocks(net: nn.Sequential) -> None:
+    net[2].inner.weight = net[1].inner.weight  # type: ignore[union-attr,assignment]
+
+
+def block_and_root(net: nn.Sequential) -> None:
+    net[4].weight = net[1].inner.weight  # type: ignore[union-attr,assignment]
+
+
+def within_a_block(net: nn.Sequential) -> None:
+    net[1].more.weight = net[1].inner.weight  # type: ignore[union-attr,assignment]
+
+
+def one_block_twice(net: nn.Sequential) -> None:
+    net[2] = net[1]
+
+
+TIES = {two_blocks: 1, block_and_root: 2, within_a_block: 3, one_block_twice: 2}
+"""-> blocks that share no weight with another part."""
+
+
+@pytest.mark.parametrize("each", ["blocks", "layers"])
+@pytest.mark.parametrize("tie", TIES)
+def test_tied_weights_are_trained_as_by_a_plain_loop(
+    tie: Callable[[nn.Sequential], None], each: str
+) -> None:
+    plain, sharded = network(tie), network(tie)
+    if each == "blocks":
+        assert len(units(sharded, each)) == TIES[tie]
+    images, labels = torch.randn(4, 1, 4, 4), torch.arange(4)
+    optimizer = torch.optim.SGD(plain.parameters(), 0.1)
+    strategy = make_strategy(FsdpOptions(units=each))  # type: ignore[arg-type]
+    strategy.start(World(0, 1, 0, torch.device("cpu")))
+    try:
+        engine = strategy.prepare(
+            sharded, lambda parameters: torch.optim.SGD(parameters, 0.1), StepSettings(4)
+        )
+        for _ in range(2):
+            optimizer.zero_grad()
+            functional.cross_entropy(plain(images), labels).backward()
+            optimizer.step()
+            engine.step([Batch(images, labels, 4, 4)], 0.1)
+        found = engine.weights()
+    finally:
+        strategy.stop()
+    expected = dict(plain.named_parameters())
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value.detach(), msg=name)
