@@ -1,0 +1,113 @@
+"""What a run changes in its process, and how that is undone: the next run there begins as the first.
+
+Frameworks change the process that they are used in. DeepSpeed's stage 3 replaces
+`torch.nn.functional.linear`, torch chains a new exception hook at each group that is joined, and
+variables of the environment stay behind.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from raysuite.parallel.comm import leave_torch_group
+
+_PACKAGES = ("torch", "numpy")
+"""Whose functions, classes and methods are put back."""
+
+
+def _set_environment(variables: dict[str, str]) -> None:
+    for name in os.environ.keys() - variables.keys():
+        del os.environ[name]
+    os.environ.update(variables)
+
+
+def _attribute(owner: object, name: str) -> tuple[Callable[[], Any], Callable[[Any], object]]:
+    return partial(getattr, owner, name), partial(setattr, owner, name)
+
+
+_SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
+    (lambda: dict(os.environ), _set_environment),
+    (torch.get_num_threads, torch.set_num_threads),
+    (torch.get_default_dtype, torch.set_default_dtype),
+    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+    (torch.is_grad_enabled, torch.set_grad_enabled),
+    *(_attribute(torch.backends.cudnn, name) for name in ("enabled", "benchmark", "deterministic")),
+    (np.geterr, lambda errors: np.seterr(**errors)),
+    (np.random.get_state, np.random.set_state),
+    (random.getstate, random.setstate),
+    _attribute(sys, "excepthook"),
+)
+"""How each setting of a process is read, and set."""
+
+
+@contextmanager
+def restored(device: torch.device) -> Iterator[None]:
+    """At the end of its block the process is as before: functions of torch and numpy, environment,
+    threads, random state and torch's group. Modules that the block imports stay."""
+    joined, functions = dist.is_initialized(), _functions()
+    settings = [(put, get()) for get, put in _SETTINGS]
+    try:
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            yield
+    finally:
+        if dist.is_initialized() and not joined:
+            leave_torch_group()
+        for owner, before in functions:
+            _put_back(owner, before)
+        for put, value in settings:
+            put(value)
+
+
+def _functions() -> list[tuple[Any, dict[str, Any]]]:
+    """(module or class, its functions, methods and classes by name) of the packages' public API."""
+    owners: list[Any] = []
+    for name, module in list(sys.modules.items()):
+        package, *parts = name.split(".")
+        public = not any(part.startswith("_") for part in parts)
+        if package in _PACKAGES and public and isinstance(module, ModuleType):
+            owners.append(module)
+            owners += [
+                each
+                for each in vars(module).values()
+                if isinstance(each, type) and each.__module__ == name
+            ]
+    return [
+        (owner, {name: value for name, value in vars(owner).items() if _is_function(value)})
+        for owner in owners
+    ]
+
+
+def _is_function(value: object) -> bool:
+    return callable(value) or isinstance(value, classmethod | property)
+
+
+def _put_back(owner: Any, before: dict[str, Any]) -> None:
+    """Undo replacements by others: torch replaces some of its functions by wrappers on first use,
+    and only then, such as those of optimisers when it loads its compiler."""
+    now = vars(owner)
+    for name, value in before.items():
+        if now.get(name) is not value and _is_foreign(now.get(name)):
+            setattr(owner, name, value)
+
+
+def _is_foreign(value: Any) -> bool:
+    """Whether a function, or one that it wraps, is defined outside of the packages."""
+    while value is not None:
+        function = getattr(value, "__func__", None) or getattr(value, "fget", None) or value
+        names = getattr(function, "__globals__", None) or {"__name__": function.__module__}
+        if str(names["__name__"]).partition(".")[0] not in _PACKAGES:
+            return True
+        value = getattr(function, "__wrapped__", None)
+    return False
