@@ -1,4 +1,4 @@
-"""What a run changes in its process, and how that is undone: the next run there begins as the first.
+"""What a run changes in its process, and how it is undone: the next run begins as the first did.
 
 Frameworks change the process that they are used in. DeepSpeed's stage 3 replaces
 `torch.nn.functional.linear`, torch chains a new exception hook at each group that is joined, and
@@ -76,21 +76,29 @@ def _functions() -> list[tuple[Any, dict[str, Any]]]:
     for name, module in list(sys.modules.items()):
         package, *parts = name.split(".")
         public = not any(part.startswith("_") for part in parts)
-        if package in _PACKAGES and public and isinstance(module, ModuleType):
+        if package in _PACKAGES and public and _is(module, ModuleType):
             owners.append(module)
             owners += [
                 each
                 for each in vars(module).values()
-                if isinstance(each, type) and each.__module__ == name
+                if _is(each, type) and each.__module__ == name
             ]
     return [
-        (owner, {name: value for name, value in vars(owner).items() if _is_function(value)})
+        (
+            owner,
+            {
+                name: value
+                for name, value in vars(owner).items()
+                if callable(value) or _is(value, classmethod) or _is(value, property)
+            },
+        )
         for owner in owners
     ]
 
 
-def _is_function(value: object) -> bool:
-    return callable(value) or isinstance(value, classmethod | property)
+def _is(value: object, kind: type) -> bool:
+    """As isinstance, without a look at `__class__`, at which torch's deprecated names warn."""
+    return issubclass(type(value), kind)
 
 
 def _put_back(owner: Any, before: dict[str, Any]) -> None:

@@ -24,7 +24,14 @@ from raysuite.measure.clock import StepClock, now
 from raysuite.measure.processor import OtherPrograms
 from raysuite.optim.average import WeightAverage
 from raysuite.optim.schedule import factor
-from raysuite.parallel.base import Engine, Strategy, World, restore_draws, whole_state
+from raysuite.parallel.base import (
+    Engine,
+    Strategy,
+    World,
+    restore_draws,
+    seed_draws,
+    whole_state,
+)
 from raysuite.parallel.comm import Comm, average_buffers
 from raysuite.parallel.precision import Autocast, local_part
 from raysuite.plan import RunPlan
@@ -208,7 +215,7 @@ class TrainingLoop:
             assert self._draws is not None, "load() read them"
             restore_draws(self.world.device, self._draws)
         else:
-            torch.manual_seed(first_draws(self.plan.seed, self.epoch, self.world.rank))
+            seed_draws(first_draws(self.plan.seed, self.epoch, self.world.rank))
 
     def _elapsed(self) -> float:
         """Seconds since this attempt touched its first sample."""

@@ -1,7 +1,11 @@
-"""A run does not depend on those before it in the same processes, and ends as under any strategy."""
+"""Runs in the same processes do not depend on each other, and end alike under each strategy.
+
+One launch a sequence of runs.
+"""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -23,7 +27,6 @@ STRATEGIES: dict[str, dict[str, Any]] = {
     "gpipe": {"name": "pipeline", "schedule": "gpipe", "micro_batches": 2},
     "pipedream": {"name": "pipeline", "schedule": "pipedream"},
 }
-PRECISIONS = ("fp32", "bf16")
 WORLDS = pytest.mark.parametrize(
     "workers", [1, pytest.param(2, marks=pytest.mark.thorough)], ids="{}-workers".format
 )
@@ -40,14 +43,22 @@ def able(workers: int) -> list[str]:
     ]
 
 
-def launched(names: list[str], workers: int, precision: str, **changes: Any) -> list[list[Any]]:
+def launched(
+    names: list[str],
+    workers: int,
+    precision: str,
+    training: dict[str, Any] | None = None,
+    poisoned_step: int = 0,
+) -> list[list[dict[str, Any]]]:
     """What each rank found of each of the runs, one after the other."""
-    training = {"precision": precision, **changes.pop("training", {})}
-    request = [
-        {"strategy": STRATEGIES[name], "training": training, "model": changes} for name in names
-    ]
+    request = []
+    for name in names:
+        passes = STRATEGIES[name].get("micro_batches", 1)
+        model = {"poisoned_at": poisoned_step * passes}
+        own = {"precision": precision, **(training or {})}
+        request.append({"strategy": STRATEGIES[name], "model": model, "training": own})
     ranks = found_by("deepspeed", workers, "runs_worker", request, timeout_s=900)
-    return [list(each) for each in zip(*ranks, strict=True)]
+    return [list(run) for run in zip(*ranks, strict=True)]
 
 
 def pairs(names: list[str]) -> list[str]:
@@ -82,50 +93,48 @@ def test_ddp_after_zero_3_is_ddp_alone() -> None:
 @pytest.mark.thorough
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_run_after_any_other_is_that_run_alone(workers: int, precision: str) -> None:
     names = able(workers)
     alone = {name: figures(launched([name], workers, precision)[0]) for name in names}
     walk = pairs(names)
+    found = map(figures, launched(walk, workers, precision))
+    next(found)
     differing = [
-        (before, name)
-        for before, name, run in zip(
-            walk, walk[1:], launched(walk, workers, precision)[1:], strict=False
-        )
-        if figures(run) != alone[name]
+        two for two, each in zip(pairwise(walk), found, strict=True) if each != alone[two[1]]
     ]
     assert differing == []
-    assert len(set(zip(walk, walk[1:], strict=False))) == len(names) ** 2
-
-
-CLIPPED = [None, 1.0]
+    assert len(set(pairwise(walk))) == len(names) ** 2
 
 
 @WORLDS
-@pytest.mark.parametrize("clip_norm", CLIPPED)
-@pytest.mark.parametrize(
-    "precision", ["fp32", *(pytest.param(p, marks=pytest.mark.thorough) for p in ("bf16",))]
-)
+@pytest.mark.parametrize("clip_norm", [None, 1.0])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.thorough)])
 def test_a_gradient_that_is_not_finite_ends_each_run_alike(
     workers: int, clip_norm: float | None, precision: str
 ) -> None:
     names = [name for name in able(workers) if clip_norm is None or name != "pipedream"]
     training = {"clip_norm": clip_norm}
-    runs = launched(names, workers, precision, training=training, poisoned_at=2)
-    # the first two losses are those before the NaN is in the weights
     found = {
         name: (rank["end"], rank["skipped"], [each == "nan" for each in rank["losses"]])
-        for name, run in zip(names, runs, strict=True)
+        for name, run in zip(
+            names, launched(names, workers, precision, training, poisoned_step=2), strict=True
+        )
         for rank in run
     }
+    # the losses of three steps and of the validation
     expected = (["run_failed", "diverged", 3], 0, [False, False, True, True])
     assert found == dict.fromkeys(names, expected)
 
 
 @pytest.mark.thorough
 @WORLDS
-def test_an_overflow_of_fp16_is_one_skipped_step(workers: int) -> None:
+def test_an_overflow_of_fp16_is_one_skipped_step_of_each_run(workers: int) -> None:
     names = [name for name in able(workers) if name != "pipedream"]
-    for name, run in zip(names, launched(names, workers, "fp16", poisoned_at=2), strict=True):
-        for rank in run:
-            assert (name, rank["end"][0], rank["skipped"]) == (name, "run_finished", 1)
+    runs = launched(names, workers, "fp16", poisoned_step=2)
+    found = {
+        name: (rank["end"][0], rank["skipped"])
+        for name, run in zip(names, runs, strict=True)
+        for rank in run
+    }
+    assert found == dict.fromkeys(names, ("run_finished", 1))
