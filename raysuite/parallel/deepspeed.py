@@ -227,13 +227,20 @@ class DeepSpeedEngine(Engine):
         DeepSpeed skips such a step in fp32 too, in stage 3, and in 1 and 2 where it has the norm of
         the gradients: the run would go on, and be timed, without steps.
         """
+        from deepspeed import utils
+
         parameters = [each for each in self.model.parameters() if each.requires_grad]
-        whole = _deepspeed().zero.GatheredParameters(
-            parameters, modifier_rank=0, enabled=self._stage == 3
-        )
+        sharded = self._stage == 3
+        whole = _deepspeed().zero.GatheredParameters(parameters, modifier_rank=0, enabled=sharded)
         with torch.no_grad(), whole:
             for parameter in parameters:
                 parameter.fill_(math.nan)
+        for parameter in parameters:  # the optimiser's own, which a checkpoint holds
+            if sharded:
+                lost = torch.full_like(parameter.ds_tensor, math.nan)
+                utils.safe_set_local_fp32_param(parameter, lost)
+            else:
+                utils.safe_set_full_fp32_param(parameter, parameter)
 
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.engine(images)

@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -71,34 +70,21 @@ def restored(device: torch.device) -> Iterator[None]:
 
 
 def _functions() -> list[tuple[Any, dict[str, Any]]]:
-    """(module or class, its functions, methods and classes by name) of the packages' public API."""
+    """(module or class, its functions, methods and classes by name) of the packages' public API.
+
+    isinstance would look at `__class__`, at which torch's deprecated names warn.
+    """
     owners: list[Any] = []
     for name, module in list(sys.modules.items()):
         package, *parts = name.split(".")
-        public = not any(part.startswith("_") for part in parts)
-        if package in _PACKAGES and public and _is(module, ModuleType):
-            owners.append(module)
-            owners += [
-                each
-                for each in vars(module).values()
-                if _is(each, type) and each.__module__ == name
-            ]
+        if package in _PACKAGES and not any(part.startswith("_") for part in parts):
+            own = [each for each in vars(module).values() if issubclass(type(each), type)]
+            owners += [module, *(each for each in own if each.__module__ == name)]
+    kinds = (classmethod, property)
     return [
-        (
-            owner,
-            {
-                name: value
-                for name, value in vars(owner).items()
-                if callable(value) or _is(value, classmethod) or _is(value, property)
-            },
-        )
+        (owner, {n: v for n, v in vars(owner).items() if callable(v) or issubclass(type(v), kinds)})
         for owner in owners
     ]
-
-
-def _is(value: object, kind: type) -> bool:
-    """As isinstance, without a look at `__class__`, at which torch's deprecated names warn."""
-    return issubclass(type(value), kind)
 
 
 def _put_back(owner: Any, before: dict[str, Any]) -> None:
