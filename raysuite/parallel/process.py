@@ -55,7 +55,7 @@ _SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
 def restored(device: torch.device) -> Iterator[None]:
     """At the end of its block the process is as before: functions of torch and numpy, environment,
     threads, random state and torch's group. Modules that the block imports stay."""
-    joined, functions = dist.is_initialized(), _functions()
+    joined, attributes = dist.is_initialized(), _attributes()
     settings = [(put, get()) for get, put in _SETTINGS]
     try:
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
@@ -63,36 +63,33 @@ def restored(device: torch.device) -> Iterator[None]:
     finally:
         if dist.is_initialized() and not joined:
             leave_torch_group()
-        for owner, before in functions:
+        for owner, before in attributes:
             _put_back(owner, before)
         for put, value in settings:
             put(value)
 
 
-def _functions() -> list[tuple[Any, dict[str, Any]]]:
-    """(module or class, its functions, methods and classes by name) of the packages' public API.
-
-    isinstance would look at `__class__`, at which torch's deprecated names warn.
-    """
+def _attributes() -> list[tuple[Any, dict[str, Any]]]:
+    """(owner, its attributes by name) of every module and class of the packages' public API."""
     owners: list[Any] = []
     for name, module in list(sys.modules.items()):
         package, *parts = name.split(".")
         if package in _PACKAGES and not any(part.startswith("_") for part in parts):
-            own = [each for each in vars(module).values() if issubclass(type(each), type)]
-            owners += [module, *(each for each in own if each.__module__ == name)]
-    kinds = (classmethod, property)
-    return [
-        (owner, {n: v for n, v in vars(owner).items() if callable(v) or issubclass(type(v), kinds)})
-        for owner in owners
-    ]
+            # not isinstance, which looks at `__class__`: torch's deprecated names warn of that
+            classes = [each for each in vars(module).values() if issubclass(type(each), type)]
+            owners += [module, *(each for each in classes if each.__module__ == name)]
+    return [(owner, dict(vars(owner))) for owner in owners]
 
 
 def _put_back(owner: Any, before: dict[str, Any]) -> None:
-    """Undo replacements by others: torch replaces some of its functions by wrappers on first use,
-    and only then, such as those of optimisers when it loads its compiler."""
+    """Undo what others replaced by functions or classes of theirs: torch replaces some functions by
+    wrappers on first use, and only then, such as those of optimisers when it loads its compiler."""
     now = vars(owner)
     for name, value in before.items():
-        if now.get(name) is not value and _is_foreign(now.get(name)):
+        if (other := now.get(name)) is value:
+            continue
+        function = callable(value) or isinstance(value, classmethod | property)
+        if function and _is_foreign(other):
             setattr(owner, name, value)
 
 

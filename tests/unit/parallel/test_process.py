@@ -29,7 +29,12 @@ CPU = torch.device("cpu")
 def state() -> list[Any]:
     return [
         *(functional.linear, torch.zeros, vars(nn.Linear)["forward"], torch.nn.Linear, np.dot),
-        *(vars(nn.Module)["apply"], vars(torch.Generator), sys.excepthook, dict(os.environ)),
+        *(
+            vars(nn.Module)["apply"],
+            vars(torch.autograd.Function)["apply"],
+            sys.excepthook,
+            dict(os.environ),
+        ),
         *(torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled()),
         *(torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark, np.geterr()),
         *(torch.get_rng_state().tolist(), str(np.random.get_state()), random.getstate()),
@@ -52,6 +57,7 @@ def test_what_a_block_changes_is_undone(monkeypatch: pytest.MonkeyPatch) -> None
         nn.Module.apply = torch.no_grad()(forward)  # type: ignore[method-assign,assignment]
         torch.zeros = functools.partial(torch.ones, 1)
         torch.nn.Linear = type("Linear", (nn.Linear,), {})  # type: ignore[misc]
+        torch.autograd.Function.apply = classmethod(forward)  # type: ignore[assignment]
         np.dot = forward
         sys.excepthook = forward
         os.environ.update(CHANGED="after", ADDED="after")
