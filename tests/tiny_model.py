@@ -55,6 +55,12 @@ def sequential(
     return Tiny(num_classes, in_channels, batch_norm, dropout).layers
 
 
+def synced(num_classes: int, in_channels: int) -> nn.Module:
+    """With torch's SyncBatchNorm."""
+    model = sequential(num_classes, in_channels, batch_norm=True)
+    return nn.SyncBatchNorm.convert_sync_batchnorm(model)
+
+
 def frozen(num_classes: int, in_channels: int) -> nn.Sequential:
     """Its first layer is not trained."""
     model = sequential(num_classes, in_channels)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from raysuite.lazy import load
 from raysuite.spec.strategies import CustomOptions, StrategyOptions
 
 if TYPE_CHECKING:
-    from raysuite.parallel.base import Strategy
+    from raysuite.parallel.base import Strategy, World
 
 
 def make_strategy(options: StrategyOptions, profiled: bool = False) -> Strategy:
@@ -24,3 +26,18 @@ def make_strategy(options: StrategyOptions, profiled: bool = False) -> Strategy:
     else:
         strategy = load(options.engine)(options)
     return strategy
+
+
+@contextmanager
+def joined(options: StrategyOptions, world: World, profiled: bool = False) -> Iterator[Strategy]:
+    """The strategy, in whose group this process is within the context. At its end the process is as
+    before, as `raysuite.parallel.process.restored` describes. `profiled`: see `make_strategy`."""
+    from raysuite.parallel.process import restored  # torch, which the driver does without
+
+    with restored(world.device):
+        strategy = make_strategy(options, profiled)
+        try:
+            strategy.start(world)
+            yield strategy
+        finally:
+            strategy.stop()

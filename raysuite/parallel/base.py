@@ -14,6 +14,7 @@ ranks that hold its stages.
 from __future__ import annotations
 
 import pickle
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -346,6 +348,14 @@ def restore_draws(device: torch.device, state: dict[str, Tensor]) -> None:
     torch.set_rng_state(state["cpu"])
     if device.type == "cuda":
         torch.cuda.set_rng_state(state["cuda"], device)
+
+
+def seed_draws(seed: int) -> None:
+    """Seed torch's random generators of this process, and those of Python and NumPy, from which the
+    user's own code may draw."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
 
 
 def whole_state(model: nn.Module, weights: dict[str, Tensor]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ our loss is a share of the global batch already, so that is switched off.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import pickle
 import sys
@@ -103,13 +104,12 @@ def _choose_accelerator(device: torch.device) -> None:
     from deepspeed.accelerator import get_accelerator, set_accelerator
     from deepspeed.ops import __compatible_ops__ as operators
 
-    if device.type != "cpu":
-        return
     operators["deepspeed_shm_comm"] = False
-    if get_accelerator().device_name() != "cpu":
+    if get_accelerator().device_name() != device.type:
         from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
+        from deepspeed.accelerator.cuda_accelerator import CUDA_Accelerator
 
-        set_accelerator(CPU_Accelerator())
+        set_accelerator(CPU_Accelerator() if device.type == "cpu" else CUDA_Accelerator())
 
 
 def engine_config(
@@ -210,6 +210,7 @@ class DeepSpeedEngine(Engine):
     def step(self, micro_batches: Sequence[Batch], lr: float) -> Tensor:
         set_lr(self._optimizer, lr)
         total = torch.zeros((), device=self.world.device)
+        skipped = self.engine.skipped_steps
         for index, batch in enumerate(micro_batches):
             loss, summed = self.loss(batch, self.engine(batch.images))
             self.engine.backward(loss, scale_wrt_gas=False)
@@ -218,7 +219,30 @@ class DeepSpeedEngine(Engine):
                 self.scale.decide()
             self.engine.step()
         self.scale.update()
+        if self.engine.skipped_steps > skipped and not self.scale.enabled:
+            self._diverge()
         return total
+
+    def _diverge(self) -> None:
+        """Make the weights NaN, as a step by gradients that are not finite does.
+
+        DeepSpeed skips such a step in fp32 too, in stage 3, and in 1 and 2 where it has the norm of
+        the gradients: the run would go on, and be timed, without steps.
+        """
+        from deepspeed import utils
+
+        parameters = [each for each in self.model.parameters() if each.requires_grad]
+        sharded = self._stage == 3
+        whole = _deepspeed().zero.GatheredParameters(parameters, modifier_rank=0, enabled=sharded)
+        with torch.no_grad(), whole:
+            for parameter in parameters:
+                parameter.fill_(math.nan)
+        for parameter in parameters:  # the optimiser's own, which a checkpoint holds
+            if sharded:
+                lost = torch.full_like(parameter.ds_tensor, math.nan)
+                utils.safe_set_local_fp32_param(parameter, lost)
+            else:
+                utils.safe_set_full_fp32_param(parameter, parameter)
 
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.engine(images)

@@ -9,7 +9,8 @@ from raysuite.plan.run_plan import RunPlan
 
 def unproven(plans: Sequence[RunPlan]) -> list[RunPlan]:
     """Plans whose network, data set or transform is the user's own, or has the user's options,
-    weights or names of parameters. The others need no dry batch: raysuite's tests train them."""
+    weights or names of parameters, or whose strategy gives layers something else than fp32. The
+    others need no dry batch: raysuite's tests train them."""
     return [
         plan
         for plan in plans
@@ -20,6 +21,7 @@ def unproven(plans: Sequence[RunPlan]) -> list[RunPlan]:
         or plan.spec.optimizer.lr_factors
         or plan.spec.data.own
         or plan.spec.data.transform
+        or plan.spec.strategy.alone()
     ]
 
 
@@ -37,6 +39,7 @@ def distinct(plans: Sequence[RunPlan]) -> list[RunPlan]:
                 tuple(plan.spec.optimizer.lr_factors),
                 plan.spec.training.ema_decay is None,
                 plan.spec.loader.loads,
+                plan.device,
             ): plan
             for plan in reversed(plans)
         }.values()

@@ -71,6 +71,8 @@ class Network:
     """Parameters without elements."""
     scripted: bool = False
     """The network is a ScriptModule."""
+    synced: tuple[str, ...] = ()
+    """Its layers of torch's SyncBatchNorm."""
     decays: bool = False
     """The run has weight decay."""
 
@@ -192,6 +194,12 @@ class _StrategyOptions(Options):
         micro-batches where none are given; None without stages."""
         return None
 
+    def alone(self) -> tuple[Self, str] | None:
+        """The options with which one process tries a step of the run's network on a CPU before it
+        starts, and the key to change where it cannot; None where layers are given what they are
+        without a strategy."""
+        return None
+
     def examined(self) -> Self:
         """The options with which the gate checks the strategy on the gate's small network."""
         return self
@@ -306,6 +314,7 @@ class HorovodOptions(_StrategyOptions):
 
     def network_refusals(self, network: Network) -> Refusals:
         yield from _zero_gradients(self.name, network)
+        yield from _unsynchronised(self.name, network)
 
     def traffic(self, accumulate: int, parameters: int, gradient_bytes: int) -> Traffic | None:
         return Traffic(gradient_bytes // (2 if self.compression == "fp16" else 1))
@@ -580,6 +589,11 @@ class FsdpOptions(_StrategyOptions):
     def lossless(self) -> Self:
         return self.model_copy(update={"gather_dtype": "fp32", "reduce_dtype": "fp32"})
 
+    def alone(self) -> tuple[Self, str] | None:
+        if self.gather_dtype == "fp32":
+            return None
+        return self.model_copy(update={"copies": 1}), "strategy.gather_dtype"
+
     def several_reductions(self) -> tuple[Self, float]:
         return self.model_copy(update={"units": "layers"}), 0.0
 
@@ -725,6 +739,7 @@ class PipelineOptions(_StrategyOptions):
                 f"{listed(network.frozen)}: frozen, and pipeline trains all; leave requires_grad "
                 "as it is, or choose another strategy",
             )
+        yield from _unsynchronised(self.name, network)
 
     @property
     def model_workers(self) -> int:
@@ -783,6 +798,16 @@ def _zero_gradients(name: str, network: Network) -> Refusals:
             f"{listed(network.unused)}: no gradient in any step; {name} takes it as zero, so that "
             "weight decay changes the weights, which other strategies leave; name them there, or "
             "set optimizer.weight_decay to 0",
+        )
+
+
+def _unsynchronised(name: str, network: Network) -> Refusals:
+    if network.synced:
+        yield (
+            "model.name",
+            f"layers {some(network.synced, 5)}: SyncBatchNorm, which synchronises all ranks of "
+            f"torch's group, and those of {name} are not the ranks that share a layer; take "
+            "BatchNorm, or strategy ddp",
         )
 
 

@@ -25,14 +25,14 @@ from torch.nn import functional
 from raysuite.data.base import Batch
 from raysuite.measure.clock import now
 from raysuite.measure.memory import PeakMemory, available_bytes
-from raysuite.parallel import make_strategy
+from raysuite.parallel import joined
 from raysuite.parallel.base import Strategy, World
 from raysuite.parallel.comm import Comm
 from raysuite.parallel.precision import Autocast
 from raysuite.plan import RunPlan
 from raysuite.plan.batches import decided, search_of
 from raysuite.records.batches import BatchTried, Stage, TriedFile
-from raysuite.train.building import build_engine, build_model, set_torch
+from raysuite.train.building import build_engine, build_model, import_own, set_torch
 from raysuite.train.gate import comm_of
 from raysuite.train.memory import is_out_of_memory
 from raysuite.units import human_bytes
@@ -55,10 +55,9 @@ def search_batch(
     Raises what the model or the strategy raises, and MemoryError if one of several ranks runs out
     of memory in a complete step: the ranks then have to be started again.
     """
-    set_torch(plan)
-    strategy = make_strategy(plan.spec.strategy)
-    strategy.start(world)
-    try:
+    import_own(plan)
+    with joined(plan.spec.strategy, world) as strategy:
+        set_torch(plan)
         comm = comm_of(plan.spec.strategy, world, strategy)
         ranks = _Ranks(plan, world, strategy, comm)
         while (asked := _asked_of_all(plan, world, comm, tried, stopped)) is not None:
@@ -69,8 +68,6 @@ def search_batch(
         search = search_of(plan, tried.read() if world.rank == 0 else [])
         taken = search.chosen or 0 if search.next() is None else 0
         return int(comm.all_reduce(torch.tensor([float(taken)]), "max").item())
-    finally:
-        strategy.stop()
 
 
 def _asked_of_all(

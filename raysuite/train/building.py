@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from raysuite import models, optim
+from raysuite import lazy, models, optim
 from raysuite.models.fine_tuning import load_weights
 from raysuite.optim.average import WeightAverage
 from raysuite.parallel.base import Engine, StepSettings, Strategy, World
@@ -16,8 +16,18 @@ from raysuite.parallel.precision import MEMORY_FORMATS
 from raysuite.plan import RunPlan
 
 
+def import_own(plan: RunPlan) -> None:
+    """Import the user's modules. What they change when they are imported, which is once a process,
+    is not undone at the end of a run. Raises UserError where one cannot be imported."""
+    models.check(plan.spec.model.name)
+    data = plan.spec.data
+    own = (data.name if data.own else None, data.transform, *plan.spec.strategy.imports.values())
+    for target in filter(None, own):
+        lazy.load(target)
+
+
 def set_torch(plan: RunPlan) -> None:
-    """Set torch's options of the whole process, which an earlier run may have changed."""
+    """Set torch's options of the whole process."""
     torch.set_num_threads(plan.spec.resources.cpus_per_worker)
     torch.backends.cudnn.benchmark = plan.spec.training.cudnn_benchmark
 

@@ -27,12 +27,14 @@ from torch.nn import functional
 
 from raysuite import models
 from raysuite.data import Split, prepare
-from raysuite.data.base import Slice
+from raysuite.data.base import Batch, Slice
 from raysuite.data.formats import open_source
 from raysuite.data.reading import read, shown
-from raysuite.errors import Mistake, SpecError, UserError, unmatched
+from raysuite.errors import Mistake, SpecError, UserError, some, unmatched
 from raysuite.measure.memory import available_bytes
 from raysuite.models.fine_tuning import load_weights
+from raysuite.parallel import joined
+from raysuite.parallel.base import World
 from raysuite.parallel.precision import MEMORY_FORMATS
 from raysuite.plan import RunPlan, placed
 from raysuite.plan.dry_batch import distinct, unproven
@@ -41,6 +43,7 @@ from raysuite.spec.data import DataOptions
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.experiment import ModelOptions
 from raysuite.spec.strategies import Network, PipelineOptions, StrategyOptions, listed
+from raysuite.train.building import build_engine
 from raysuite.units import human_bytes
 
 _LARGE = 2 * 10**7
@@ -98,6 +101,13 @@ def mistakes(plan: RunPlan) -> list[Mistake]:
             wrong = {**wrong, "training.ema_decay": message}
         if idle := unmatched(plan.spec.optimizer.lr_factors, found.parameters):
             wrong = {**wrong, "optimizer.lr_factors": idle}
+        # one process does not synchronise
+        if found.synced and plan.device == "cpu" and plan.spec.strategy.gated:
+            wrong["model.name"] = (
+                f"layers {some(found.synced, 5)}: SyncBatchNorm, which torch has for GPUs alone; "
+                "take BatchNorm, or set resources.device to gpu"
+            )
+        wrong = wrong or _untrained(plan)
     if isinstance(plan.spec.strategy, PipelineOptions) and not isinstance(found, str):
         wrong = {**wrong, **_uncut(plan)}
     read = plan.spec.loader.loads
@@ -118,6 +128,34 @@ def _uncut(plan: RunPlan) -> dict[str, str]:
     except UserError as error:
         key, _, message = str(error).partition(": ")
         return {key: message}
+    return {}
+
+
+def _untrained(plan: RunPlan) -> dict[str, str]:
+    """Why one process on a CPU cannot take a step under the plan's strategy, by key, where layers
+    are given something else under it; empty where it can."""
+    tried = plan.spec.strategy.alone()
+    if plan.device != "cpu" or tried is None:
+        return {}
+    (options, key), facts = tried, plan.dataset
+    images = torch.randn(_IMAGES, facts.channels, facts.image_size, facts.image_size)
+    batch = Batch(images, torch.zeros(_IMAGES, dtype=torch.long), _IMAGES, _IMAGES)
+    world = World(0, 1, 0, images.device)
+    with joined(options, world) as strategy:
+        engine, _ = build_engine(plan, world, strategy)
+        names = [
+            name
+            for name, layer in engine.model.named_modules()
+            if any(each.is_floating_point() for each in layer.buffers(recurse=False))
+        ]
+        try:
+            engine.step([batch], 0.0)
+        except Exception as error:  # the user's forward may raise anything
+            held = f"; layers {some(names, 3)} have buffers, which stay fp32" if names else ""
+            message = f"with it a step on a CPU raised {type(error).__name__}: {error}{held}"
+            return {key: f"{message}; leave it out, or take layers without buffers, as GroupNorm"}
+        finally:
+            engine.close()
     return {}
 
 
@@ -210,6 +248,7 @@ def examine(model: nn.Module, facts: DatasetFacts, memory_format: str = "contigu
         scalar=tuple(name for name, each in named.items() if each.dim() == 0),
         empty=tuple(name for name, each in named.items() if each.numel() == 0),
         scripted=any(isinstance(each, torch.jit.ScriptModule) for each in model.modules()),
+        synced=tuple(n for n, m in model.named_modules() if isinstance(m, nn.SyncBatchNorm)),
     )
 
 

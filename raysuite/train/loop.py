@@ -30,6 +30,7 @@ from raysuite.parallel.base import (
     World,
     read_state,
     restore_draws,
+    seed_draws,
     whole_state,
 )
 from raysuite.parallel.comm import Comm, average_buffers
@@ -216,7 +217,7 @@ class TrainingLoop:
             assert self._draws is not None, "load() read them"
             restore_draws(self.world.device, self._draws)
         else:
-            torch.manual_seed(first_draws(self.plan.seed, self.epoch, self.world.rank))
+            seed_draws(first_draws(self.plan.seed, self.epoch, self.world.rank))
 
     def _elapsed(self) -> float:
         """Seconds since this attempt touched its first sample."""

@@ -6,7 +6,7 @@ import gc
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
@@ -14,14 +14,14 @@ import torch
 from raysuite.measure.environment import environment
 from raysuite.measure.memory import PeakMemory
 from raysuite.measure.transport import Transport
-from raysuite.parallel import make_strategy
+from raysuite.parallel import joined
 from raysuite.parallel.base import World
 from raysuite.parallel.comm import Comm, gather_plain
 from raysuite.plan import RunPlan
 from raysuite.records import Record, RunFailed, RunFinished, RunPruned, RunStarted, RunStopped
 from raysuite.records.schema import SCHEMA
 from raysuite.train import gate
-from raysuite.train.building import set_torch
+from raysuite.train.building import import_own, set_torch
 from raysuite.train.costs import run_costs
 from raysuite.train.gate_check import same_on_all_ranks
 from raysuite.train.loop import TrainingLoop
@@ -80,13 +80,15 @@ def execute(
     # objects of modules are no garbage: the collection at the end need not traverse them
     gc.freeze()
     parts: dict[str, float] = defaultdict(float)
-    set_torch(plan)
+    import_own(plan)
     transport = Transport(world.device.type == "cuda" and world.size > 1)
-    strategy = make_strategy(plan.spec.strategy, plan.spec.measure.profile == "torch")
-    with _timed(parts, "join"):
-        strategy.start(world)
     loop: TrainingLoop | None = None
+    group = ExitStack()
     try:
+        with _timed(parts, "join"):
+            profiled = plan.spec.measure.profile == "torch"
+            strategy = group.enter_context(joined(plan.spec.strategy, world, profiled))
+        set_torch(plan)
         # rank 0 writes the Record; a thousand ranks would ask one file server for the commit
         facts = environment(commits=world.rank == 0)
         with _timed(parts, "gate"):
@@ -190,7 +192,7 @@ def execute(
     finally:
         if loop is not None:
             loop.close()
-        strategy.stop()
+        group.close()
         # engines hold cycles: without this, the next run in this process would begin with them
         loop = None
         gc.collect()

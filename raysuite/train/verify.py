@@ -13,13 +13,14 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from raysuite import models
-from raysuite.parallel import make_strategy
+from raysuite.parallel import joined
 from raysuite.parallel.base import StepSettings, World
 from raysuite.plan import RunPlan
 from raysuite.records import GateVerdict
@@ -57,25 +58,21 @@ def _examine(
     plan: RunPlan | None,
 ) -> GateVerdict | None:
     """The verdict; None where the strategy raised, which is in `file` then."""
-    strategy = None
-    try:
-        strategy = make_strategy(options)
-        strategy.start(world)
-        verdict = examine(options, world, strategy, settings)
-        if plan is None or not verdict.passed:
-            return verdict
-        models.check(plan.spec.model.name)
-        precisions = dict.fromkeys(["fp32", settings.precision])
-        comm = comm_of(options, world, strategy)
-        return examine_network(verdict, plan, world, strategy, comm, list(precisions))
-    except Exception as error:
-        # before the group is left: the other ranks then fail too, with less information
-        message = f"rank {world.rank}: {type(error).__name__}: {error}"
-        _tell(file, {"number": number, "error": message})
-        return None
-    finally:
-        if strategy is not None:
-            strategy.stop()
+    with ExitStack() as group:
+        try:
+            strategy = group.enter_context(joined(options, world))
+            verdict = examine(options, world, strategy, settings)
+            if plan is None or not verdict.passed:
+                return verdict
+            models.check(plan.spec.model.name)
+            precisions = dict.fromkeys(["fp32", settings.precision])
+            comm = comm_of(options, world, strategy)
+            return examine_network(verdict, plan, world, strategy, comm, list(precisions))
+        except Exception as error:
+            # before the group is left: the other ranks then fail too, with less information
+            message = f"rank {world.rank}: {type(error).__name__}: {error}"
+            _tell(file, {"number": number, "error": message})
+            return None
 
 
 def _tell(file: Path, line: dict[str, Any]) -> None:

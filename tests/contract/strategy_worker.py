@@ -214,6 +214,29 @@ def overflow(strategy: Strategy, world: World) -> dict[str, Any]:
     return found
 
 
+def diverged(strategy: Strategy, world: World, clip_norm: float | None, folder: Path) -> list[bool]:
+    """Whether a weight is finite after a step whose gradient is NaN on one rank, after the next
+    one, and in an engine that loads a checkpoint of it."""
+    settings = replace(BASE, clip_norm=clip_norm, micro_batch=GLOBAL_BATCH // world.size)
+    engine = engine_of(strategy, settings)
+    ids = np.array_split(np.arange(GLOBAL_BATCH), world.size)[world.rank]
+    finite = []
+    for spoilt in (True, False):
+        images = IMAGES[ids].clone()
+        if spoilt and world.rank == world.size - 1:
+            images[0] = float("nan")
+        engine.step([Batch(images, LABELS[ids], len(ids), GLOBAL_BATCH)], 0.01)
+        finite.append(bool(flat(engine).isfinite().any()))
+    folder.mkdir(parents=True, exist_ok=True)
+    engine.save(folder)
+    engine.close()
+    fresh = engine_of(strategy, settings, seed=1)
+    fresh.load(folder)
+    finite.append(bool(flat(fresh).isfinite().any()))
+    fresh.close()
+    return finite
+
+
 def buffers_averaged(strategy: Strategy, world: World) -> bool:
     """After `average_buffers`, BatchNorm's statistics are the mean of what they were, on all ranks
     to the bit."""
@@ -314,6 +337,9 @@ def examine(options: StrategyOptions, world: World, kind: str, folder: Path) -> 
             settings = replace(BASE, accumulate=2, precision=precision)
             found[precision] = compared(strategy, world, settings)
         found["overflow"] = overflow(strategy, world)
+        found["diverged"] = [
+            diverged(strategy, world, norm, folder / f"diverged-{norm}") for norm in (None, 0.3)
+        ]
         found["buffers"] = buffers_averaged(strategy, world)
         found["resumed_fp16"] = resumed(strategy, world, False, "fp16", folder / "own")
         found["resumed"] = resumed(strategy, world, True, "fp32", folder / "shared")

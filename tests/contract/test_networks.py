@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from raysuite.plan import make_plans
+from raysuite.plan.dry_batch import unproven
 from raysuite.spec import Document
 from raysuite.train import own_network
 from raysuite.train.dry_batch import mistakes
@@ -114,6 +115,41 @@ def test_one_batch_says_what_no_strategy_can_train(given: dict[str, Any], key: s
     }
     (plan,) = make_plans(Document(data, "test"), gpus=0)
     assert [mistake.key for mistake in mistakes(plan)] == [key]
+
+
+SYNCED = {"name": "tests.tiny_model:synced"}
+GATHERED = {"name": "fsdp", "gather_dtype": "bf16"}
+
+
+@pytest.mark.parametrize(
+    ("model", "strategy", "device", "keys"),
+    [
+        ({"name": "resnet20"}, GATHERED, "cpu", ["strategy.gather_dtype"]),
+        ({"name": "resnet20"}, {**GATHERED, "copies": 2}, "cpu", ["strategy.gather_dtype"]),
+        ({"name": "resnet20"}, GATHERED, "gpu", []),
+        ({"name": "tests.tiny_model:Tiny"}, GATHERED, "cpu", []),
+        (SYNCED, {"name": "single"}, "cpu", []),
+        (SYNCED, {"name": "ddp"}, "cpu", ["model.name"]),
+        (SYNCED, {"name": "ddp"}, "gpu", []),
+        (SYNCED, {"name": "horovod"}, "gpu", ["model.name"]),
+        (SYNCED, {"name": "pipeline", "micro_batches": 2}, "gpu", ["model.name"]),
+    ],
+)
+def test_one_batch_says_which_layers_a_strategy_has_on_gpus_alone(
+    model: dict[str, Any], strategy: dict[str, Any], device: str, keys: list[str]
+) -> None:
+    count = 1 if strategy["name"] == "single" else 2
+    data = {
+        "name": "networks",
+        "model": model,
+        "data": {"name": "digits"},
+        "strategy": strategy,
+        "training": {"epochs": 1, "global_batch": 64},
+        "resources": {"workers": count, "device": device},
+    }
+    (plan,) = make_plans(Document(data, "test"), gpus=count)
+    found = [mistake.key for each in unproven([plan]) for mistake in mistakes(each)]
+    assert found == keys
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -131,6 +131,11 @@ def test_an_overflow_is_skipped_by_all(variant: str, size: int) -> None:
 
 
 @pytest.mark.parametrize(("variant", "size"), EXACT_CASES)
+def test_a_step_that_is_not_finite_leaves_no_finite_weight(variant: str, size: int) -> None:
+    assert found_for(variant, size)["diverged"] == [[False] * 3] * 2
+
+
+@pytest.mark.parametrize(("variant", "size"), EXACT_CASES)
 def test_a_checkpoint_continues_to_the_bit(variant: str, size: int) -> None:
     found = found_for(variant, size)
     # from three ranks on Gloo's sums depend on how gradients are grouped: DDP orders its buckets

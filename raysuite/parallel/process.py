@@ -1,0 +1,104 @@
+"""What a run changes in its process, and how it is undone: the next run begins as the first did.
+
+Frameworks change the process that they are used in. DeepSpeed's stage 3 replaces
+`torch.nn.functional.linear`, torch chains a new exception hook at each group that is joined, and
+variables of the environment stay behind.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from raysuite.parallel.comm import leave_torch_group
+
+_PACKAGES = ("torch", "numpy")
+"""Whose functions, classes and methods are put back."""
+
+
+def _set_environment(variables: dict[str, str]) -> None:
+    for name in os.environ.keys() - variables.keys():
+        del os.environ[name]
+    os.environ.update(variables)
+
+
+def _attribute(owner: object, name: str) -> tuple[Callable[[], Any], Callable[[Any], object]]:
+    return partial(getattr, owner, name), partial(setattr, owner, name)
+
+
+_SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
+    (lambda: dict(os.environ), _set_environment),
+    (torch.get_num_threads, torch.set_num_threads),
+    (torch.get_default_dtype, torch.set_default_dtype),
+    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+    (torch.is_grad_enabled, torch.set_grad_enabled),
+    *(_attribute(torch.backends.cudnn, name) for name in ("enabled", "benchmark", "deterministic")),
+    (np.geterr, lambda errors: np.seterr(**errors)),
+    (np.random.get_state, np.random.set_state),
+    (random.getstate, random.setstate),
+    _attribute(sys, "excepthook"),
+)
+"""How each setting of a process is read, and set."""
+
+
+@contextmanager
+def restored(device: torch.device) -> Iterator[None]:
+    """At the end of its block the process is as before: functions of torch and numpy, environment,
+    threads, random state and torch's group. Modules that the block imports stay."""
+    joined, attributes = dist.is_initialized(), _attributes()
+    settings = [(put, get()) for get, put in _SETTINGS]
+    try:
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            yield
+    finally:
+        if dist.is_initialized() and not joined:
+            leave_torch_group()
+        for owner, before in attributes:
+            _put_back(owner, before)
+        for put, value in settings:
+            put(value)
+
+
+def _attributes() -> list[tuple[Any, dict[str, Any]]]:
+    """(owner, its attributes by name) of every module and class of the packages' public API."""
+    owners: list[Any] = []
+    for name, module in list(sys.modules.items()):
+        package, *parts = name.split(".")
+        if package in _PACKAGES and not any(part.startswith("_") for part in parts):
+            # not isinstance, which looks at `__class__`: torch's deprecated names warn of that
+            classes = [each for each in vars(module).values() if issubclass(type(each), type)]
+            owners += [module, *(each for each in classes if each.__module__ == name)]
+    return [(owner, dict(vars(owner))) for owner in owners]
+
+
+def _put_back(owner: Any, before: dict[str, Any]) -> None:
+    """Undo what others replaced by functions or classes of theirs: torch replaces some functions by
+    wrappers on first use, and only then, such as those of optimisers when it loads its compiler."""
+    now = vars(owner)
+    for name, value in before.items():
+        if (other := now.get(name)) is value:
+            continue
+        function = callable(value) or isinstance(value, classmethod | property)
+        if function and _is_foreign(other):
+            setattr(owner, name, value)
+
+
+def _is_foreign(value: Any) -> bool:
+    """Whether a function, or one that it wraps, is defined outside of the packages."""
+    while value is not None:
+        function = getattr(value, "__func__", None) or getattr(value, "fget", None) or value
+        names = getattr(function, "__globals__", None) or {"__name__": function.__module__}
+        if str(names["__name__"]).partition(".")[0] not in _PACKAGES:
+            return True
+        value = getattr(function, "__wrapped__", None)
+    return False
