@@ -29,7 +29,7 @@ from raysuite.spec.datasets import cache_dir
 CHUNK = 512
 """Samples that are checked and cached together: some seconds of one core's work."""
 
-_VERSION = 1
+_VERSION = 2
 """Increased whenever other samples would count as bad, so that old results are not reused."""
 
 Faults = dict[int, str]

@@ -3,8 +3,6 @@ offset; odd images that are whole look alike to all of them."""
 
 from __future__ import annotations
 
-import struct
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +24,7 @@ from raysuite.spec.loaders import (
 )
 from tests import bad_sets, loading
 from tests.bad_sets import BAD
+from tests.image_files import png
 from tests.small_sets import COUNTS
 
 CPU = torch.device("cpu")
@@ -134,7 +133,7 @@ def odd_images(folder: Path) -> dict[str, NDArray[np.uint8]]:
     image.convert("RGBA").save(folder / "transparent.png")
     image.convert("LA").save(folder / "grey-transparent.png")
     Image.fromarray(wide[:, :, 0]).save(folder / "sixteen-bits-grey.png")
-    (folder / "sixteen-bits.png").write_bytes(png16(wide))
+    (folder / "sixteen-bits.png").write_bytes(png(wide, 2, 16))
     seen = {file.name: as_rgb(file) for file in folder.iterdir()}
     seen["sixteen-bits-grey.png"] = np.repeat((wide[:, :, :1] >> 8).astype(np.uint8), 3, axis=2)
     seen["sixteen-bits.png"] = (wide >> 8).astype(np.uint8)
@@ -144,20 +143,6 @@ def odd_images(folder: Path) -> dict[str, NDArray[np.uint8]]:
 def as_rgb(file: Path) -> NDArray[np.uint8]:
     with Image.open(file) as image:
         return np.asarray(image.convert("RGB"))
-
-
-def png16(pixels: NDArray[np.uint16]) -> bytes:
-    """A PNG with 16 bits per channel, which Pillow reads and cannot write."""
-
-    def chunk(name: bytes, data: bytes) -> bytes:
-        crc = struct.pack(">I", zlib.crc32(name + data))
-        return struct.pack(">I", len(data)) + name + data + crc
-
-    height, width, _ = pixels.shape
-    head = struct.pack(">IIBBBBB", width, height, 16, 2, 0, 0, 0)
-    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in pixels)
-    chunks = (chunk(b"IHDR", head), chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
 def test_odd_images_look_alike_to_all_loaders(tmp_path: Path, options: LoaderOptions) -> None:

@@ -70,7 +70,7 @@ def find(data: DataOptions) -> dict[str, list[Shard]]:
     """The shards of each split, sorted by name, in PATH or one folder below it.
 
     Raises DataError that names shards that are missing: where there are none, or where the names
-    count to more than there are and the pattern is the default one.
+    count to more than there are and the pattern is the default one; and those that are compressed.
     """
     root = root_of(data)
     if not root.is_dir():
@@ -83,6 +83,13 @@ def find(data: DataOptions) -> dict[str, list[Shard]]:
             missing += _gaps(paths[split])
     if missing:
         raise absent(data, missing)
+    packed = [str(path) for split in SPLITS for path in paths[split] if _compressed(path)]
+    if packed:
+        raise DataError(
+            f"{some(packed, SHOWN)}: compressed as a whole by GZIP or ZLIB; valid are plain "
+            "records; unpack them (gunzip), and write their indices again with "
+            f"`raysuite data check {root} --write-index`"
+        )
     return {split: [Shard(path, index_of(path)) for path in paths[split]] for split in SPLITS}
 
 
@@ -97,6 +104,14 @@ def matching(root: Path, pattern: str) -> list[Path]:
         if found:
             return found
     return []
+
+
+def _compressed(path: Path) -> bool:
+    """Whether TensorFlow wrote the file with a compression type (RFC 1952, RFC 1950)."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        head = file.read(HEAD)
+        return head.startswith((b"\x1f\x8b", b"\x78\x9c")) and head[8:] != _crc(head[:8])
+    return False
 
 
 def _gaps(paths: Sequence[Path]) -> list[str]:
@@ -469,6 +484,8 @@ def to_check(target: Target, decode: bool, write_index: bool) -> Listed:
     tasks = []
     for split in SPLITS:
         for path in matching(root, getattr(features, split)):
+            if _compressed(path):  # named by `find`
+                continue
             told = sums.get(path.name)
             sha256 = told if isinstance(told, str) else None
             check = partial(check_shard, split, path, features, labels, sha256)

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from raysuite.data import header as headers
 from raysuite.data.header import read_header
 from raysuite.data.pixels import decode
 from raysuite.errors import DataError
+from tests.image_files import png, saved, tiff
 
 WIDTH, HEIGHT = 80, 60
 
@@ -66,3 +68,54 @@ def test_what_pillow_refuses_as_cut_short_is_refused_here() -> None:
             decode(data[:end], 3, "here")
         with pytest.raises(ValueError, match=r"JPEG"):
             read_header(data[:end])
+
+
+@pytest.mark.parametrize("name", [b"IHDR", b"IDAT", b"IEND"])
+def test_a_png_with_a_wrong_checksum_is_no_image(name: bytes) -> None:
+    data = bytearray(WHOLE["png"])
+    at = data.index(name)
+    end = at + 4 + int.from_bytes(data[at - 4 : at], "big")
+    data[end] ^= 1
+    with pytest.raises(ValueError, match=f"checksum of .*{name.decode()}"):
+        read_header(bytes(data))
+
+
+def test_a_palette_has_the_channels_that_tensorflow_decodes() -> None:
+    indices, palette = np.zeros((4, 4, 1), np.uint8), (b"PLTE", bytes(6))
+    assert read_header(png(indices, 3, 1, before=[palette])).channels == 3
+    assert read_header(png(indices, 3, 1, before=[palette, (b"tRNS", b"\0")])).channels == 4
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "TIFF", "GIF", "BMP", "WEBP"])
+def test_an_image_beyond_the_limit_is_no_image(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = encoded(form)
+    assert read_header(data).width == WIDTH
+    with monkeypatch.context() as patch:
+        patch.setattr(headers, "MOST_PIXELS", WIDTH * HEIGHT - 1)
+        with pytest.raises(ValueError, match=r"4,799, the limit"):
+            read_header(data)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", WIDTH * HEIGHT // 2 - 1)
+    if form in ("PNG", "JPEG"):
+        assert read_header(data).width == WIDTH
+    else:
+        with pytest.raises(ValueError, match=r"178,956,970 pixels, the limit"):
+            read_header(data)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "TIFF", "WEBP"])
+def test_an_orientation_is_not_followed(form: str, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    picture = Image.fromarray(np.arange(120 * 3, dtype=np.uint8).reshape(10, 12, 3))
+    options = {"JPEG": {"quality": 100}, "WEBP": {"lossless": True}}.get(form, {})
+    plain, tagged = saved(picture, form, **options), saved(picture, form, exif=exif, **options)
+    assert np.array_equal(decode(tagged, 3, "here"), decode(plain, 3, "here"))
+    assert (read_header(tagged).width, read_header(tagged).height) == (12, 10)
+
+
+def test_a_tiff_that_no_library_here_knows_has_its_depth_named() -> None:
+    for order, big in (("<", False), (">", False), ("<", True)):
+        data = tiff(np.zeros((3, 3, 1), np.float64), order=order, big=big)  # type: ignore[arg-type]
+        with pytest.raises(headers.DepthError, match="64-bit floats"):
+            read_header(data)
