@@ -123,7 +123,8 @@ def _other(data: bytes) -> Header:
         raise ValueError(f"more than {MOST_PIXELS:,} pixels, the limit of an image") from error
     except Exception as error:  # Pillow's readers raise many types
         known = ", ".join(("JPEG", "PNG", *OTHERS))
-        raise ValueError(f"none of {known}: it begins with {data[:8]!r}") from error
+        what = "a TIFF that Pillow cannot read" if data.startswith(_TIFF) else f"none of {known}"
+        raise ValueError(f"{what}: it begins with {data[:8]!r}") from error
 
 
 def _tags(data: bytes) -> ImageFileDirectory_v2:
