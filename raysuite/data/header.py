@@ -10,6 +10,7 @@ import io
 import struct
 import warnings
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,7 +22,8 @@ OTHERS = ("WEBP", "BMP", "GIF", "TIFF")
 MOST_PIXELS = 178_956_970
 """Where Pillow refuses an image as it is installed: 2 * PIL.Image.MAX_IMAGE_PIXELS. A constant, as
 one's own data set may change Pillow's in some processes."""
-_PNG = b"\x89PNG\r\n\x1a\n"
+PNG = b"\x89PNG\r\n\x1a\n"
+_UNREAD = (b"tEXt", b"zTXt", b"iTXt", b"iCCP")
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 JPEG, _JPEG_END = b"\xff\xd8", b"\xff\xd9"
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}
@@ -95,7 +97,7 @@ def read_header(data: bytes) -> Header:
     """
     if data.startswith(JPEG):
         header = _jpeg(data)
-    elif data.startswith(_PNG):
+    elif data.startswith(PNG):
         header = _png(data)
     else:
         header = _other(data)
@@ -142,28 +144,34 @@ def _png(data: bytes) -> Header:
     width, height, bits, colour = struct.unpack(">IIBB", data[16:26])
     if colour not in _PNG_CHANNELS or not width or not height:
         raise ValueError("a PNG with a damaged header")
-    names = _chunks(data)
-    transparent = b"tRNS" in names
+    content, transparent = memoryview(data), False
+    for name, at, end in _chunks(data):
+        if zlib.crc32(content[at + 4 : end - 4]) != int.from_bytes(data[end - 4 : end], "big"):
+            raise ValueError(f"a PNG whose checksum of {name!r} at byte {at} differs")
+        transparent |= name == b"tRNS"
     # a palette's colours have 8 bits, however many its indices have, and may have transparency
     channels = 3 + transparent if colour == 3 else _PNG_CHANNELS[colour]
     plain = bits == 8 and colour in (0, 2) and not transparent
     return Header("png", width, height, channels, plain)
 
 
-def _chunks(data: bytes) -> set[bytes]:
-    """The names of a PNG's chunks, whose checksums are compared."""
-    names: set[bytes] = set()
-    at, bytes_ = len(_PNG), memoryview(data)
-    while b"IEND" not in names:
+def bare(data: bytes) -> bytes:
+    """A PNG without its texts and its colour profile: Pillow refuses one in which they are large,
+    and other decoders do not read them."""
+    spans = [data[at:end] for name, at, end in _chunks(data) if name not in _UNREAD]
+    return PNG + b"".join(spans)
+
+
+def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """The name, begin and end of each chunk of a PNG."""
+    name, at = b"", len(PNG)
+    while name != b"IEND":
         end = at + 12 + int.from_bytes(data[at : at + 4], "big")
         if end > len(data):
             raise ValueError("a PNG cut short: it has no end")
         name = data[at + 4 : at + 8]
-        if zlib.crc32(bytes_[at + 4 : end - 4]) != int.from_bytes(data[end - 4 : end], "big"):
-            raise ValueError(f"a PNG whose checksum of {name!r} at byte {at} differs")
-        names.add(name)
+        yield name, at, end
         at = end
-    return names
 
 
 def _jpeg(data: bytes) -> Header:

@@ -11,7 +11,16 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from raysuite.data.base import Sample
-from raysuite.data.header import OTHERS, DepthError, Header, check_depth, check_tags, read_header
+from raysuite.data.header import (
+    OTHERS,
+    PNG,
+    DepthError,
+    Header,
+    bare,
+    check_depth,
+    check_tags,
+    read_header,
+)
 from raysuite.errors import DataError
 
 _FORMATS = ("PNG", "JPEG", *OTHERS)
@@ -62,7 +71,8 @@ def decode(sample: Sample, channels: int, place: str) -> NDArray[np.uint8]:
     """
     if isinstance(sample, bytes):
         try:
-            return of_image(Image.open(io.BytesIO(sample), formats=_FORMATS), channels)
+            read = bare(sample) if sample.startswith(PNG) else sample
+            return of_image(Image.open(io.BytesIO(read), formats=_FORMATS), channels)
         except Exception as error:  # Pillow's decoders raise many types
             raise unreadable(place, error) from error
     if sample.shape[2] == channels:

@@ -27,8 +27,8 @@ SIDE = 112
 KINDS = ("420", "422", "444", "grey", "progressive", "png")
 MEAN, INSIDE, EDGE, CORNER = 0.25, 1.001, 255 / 8 + 1, 255 * 15 / 64 + 1
 """Largest differences in levels of 255: on average, inside, and of the outermost pixels. An eighth
-of a triangle lies beyond an edge; the rest is seven eighths of it, or (7/8)^2 in a corner. One level
-is rounding."""
+of a triangle lies beyond an edge; the rest is seven eighths of it, or (7/8)^2 in a corner. One
+level is rounding."""
 
 
 ROUNDING = 1e-3

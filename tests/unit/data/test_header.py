@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import zlib
 
 import numpy as np
 import pytest
@@ -78,6 +79,14 @@ def test_a_png_with_a_wrong_checksum_is_no_image(name: bytes) -> None:
     data[end] ^= 1
     with pytest.raises(ValueError, match=f"checksum of .*{name.decode()}"):
         read_header(bytes(data))
+
+
+@pytest.mark.parametrize("name", [b"zTXt", b"iCCP"])
+def test_a_png_with_a_large_profile_or_text_is_read(name: bytes) -> None:
+    pixels = np.arange(192, dtype=np.uint8).reshape(8, 8, 3)
+    data = png(pixels, 2, 8, before=[(name, b"k\0\0" + zlib.compress(bytes(2 << 20)))])
+    assert read_header(data).plain
+    assert np.array_equal(decode(data, 3, "here"), pixels)
 
 
 def test_a_palette_has_the_channels_that_tensorflow_decodes() -> None:
