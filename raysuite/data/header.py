@@ -26,6 +26,14 @@ PNG = b"\x89PNG\r\n\x1a\n"
 _UNREAD = (b"tEXt", b"zTXt", b"iTXt", b"iCCP")
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 JPEG, _JPEG_END = b"\xff\xd8", b"\xff\xd9"
+_AT_ONCE = 1 << 20
+"""Bytes that are decompressed at once."""
+_ADAM7 = (
+    *((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4)),
+    *((0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)),
+)
+"""First column and row of each pass of an interlaced PNG, and its steps:
+https://www.w3.org/TR/png-3/#8Interlace."""
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """Markers that begin a frame; C4, C8 and CC among them mean something else."""
@@ -160,6 +168,26 @@ def bare(data: bytes) -> bytes:
     and other decoders do not read them."""
     spans = [data[at:end] for name, at, end in _chunks(data) if name not in _UNREAD]
     return PNG + b"".join(spans)
+
+
+def check_scans(data: bytes) -> None:
+    """Raise ValueError unless the compressed pixels of a PNG have their checksum and all rows.
+
+    Pillow reads one that lacks either, with black rows; libpng does not.
+    """
+    stream, found = zlib.decompressobj(), 0
+    for name, at, end in _chunks(data):
+        piece = data[at + 8 : end - 4] if name == b"IDAT" else b""
+        while piece:
+            found += len(stream.decompress(piece, _AT_ONCE))
+            piece = stream.unconsumed_tail
+    width, height, bits, colour = struct.unpack(">IIBB", data[16:26])
+    depth, wanted = bits * (1 if colour == 3 else _PNG_CHANNELS[colour]), 0
+    for left, top, across, down in _ADAM7 if data[28] else ((0, 0, 1, 1),):
+        columns, rows = -((left - width) // across), -((top - height) // down)
+        wanted += rows * (1 + -(-columns * depth // 8)) if columns > 0 else 0
+    if not stream.eof or found < wanted:
+        raise ValueError("a PNG whose pixels are cut short")
 
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:

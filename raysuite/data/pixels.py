@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import zlib
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from raysuite.data.header import (
     Header,
     bare,
     check_depth,
+    check_scans,
     check_tags,
     read_header,
 )
@@ -78,6 +80,16 @@ def decode(sample: Sample, channels: int, place: str) -> NDArray[np.uint8]:
     if sample.shape[2] == channels:
         return sample
     return _shaped(np.asarray(as_image(sample).convert(_MODES[channels])))
+
+
+def check_whole(sample: Sample, channels: int, place: str) -> None:
+    """Decode a sample, and raise DataError also for what other decoders than Pillow refuse."""
+    decode(sample, channels, place)
+    if isinstance(sample, bytes) and sample.startswith(PNG):
+        try:
+            check_scans(sample)
+        except (ValueError, zlib.error) as error:
+            raise unreadable(place, error) from error
 
 
 def of_image(image: Image.Image, channels: int) -> NDArray[np.uint8]:

@@ -124,7 +124,7 @@ def assert_within(found: Tensor) -> None:
 
 def test_white_edges_of_a_black_image_come_close_to_the_bounds(tmp_path):
     require("dali")
-    pixels = np.zeros((SIDE * 9, SIDE * 9), np.uint8)
+    pixels = np.zeros((SIDE * 6, SIDE * 6), np.uint8)
     pixels[0] = pixels[:, 0] = 255
     for split in ("train", "val"):
         (tmp_path / "set" / split / "only").mkdir(parents=True)
@@ -132,8 +132,8 @@ def test_white_edges_of_a_black_image_come_close_to_the_bounds(tmp_path):
             Image.fromarray(pixels).save(tmp_path / "set" / split / "only" / f"{number}.png")
     found = levels(prepared_as(tmp_path / "set", tmp_path, "none"), "val", slices([None]))
     assert_within(found)
-    assert found[:, :, 1:-1].max() > 0.8 * EDGE
-    assert found.max() > 0.8 * CORNER
+    assert found[:, :, 1:-1].max() > 0.75 * EDGE
+    assert found.max() > 0.75 * CORNER
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zlib
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from PIL import Image
 
 from raysuite.data import header as headers
 from raysuite.data.header import read_header
-from raysuite.data.pixels import decode
+from raysuite.data.pixels import check_whole, decode
 from raysuite.errors import DataError
 from tests.image_files import png, saved, tiff
 
@@ -79,6 +80,29 @@ def test_a_png_with_a_wrong_checksum_is_no_image(name: bytes) -> None:
     data[end] ^= 1
     with pytest.raises(ValueError, match=f"checksum of .*{name.decode()}"):
         read_header(bytes(data))
+
+
+@pytest.mark.parametrize("interlaced", [False, True])
+@pytest.mark.parametrize(("colour", "bits"), [(0, 1), (0, 16), (2, 8), (3, 2), (4, 8), (6, 16)])
+def test_a_png_whose_pixels_are_cut_short_is_found(
+    colour: int, bits: int, interlaced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channels, compress = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[colour], zlib.compress
+    pixels = np.ones((11, 13, channels), np.uint16 if bits == 16 else np.uint8)
+    before = [(b"PLTE", bytes(12))] if colour == 3 else []
+
+    def made(change: Callable[[bytes], bytes]) -> bytes:
+        monkeypatch.setattr(zlib, "compress", lambda data, level: change(data))
+        return png(pixels, colour, bits, before=before, interlaced=interlaced)
+
+    check_whole(made(compress), 3, "here")
+    for change in (
+        lambda data: compress(data[:-1]),
+        lambda data: compress(data)[:-4],
+        lambda data: compress(data)[:-1] + b"\xff",
+    ):
+        with pytest.raises(DataError, match="here: not a readable image"):
+            check_whole(made(change), 3, "here")
 
 
 @pytest.mark.parametrize("name", [b"zTXt", b"iCCP"])
