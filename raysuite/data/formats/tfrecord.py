@@ -52,6 +52,8 @@ HEAD = 12
 """Bytes of a record before its data: the data's length, 8 of them, and the CRC of these."""
 FRAME = HEAD + 4
 """Bytes of a record beside its data."""
+_PACKED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
+"""How GZIP and ZLIB begin (RFC 1952, RFC 1950)."""
 _NUMBERED = re.compile(r"(.*-)(\d+)-of-(\d+)(\D*)")
 
 _MOST = 100_000
@@ -107,10 +109,10 @@ def matching(root: Path, pattern: str) -> list[Path]:
 
 
 def _compressed(path: Path) -> bool:
-    """Whether TensorFlow wrote the file with a compression type (RFC 1952, RFC 1950)."""
+    """Whether TensorFlow wrote the file with a compression type."""
     with contextlib.suppress(OSError), path.open("rb") as file:
         head = file.read(HEAD)
-        return head.startswith((b"\x1f\x8b", b"\x78\x9c")) and head[8:] != _crc(head[:8])
+        return head.startswith(_PACKED) and head[8:] != _crc(head[:8])
     return False
 
 
