@@ -199,7 +199,7 @@ def test_random_files_are_shown_alike_or_refused_by_all(count, side, channels, r
     files = [drawn(seed, side) for seed in range(count)]
     prepared = written(tmp_path / "set", "folder", files, side or 24, channels)
     report = check(target_of(prepared.data))
-    refused = {int(Path(each.place).stem) for each in report.findings if "train" in each.place}
+    refused = [int(Path(each.place).stem) for each in report.findings if "train" in each.place]
     good = [number for number in range(count) if number not in refused]
     assert count / 2 < len(good) < count
     shown: dict[str, NDArray[np.float64]] = {}
@@ -207,15 +207,21 @@ def test_random_files_are_shown_alike_or_refused_by_all(count, side, channels, r
         with shown_by(loader, prepared, ray) as show:
             batches = [show(good[start : start + 50]) for start in range(0, len(good), 50)]
             shown[loader] = np.concatenate(batches)
-            for number in refused:
+            # each time, Ray Data takes some tenths of a second to start
+            for number in refused[:20] if ray and loader == "ray_data" else refused:
                 with pytest.raises(DataError, match=f"{number:04}"):
                     show([number])
     assert np.array_equal(shown["memory"], shown["native"])
     assert np.array_equal(shown["ray_data"].round(), shown["native"].round())
     far = np.abs(shown["dali"] - shown["native"]).max(axis=3)
+    bounds = np.full(far.shape[1:], EDGE)
+    bounds[1:-1, 1:-1] = INSIDE
+    bounds[:: len(bounds) - 1, :: len(bounds) - 1] = CORNER
     if side:
-        assert far.max() <= (EXACT if channels == 3 else INSIDE)
-        return
-    assert far[:, 1:-1, 1:-1].max() <= INSIDE
-    assert max(far[:, 1:-1].max(), far[:, :, 1:-1].max()) <= EDGE
-    assert far.max() <= CORNER
+        bounds[:] = EXACT if channels == 3 else INSIDE
+    beyond = (far > bounds).any(axis=(1, 2))
+    worst = far.max(axis=(1, 2))[beyond].round(1).tolist()
+    numbers = np.array(good)[beyond].tolist()
+    assert not beyond.any(), {
+        number: (files[number][0], value) for number, value in zip(numbers, worst, strict=True)
+    }
