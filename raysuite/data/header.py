@@ -53,8 +53,8 @@ class Header:
     height: int
     channels: int
     plain: bool = False
-    """Whether all decoders read it alike: 8 bits, grey or RGB. CMYK, 16 bits, palettes and
-    transparency are not plain."""
+    """Whether all decoders read it alike: 8 bits, grey or RGB. CMYK, 16 bits, palettes,
+    transparency, and lossless and arithmetic-coded JPEGs are not plain."""
     frame: int = 0
     """Where a JPEG's frame header begins, in bytes."""
 
@@ -223,7 +223,7 @@ def _jpeg(data: bytes) -> Header:
             if data.rfind(_JPEG_END, at) < 0:
                 raise ValueError("a JPEG cut short: it has no end")
             check_depth("u", bits)
-            plain = bits == 8 and channels in (1, 3)
+            plain = bits == 8 and channels in (1, 3) and marker <= 0xC2
             return Header("jpeg", width, height, channels, plain, frame=at)
         if marker in (0xD9, 0xDA) or length < 2:
             break

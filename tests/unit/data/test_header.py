@@ -55,6 +55,13 @@ def test_whole_images_have_their_size(name: str) -> None:
         assert header.plain == (name not in ("cmyk", "palette", "transparent"))
 
 
+@pytest.mark.parametrize("frame", [b"\xff\xc3", b"\xff\xc9"])
+def test_a_lossless_or_arithmetic_jpeg_is_not_plain(frame: bytes) -> None:
+    data = WHOLE["jpeg"].replace(b"\xff\xc0", frame)
+    assert read_header(WHOLE["jpeg"]).plain
+    assert not read_header(data).plain
+
+
 @pytest.mark.parametrize("name", WHOLE)
 @pytest.mark.parametrize("share", [0.01, 0.1, 0.5, 0.9, 0.999, 1.0])
 def test_an_image_cut_short_is_no_image(name: str, share: float) -> None:
