@@ -34,7 +34,7 @@ from raysuite.spec.datasets import CLASSES_FILE
 # Which image goes into which shard: a function of the folder's listing and the options alone.
 
 PLAN, JOURNAL, MANIFEST = "convert.json", "shards.jsonl", "manifest.json"
-VERSION = 2
+VERSION = 3
 """Increased whenever shards would change, so that old conversions are not resumed."""
 SHARD_BYTES = 150_000_000
 """Source images of a shard, where the number of shards is not given."""
@@ -319,7 +319,7 @@ def _shrunk(
     image = as_image(pixels).resize((width, height), Image.Resampling.BICUBIC)
     kind: Literal["jpeg", "png"] = "jpeg" if header.kind == "jpeg" else "png"
     small = encode(np.asarray(image), _QUALITY if kind == "jpeg" else None, level=6)
-    return small, Header(kind, width, height, pixels.shape[2], 8)
+    return small, Header(kind, width, height, pixels.shape[2])
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raysuite.data.base import Sample
-from raysuite.data.header import Header
+from raysuite.data.header import JPEG, Header
 from raysuite.data.pixels import Part, cut_out, decode, header_of
 
 _SEQUENTIAL = (0xC0, 0xC1)
@@ -100,11 +100,10 @@ def _simple(sample: Sample, channels: int, place: str) -> Header | None:
 
     Of colour images made grey they do not: Pillow weighs RGB, libjpeg-turbo takes the luma.
     """
-    if not isinstance(sample, bytes):
+    if not isinstance(sample, bytes) or not sample.startswith(JPEG):
         return None
     header = header_of(sample, place)
-    agreed = header.kind == "jpeg" and header.plain and header.channels <= channels
-    return header if agreed else None
+    return header if header.plain and header.channels <= channels else None
 
 
 def _height_needed(data: bytes, header: Header, bottom: int) -> int:

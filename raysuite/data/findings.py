@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from raysuite.data.pixels import decode, header_of
+from raysuite.data.pixels import check_whole, header_of
 from raysuite.data.processes import Count
 from raysuite.errors import DataError
 from raysuite.spec.data import DataOptions, root_of
@@ -114,7 +114,7 @@ def check_image(part: Part, data: bytes, place: str, decoded: bool, offset: int 
     try:
         header = header_of(data, place)
         if decoded:
-            decode(data, 1 if header.channels == 1 else 3, place)
+            check_whole(data, 1 if header.channels == 1 else 3, place)
     except DataError as error:
         part.unreadable += 1
         reason = error.__cause__ or error

@@ -1,71 +1,149 @@
-"""What an encoded image is, read from its header and its last bytes: nothing is decoded.
+"""What an encoded image is, by its header, its chunks and its last bytes: nothing is decoded.
 
-JPEG: ITU-T T.81, B.2.2 (frame header). PNG: https://www.w3.org/TR/png-3/#11IHDR. Pillow reads the
-headers of OTHERS.
+JPEG: ITU-T T.81, B.2.2 (frame header). PNG: https://www.w3.org/TR/png-3/#11IHDR. TIFF: TIFF 6.0,
+sections 3 to 8 and 19. Pillow reads the headers of OTHERS.
 """
 
 from __future__ import annotations
 
 import io
 import struct
+import warnings
+import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from PIL import Image
+from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 OTHERS = ("WEBP", "BMP", "GIF", "TIFF")
 """Formats that all loaders decode by Pillow; of a file with several images, the first is used."""
-_PNG = b"\x89PNG\r\n\x1a\n"
-_PNG_END = b"IEND\xae\x42\x60\x82"
-_JPEG_END = b"\xff\xd9"
+MOST_PIXELS = 178_956_970
+"""Where Pillow refuses an image as it is installed: 2 * PIL.Image.MAX_IMAGE_PIXELS. A constant, as
+one's own data set may change Pillow's in some processes."""
+PNG = b"\x89PNG\r\n\x1a\n"
+_UNREAD = (b"tEXt", b"zTXt", b"iTXt", b"iCCP")
+_TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+JPEG, _JPEG_END = b"\xff\xd8", b"\xff\xd9"
+_AT_ONCE = 1 << 20
+"""Bytes that are decompressed at once."""
+_ADAM7 = (
+    *((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4)),
+    *((0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)),
+)
+"""First column and row of each pass of an interlaced PNG, and its steps:
+https://www.w3.org/TR/png-3/#8Interlace."""
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """Markers that begin a frame; C4, C8 and CC among them mean something else."""
 _BARE = frozenset((0x01, *range(0xD0, 0xD8)))
 """Markers without a length."""
 
+# Pillow warns from half the limit on.
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+
 
 @dataclass(frozen=True)
 class Header:
-    """width, height: pixels; channels as stored; bits of each channel."""
+    """width, height: pixels as stored; channels as stored, those of a palette's colours."""
 
     kind: Literal["jpeg", "png", "other"]
     width: int
     height: int
     channels: int
-    bits: int
+    plain: bool = False
+    """Whether all decoders read it alike: 8 bits, grey or RGB. CMYK, 16 bits, palettes,
+    transparency, and lossless and arithmetic-coded JPEGs are not plain."""
     frame: int = 0
     """Where a JPEG's frame header begins, in bytes."""
 
-    @property
-    def plain(self) -> bool:
-        """Whether all decoders read it alike: 8 bits, grey or RGB. CMYK, 16 bits and transparency
-        are not plain."""
-        return self.kind != "other" and self.bits == 8 and self.channels in (1, 3)
+
+class DepthError(ValueError):
+    """Pixels that are no unsigned integers of up to 8, or of 16 bits."""
+
+
+_NUMBERS = {"u": "unsigned integers", "i": "signed integers", "f": "floats", "b": "booleans"}
+"""By NumPy's letter."""
+
+
+def check_depth(kind: str, bits: int) -> None:
+    """Raise DepthError unless pixels of this kind (of _NUMBERS) and of so many bits are taken.
+
+    For every path: headers of files, tags of TIFFs, and arrays. Up to 8 bits are taken as they are,
+    or spread over 0..255, and of 16 the upper 8.
+    """
+    if kind != "u" or bits not in (1, 2, 4, 8, 16):
+        raise DepthError(
+            f"its pixels are {bits}-bit {_NUMBERS.get(kind, 'numbers of another kind')}; valid are "
+            "unsigned integers of up to 8, or of 16 bits; convert the files, or scale the pixels "
+            "in a data set of your own (docs/how-to/own-data.md)"
+        )
+
+
+def check_tags(tags: Any) -> None:
+    """`check_depth` by the tags of a TIFF. Raises ValueError also for what Pillow gets wrong: 16
+    bits of which 0 is white, or whose channels are stored apart without compression."""
+    bits = tags.get(258, (1,))
+    for number in tags.get(339, (1,)):
+        check_depth({1: "u", 2: "i", 3: "f"}.get(number, ""), max(bits))
+    if max(bits) == 16 and tags.get(262, 0) == 0:
+        raise DepthError("a TIFF of 16 bits in which 0 is white; store it with 0 as black")
+    if max(bits) == 16 and tags.get(284, 1) == 2 and tags.get(259, 1) == 1:
+        raise DepthError(
+            "a TIFF of 16 bits whose channels are stored apart; store them together, or compress it"
+        )
 
 
 def read_header(data: bytes) -> Header:
     """The header of a whole JPEG or PNG, or of one of OTHERS. Raises ValueError, with the reason,
-    for anything else.
+    for anything else, and for one of more than MOST_PIXELS.
 
-    An image without its end marker is refused here, as decoders differ: Pillow refuses such a JPEG
-    and reads such a PNG, and a decoder that reads a part of a JPEG may not notice.
+    What decoders judge differently is refused here: an image without its end marker (Pillow refuses
+    such a JPEG and reads such a PNG, and a decoder that reads a part of a JPEG may not notice), and
+    a PNG with a wrong checksum (Pillow does not compare those of the pixels).
     """
-    if data.startswith(b"\xff\xd8"):
-        return _jpeg(data)
-    if data.startswith(_PNG):
-        return _png(data)
-    return _other(data)
+    if data.startswith(JPEG):
+        header = _jpeg(data)
+    elif data.startswith(PNG):
+        header = _png(data)
+    else:
+        header = _other(data)
+    if header.width * header.height > MOST_PIXELS:
+        raise ValueError(
+            f"{header.width} x {header.height} pixels are more than {MOST_PIXELS:,}, the limit of "
+            "an image"
+        )
+    return header
 
 
 def _other(data: bytes) -> Header:
     try:
+        tags = _tags(data) if data.startswith(_TIFF) else None
+        if tags is not None:
+            check_tags(tags)
         with Image.open(io.BytesIO(data), formats=OTHERS) as image:
             channels = 1 if image.mode in ("1", "L") or image.mode.startswith("I") else 3
-            return Header("other", image.width, image.height, channels, 8)
+            # Pillow's size of a TIFF is the one after its orientation
+            width, height = image.size if tags is None else (tags[256], tags[257])
+            return Header("other", width, height, channels)
+    except DepthError:
+        raise
+    except Image.DecompressionBombError as error:
+        raise ValueError(f"more than {MOST_PIXELS:,} pixels, the limit of an image") from error
     except Exception as error:  # Pillow's readers raise many types
         known = ", ".join(("JPEG", "PNG", *OTHERS))
-        raise ValueError(f"none of {known}: it begins with {data[:8]!r}") from error
+        what = "a TIFF that Pillow cannot read" if data.startswith(_TIFF) else f"none of {known}"
+        raise ValueError(f"{what}: it begins with {data[:8]!r}") from error
+
+
+def _tags(data: bytes) -> ImageFileDirectory_v2:
+    """The tags of a TIFF's first image; also of one that Pillow does not know."""
+    file = io.BytesIO(data)
+    tags = ImageFileDirectory_v2(file.read(16 if data[2] == 43 else 8))
+    file.seek(tags.next)
+    tags.load(file)
+    return tags
 
 
 def _png(data: bytes) -> Header:
@@ -74,11 +152,54 @@ def _png(data: bytes) -> Header:
     width, height, bits, colour = struct.unpack(">IIBB", data[16:26])
     if colour not in _PNG_CHANNELS or not width or not height:
         raise ValueError("a PNG with a damaged header")
-    if data.rfind(_PNG_END) < 0:
-        raise ValueError("a PNG cut short: it has no end")
-    # a palette's entries have 8 bits, however many its indices have; it is not plain
-    channels = 4 if colour == 3 else _PNG_CHANNELS[colour]
-    return Header("png", width, height, channels, bits)
+    content, transparent = memoryview(data), False
+    for name, at, end in _chunks(data):
+        if zlib.crc32(content[at + 4 : end - 4]) != int.from_bytes(data[end - 4 : end], "big"):
+            raise ValueError(f"a PNG whose checksum of {name!r} at byte {at} differs")
+        transparent |= name == b"tRNS"
+    # a palette's colours have 8 bits, however many its indices have, and may have transparency
+    channels = 3 + transparent if colour == 3 else _PNG_CHANNELS[colour]
+    plain = bits == 8 and colour in (0, 2) and not transparent
+    return Header("png", width, height, channels, plain)
+
+
+def bare(data: bytes) -> bytes:
+    """A PNG without its texts and its colour profile: Pillow refuses one in which they are large,
+    and other decoders do not read them."""
+    spans = [data[at:end] for name, at, end in _chunks(data) if name not in _UNREAD]
+    return PNG + b"".join(spans)
+
+
+def check_scans(data: bytes) -> None:
+    """Raise ValueError unless the compressed pixels of a PNG have their checksum and all rows.
+
+    Pillow reads one that lacks either, with black rows; libpng does not.
+    """
+    stream, found = zlib.decompressobj(), 0
+    for name, at, end in _chunks(data):
+        piece = data[at + 8 : end - 4] if name == b"IDAT" else b""
+        while piece:
+            found += len(stream.decompress(piece, _AT_ONCE))
+            piece = stream.unconsumed_tail
+    width, height, bits, colour = struct.unpack(">IIBB", data[16:26])
+    depth, wanted = bits * (1 if colour == 3 else _PNG_CHANNELS[colour]), 0
+    for left, top, across, down in _ADAM7 if data[28] else ((0, 0, 1, 1),):
+        columns, rows = -((left - width) // across), -((top - height) // down)
+        wanted += rows * (1 + -(-columns * depth // 8)) if columns > 0 else 0
+    if not stream.eof or found < wanted:
+        raise ValueError("a PNG whose pixels are cut short")
+
+
+def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """The name, begin and end of each chunk of a PNG."""
+    name, at = b"", len(PNG)
+    while name != b"IEND":
+        end = at + 12 + int.from_bytes(data[at : at + 4], "big")
+        if end > len(data):
+            raise ValueError("a PNG cut short: it has no end")
+        name = data[at + 4 : at + 8]
+        yield name, at, end
+        at = end
 
 
 def _jpeg(data: bytes) -> Header:
@@ -101,7 +222,9 @@ def _jpeg(data: bytes) -> Header:
             # searched after the frame header: a thumbnail before it has an end marker too
             if data.rfind(_JPEG_END, at) < 0:
                 raise ValueError("a JPEG cut short: it has no end")
-            return Header("jpeg", width, height, channels, bits, frame=at)
+            check_depth("u", bits)
+            plain = bits == 8 and channels in (1, 3) and marker <= 0xC2
+            return Header("jpeg", width, height, channels, plain, frame=at)
         if marker in (0xD9, 0xDA) or length < 2:
             break
         at += 2 + length

@@ -4,18 +4,43 @@ from __future__ import annotations
 
 import io
 import math
+import zlib
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from raysuite.data.base import Sample
-from raysuite.data.header import OTHERS, Header, read_header
+from raysuite.data.header import (
+    OTHERS,
+    PNG,
+    DepthError,
+    Header,
+    bare,
+    check_depth,
+    check_scans,
+    check_tags,
+    read_header,
+)
 from raysuite.errors import DataError
 
 _FORMATS = ("PNG", "JPEG", *OTHERS)
 """What Pillow may take a file for; the others would only make it slower to refuse."""
 _MODES = {1: "L", 3: "RGB"}
+_VIA = {"LAB": "RGB", "La": "LA"}
+"""Modes that Pillow does not convert to grey at once."""
+_ORIENTATION = 274
+_BACK = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_90,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_270,
+}
+"""What undoes the turn that Pillow gives a TIFF of that orientation when it loads it."""
 
 Part = tuple[float, float, float, float]
 """Left, top, right and bottom in pixels."""
@@ -43,22 +68,56 @@ def header_of(data: bytes, place: str) -> Header:
 def decode(sample: Sample, channels: int, place: str) -> NDArray[np.uint8]:
     """All pixels of a sample: [H, W, channels], grey or RGB.
 
-    Grey becomes RGB by repetition, RGB becomes grey by ITU-R 601 luma; CMYK is converted by
-    Pillow, transparency is dropped, and of 16 bits the upper 8 are kept. EXIF orientation is not
-    followed. Raises DataError that names `place` for anything but a whole image.
+    Grey becomes RGB by repetition, RGB becomes grey by ITU-R 601 luma; the rest is as in
+    `of_image`. Raises DataError that names `place` for anything but a whole image.
     """
     if isinstance(sample, bytes):
         try:
-            image: Image.Image = Image.open(io.BytesIO(sample), formats=_FORMATS)
-            image.load()
-            if image.mode.startswith("I"):  # 16 bits, grey
-                image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-            return _shaped(np.asarray(image.convert(_MODES[channels])))
+            read = bare(sample) if sample.startswith(PNG) else sample
+            return of_image(Image.open(io.BytesIO(read), formats=_FORMATS), channels)
         except Exception as error:  # Pillow's decoders raise many types
             raise unreadable(place, error) from error
     if sample.shape[2] == channels:
         return sample
     return _shaped(np.asarray(as_image(sample).convert(_MODES[channels])))
+
+
+def check_whole(sample: Sample, channels: int, place: str) -> None:
+    """Decode a sample, and raise DataError also for what other decoders than Pillow refuse."""
+    decode(sample, channels, place)
+    if isinstance(sample, bytes) and sample.startswith(PNG):
+        try:
+            check_scans(sample)
+        except (ValueError, zlib.error) as error:
+            raise unreadable(place, error) from error
+
+
+def of_image(image: Image.Image, channels: int) -> NDArray[np.uint8]:
+    """The pixels of Pillow's image: [H, W, channels].
+
+    CMYK is converted by Pillow, transparency is dropped, and orientation is not followed: Pillow
+    itself turns a TIFF when it loads it, and no other format. Raises DepthError for pixels that are
+    not taken, and what Pillow raises.
+    """
+    turned = None
+    if image.format == "TIFF":
+        check_tags(getattr(image, "tag_v2", {}))
+        turned = image.getexif().get(_ORIENTATION)  # none once it is loaded
+    image.load()
+    if image.mode.startswith(("I", "F")):
+        image = Image.fromarray(eight_bits(np.asarray(image)))
+    if image.mode in _VIA:
+        image = image.convert(_VIA[image.mode])
+    if turned in _BACK:
+        image = image.transpose(_BACK[turned])
+    image.info.pop("transparency", None)  # of a palette, Pillow warns that it is dropped
+    return _shaped(np.asarray(image.convert(_MODES[channels])))
+
+
+def eight_bits(pixels: NDArray[Any]) -> NDArray[np.uint8]:
+    """Pixels of 8 bits, and the upper 8 of 16 bits. Raises DepthError for any others."""
+    check_depth(pixels.dtype.kind, 8 * pixels.dtype.itemsize)
+    return pixels if pixels.dtype == np.uint8 else (pixels >> 8).astype(np.uint8)
 
 
 def encode(pixels: NDArray[np.uint8], quality: int | None = None, level: int = 1) -> bytes:
@@ -112,6 +171,8 @@ def copy_by_channel(pixels: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
 
 def unreadable(place: str, error: Exception) -> DataError:
     """The error that names an image which cannot be read."""
+    if isinstance(error, DepthError):
+        return DataError(f"{place}: {error}")
     return DataError(
         f"{place}: not a readable image ({type(error).__name__}: {error}); valid are whole "
         f"{', '.join(_FORMATS)} files; replace or remove it, or set data.bad_samples to skip"

@@ -19,7 +19,7 @@ import PIL
 from raysuite.data.base import Slice
 from raysuite.data.formats import Source, tfrecord
 from raysuite.data.formats.base import Listing
-from raysuite.data.pixels import decode
+from raysuite.data.pixels import check_whole
 from raysuite.data.prepared import Prepared, Split
 from raysuite.data.reading import read
 from raysuite.errors import DataError
@@ -29,7 +29,7 @@ from raysuite.spec.datasets import cache_dir
 CHUNK = 512
 """Samples that are checked and cached together: some seconds of one core's work."""
 
-_VERSION = 1
+_VERSION = 2
 """Increased whenever other samples would count as bad, so that old results are not reused."""
 
 Faults = dict[int, str]
@@ -89,7 +89,7 @@ def _fault(prepared: Prepared, source: Source, sample: int) -> str:
     place = source.place(sample)
     try:
         (got,) = read(source, prepared, Slice(np.array([sample]), 1, 1)).samples
-        decode(got, prepared.facts.channels, place)
+        check_whole(got, prepared.facts.channels, place)
     except DataError as error:
         reason = str(error).removeprefix(f"{place}: ").partition(";")[0]
         return f"{place}: {reason}"

@@ -1,22 +1,16 @@
 """Data as it should not be, through every loader: the error names the file and, in a TFRecord, the
-offset; odd images that are whole look alike to all of them."""
+offset."""
 
 from __future__ import annotations
 
-import struct
-import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
-from PIL import Image
 
 from raysuite.data import Batch, Loader, Slice, make_loader, prepare
 from raysuite.errors import DataError
-from raysuite.spec.data import DataOptions
-from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.loaders import (
     DaliOptions,
     LoaderOptions,
@@ -115,63 +109,3 @@ def test_a_label_beyond_the_classes_is_named(tmp_path: Path, options: LoaderOpti
     said = error_of(make_loader(prepare(small.data, small.facts), "train", options, CPU))
     assert said.startswith(f"{place}: ")
     assert "number 99, counted from 0" in said
-
-
-SIDE = 16
-
-
-def odd_images(folder: Path) -> dict[str, NDArray[np.uint8]]:
-    """Whole images of unusual kinds, of the network's size, and what is to be seen of each."""
-    folder.mkdir(parents=True)
-    coarse = np.random.default_rng(0).integers(0, 256, (4, 4, 3)).astype(np.uint8)
-    image = Image.fromarray(coarse).resize((SIDE, SIDE), Image.Resampling.BICUBIC)
-    wide = np.asarray(image).astype(np.uint16) * 257 - 80
-    image.convert("CMYK").save(folder / "cmyk.jpg", quality=95)
-    image.convert("L").save(folder / "grey.jpg", quality=95)
-    image.convert("L").save(folder / "grey.png")
-    image.convert("1").save(folder / "bilevel.png")
-    image.convert("P").save(folder / "palette.png")
-    image.convert("RGBA").save(folder / "transparent.png")
-    image.convert("LA").save(folder / "grey-transparent.png")
-    Image.fromarray(wide[:, :, 0]).save(folder / "sixteen-bits-grey.png")
-    (folder / "sixteen-bits.png").write_bytes(png16(wide))
-    seen = {file.name: as_rgb(file) for file in folder.iterdir()}
-    seen["sixteen-bits-grey.png"] = np.repeat((wide[:, :, :1] >> 8).astype(np.uint8), 3, axis=2)
-    seen["sixteen-bits.png"] = (wide >> 8).astype(np.uint8)
-    return seen
-
-
-def as_rgb(file: Path) -> NDArray[np.uint8]:
-    with Image.open(file) as image:
-        return np.asarray(image.convert("RGB"))
-
-
-def png16(pixels: NDArray[np.uint16]) -> bytes:
-    """A PNG with 16 bits per channel, which Pillow reads and cannot write."""
-
-    def chunk(name: bytes, data: bytes) -> bytes:
-        crc = struct.pack(">I", zlib.crc32(name + data))
-        return struct.pack(">I", len(data)) + name + data + crc
-
-    height, width, _ = pixels.shape
-    head = struct.pack(">IIBBBBB", width, height, 16, 2, 0, 0, 0)
-    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in pixels)
-    chunks = (chunk(b"IHDR", head), chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
-
-
-def test_odd_images_look_alike_to_all_loaders(tmp_path: Path, options: LoaderOptions) -> None:
-    root = tmp_path / "set"
-    expected = odd_images(root / "train" / "only")
-    odd_images(root / "val" / "only")
-    data = DataOptions(name="image_folder", path=str(root), image_size=SIDE)
-    facts = DatasetFacts(len(expected), len(expected), 1, channels=3, image_size=SIDE)
-    prepared = prepare(data, facts)
-    loader = make_loader(prepared, "train", options, CPU)
-    count = len(expected)
-    (batch,) = loader.batches([Slice(np.arange(count), count, count)])
-    loader.close()
-    mean, std = (torch.tensor(each).view(-1, 1, 1) for each in (prepared.mean, prepared.std))
-    levels = ((batch.images * std + mean) * 255).permute(0, 2, 3, 1).numpy()
-    for found, name in zip(levels, sorted(expected), strict=True):
-        assert np.abs(found - expected[name]).max() < 1e-3, name

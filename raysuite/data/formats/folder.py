@@ -392,9 +392,10 @@ def to_check(target: Target, decode: bool, write_index: bool = False) -> Listed:
     pairs["val"] += [(os.fsencode(path), -1) for path in images.unlabelled]
     for split, others in images.others.items():
         if others:
+            told = sorted(map(_told, others), key=lambda entry: -entry[0])
             message = (
                 f"{len(others)} entries are passed over: valid are files in class folders that "
-                f"end in {', '.join(IMAGE_SUFFIXES)}: {some(others, 3)}"
+                f"end in {', '.join(IMAGE_SUFFIXES)}: {some([text for _, text in told], 3)}"
             )
             findings.append(Finding(str(root / split), -1, "file", message, note=True))
     tasks = tuple(
@@ -404,6 +405,14 @@ def to_check(target: Target, decode: bool, write_index: bool = False) -> Listed:
     )
     total = sum(map(len, pairs.values()))
     return Listed(tasks, total, "images", dict(enumerate(images.classes)), tuple(findings))
+
+
+def _told(entry: str) -> tuple[int, str]:
+    """The number of images in and below a folder that is passed over, and what is told of it."""
+    inside = sum(
+        name.lower().endswith(IMAGE_SUFFIXES) for _, _, names in os.walk(entry) for name in names
+    )
+    return inside, f"{entry} (a folder with {inside} images)" if inside else entry
 
 
 def check_files(split: str, root: Path, images: _Images, decode: bool, count: Count) -> Part:

@@ -17,7 +17,8 @@ from raysuite import lazy
 from raysuite.data.findings import Finding, Listed, Part, Target, reason
 from raysuite.data.formats import base
 from raysuite.data.formats.base import Counts
-from raysuite.data.pixels import decode, size_of
+from raysuite.data.header import DepthError
+from raysuite.data.pixels import decode, eight_bits, header_of, of_image, size_of
 from raysuite.data.prepared import Prepared, Split, prepared_of
 from raysuite.data.processes import Count
 from raysuite.errors import DataError, UserError
@@ -128,20 +129,21 @@ class Source(base.Source):
 
     def _pixels(self, image: Any, place: str) -> NDArray[np.uint8]:
         if isinstance(image, bytes | bytearray):
+            header_of(bytes(image), place)
             return decode(bytes(image), self._channels, place)
-        if isinstance(image, Image.Image):
-            image = np.asarray(image.convert("L" if self._channels == 1 else "RGB"))
-        given = np.asarray(image)
-        pixels = given[:, :, None] if given.ndim == 2 else given
-        if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] not in (1, 3):
-            raise DataError(
-                f"{place}: the image is {given.dtype} of shape {list(given.shape)}; valid are a "
-                "PIL image, uint8 pixels [H, W], [H, W, 1] or [H, W, 3], and the bytes of a JPEG "
-                "or PNG"
-            )
-        if 0 in pixels.shape:
-            raise DataError(f"{place}: the image has no pixels")
-        return np.ascontiguousarray(pixels)
+        try:
+            whole = isinstance(image, Image.Image)
+            given = of_image(image, self._channels) if whole else np.asarray(image)
+            pixels = given[:, :, None] if given.ndim == 2 else given
+            if pixels.ndim != 3 or pixels.shape[2] not in (1, 3) or 0 in pixels.shape:
+                raise DataError(
+                    f"{place}: the image is {given.dtype} of shape {list(given.shape)}; valid are "
+                    "a PIL image, uint8 or uint16 pixels [H, W], [H, W, 1] or [H, W, 3], and the "
+                    "bytes of an image file"
+                )
+            return np.ascontiguousarray(eight_bits(pixels))
+        except DepthError as error:
+            raise DataError(f"{place}: {error}") from error
 
 
 def _pair(sample: Any, place: str) -> tuple[Any, int]:

@@ -53,6 +53,8 @@ HEAD = 12
 """Bytes of a record before its data: the data's length, 8 of them, and the CRC of these."""
 FRAME = HEAD + 4
 """Bytes of a record beside its data."""
+_PACKED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
+"""How GZIP and ZLIB begin (RFC 1952, RFC 1950)."""
 _NUMBERED = re.compile(r"(.*-)(\d+)-of-(\d+)(\D*)")
 
 _MOST = 100_000
@@ -71,7 +73,7 @@ def find(data: DataOptions) -> dict[str, list[Shard]]:
     """The shards of each split, sorted by name, in PATH or one folder below it.
 
     Raises DataError that names shards that are missing: where there are none, or where the names
-    count to more than there are and the pattern is the default one.
+    count to more than there are and the pattern is the default one; and those that are compressed.
     """
     root = root_of(data)
     if not root.is_dir():
@@ -84,6 +86,13 @@ def find(data: DataOptions) -> dict[str, list[Shard]]:
             missing += _gaps(paths[split])
     if missing:
         raise absent(data, missing)
+    packed = [str(path) for split in SPLITS for path in paths[split] if _compressed(path)]
+    if packed:
+        raise DataError(
+            f"{some(packed, SHOWN)}: compressed as a whole by GZIP or ZLIB; valid are plain "
+            "records; unpack them (gunzip), and write their indices again with "
+            f"`raysuite data check {root} --write-index`"
+        )
     return {split: [Shard(path, index_of(path)) for path in paths[split]] for split in SPLITS}
 
 
@@ -98,6 +107,14 @@ def matching(root: Path, pattern: str) -> list[Path]:
         if found:
             return found
     return []
+
+
+def _compressed(path: Path) -> bool:
+    """Whether TensorFlow wrote the file with a compression type."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        head = file.read(HEAD)
+        return head.startswith(_PACKED) and head[8:] != _crc(head[:8])
+    return False
 
 
 def _gaps(paths: Sequence[Path]) -> list[str]:
@@ -483,6 +500,8 @@ def to_check(target: Target, decode: bool, write_index: bool) -> Listed:
     tasks = []
     for split in SPLITS:
         for path in matching(root, getattr(features, split)):
+            if _compressed(path):  # named by `find`
+                continue
             told = sums.get(path.name)
             sha256 = told if isinstance(told, str) else None
             check = partial(check_shard, split, path, features, labels, sha256)

@@ -191,7 +191,12 @@ class DaliLoader:
         )
         with pipeline:
             inputs = self._inputs()
-            images = self._decoded(inputs, grey)
+            images = self._decoded(inputs)
+            if grey and prepared.encoded:
+                # Not by the decoder: JPEG's stored luma, or a PNG's grey by its gamma, is another.
+                images = fn.color_space_conversion(
+                    images, image_type=types.DALIImageType.RGB, output_type=types.DALIImageType.GRAY
+                )
             if prepared.resizes:
                 images = fn.resize(
                     images,
@@ -227,7 +232,7 @@ class DaliLoader:
         )
         return dict(zip(["image", *kinds], nodes, strict=True))
 
-    def _decoded(self, inputs: dict[str, Any], grey: bool) -> Any:
+    def _decoded(self, inputs: dict[str, Any]) -> Any:
         """The decoded and cropped pixels; where possible only the crop is decoded."""
         gpu = self._options.device == "gpu"
         image, corner, extent = inputs["image"], inputs.get("corner"), inputs.get("extent")
@@ -236,8 +241,8 @@ class DaliLoader:
         else:
             decode_as: dict[str, Any] = {
                 "device": "mixed" if gpu else "cpu",
-                "output_type": types.DALIImageType.GRAY if grey else types.DALIImageType.RGB,
-                "adjust_orientation": False,  # as Pillow reads it
+                "output_type": types.DALIImageType.RGB,
+                "adjust_orientation": False,
                 "jpeg_fancy_upsampling": True,  # as libjpeg does, on the GPU too
             }
             if corner is not None and self._prepared.augment != "pad_crop_flip":

@@ -112,8 +112,7 @@ def test_unreadable_images_are_named(folder: Path) -> None:
     assert {finding.place for finding in errors(report)} == set(map(str, paths))
     assert (report.splits["train"].images, report.splits["train"].unreadable) == (23, 4)
     assert {finding.kind for finding in errors(report)} == {"image"}
-    # a flipped bit in the middle shows in pixels alone
-    assert len(errors(check(detect(folder), decode=False))) == 3
+    assert len(errors(check(detect(folder), decode=False))) == 4
 
 
 def test_classes_without_images_and_on_one_side_only(folder: Path) -> None:
@@ -154,3 +153,11 @@ def test_files_that_are_passed_over_are_noted(folder: Path) -> None:
     (note,) = notes(report)
     assert note.message.startswith("1 entries")
     assert "a.heic" in note.message
+    for number in range(3):
+        (folder / "train" / "1" / f"{number}.txt").touch()
+    (folder / "train" / "1" / "nested" / "deep").mkdir(parents=True)
+    for number in range(2):
+        (folder / "train" / "1" / "nested" / "deep" / f"{number}.png").touch()
+    (note,) = notes(check(detect(folder)))
+    nested = folder / "train" / "1" / "nested"
+    assert note.message.partition(".tiff: ")[2].startswith(f"{nested} (a folder with 2 images), ")

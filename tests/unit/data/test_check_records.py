@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from raysuite.data import prepare
 from raysuite.data.check import check, detect, stated, target_of
 from raysuite.data.convert import convert, plan_conversion
 from raysuite.data.formats.tfrecord import encode_example, read_index, write_records
-from raysuite.spec.data import FeatureMap
+from raysuite.errors import DataError
+from raysuite.spec.data import DataOptions, FeatureMap
 from tests import small_sets
 from tests.unit.data.findings import errors, flip, only, picture
 
@@ -133,6 +138,25 @@ def test_a_wrong_index(shard: Path, change: str) -> None:
     assert report.splits["train"].unreadable == 0
     assert check(detect(shard.parent), write_index=True).ok
     assert index.read_text() == good
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
+@pytest.mark.parametrize("index", ["whole", "empty", "missing"])
+def test_a_shard_compressed_as_a_whole(pack: Any, index: str, shard: Path, tmp_path: Path) -> None:
+    small = small_sets.write("mnist-tfrecord", tmp_path / "again")
+    shard = tmp_path / "again" / shard.name
+    shard.write_bytes(pack(shard.read_bytes()))
+    if index == "empty":
+        shard.with_suffix(".idx").write_text("")
+    if index == "missing":
+        shard.with_suffix(".idx").unlink()
+    report = check(detect(shard.parent))
+    assert "GZIP" in only(report).message
+    assert report.splits["train"].images == 15
+    for bad in ("error", "skip"):
+        data = DataOptions(**small.data.model_dump() | {"bad_samples": bad})
+        with pytest.raises(DataError, match=f"{shard}: compressed as a whole by GZIP"):
+            prepare(data, small.facts, tmp_path / "cache")
 
 
 def test_a_missing_shard(shard: Path) -> None:
