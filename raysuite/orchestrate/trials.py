@@ -21,7 +21,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from pathlib import Path
 
+from raysuite.files import sqlite_uri
 from raysuite.measure.environment import cuda_mistake_here, gpus
 from raysuite.orchestrate.torchrun import Request, verify
 from raysuite.parts import PARTS, Part, installed, part
@@ -286,7 +288,7 @@ def mlflow() -> str:
     from mlflow import MlflowClient
 
     with tempfile.TemporaryDirectory() as folder:
-        client = MlflowClient(f"sqlite:///{folder}/trial.db")
+        client = MlflowClient(sqlite_uri(Path(folder, "trial.db")))
         experiment = client.create_experiment("trial", artifact_location=folder)
         run = client.create_run(experiment).info.run_id
         client.log_metric(run, "loss", 0.5, step=1)
