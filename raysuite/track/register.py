@@ -176,7 +176,8 @@ def register(
     The run itself is written to MLflow too, unless it is there. The same weights of the same run
     are registered once, however often this is called. An unreachable or broken store raises
     nothing: the Registration has the reason.
-    Raises UserError where the network cannot be exported, for a name that cannot be, and as `sync`.
+    Raises UserError where the network cannot be exported, for a name that cannot be,
+    and where the experiment was deleted in MLflow.
     """
     if name is not None and (set(name) & set("/:") or not name.strip()):
         raise UserError(f"no model can be called {name!r}: MLflow takes neither '/' nor ':'")
