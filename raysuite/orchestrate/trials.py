@@ -289,7 +289,7 @@ def mlflow() -> str:
 
     with tempfile.TemporaryDirectory() as folder:
         client = MlflowClient(sqlite_uri(Path(folder, "trial.db")))
-        experiment = client.create_experiment("trial", artifact_location=folder)
+        experiment = client.create_experiment("trial", artifact_location=Path(folder).as_uri())
         run = client.create_run(experiment).info.run_id
         client.log_metric(run, "loss", 0.5, step=1)
         expect(client.get_metric_history(run, "loss")[0].value, 0.5)

@@ -88,7 +88,7 @@ def export(network: Network, plan: Plan, folder: Path) -> None:
     spec = {key: value for key, value in plan["spec"].items() if key not in ("matrix", "search")}
     (folder / "spec.yaml").write_text(yaml.safe_dump(spec, sort_keys=False), "utf-8")
     (folder / "plan.json").write_text(json.dumps(plan, indent=1), "utf-8")
-    found = mlflow.pyfunc.load_model(str(folder)).predict(network.example)
+    found = mlflow.pyfunc.load_model(folder.as_uri()).predict(network.example)
     worst = float(np.abs(found - network.logits).max() / np.abs(network.logits).max())
     if not worst <= TOLERANCE:
         raise RaysuiteError(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from raysuite.errors import UserError
 from raysuite.files import sqlite_uri
-from raysuite.track.entries import Point
+from raysuite.track.entries import Point, mlflow_key
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -235,4 +235,4 @@ def _artifacts(uri: str, name: str) -> str | None:
     """A folder beside an SQLite file; a server, or another database, has its own place."""
     if _sqlite_file(uri) is None:
         return None
-    return (artifacts_folder(uri) / re.sub(r"[^\w.-]", "_", name)).as_uri()
+    return (artifacts_folder(uri) / mlflow_key(name)).as_uri()

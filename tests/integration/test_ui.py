@@ -22,7 +22,9 @@ import pytest
 
 from raysuite.files import sqlite_uri
 from raysuite.track.store import Store, artifacts_folder
+from tests.integration.test_report_browser import ARGUMENTS
 from tests.integration.workplace import until
+from tests.require import chromium, require
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -166,6 +168,25 @@ def test_the_link_leads_to_the_newest_runs(ui: Ui) -> None:
     assert urlsplit(ui.link).hostname.endswith(".localhost")
     place = f"/experiments/{ui.ids['experiment']}/runs?workflowType=machine_learning"
     assert urlsplit(ui.link).fragment == place
+
+
+@pytest.mark.thorough
+@pytest.mark.browser
+def test_a_browser_shows_the_runs_and_no_password(ui: Ui) -> None:
+    """Started with the file that `make ui` gives it."""
+    require("browser")
+    from playwright.sync_api import sync_playwright
+
+    opened = (ui.folder.parent / "opened").read_text("utf-8").strip()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium(), args=ARGUMENTS)
+        page = browser.new_page()
+        page.set_default_timeout(240_000)
+        page.goto(opened)
+        page.get_by_text("one", exact=True).first.wait_for()
+        assert "token" not in page.url
+        assert urlsplit(page.url).netloc == urlsplit(ui.link).netloc
+        browser.close()
 
 
 def test_the_password_is_where_its_owner_alone_reads_it(ui: Ui) -> None:

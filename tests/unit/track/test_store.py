@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import pytest
 from mlflow import MlflowClient
@@ -13,7 +15,13 @@ from sqlalchemy import create_engine
 from raysuite.records import Results
 from raysuite.track import sync
 from raysuite.track.entries import Point
-from raysuite.track.store import Store, artifacts_folder, refuse_unwritable, tracking_address
+from raysuite.track.store import (
+    Store,
+    _artifacts,
+    artifacts_folder,
+    refuse_unwritable,
+    tracking_address,
+)
 
 
 @pytest.mark.parametrize("file", ["missing/mlflow.db", "/proc/mlflow.db", "a_folder"])
@@ -44,6 +52,9 @@ def test_a_store_is_in_the_working_folder_whatever_its_name(
     assert [path.name for path in folder.iterdir()] == ["mlflow.db"]
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert artifacts_folder(uri) == folder / "mlartifacts"
+    for experiment in ("..", ".", "/", "a/../../b", "x"):
+        place = Path(url2pathname(urlsplit(_artifacts(uri, experiment) or "").path))
+        assert place.resolve().parent == folder / "mlartifacts"
 
 
 class Picky(MlflowClient):
