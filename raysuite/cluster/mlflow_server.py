@@ -33,6 +33,11 @@ COOKIE = "raysuite-mlflow"
 _TOKEN = "token"
 """The link's argument that holds the password."""
 _CONFIG = "MLFLOW_AUTH_CONFIG_PATH"
+_OF_OTHERS = (
+    *("MLFLOW_TRACKING_", "MLFLOW_AUTH_", "MLFLOW_BASIC_AUTH_"),
+    *("MLFLOW_SERVER_", "MLFLOW_STATIC_PREFIX"),
+)
+"""Begins of variables of clients and of other servers; this one has a password of its own."""
 _PASSWORDS_KEPT_S = 300
 """A password's check takes a tenth of a second of hashing: a right one is cached so long."""
 
@@ -58,9 +63,8 @@ def environment(
     config = folder / "auth.ini"
     config.unlink(missing_ok=True)
     private.create(config, _auth_config(user, folder / "auth.db"))
-    clients = ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_AUTH")
     return {
-        **{name: value for name, value in base.items() if name not in clients},
+        **{name: value for name, value in base.items() if not name.startswith(_OF_OTHERS)},
         _CONFIG: str(config),
         "MLFLOW_FLASK_SERVER_SECRET_KEY": private.new_token(),
         "MLFLOW_BACKEND_STORE_URI": store,
