@@ -95,8 +95,8 @@ bench: setup ## What orchestration and measuring cost, and how fast images are l
 	$(BIN)/python benchmarks/measurement.py
 	$(BIN)/python benchmarks/loaders.py
 
-ui: setup ## MLflow's pages on http://127.0.0.1:5000, and the link to the newest experiment's runs
-	MLFLOW_DISABLE_TELEMETRY=true $(BIN)/python -m raysuite.track.ui
+ui: setup ## MLflow's pages, for you alone: a link to the newest experiment's runs
+	$(BIN)/python -m raysuite.cli.ui
 
 IMAGE ?= raysuite.sif
 VARIANT ?= cpu

@@ -1,4 +1,5 @@
-"""Files that are never seen half written, also after a power cut, and locks on them."""
+"""Files that are never seen half written, also after a power cut, locks on them, and the URIs of
+databases."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import re
 import secrets
 from pathlib import Path
 from typing import IO, Any
+from urllib.parse import quote
 
 
 def write_whole(file: Path, content: bytes, mode: int = 0o666, flush: bool = True) -> None:
@@ -123,3 +125,14 @@ def lock(file: Path, how: int) -> int:
             os.close(descriptor)
             raise
         os.close(descriptor)
+
+
+def sqlite_uri(file: Path) -> str:
+    """The URI by which SQLAlchemy, and so MLflow, opens an SQLite file, whatever its folder's name.
+
+    SQLAlchemy takes what follows a `?` for options and decodes percent signs. MLflow would make a
+    folder of the encoded name, but for a URI that names the driver too.
+    """
+    path = re.sub("[%?]", lambda found: quote(found[0]), str(file.absolute()))
+    driver = "" if path == str(file.absolute()) else "+pysqlite"
+    return f"sqlite{driver}:///{path}"

@@ -38,7 +38,7 @@ from raysuite.cluster.suites import (
     sole_driver,
     unregister,
 )
-from raysuite.errors import RaysuiteError, UserError
+from raysuite.errors import UserError
 from raysuite.plan.space import count
 from raysuite.plan.trials import (
     TRIALS,
@@ -150,11 +150,8 @@ class Tracking:
         self.ready()
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         began = self._clock()
-        try:
-            summary = sync(results, self._uri, status="RUNNING")
-            self._outage = "" if summary.ok else str(summary)
-        except RaysuiteError as error:  # it is raised when nothing is at work any more
-            self._outage = str(error)
+        summary = sync(results, self._uri, status="RUNNING")
+        self._outage = "" if summary.ok else str(summary)
         now = self._clock()
         self._rests_until = now + max(_LEAST_REST_S, _REST * (now - began))
 
@@ -166,11 +163,12 @@ class Tracking:
     def register(self, results: Results, silent: bool) -> None:
         """Register a sweep's best network; why there is none is printed, and is no failure."""
         from raysuite.cli.register import register_best
+        from raysuite.track.sync import one_line
 
         try:
             done, note = register_best(results, tracking_uri=self._uri)
-        except RaysuiteError as error:
-            print_text(f"no model is registered: {error}", error=True)
+        except Exception as error:  # whatever is wrong, the sweep has ended well
+            print_text(f"no model is registered: {one_line(error)}", error=True)
             return
         if note:
             print_text(note, error=True)

@@ -21,8 +21,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from pathlib import Path
 
 from raysuite.errors import RayStartError
+from raysuite.files import sqlite_uri
 from raysuite.measure.environment import cuda_mistake_here, gpus
 from raysuite.orchestrate.torchrun import Request, verify
 from raysuite.parts import PARTS, Part, installed, part
@@ -292,8 +294,8 @@ def mlflow() -> str:
     from mlflow import MlflowClient
 
     with tempfile.TemporaryDirectory() as folder:
-        client = MlflowClient(f"sqlite:///{folder}/trial.db")
-        experiment = client.create_experiment("trial", artifact_location=folder)
+        client = MlflowClient(sqlite_uri(Path(folder, "trial.db")))
+        experiment = client.create_experiment("trial", artifact_location=Path(folder).as_uri())
         run = client.create_run(experiment).info.run_id
         client.log_metric(run, "loss", 0.5, step=1)
         expect(client.get_metric_history(run, "loss")[0].value, 0.5)

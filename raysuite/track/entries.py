@@ -10,6 +10,7 @@ pages, which group by what comes before the slash.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -115,11 +116,7 @@ def class_metrics(end: RunEnd | None) -> Iterator[tuple[str, float]]:
     for name in ("precision", "recall", "f1"):
         for label, value in zip(found.names, getattr(found, name), strict=True):
             if value is not None:
-                yield f"{name}/{_NOT_IN_KEYS.sub('_', label)}"[:MOST_KEY], value
-
-
-_NOT_IN_KEYS = re.compile(r"[^\w\-. ]")
-"""Of MLflow's metrics, beside slashes and colons."""
+                yield f"{name}/{mlflow_key(label)}", value
 
 
 def covered_points(run: RunFigures) -> Iterator[Point]:
@@ -179,12 +176,12 @@ def row_points(rows: Sequence[Row]) -> Iterator[Point]:
     """What a report states of each variant: `throughput/VARIANT`, speed-up and efficiency."""
     for row in rows:
         ends = [milliseconds(run.end.time) for run in row.runs if run.end]
-        name = mlflow_key(row.name)
+        name = variant_key(row.name)
         figures = (row.throughput, row.speed_up, row.efficiency)
         for metric, figure in zip(("throughput", "speed_up", "efficiency"), figures, strict=True):
             if figure is not None and ends:
                 value = figure.value
-                yield Point(f"{metric}/{name}"[:MOST_KEY], value, max(ends), 0)
+                yield Point(f"{metric}/{name}", value, max(ends), 0)
 
 
 def mlflow_status(run: RunFigures) -> str:
@@ -224,9 +221,30 @@ def flatten(block: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
 
 
 def mlflow_key(name: str) -> str:
-    """`ddp · native` -> `ddp native`: MLflow allows letters, digits, `_`, `-`, `.`, space and `/`,
-    but reads `/` as a folder."""
-    return re.sub(r"[^\w.\- ]", "_", name.replace(" · ", " "))[:MOST_KEY]
+    """A key, or the part of one after a slash, for any text; different texts have different keys.
+
+    MLflow takes letters, digits, `_`, `-`, `.` and space, reads `/` as a folder, and refuses what
+    a path would resolve to something else. Text that it takes stays as it is; any other text gets
+    a digest at its end, and so does one that has the form of a digest there.
+    """
+    if _PLAIN.fullmatch(name) and len(name) <= _MOST_PART and not _DIGEST.search(name):
+        return name
+    told = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
+    return f"{_REFUSED.sub('_', name)[: _MOST_PART - _DIGITS - 1]}_{told}"
+
+
+_MOST_PART = 200
+"""Characters: with what is before it, a key has MOST_KEY at most."""
+_DIGITS = 16
+_PLAIN = re.compile(r"(?!\.)[\w\-. ]+")
+_DIGEST = re.compile(rf"_[0-9a-f]{{{_DIGITS}}}\Z")
+_REFUSED = re.compile(r"\A\.+|[^\w\-. ]")
+
+
+def variant_key(name: str) -> str:
+    """`ddp · native · 2 workers` -> `ddp native 2 workers`, where that can be nothing else."""
+    *parts, last = name.split(" · ")
+    return mlflow_key(name if any(" " in part for part in parts) else " ".join([*parts, last]))
 
 
 def _written(value: Any) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from raysuite.errors import UserError
 from raysuite.records.loading import LoadingBench, loading_rows
 from raysuite.track.entries import (
     MOST_PARAM,
@@ -15,6 +14,7 @@ from raysuite.track.entries import (
     flatten,
     milliseconds,
     mlflow_key,
+    variant_key,
 )
 from raysuite.track.store import Store, quiet, tracking_address, without_password
 from raysuite.track.sync import one_line
@@ -26,7 +26,6 @@ def log_loaders(bench: LoadingBench, folder: Path, tracking_uri: str | None = No
     """Write a comparison and the files of its folder into MLflow; why it could not, or "".
 
     Params are the plan, tags the environment; each timing is a step of its candidate's metric.
-    Raises UserError where the experiment was deleted in MLflow.
     """
     uri = tracking_address(tracking_uri)
     try:
@@ -35,7 +34,7 @@ def log_loaders(bench: LoadingBench, folder: Path, tracking_uri: str | None = No
             begin = milliseconds(bench.time)
             tags = {"raysuite.kind": "loaders", **SOURCE}
             for key, value in flatten(bench.environment, "env."):
-                tags[key] = str(value)[:MOST_TAG]
+                tags[mlflow_key(key)] = str(value)[:MOST_TAG]
             run_id = store.create(bench.name, begin, tags).info.run_id
             params = {
                 mlflow_key(key): str(value)[:MOST_PARAM] for key, value in flatten(bench.plan)
@@ -45,8 +44,6 @@ def log_loaders(bench: LoadingBench, folder: Path, tracking_uri: str | None = No
                 if file.is_file():
                     store.client.log_artifact(run_id, str(file))
             store.finish(run_id, "FINISHED" if bench.complete else "KILLED", None)
-    except UserError:
-        raise
     except Exception as error:  # whatever a store throws, what was measured is on disk
         return f"MLflow at {without_password(uri)} could not be written: {one_line(error)}"
     return ""
@@ -56,10 +53,10 @@ def _points(bench: LoadingBench) -> Iterator[Point]:
     when = milliseconds(bench.time)
     for timing in bench.timings:
         rate = timing.images / timing.seconds
-        name = mlflow_key(timing.candidate)
+        name = variant_key(timing.candidate)
         yield Point(f"images_per_second/{name}", rate, when, timing.repeat)
     for row in loading_rows(bench):
-        name = mlflow_key(row.candidate.name)
+        name = variant_key(row.candidate.name)
         if row.throughput is not None:
             yield Point(f"mean_images_per_second/{name}", row.throughput.mean, when, 0)
         if row.of_decoding is not None:

@@ -91,7 +91,7 @@ def export(network: Network, plan: Plan, folder: Path) -> None:
     spec = {key: value for key, value in plan["spec"].items() if key not in ("matrix", "search")}
     (folder / "spec.yaml").write_text(yaml.safe_dump(spec, sort_keys=False), "utf-8")
     (folder / "plan.json").write_text(json.dumps(plan, indent=1), "utf-8")
-    found = mlflow.pyfunc.load_model(str(folder)).predict(network.example)
+    found = mlflow.pyfunc.load_model(folder.as_uri()).predict(network.example)
     worst = float(np.abs(found - network.logits).max() / np.abs(network.logits).max())
     if not worst <= TOLERANCE:
         raise RaysuiteError(
@@ -179,7 +179,8 @@ def register(
     The run itself is written to MLflow too, unless it is there. The same weights of the same run
     are registered once, however often this is called. An unreachable or broken store raises
     nothing: the Registration has the reason.
-    Raises UserError where the network cannot be exported, for a name that cannot be, and as `sync`.
+    Raises UserError where the network cannot be exported, for a name that cannot be,
+    and where the experiment was deleted in MLflow.
     """
     if name is not None and (set(name) & set("/:") or not name.strip()):
         raise UserError(f"no model can be called {name!r}: MLflow takes neither '/' nor ':'")

@@ -11,11 +11,11 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any
 
 from raysuite.errors import UserError
-from raysuite.track.entries import Point
+from raysuite.files import sqlite_uri
+from raysuite.track.entries import Point, mlflow_key
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 # MLflow 3 (mlflow/utils/validation.py): most metrics, params or tags of one request.
 MOST_METRICS, MOST_PARAMS = 1000, 100
 
-_SQLITE = "sqlite:///"
 _DEFAULTS = {
     # MLflow sends usage telemetry by default; a benchmark on a closed machine must not.
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -46,14 +45,27 @@ _LEVELS = {
 def tracking_address(given: str | None = None) -> str:
     """The store's URI: as given, else MLFLOW_TRACKING_URI, else mlflow.db in the working folder."""
     uri = given or os.environ.get("MLFLOW_TRACKING_URI")
-    return uri or f"sqlite:///{Path.cwd() / 'mlflow.db'}"
+    return uri or sqlite_uri(Path("mlflow.db"))
+
+
+def artifacts_folder(uri: str) -> Path:
+    """`mlartifacts` beside an SQLite file, else in the working folder."""
+    return (_sqlite_file(uri) or Path("mlflow.db")).absolute().with_name("mlartifacts")
+
+
+def _sqlite_file(uri: str) -> Path | None:
+    """The file of an SQLite store; None for any other store."""
+    from sqlalchemy.engine import make_url
+
+    database = make_url(uri).database if uri.startswith("sqlite") else None
+    return Path(database).absolute() if database else None
 
 
 def refuse_unwritable(uri: str) -> None:
     """Raise OSError where a SQLite store or its folder cannot be written: MLflow would try to
     migrate its tables there for minutes."""
-    if uri.startswith(_SQLITE):
-        file = Path(uri.removeprefix(_SQLITE)).absolute()
+    file = _sqlite_file(uri)
+    if file is not None:
         with tempfile.TemporaryFile(dir=file.parent):  # root may write whatever the mode
             pass
         if file.exists():
@@ -66,6 +78,20 @@ def without_password(uri: str) -> str:
     return re.sub(r"(?<=://)[^/@]*@", "", uri)
 
 
+def runs_page(uri: str) -> str:
+    """MLflow's page of the runs of the experiment that changed last, below its pages' address.
+
+    MLflow 3 opens an experiment on an overview for language models, which is empty here.
+    """
+    with quiet():
+        from mlflow import MlflowClient
+
+        newest = ["last_update_time DESC"]
+        found = MlflowClient(uri).search_experiments(max_results=1, order_by=newest)
+    place = f"experiments/{found[0].experiment_id}/runs" if found else "experiments"
+    return f"#/{place}?workflowType=machine_learning"
+
+
 class Store:
     """One experiment in a tracking store. Methods raise MLflow's and its libraries' exceptions."""
 
@@ -75,6 +101,8 @@ class Store:
 
             self.client: MlflowClient = MlflowClient(uri)
             self.experiment_id = _experiment(self.client, uri, experiment)
+        self.refused: list[str] = []
+        """Why values were not taken; the others of their requests were."""
 
     def runs_of(self, results_id: str) -> list[Run]:
         """Every MLflow run of a results folder, the oldest first."""
@@ -111,11 +139,28 @@ class Store:
         metrics = [Metric(p.key, p.value, p.timestamp, p.step) for p in points]
         named = [Param(key, value) for key, value in (params or {}).items()]
         marks = [RunTag(key, value) for key, value in (tags or {}).items()]
-        for start in range(0, max(len(named), len(marks)), MOST_PARAMS):
-            part = slice(start, start + MOST_PARAMS)
-            self.client.log_batch(run_id, params=named[part], tags=marks[part])
-        for start in range(0, len(metrics), MOST_METRICS):
-            self.client.log_batch(run_id, metrics=metrics[start : start + MOST_METRICS])
+        for kind, entries, most in (
+            ("params", named, MOST_PARAMS),
+            ("metrics", metrics, MOST_METRICS),
+            ("tags", marks, MOST_PARAMS),  # last: one of them states that all is there
+        ):
+            for start in range(0, len(entries), most):
+                self._send(run_id, kind, entries[start : start + most])
+
+    def _send(self, run_id: str, kind: str, entries: Sequence[Any]) -> None:
+        from mlflow.exceptions import MlflowException
+
+        try:
+            self.client.log_batch(run_id, **{kind: entries})
+        except MlflowException as error:
+            if error.error_code != "INVALID_PARAMETER_VALUE":
+                raise
+            if len(entries) == 1:
+                self.refused.append(f"{kind[:-1]} {entries[0].key!r}: {error.message}")
+                return
+            half = len(entries) // 2
+            self._send(run_id, kind, entries[:half])
+            self._send(run_id, kind, entries[half:])
 
     def log_inputs(self, run_id: str, inputs: list[DatasetInput]) -> None:
         """The data sets of a run."""
@@ -187,9 +232,7 @@ def _experiment(client: MlflowClient, uri: str, name: str) -> str:
 
 
 def _artifacts(uri: str, name: str) -> str | None:
-    """`mlartifacts` beside an SQLite file; a server, or another database, has its own place."""
-    if not uri.startswith("sqlite:///"):
+    """A folder beside an SQLite file; a server, or another database, has its own place."""
+    if _sqlite_file(uri) is None:
         return None
-    database = Path(urlsplit(uri).path[1:])
-    folder = database.absolute().parent / "mlartifacts" / re.sub(r"[^\w.-]", "_", name)
-    return folder.as_uri()
+    return (artifacts_folder(uri) / mlflow_key(name)).as_uri()

@@ -6,7 +6,7 @@ import os
 import time
 from dataclasses import dataclass
 
-from raysuite.errors import UserError
+from raysuite.errors import RaysuiteError
 from raysuite.records import Results
 from raysuite.track.credentials import FOLDER_VARIABLE, read_told
 from raysuite.track.folder import experiment_name, locked
@@ -79,8 +79,8 @@ def sync(
     experiment is the spec's name unless another is given. `status` sets the parent run's status
     while its nested runs are incomplete: RUNNING while more may begin, KILLED after a stop.
 
-    An unreachable or broken store raises nothing: the summary has the reason.
-    Raises UserError where the experiment was deleted in MLflow.
+    A store that is unreachable or broken, or whose experiment was deleted, raises nothing: the
+    summary has the reason.
     """
     uri = tracking_address(tracking_uri)
     name = experiment or experiment_name(results)
@@ -97,11 +97,11 @@ def sync(
                 else:
                     unchanged += 1
             upload.write_parent(status)
-    except UserError:
-        raise
     except Exception as error:  # whatever a store throws, no training may fail by it
         return SyncSummary(shown, name, written, unchanged, one_line(error))
-    return SyncSummary(shown, name, written, unchanged)
+    refused = upload.store.refused
+    why = f"{len(refused)} values were refused, such as {refused[0]}" if refused else ""
+    return SyncSummary(shown, name, written, unchanged, without_password(why))
 
 
 def prepare(tracking_uri: str | None = None) -> None:
@@ -124,5 +124,6 @@ def prepare(tracking_uri: str | None = None) -> None:
 
 def one_line(error: Exception) -> str:
     """The kind of an error and the first line of its message, without passwords."""
+    kind = "" if isinstance(error, RaysuiteError) else f"{type(error).__name__}: "
     first = next(iter(str(error).splitlines()), "")
-    return without_password(f"{type(error).__name__}: {first}")[:500]
+    return without_password(f"{kind}{first}")[:500]

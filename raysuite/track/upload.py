@@ -30,6 +30,7 @@ from raysuite.track.entries import (
     covered_points,
     flatten,
     milliseconds,
+    mlflow_key,
     mlflow_status,
     param_values,
     row_points,
@@ -58,7 +59,7 @@ def system_points(folder: Path) -> Iterator[Point]:
     """
     files = system_files(folder)
     for host, file in files.items():
-        prefix = f"system/{host}/" if len(files) > 1 else "system/"
+        prefix = f"system/{mlflow_key(host)}/" if len(files) > 1 else "system/"
         for step, sample in enumerate(read_samples(file), 1):
             for name, value in _values(sample):
                 yield Point(f"{prefix}{name}", value, milliseconds(sample.time), step)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from raysuite.files import sqlite_uri
 from raysuite.records import Journal, Results, RunFailed, results_figures
 from raysuite.records.journal import Decided
 from raysuite.report import build
@@ -281,6 +282,18 @@ def test_a_store_out_of_reach_loses_nothing(tmp_path, address, monkeypatch):
     assert not summary.ok
     assert "raysuite sync" in str(summary)
     assert "hush" not in str(summary)
+
+
+def test_a_deleted_experiment_is_reported_until_it_is_restored(database, tmp_path):
+    results = write_results(tmp_path / "results", spec=FOUR_ROWS, missing=[1, 2, 3])
+    assert sync(results).ok
+    store = Store(sqlite_uri(database), "made-up")
+    store.client.delete_experiment(store.experiment_id)
+    summary = sync(results)
+    assert not summary.ok
+    assert f"mlflow experiments restore --experiment-id {store.experiment_id}" in summary.error
+    store.client.restore_experiment(store.experiment_id)
+    assert sync(results).ok
 
 
 def test_the_command(database, tmp_path):

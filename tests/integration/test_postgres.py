@@ -117,7 +117,7 @@ def test_what_a_client_writes_is_in_the_sites_database(
             server.words(), env=server.prepare(os.environ), stdout=said, stderr=said
         )
     try:
-        until(lambda: server.answers() or running.poll() is not None, 300)
+        until(lambda: server.answers(running.pid) or running.poll() is not None, 300)
         assert running.poll() is None, log.read_text()
         settings = variables(folder, "127.0.0.1", server.url)
         words = [sys.executable, "-W", "ignore", "-c", WRITTEN]

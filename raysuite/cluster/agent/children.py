@@ -47,9 +47,20 @@ class Children:
         finally:
             os.close(descriptor)
 
+    def pid(self, name: str) -> int:
+        """The process id of a child."""
+        return self._started[name].pid
+
     def status(self, name: str) -> int | None:
         """The exit status of a child; None while it runs."""
         return self._started[name].poll()
+
+    def how_ended(self, name: str) -> str:
+        """A child's end in words."""
+        status = self._started[name].poll() if name in self._started else None
+        if status is None:
+            return "it had not ended"
+        return f"signal {-status}" if status < 0 else f"exit status {status}"
 
     def end(self, name: str, patience_s: float) -> None:
         """End a child and what it started."""

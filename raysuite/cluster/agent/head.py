@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import re
 import secrets
 import shlex
 import sqlite3
@@ -26,12 +27,14 @@ from raysuite.errors import RaysuiteError
 
 # On the head: starts MLflow's server, restarts it, copies its database to the cluster's folder.
 
-_RESTARTS = 5
+_RESTARTS, _WITHIN_S = 5, 600.0
+"""So many restarts within that time are made at once; the next one after a rest of _REST_S."""
+_REST_S = 300.0
 _STARTS_S = 240.0
 """From its start to its first answer, on a busy node."""
 _SAVE_EACH_S = 180.0
 _TAIL = 10_000
-"""Characters of the server's output in which its last error is looked for."""
+"""Bytes of the server's output in which its last error is looked for."""
 log = logging.getLogger("raysuite.cluster")
 
 
@@ -42,13 +45,18 @@ class MlflowKeeper:
         """`output` is the file that the server writes to."""
         self.server = server
         self.answers = False
-        """Whether it has answered, and has not failed for good since."""
+        """Whether it has answered, and has not failed since."""
         self.error = ""
-        """Why it failed for good."""
+        """Why it failed; one that has ever answered is started again after a rest."""
         self.began = self._saved = time.monotonic()
         self._children, self._output = children, output
         self._environment: Mapping[str, str] = {}
-        self._restarts = 0
+        self._restarts: list[float] = []
+        """When it was started again, by the monotonic clock, within _WITHIN_S."""
+        self._again = math.inf
+        """When the rest after a failure is over."""
+        self._printed = 0
+        """Bytes of the output that earlier servers wrote."""
         self._answered = False
         """Whether it ever has: until then the database may be half made, or half moved to a newer
         MLflow."""
@@ -63,13 +71,19 @@ class MlflowKeeper:
         except (OSError, sqlite3.Error) as error:
             self._give_up(str(error))
             return
+        with contextlib.suppress(FileNotFoundError):
+            self._printed = self._output.stat().st_size
         self._children.start(self.server.NAME, self.server.words(), ready, self._output)
 
     def look(self) -> bool:
         """Check and restart the server, and copy its database; whether `answers` or `error`
         changed."""
-        if not self.error:
-            self._do(time.monotonic())
+        now = time.monotonic()
+        if self.error and now > self._again:
+            self.error = ""
+            self._start_again(now)
+        elif not self.error:
+            self._do(now)
         before, self._seen = self._seen, (self.answers, self.error)
         return self._seen != before
 
@@ -84,21 +98,20 @@ class MlflowKeeper:
 
     def _do(self, now: float) -> None:
         ended = self._children.status(self.server.NAME) is not None
-        if not self.answers:
+        if ended and (self.answers or self._answered):
+            self._start_again(now)
+        elif not self.answers:
             self._await(ended, now)
-        elif ended:
-            self._start_again()
         elif now - self._saved > _SAVE_EACH_S:
             self._saved = now
             self.save()
 
     def _await(self, ended: bool, now: float) -> None:
-        if not ended and self.server.answers():
+        if not ended and self.server.answers(self._children.pid(self.server.NAME)):
             self.answers = self._answered = True
             self._mark()
         elif ended or now - self.began > _STARTS_S:
-            self._end()
-            self._give_up(f"its server did not start: {self._last_error()}")
+            self._give_up(f"its server did not start: {self._end()}")
 
     def _mark(self) -> None:
         try:
@@ -106,13 +119,14 @@ class MlflowKeeper:
         except OSError as error:
             log.warning("MLflow's database will not be copied if the head is killed: %s", error)
 
-    def _start_again(self) -> None:
-        self._end()  # its own child may live on, and hold the port
-        self._restarts += 1
-        if self._restarts > _RESTARTS:
-            self._give_up(f"its server ended again and again: {self._last_error()}")
+    def _start_again(self, now: float) -> None:
+        why = self._end()  # its own child may live on, and hold the port
+        self._restarts = [then for then in self._restarts if now - then < _WITHIN_S]
+        if len(self._restarts) == _RESTARTS:
+            self._give_up(f"its server ended again and again: {why}")
             return
-        log.warning("MLflow's server ended; starting it again")
+        self._restarts.append(now)
+        log.warning("MLflow's server ended (%s); starting it again", why)
         try:
             self.start(self._environment)
         except RaysuiteError as error:
@@ -120,20 +134,23 @@ class MlflowKeeper:
 
     def _give_up(self, why: str) -> None:
         self.answers, self.error = False, why
+        self._again = time.monotonic() + _REST_S if self._answered else math.inf
         log.error("no MLflow server: %s; `raysuite sync RESULTS` writes runs later", why)
 
-    def _last_error(self) -> str:
-        """The last line of the server's output that names an error, or the last one."""
-        try:
-            text = self._output.read_text("utf-8", "replace")[-_TAIL:]
-        except OSError as error:
-            return str(error)
-        lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no output"]
-        named = [line for line in lines if "Error" in line and not line.startswith("(Background")]
-        return (named or lines)[-1]
-
-    def _end(self) -> None:
+    def _end(self) -> str:
+        """End what is left of the server; how it had ended, with the last error that it printed."""
+        why = self._children.how_ended(self.server.NAME)
         self._children.end(self.server.NAME, 5.0)
+        try:
+            printed = self._output.read_bytes()[self._printed :][-_TAIL:].decode("utf-8", "replace")
+        except OSError as error:
+            return f"{why}; {error}"
+        lines = [line.strip() for line in printed.splitlines()]
+        named = [line for line in lines if _NAMES_ERROR.search(line)]
+        return f"{why}: {named[-1]}" if named else why
+
+
+_NAMES_ERROR = re.compile(r"^(?!\(Background)(?!.*\b(INFO|WARNING)\b).*error", re.IGNORECASE)
 
 
 # Suites that the head resumes: submitted as jobs, as soon as Ray takes any.

@@ -6,9 +6,7 @@ restored from the cluster's folder at the start, copied back now and then, and a
 
 from __future__ import annotations
 
-import configparser
 import contextlib
-import io
 import itertools
 import logging
 import os
@@ -16,14 +14,13 @@ import shutil
 import sqlite3
 import sys
 import time
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
-from raysuite.cluster import private
-from raysuite.cluster.files import Mlflow
+from raysuite.cluster import mlflow_server, private
 from raysuite.cluster.folder import ClusterFolder
 from raysuite.errors import MissingPartError, UserError
+from raysuite.files import sqlite_uri
 from raysuite.spec.site import MlflowOptions
 
 DATABASE = "mlflow.db"
@@ -34,8 +31,6 @@ ANSWERED = "answered"
 """A file beside the database, made once the server has answered: the database is complete then."""
 _NICENESS = 10
 """Lower priority than Ray and its workers: it must not slow their start, nor a measured run."""
-_PASSWORDS_KEPT_S = 300
-"""A password's check takes a tenth of a second of hashing: a right one is cached so long."""
 log = logging.getLogger("raysuite.cluster")
 
 
@@ -57,44 +52,22 @@ class MlflowServer:
 
     def words(self) -> list[str]:
         """The command line; it holds no secret."""
-        hosts = (self._address, "127.0.0.1", "localhost")  # the last two: through an SSH forward
         artifacts = private.make_folder(self._folder.mlflow / "artifacts")
-        return [
-            *("nice", "-n", str(_NICENESS), sys.executable, "-P", "-m", "mlflow", "server"),
-            *("--app-name", "basic-auth", "--workers", "1"),
-            *("--host", self._address, "--port", str(self._port)),
-            *("--allowed-hosts", ",".join(f"{host},{host}:*" for host in hosts)),
-            *("--serve-artifacts", "--artifacts-destination", artifacts.as_uri()),
-        ]
+        made = mlflow_server.words(self._address, self._port, artifacts)
+        return ["nice", "-n", str(_NICENESS), *made]
 
     def prepare(self, base: Mapping[str, str]) -> dict[str, str]:
-        """Bring the database here and write the password's file; the server's environment.
-
-        The database's URL and the key of cookies are in the environment of this one process:
-        /proc shows it to its owner alone.
-        """
+        """Bring the database here and write the password's file; the server's environment."""
         user = self._folder.mlflow_user()
         if user is None:
             raise UserError(f"{self._folder.mlflow_file} is missing; start the cluster anew")
-        config = self._own / "auth.ini"
-        config.unlink(missing_ok=True)
-        private.create(config, _auth_config(user, self._own / "auth.db"))
-        clients = ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_AUTH")
-        return {
-            **{name: value for name, value in base.items() if name not in clients},
-            "MLFLOW_AUTH_CONFIG_PATH": str(config),
-            "MLFLOW_FLASK_SERVER_SECRET_KEY": private.new_token(),
-            "MLFLOW_BACKEND_STORE_URI": self._store(),
-            "MLFLOW_DISABLE_TELEMETRY": "true",
-            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-        }
+        hosts = (self._address, "127.0.0.1", "localhost")  # the last two: through an SSH forward
+        store = self._store()
+        return mlflow_server.environment(base, self._own, user, store, hosts, self._port)
 
-    def answers(self) -> bool:
-        """Whether the server is up; its health needs no password."""
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with contextlib.suppress(OSError):
-            return bool(opener.open(f"{self.url}/health", timeout=2.0).status == 200)
-        return False
+    def answers(self, pid: int) -> bool:
+        """Whether the server is up, and is process `pid` or a child of it."""
+        return mlflow_server.answers(self.url, pid)
 
     def mark_answered(self) -> None:
         """Write a file that marks the database as usable, for the next agent after a kill."""
@@ -120,7 +93,7 @@ class MlflowServer:
                 here.with_name(f"{DATABASE}-{name}").unlink(missing_ok=True)
         if not here.exists():
             _restore(self._folder.mlflow / DATABASE, here)
-        return f"sqlite:///{here}"
+        return sqlite_uri(here)
 
 
 def _read_url(file: Path) -> str:
@@ -228,19 +201,3 @@ def _keep_generation(target: Path, generations: int) -> None:
     for newer, older in reversed(list(itertools.pairwise(names))):
         if newer.exists():
             os.replace(newer, older)
-
-
-def _auth_config(user: Mlflow, database: Path) -> str:
-    config = configparser.RawConfigParser()
-    values = {
-        "default_permission": "NO_PERMISSIONS",
-        "database_uri": f"sqlite:///{database}",
-        "admin_username": user.username,
-        "admin_password": user.password,
-        "authorization_function": "mlflow.server.auth:authenticate_request_basic_auth",
-        "auth_cache_ttl_seconds": str(_PASSWORDS_KEPT_S),
-    }
-    config["mlflow"] = {name: value.replace("%", "%%") for name, value in values.items()}
-    text = io.StringIO()
-    config.write(text)
-    return text.getvalue()

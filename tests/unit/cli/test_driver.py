@@ -4,9 +4,11 @@ counted where the runs will be, and where the time of a command went."""
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -18,15 +20,18 @@ from raysuite.cli import app
 from raysuite.cli.driver import (
     Request,
     Timings,
+    Tracking,
     print_how_to_resume,
     print_what_changed,
     timing_lines,
 )
 from raysuite.errors import UserError
+from raysuite.files import sqlite_uri
 from raysuite.orchestrate import suite
 from raysuite.orchestrate.cluster import Capacity, Node
 from raysuite.records import Journal, Results, RunFailed, RunFinished
 from raysuite.spec import parse_document
+from raysuite.train.stopping import Stop
 from tests.fake_results import TWELVE_ROWS, write_results
 
 SPEC = Path("x y.yaml")
@@ -224,7 +229,14 @@ ONE_RUN = TWELVE_ROWS.replace("[ddp, horovod, deepspeed]", "[ddp]").replace("[1,
 def test_a_suite_with_a_run_that_diverged_exits_with_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: dict[int, RunFailed], code: int
 ) -> None:
-    """All of its runs have ended, so that Ray has nothing to do."""
+    done = resumed(tmp_path, monkeypatch, fails, "--no-mlflow", "--quiet")
+    assert (done.exit_code, type(done.exception)) == (code, SystemExit if code else type(None))
+
+
+def resumed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, fails: dict[int, RunFailed], *words: str
+) -> Result:
+    """All runs have ended, so that Ray has nothing to do."""
 
     @contextmanager
     def connect(address: str | None) -> Iterator[Capacity]:
@@ -233,10 +245,68 @@ def test_a_suite_with_a_run_that_diverged_exits_with_1(
     monkeypatch.setattr("raysuite.orchestrate.cluster.connect", connect)
     # its pictures take seconds
     monkeypatch.setattr("raysuite.cli.driver.write_report", lambda *given: None)
-    write_results(tmp_path, spec=ONE_RUN, fails=fails)
-    words = ["run", "--resume-from", str(tmp_path), "--no-mlflow", "--quiet"]
-    done = CliRunner().invoke(app, words)
-    assert (done.exit_code, type(done.exception)) == (code, SystemExit if code else type(None))
+    write_results(folder, spec=ONE_RUN, fails=fails)
+    return CliRunner().invoke(app, ["run", "--resume-from", str(folder), *words])
+
+
+class Broken:
+    """A store that fails at its n-th call, by an error of its own or of MLflow's."""
+
+    def __init__(self, error: Exception, calls: int) -> None:
+        self.error, self.left = error, calls
+
+    def __call__(self, *given: object, **named: object) -> Broken:
+        self.left -= 1
+        if self.left < 0:
+            raise self.error
+        return self
+
+    def __getattr__(self, name: str) -> Broken:
+        return self
+
+    def __iter__(self) -> Iterator[None]:
+        return iter(())
+
+
+@pytest.mark.parametrize(
+    ("fails", "stop", "code"),
+    [({}, None, 0), ({0: DIVERGED}, None, 1), ({}, Stop("interrupted"), os.EX_TEMPFAIL)],
+)
+def test_a_store_that_fails_changes_no_exit_code_and_no_summary(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fails: dict[int, RunFailed],
+    stop: Stop | None,
+    code: int,
+) -> None:
+    monkeypatch.setattr("raysuite.track.prepare", lambda uri: None)
+    deleted = Broken(UserError("the experiment was deleted"), 0)
+    monkeypatch.setattr(import_module("raysuite.track.sync"), "Store", deleted)
+    monkeypatch.setattr("raysuite.cli.driver._execute", lambda *given: stop)
+    uri = sqlite_uri(tmp_path / "mlflow.db")
+    done = resumed(tmp_path, monkeypatch, fails, "--json", "--tracking-uri", uri)
+    assert done.exit_code == code, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["kind"] == "summary"
+    assert "could not be written" in done.stderr
+
+
+@pytest.mark.parametrize("error", [UserError("deleted"), OSError(28, "full"), KeyError("x")])
+@pytest.mark.parametrize("calls", [0, 1, 2, 5])
+def test_an_error_of_a_store_is_reported_and_raises_nothing(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    calls: int,
+    error: Exception,
+) -> None:
+    monkeypatch.setattr("raysuite.track.prepare", lambda uri: None)
+    monkeypatch.setattr(import_module("raysuite.track.sync"), "Store", Broken(error, calls))
+    monkeypatch.setattr(import_module("raysuite.cli.register"), "register_best", Broken(error, 0))
+    tracking = Tracking(sqlite_uri(tmp_path / "mlflow.db"))
+    tracking.sync(write_results(tmp_path, spec=ONE_RUN))
+    assert str(error) in capsys.readouterr().err
+    tracking.register(Results(tmp_path), silent=True)
+    assert str(error) in capsys.readouterr().err
 
 
 def finished(run_id: str, begins: float) -> RunFinished:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import http.server
 import os
 import sqlite3
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,20 +21,15 @@ from raysuite.spec.site import LocalSite, MlflowOptions
 from tests.killed import said, write
 
 
-class Health(http.server.BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, *said: object) -> None:
-        pass
-
-
 class Ends(MlflowServer):
-    """One whose process ends at once, while its address answers."""
+    """One whose process ends at once, and which answers where it is asked."""
 
     def words(self) -> list[str]:
-        return [sys.executable, "-c", "print('began')"]
+        said = "print('began'); print('INFO: no Error'); print('ERROR: no port'); print('ended')"
+        return [sys.executable, "-c", said]
+
+    def answers(self, pid: int) -> bool:
+        return True
 
 
 @pytest.fixture
@@ -44,13 +37,11 @@ def keeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MlflowKe
     monkeypatch.setenv("RAYSUITE_HOME", str(tmp_path / "home"))
     site = LocalSite(name="local")
     folder = prepare(Cluster(name="a", site=site, nodes=1, created=1.0, working_folder="/"))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Health) as health:
-        threading.Thread(target=health.serve_forever, daemon=True).start()
-        (tmp_path / "temp").mkdir()
-        port = health.server_address[1]
-        server = Ends(folder, MlflowOptions(), "127.0.0.1", port, tmp_path / "temp")
-        yield MlflowKeeper(server, Children(tmp_path), tmp_path / "log")
-        health.shutdown()
+    (tmp_path / "temp").mkdir()
+    server = Ends(folder, MlflowOptions(), "127.0.0.1", 5000, tmp_path / "temp")
+    made = MlflowKeeper(server, Children(tmp_path), tmp_path / "log")
+    yield made
+    made._children.end("mlflow", 5.0)
 
 
 def home(keeper: MlflowKeeper) -> ClusterFolder:
@@ -69,7 +60,7 @@ def test_one_that_never_answers_is_given_up_and_told_once(keeper: MlflowKeeper) 
     keeper.start({})
     keeper._children._started["mlflow"].wait(60)
     assert look_for(keeper, 0.3).count(True) == 1
-    assert keeper.error.endswith("began")
+    assert keeper.error.endswith("exit status 0: ERROR: no port")
     assert not keeper.answers
 
 
@@ -90,6 +81,58 @@ def test_one_that_ends_again_and_again_ends_nothing_else(
     assert "again and again" in keeper.error
 
 
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Its last value is the keeper's time."""
+    now = [1000.0]
+    monkeypatch.setattr("raysuite.cluster.agent.head.time.monotonic", lambda: now[-1])
+    return now
+
+
+def crash(keeper: MlflowKeeper) -> None:
+    keeper._children._started["mlflow"].wait(60)
+    keeper.look()
+
+
+def test_crashes_that_are_far_apart_never_end_it(keeper: MlflowKeeper, clock: list[float]) -> None:
+    keeper.answers = keeper._answered = True
+    keeper.start({})
+    for _ in range(12):
+        clock.append(clock[-1] + 200)
+        crash(keeper)
+        assert (keeper.answers, keeper.error) == (True, "")
+
+
+def test_one_that_had_answered_is_started_again_after_a_rest(
+    keeper: MlflowKeeper, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper.answers = keeper._answered = True
+    keeper.start({})
+    for _ in range(6):
+        crash(keeper)
+    assert not keeper.answers
+    clock.append(clock[-1] + 299)
+    assert not keeper.look()
+    clock.append(clock[-1] + 400)
+    monkeypatch.setattr(Ends, "words", lambda self: ["sleep", "60"])
+    assert keeper.look(), "the error is gone"
+    assert keeper.look(), "it answers"
+    assert (keeper.answers, keeper.error) == (True, "")
+
+
+def test_the_reason_is_of_the_last_server_and_no_line_of_a_clean_end(
+    keeper: MlflowKeeper, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    keeper.answers = keeper._answered = True
+    keeper.start({})
+    end = "print('INFO: Finished server process'); import os; os.kill(os.getpid(), 15)"
+    monkeypatch.setattr(Ends, "words", lambda self: [sys.executable, "-c", end])
+    crash(keeper)
+    crash(keeper)
+    reasons = [record.args for record in caplog.records if record.args]
+    assert reasons == [("exit status 0: ERROR: no port",), ("signal 15",)]
+
+
 def test_one_that_cannot_be_started_again_is_given_up(
     keeper: MlflowKeeper, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -105,8 +148,10 @@ def test_one_that_cannot_be_started_again_is_given_up(
 
 def test_its_first_answer_leaves_word_beside_the_database(keeper: MlflowKeeper) -> None:
     word = keeper.server._own / ANSWERED
+    keeper.start({})
     keeper._await(ended=True, now=0.0)
     assert not word.exists()
+    keeper.start({})
     keeper._await(ended=False, now=0.0)
     assert keeper.answers
     assert word.exists()
@@ -119,6 +164,7 @@ def test_a_full_disk_keeps_no_server_from_answering(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "touch", full)
+    keeper.start({})
     keeper._await(ended=False, now=0.0)
     assert keeper.answers
     assert "No space left" in caplog.text

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from sqlalchemy.engine import make_url
 
 from raysuite.cluster.agent.mlflow import MlflowServer
 from raysuite.cluster.files import Cluster, Mlflow
@@ -33,7 +34,7 @@ def server(folder: ClusterFolder, temp: Path, options: MlflowOptions | None = No
 
 
 def database(environment: dict[str, str]) -> Path:
-    return Path(environment["MLFLOW_BACKEND_STORE_URI"].removeprefix("sqlite:///"))
+    return Path(str(make_url(environment["MLFLOW_BACKEND_STORE_URI"]).database))
 
 
 def test_the_database_survives_the_node(folder: ClusterFolder, tmp_path: Path) -> None:
@@ -86,7 +87,13 @@ def test_a_server_that_starts_again_keeps_its_database(
 
 def test_secrets_are_in_files_alone(folder: ClusterFolder, tmp_path: Path) -> None:
     made = server(folder, tmp_path / "a%b")
-    environment = made.prepare({"MLFLOW_TRACKING_URI": "http://x", "OTHER": "kept"})
+    others = {
+        "MLFLOW_TRACKING_URI": "http://x",
+        "MLFLOW_AUTH_ADMIN_PASSWORD": "known to others",
+        "MLFLOW_BASIC_AUTH_FAIL_CLOSED": "false",
+        "MLFLOW_SERVER_DISABLE_SECURITY_MIDDLEWARE": "true",
+    }
+    environment = made.prepare({**others, "OTHER": "kept"})
     user = folder.mlflow_user()
     assert user is not None
     shown = " ".join([*made.words(), *environment.values()])
@@ -95,8 +102,8 @@ def test_secrets_are_in_files_alone(folder: ClusterFolder, tmp_path: Path) -> No
     config = Path(environment["MLFLOW_AUTH_CONFIG_PATH"])
     assert stat.S_IMODE(config.stat().st_mode) == 0o600
     assert f"admin_password = {user.password}" in config.read_text()
-    assert "a%%b" in config.read_text()  # mlflow reads it with interpolation
-    assert "MLFLOW_TRACKING_URI" not in environment
+    assert "a%%25b" in config.read_text()  # mlflow reads it with interpolation
+    assert not set(others) & set(environment)
     assert environment["OTHER"] == "kept"
 
 

@@ -5,8 +5,16 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from mlflow.utils.validation import (
+    _validate_metric_name,
+    _validate_param_name,
+    _validate_tag_name,
+)
 
 from raysuite.plan import make_plans
 from raysuite.records import (
@@ -25,12 +33,14 @@ from raysuite.track.entries import (
     MOST_TAG,
     covered_points,
     epoch_points,
+    mlflow_key,
     mlflow_status,
     row_points,
     run_params,
     run_points,
     run_tags,
     shared_params,
+    variant_key,
 )
 from raysuite.track.store import tracking_address, without_password
 from tests.fake_results import TWELVE_ROWS, epoch, run_records, verdict, write_results
@@ -142,6 +152,44 @@ def test_whatever_a_person_writes_fits_into_mlflow():
     tags = run_tags(run_figures(DATA, run_records(PLAN, lost)), "0" * 32)
     assert all(len(value) <= MOST_TAG for value in tags.values())
     assert tags["env.versions.torch"] == "2.15.0"
+
+
+NAMES = st.text() | st.text(".-_ /:ü!a1", max_size=4) | st.text("a", min_size=150, max_size=270)
+
+
+@given(st.lists(NAMES, unique=True), st.data())
+@example([".", "..", "", "!", "?", "/", "a/b", "a:b", "a_b", "C#", "C+", "\ud800", "a\n"], None)
+@example(["a" * 260 + "1", "a" * 260 + "2"], None)
+def test_keys_of_different_texts_differ_and_mlflow_takes_them(names: list[str], data: Any) -> None:
+    if data is not None and names:  # and one that looks like the key of another
+        names = list(dict.fromkeys([*names, mlflow_key(data.draw(st.sampled_from(names)))]))
+    keys = [mlflow_key(name) for name in names]
+    assert len({*keys}) == len(names)
+    for key in keys:
+        _validate_param_name(key)
+        _validate_tag_name(key)
+        for whole in (f"balanced_accuracy/{key}", f"env.{key}"):
+            _validate_metric_name(whole)
+            assert len(whole) <= MOST_KEY
+        assert mlflow_key(key) == key or re.search("_[0-9a-f]{16}$", key)
+
+
+PARTS = st.text("ab =(_.", min_size=1, max_size=5).filter(str.strip)
+
+
+@given(st.lists(st.lists(PARTS, min_size=1, max_size=3).map(" · ".join), unique=True))
+def test_keys_of_different_variants_differ(series: list[str]) -> None:
+    names = [f"{name} · {count} workers" for name in series for count in (1, 2)]
+    keys = {variant_key(name) for name in names}
+    assert len(keys) == len(names)
+    for key in keys:
+        _validate_metric_name(f"efficiency/{key}")
+
+
+def test_keys_of_ordinary_texts_are_these_texts() -> None:
+    for name in ("optimizer.lr", "golden retriever", "t-shirt", "été", "7"):
+        assert mlflow_key(name) == name
+    assert variant_key("ddp · native · 2 workers") == "ddp native 2 workers"
 
 
 @pytest.mark.parametrize(

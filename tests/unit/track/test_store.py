@@ -1,13 +1,27 @@
-"""A store that cannot be written is told at once, and nothing fails by it."""
+"""Stores that cannot be written, or that refuse a value, and where a store keeps its files."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import pytest
+from mlflow import MlflowClient
+from mlflow.exceptions import INVALID_PARAMETER_VALUE, MlflowException
+from sqlalchemy import create_engine
 
 from raysuite.records import Results
 from raysuite.track import sync
+from raysuite.track.entries import Point
+from raysuite.track.store import (
+    Store,
+    _artifacts,
+    artifacts_folder,
+    refuse_unwritable,
+    tracking_address,
+)
 
 
 @pytest.mark.parametrize("file", ["missing/mlflow.db", "/proc/mlflow.db", "a_folder"])
@@ -21,3 +35,49 @@ def test_a_store_that_cannot_be_written(tmp_path: Path, file: str) -> None:
     assert summary.error.startswith(
         ("FileNotFoundError", "PermissionError", "OSError", "IsADirectoryError")
     )
+
+
+@pytest.mark.parametrize("name", ["run#1", "q?x", "a%41b", "a b", "ü", "x@y:z"])
+def test_a_store_is_in_the_working_folder_whatever_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    uri = tracking_address()
+    with create_engine(uri).begin() as opened:
+        opened.exec_driver_sql("create table t (x)")
+    refuse_unwritable(uri)
+    assert [path.name for path in folder.iterdir()] == ["mlflow.db"]
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert artifacts_folder(uri) == folder / "mlartifacts"
+    for experiment in ("..", ".", "/", "a/../../b", "x"):
+        place = Path(url2pathname(urlsplit(_artifacts(uri, experiment) or "").path))
+        assert place.resolve().parent == folder / "mlartifacts"
+
+
+class Picky(MlflowClient):
+    """Refuses requests with certain keys, as a server of another version may."""
+
+    def __init__(self) -> None:
+        self.taken: list[str] = []
+
+    def log_batch(self, run_id: str, **kinds: list[Any]) -> None:
+        keys = [each.key for entries in kinds.values() for each in entries]
+        if "bad" in keys or "worse" in keys:
+            raise MlflowException("no such key", INVALID_PARAMETER_VALUE)
+        self.taken += keys
+
+
+def test_a_key_that_is_refused_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = object.__new__(Store)
+    store.client, store.refused = Picky(), []
+    keys = ["a", "bad", *(f"m{number}" for number in range(1500)), "worse", "z"]
+    store.log("run", [Point(key, 1.0, 0, 0) for key in keys], {"bad": "1", "p": "2"}, {"t": "3"})
+    assert store.client.taken == ["p", *(k for k in keys if k not in ("bad", "worse")), "t"]
+    assert [why.partition(":")[0] for why in store.refused] == [
+        "param 'bad'",
+        "metric 'bad'",
+        "metric 'worse'",
+    ]

@@ -1,0 +1,69 @@
+"""`make ui`: MLflow's server on this machine, and the link to the newest experiment's runs."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+import time
+import webbrowser
+from pathlib import Path
+
+from raysuite.cli.console import print_text
+from raysuite.cluster import mlflow_server, private
+from raysuite.cluster.files import Mlflow
+from raysuite.cluster.ports import held_port
+from raysuite.cluster.process import end_with_parent
+from raysuite.track.store import (
+    artifacts_folder,
+    runs_page,
+    tracking_address,
+    without_password,
+)
+
+ADDRESS = "127.0.0.1"
+
+
+def main() -> int:
+    """Run the server until it is ended; its exit code."""
+    store = tracking_address()
+    if store.startswith(("http://", "https://")):  # there is a server
+        print_text(f"{without_password(store)}/{runs_page(store)}")
+        return 0
+    # A browser sends a host's cookies to all its ports, also to servers of others at 127.0.0.1.
+    # It resolves names below localhost itself, and nobody else knows this one.
+    host = f"raysuite-{secrets.token_hex(8)}.localhost"
+    user = Mlflow(username="raysuite", password=private.new_token())
+    with private.temporary_folder("rs-ui-") as folder, held_port() as port:
+        artifacts = artifacts_folder(store)
+        words = mlflow_server.words(ADDRESS, port, artifacts)
+        hosts = (host, ADDRESS, "localhost")
+        process = subprocess.Popen(
+            [*words, "--default-artifact-root", artifacts.as_uri()],
+            env=mlflow_server.environment(os.environ, folder, user, store, hosts, port),
+            preexec_fn=end_with_parent,
+        )
+        try:
+            while process.poll() is None:
+                if mlflow_server.answers(f"http://{ADDRESS}:{port}", process.pid):
+                    _open(mlflow_server.link(host, port, user) + runs_page(store), folder)
+                    break
+                time.sleep(0.5)
+            return process.wait()
+        except KeyboardInterrupt:
+            return process.wait()
+        finally:
+            process.terminate()
+
+
+def _open(link: str, folder: Path) -> None:
+    """Print the link and open it: by a file, as every user can read a browser's command line."""
+    print_text(f"\n{link}\n")
+    page = folder / "link.html"
+    private.create(page, f'<meta http-equiv="refresh" content="0;url={link}">')
+    webbrowser.open(page.as_uri())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

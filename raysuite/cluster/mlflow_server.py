@@ -1,0 +1,152 @@
+"""MLflow's server for one user: a password, a link that signs a browser in, and no jobs.
+
+MLflow's basic-auth app calls `authorize` for each request but those for its health, for the list
+of its features and for the static files of its pages.
+"""
+
+from __future__ import annotations
+
+import configparser
+import contextlib
+import functools
+import hmac
+import io
+import os
+import sys
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import psutil
+
+from raysuite.cluster import private
+from raysuite.cluster.files import Mlflow
+from raysuite.files import sqlite_uri
+
+if TYPE_CHECKING:
+    from flask import Response
+    from werkzeug.datastructures import Authorization
+
+COOKIE = "raysuite-mlflow"
+_TOKEN = "token"
+"""The link's argument that holds the password."""
+_CONFIG = "MLFLOW_AUTH_CONFIG_PATH"
+_OF_OTHERS = (
+    *("MLFLOW_TRACKING_", "MLFLOW_AUTH_", "MLFLOW_BASIC_AUTH_"),
+    *("MLFLOW_SERVER_", "MLFLOW_STATIC_PREFIX"),
+)
+"""Begins of variables of clients and of other servers; this one has a password of its own."""
+_PASSWORDS_KEPT_S = 300
+"""A password's check takes a tenth of a second of hashing: a right one is cached so long."""
+
+
+def words(address: str, port: int, artifacts: Path) -> list[str]:
+    """The command line of a server that keeps artifacts in a folder; it holds no secret."""
+    return [
+        *(sys.executable, "-P", "-m", "mlflow", "server", "--app-name", "basic-auth"),
+        *("--workers", "1", "--host", address, "--port", str(port)),
+        "--uvicorn-opts=--no-access-log",  # it would contain the link
+        *("--serve-artifacts", "--artifacts-destination", artifacts.as_uri()),
+    ]
+
+
+def environment(
+    base: Mapping[str, str], folder: Path, user: Mlflow, store: str, hosts: Sequence[str], port: int
+) -> dict[str, str]:
+    """The server's environment; its password is in a file in `folder`, which must be private.
+
+    `store` is the database's URL, `hosts` are the names by which browsers may address the server.
+    The URL and the key of cookies are in this environment alone: /proc shows it to its owner.
+    """
+    config = folder / "auth.ini"
+    config.unlink(missing_ok=True)
+    private.create(config, _auth_config(user, folder / "auth.db"))
+    return {
+        **{name: value for name, value in base.items() if not name.startswith(_OF_OTHERS)},
+        _CONFIG: str(config),
+        "MLFLOW_FLASK_SERVER_SECRET_KEY": private.new_token(),
+        "MLFLOW_BACKEND_STORE_URI": store,
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_SERVER_ALLOWED_HOSTS": ",".join(f"{host},{host}:*" for host in hosts),
+        "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": ",".join(f"http://{host}:{port}" for host in hosts),
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    }
+
+
+def link(host: str, port: int, user: Mlflow) -> str:
+    """What signs a browser in."""
+    return f"http://{host}:{port}/?{_TOKEN}={user.password}"
+
+
+def answers(url: str, pid: int) -> bool:
+    """Whether the server that process `pid` is, or has started, is up at `url`.
+
+    Nothing is sent to another program that listens there: its answer counts for nothing, and it
+    must get neither a password nor a link.
+    """
+    parts = urlsplit(url)
+    with contextlib.suppress(psutil.Error, OSError):
+        process = psutil.Process(pid)
+        listening = {
+            each.laddr
+            for member in (process, *process.children(recursive=True))
+            for each in member.net_connections("tcp")
+            if each.status == psutil.CONN_LISTEN
+        }
+        if (parts.hostname, parts.port) in listening:
+            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+            return bool(opener.open(f"{url}/health", timeout=2.0).status == 200)
+    return False
+
+
+def authorize() -> Authorization | Response:
+    """Called by MLflow in the server, for each request: who sends it, or the refusal.
+
+    A browser that opens `/?token=PASSWORD` gets a cookie, and is sent on without the password;
+    what comes after the # of a link stays. Programs send the password by HTTP's basic scheme.
+    """
+    from flask import current_app, make_response, redirect, request
+    from mlflow.server.auth import authenticate_request_basic_auth
+    from werkzeug.datastructures import Authorization
+
+    user, password = _user()
+    session = hmac.digest(str(current_app.secret_key).encode(), b"session", "sha256").hex()
+    # MLflow lets pages of any port of localhost send what the browser knows, and read the answers
+    if request.headers.get("Origin", own := f"http://{request.headers.get('Host')}") != own:
+        return make_response("requests of other pages are refused", 403)
+    if _equal(request.cookies.get(COOKIE), session):
+        return Authorization("basic", {"username": user})
+    if _equal(request.args.get(_TOKEN), password):
+        answer = redirect("./")
+        answer.set_cookie(COOKIE, session, httponly=True, samesite="Strict")
+        return answer
+    return authenticate_request_basic_auth()
+
+
+def _equal(given: str | None, right: str) -> bool:
+    return hmac.compare_digest((given or "").encode(), right.encode())
+
+
+@functools.cache
+def _user() -> tuple[str, str]:
+    config = configparser.ConfigParser()
+    config.read(os.environ[_CONFIG], "utf-8")
+    return config["mlflow"]["admin_username"], config["mlflow"]["admin_password"]
+
+
+def _auth_config(user: Mlflow, database: Path) -> str:
+    config = configparser.RawConfigParser()
+    values = {
+        "default_permission": "NO_PERMISSIONS",
+        "database_uri": sqlite_uri(database),
+        "admin_username": user.username,
+        "admin_password": user.password,
+        "authorization_function": f"{__name__}:authorize",
+        "auth_cache_ttl_seconds": str(_PASSWORDS_KEPT_S),
+    }
+    config["mlflow"] = {name: value.replace("%", "%%") for name, value in values.items()}
+    text = io.StringIO()
+    config.write(text)
+    return text.getvalue()
