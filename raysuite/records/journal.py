@@ -309,4 +309,3 @@ class Results:
         records = self.records(run_id)
         last = records[-1] if records else None
         return last if isinstance(last, RunEnd) else None
-
