@@ -22,6 +22,7 @@ import psutil
 
 from raysuite.cluster import private
 from raysuite.errors import RayStartError
+from raysuite.files import write_whole
 
 TRIES = 3
 """Starts of Ray before it counts as failed."""
@@ -92,7 +93,7 @@ def _write_ports(session: Path, node_id: str, ports: Mapping[str, int]) -> None:
                 return
             time.sleep(_STEP_S)
         if not file.exists():
-            private.replace(file, str(port))
+            write_whole(file, str(port).encode(), private.MODE)
 
 
 def raylet_lives() -> bool:

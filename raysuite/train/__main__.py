@@ -132,9 +132,10 @@ def main(arguments: list[str] | None = None) -> int:
         with Signals() as signals:
             for wish in ours:
                 plan = decide(wish, results, given.resume) if wish.undecided else wish
-                end: Record | None = end_of(plan)
-                if is_left(end, given.retry_failed):
-                    resumes = given.resume and is_left(end)
+                ended = end_of(plan)
+                end: Record | None = ended
+                if is_left(ended, given.retry_failed):
+                    resumes = given.resume and is_left(ended)
                     end = _run(plan, results, resumes, signals.asked)
                 if isinstance(end, RunStopped):
                     return os.EX_TEMPFAIL
