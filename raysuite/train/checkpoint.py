@@ -21,7 +21,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from raysuite.files import flush_folder, flush_names
+from raysuite.files import flush_folder, flush_names, write_whole
 from raysuite.parallel.base import World, draws, read_state
 from raysuite.records.base import checked_line, content_of
 from raysuite.records.power import PowerUse
@@ -161,10 +161,10 @@ def keep_checkpoint(loop: TrainingLoop, folder: Path) -> None:
     partial.mkdir(parents=True, exist_ok=True)
     loop.save(partial)
     loop.engine.comm.all_reduce(torch.zeros(1), "max")  # all ranks have written
-    if loop.world.rank == 0:
-        write_sizes(partial)
     if loop.world.local_rank == 0:
         flush_folder(partial)  # a node has what its ranks wrote
+    if loop.world.rank == 0:  # which has opened them all: NFS gives no older sizes then
+        write_sizes(partial)
     loop.engine.comm.all_reduce(torch.zeros(1), "max")
     if loop.world.rank == 0:
         old = _older(folder)
@@ -181,7 +181,7 @@ def write_sizes(folder: Path) -> None:
     """Note the sizes of all files of a checkpoint, after the last of them."""
     files = [path for path in folder.rglob("*") if path.is_file() and path.name != _FILES]
     sizes = {str(path.relative_to(folder)): path.stat().st_size for path in files}
-    (folder / _FILES).write_bytes(checked_line(_Files(sizes=sizes)))
+    write_whole(folder / _FILES, checked_line(_Files(sizes=sizes)))
 
 
 def remove_checkpoint(folder: Path) -> None:

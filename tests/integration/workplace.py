@@ -19,6 +19,7 @@ import psutil
 
 from raysuite.orchestrate.groups import checkpoint_folder
 from raysuite.records import Results
+from raysuite.records.journal import recorded_epochs
 from raysuite.train.checkpoint import latest_checkpoint
 
 ROOT = Path(__file__).parents[2]
@@ -185,4 +186,6 @@ def name_of(process: psutil.Process) -> str:
 
 def has_checkpoint(results: Results, run_id: str) -> bool:
     """Whether this run has a checkpoint from which it is resumed."""
-    return latest_checkpoint(checkpoint_folder(results, run_id), run_id) is not None
+    epochs = recorded_epochs(results.records(run_id))
+    found, _ = latest_checkpoint(checkpoint_folder(results, run_id), run_id, epochs)
+    return found is not None

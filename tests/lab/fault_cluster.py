@@ -183,7 +183,7 @@ class FaultCluster:
 
     def _has_checkpoint(self, seed: int) -> bool:
         run_id, results = self.run_id(seed), self.results()
-        found = latest_checkpoint(checkpoint_folder(results, run_id), run_id)
+        found, _ = latest_checkpoint(checkpoint_folder(results, run_id), run_id, epochs=2)
         with contextlib.suppress(OSError, ValueError):  # removed or written just now
             return found is not None and LoopState.read(found).epoch == 2
         return False

@@ -18,7 +18,7 @@ from raysuite.orchestrate.suite import Listener, fit, forget_failures
 from raysuite.plan import RunPlan, make_plans
 from raysuite.records import Journal, Results, RunFailed
 from raysuite.spec import parse_document
-from raysuite.train.checkpoint import LoopState, latest_checkpoint
+from raysuite.train.checkpoint import LoopState, latest_checkpoint, write_sizes
 from raysuite.train.stopping import Prune
 
 SPEC = "name: a\nmodel: resnet20\ndata: digits\ntraining: {epochs: 9, global_batch: 64}\nrepeats: 2"
@@ -32,6 +32,7 @@ def keep_checkpoint(results: Results, plan: RunPlan) -> Path:
         run_id=plan.run_id, epoch=8, step=80, elapsed_seconds=1.0, time_to_accuracy=None
     )
     state.write(folder)
+    write_sizes(folder)
     return folder
 
 
@@ -47,7 +48,7 @@ def test_a_run_that_is_made_again_has_no_checkpoint_and_others_keep_theirs(tmp_p
     own, other = (keep_checkpoint(results, plan) for plan in (FAILED, STOPPED))
     forget_failures([FAILED, STOPPED], results)
     assert not own.exists()
-    assert latest_checkpoint(other, STOPPED.run_id) == other
+    assert latest_checkpoint(other, STOPPED.run_id, 8) == (other, "")
     assert results.records(FAILED.run_id) == []
 
 

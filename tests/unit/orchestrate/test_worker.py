@@ -94,7 +94,7 @@ def test_rank_0_alone_writes_the_journal(
     monkeypatch.setattr(worker, "execute", lambda *given, **named: iter([record]))
     for rank in range(3):
         world = World(rank, 3, rank, torch.device("cpu"))
-        worker._write_all(plan, world, results, None, tmp_path / "checkpoint", None)
+        worker._write_all(plan, world, results, None, "", tmp_path / "checkpoint", None)
     assert results.records(plan.run_id) == [record]
 
 
@@ -120,7 +120,7 @@ def test_a_run_reports_nothing_to_ray_train_and_makes_folders_for_checkpoints_al
         lambda self, *given, **more: folders.append(self) or mkdir(self, *given, **more),
     )
     results = Results(tmp_path / "results")
-    worker._run(plan, World(0, 1, 0, torch.device("cpu")), results, {}, None)
+    worker._run(plan, World(0, 1, 0, torch.device("cpu")), results, {}, None, "")
     assert isinstance(results.end_of(plan.run_id), RunFinished)
     kept = checkpoint_folder(results, plan.run_id)
     assert any(folder.is_relative_to(kept.parent) for folder in folders) is made

@@ -25,7 +25,7 @@ from raysuite.records import (
     run_figures,
 )
 from raysuite.train import costs, stopping
-from raysuite.train.checkpoint import LoopState, checkpoint_run_id
+from raysuite.train.checkpoint import LoopState
 from raysuite.train.loop import TrainingLoop
 from raysuite.train.stopping import Prune, Stop, Watch, never
 from tests.unit.train.conftest import plan_of, run
@@ -110,7 +110,7 @@ def test_what_is_told_of_it(tmp_path: Path) -> None:
     assert isinstance(stopped, RunStopped)
     assert (stopped.reason, stopped.epoch, stopped.step) == ("time_limit", 0, 4)
     assert epochs_of(first) == []
-    assert checkpoint_run_id(tmp_path / "0") == plan.run_id
+    assert LoopState.read(tmp_path / "0").run_id == plan.run_id
     assert isinstance(second[0], RunStarted)
     assert (second[0].first_epoch, second[0].first_step) == (0, 4)
     assert isinstance(second[-1], RunFinished)
