@@ -13,7 +13,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -102,7 +102,12 @@ def count(data: DataOptions) -> Counts:
     """Images of both splits. Raises DataError as `find`."""
     images = find(data)
     train, val = (sum(map(len, images.splits[split].values())) for split in SPLITS)
-    return Counts(train, val, images.classes, images.passed_over)
+    return Counts(train, val, recorded(images.classes), images.passed_over)
+
+
+def recorded(classes: Iterable[str]) -> tuple[str, ...]:
+    """The names of class folders, with bytes that are no UTF-8 escaped: `caf\\xe9`."""
+    return tuple(os.fsencode(name).decode("utf-8", "backslashreplace") for name in classes)
 
 
 def listed(root: Path, val_may_lack: bool = False, skip: bool = False) -> Images:
@@ -308,7 +313,7 @@ def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
         data,
         facts,
         {split: len(Listing.read(listing, split).labels) for split in SPLITS},
-        classes=tuple(json.loads((listing / _CLASSES).read_text())),
+        classes=recorded(json.loads((listing / _CLASSES).read_text())),
         form="folder",
         files=root_of(data).resolve(),
         listing=listing,
