@@ -392,8 +392,8 @@ def _begin(conversion: Conversion) -> dict[str, Written]:
     if not (target / PLAN).is_file():
         write_whole(target / PLAN, json.dumps(conversion.document, indent=1).encode())
     if not (target / CLASSES_FILE).is_file():
-        names = "".join(f"{name}\n" for name in conversion.classes)
-        write_whole(target / CLASSES_FILE, names.encode("utf-8", "backslashreplace"))
+        names = "".join(f"{name}\n" for name in map(printable, conversion.classes))
+        write_whole(target / CLASSES_FILE, names.encode())
     state: dict[str, Written] = {}
     for found in continued_lines(target / JOURNAL):
         bad = tuple(Bad(**each) for each in found.pop("bad"))

@@ -103,7 +103,7 @@ def count(data: DataOptions) -> Counts:
     """Images of both splits. Raises DataError as `find`."""
     images = find(data)
     train, val = (sum(map(len, images.splits[split].values())) for split in SPLITS)
-    return Counts(train, val, images.classes, images.passed_over)
+    return Counts(train, val, tuple(map(printable, images.classes)), images.passed_over)
 
 
 def listed(root: Path, val_may_lack: bool = False, skip: bool = False) -> Images:

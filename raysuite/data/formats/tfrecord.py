@@ -369,7 +369,7 @@ def _class_name(data: bytes) -> list[str]:
     (two synsets are called crane), its `synset` is."""
     feature = _Example.FromString(data).features.feature
     names = (feature[f"image/class/{key}"].bytes_list.value for key in ("synset", "text"))
-    return [os.fsdecode(found[0]) for found in names if found][:1]
+    return [found[0].decode("utf-8", "backslashreplace") for found in names if found][:1]
 
 
 def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
@@ -482,11 +482,6 @@ def to_check(target: Target, decode: bool, write_index: bool) -> Listed:
         find(target.data)
     except DataError as error:
         findings.append(Finding(str(root), -1, "file", str(error)))
-    try:
-        distinct_names(target.names, CLASSES_FILE)
-    except DataError as error:
-        message = reason(error, CLASSES_FILE)
-        findings.append(Finding(str(root / CLASSES_FILE), -1, "class", message))
     sums: dict[str, object] = {}
     try:
         files = manifest_of(root).get("files", {})
@@ -623,16 +618,19 @@ def label_findings(target: Target, labels: set[int]) -> tuple[int | None, list[F
 def name_findings(
     root: Path, names: Mapping[int, str], found: Iterable[tuple[str, int]]
 ) -> Iterator[Finding]:
-    """Names in the records that have several labels, or another one than in classes.txt, which has
-    `names` by label."""
+    """Names that have several labels, in the records and in classes.txt, which has `names`."""
     labels: dict[str, set[int]] = {}
     for name, label in (*found, *((name, label) for label, name in names.items())):
         labels.setdefault(name, set()).add(label)
     for name, several in labels.items():
         if len(several) > 1:
-            message = f"class {name!r} has the labels {', '.join(map(str, sorted(several)))}"
-            message += " in the records and in classes.txt" if name in names.values() else ""
-            yield Finding(str(root), -1, "label", f"{message}; write them again with one")
+            where = " and classes.txt" if name in names.values() else ""
+            message = (
+                f"class {name!r} has the labels {', '.join(map(str, sorted(several)))} in the "
+            )
+            yield Finding(
+                str(root), -1, "label", f"{message}records{where}; give it one of its own"
+            )
 
 
 def detect(path: Path, names: set[str]) -> Format | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -204,7 +205,8 @@ def test_neighbours_share_workers_where_each_two_of_them_may(
     draw: random.Random, one_node: bool
 ) -> None:
     def may(one: RunPlan, other: RunPlan) -> bool:
-        needs, cycles = [], set()
+        needs: list[dict[str, Any]] = []
+        cycles: set[Any] = set()
         for each in (one, other):
             spec = each.spec.model_dump()
             if spec["resources"]["fresh_workers"] or "fusion" in str(each.label):

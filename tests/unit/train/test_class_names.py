@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,11 @@ from typer.testing import CliRunner
 from raysuite.cli import app
 from raysuite.data import formats, prepare
 from raysuite.data.check import check, detect, target_of
+from raysuite.data.convert import convert, plan_conversion
 from raysuite.errors import DataError
 from raysuite.plan import RunPlan
 from raysuite.plan.trials import create_sweep, trial_plan
-from raysuite.records import Journal, Results
+from raysuite.records import Journal, Results, RunFinished
 from raysuite.spec import parse_document
 from raysuite.spec.data import DataOptions
 from raysuite.spec.datasets import other_class
@@ -96,7 +98,7 @@ def test_two_classes_of_one_name_are_refused_and_found(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="'cat'"):
         formats.count(data)
     (finding,) = (each for each in check(detect(tmp_path)).findings if not each.note)
-    assert (finding.place, finding.kind) == (str(tmp_path / "classes.txt"), "class")
+    assert (finding.place, finding.kind) == (str(tmp_path), "label")
 
 
 def pictures(root: Path, names: Sequence[str]) -> Path:
@@ -113,6 +115,20 @@ def pictures(root: Path, names: Sequence[str]) -> Path:
 def rename(root: Path, old: str, new: str) -> None:
     for split in ("train", "val"):
         (root / split / old).rename(root / split / new)
+
+
+def test_a_name_with_bytes_that_are_no_utf_8_is_the_same_everywhere(tmp_path: Path) -> None:
+    root = pictures(tmp_path / "ours", (os.fsdecode(b"caf\xe9"), "tea"))
+    plan = folder_plan(root)
+    assert plan.dataset.class_names == ("caf\\xe9", "tea")
+    last = run(plan)[-1]
+    assert isinstance(last, RunFinished)
+    assert last.classes is not None
+    assert last.classes.names == plan.dataset.class_names
+    convert(plan_conversion(root, tmp_path / "records"), workers=1)
+    assert check(detect(tmp_path / "records")).ok
+    data = DataOptions(name="tfrecord", path=str(tmp_path / "records"), image_size=8, classes=2)
+    assert formats.count(data).classes == plan.dataset.class_names
 
 
 def folder_plan(root: Path, **more: Any) -> RunPlan:
