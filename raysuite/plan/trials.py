@@ -213,15 +213,10 @@ def set_more_trials(document: Document, wanted: Document) -> None:
     Raises UserError where the sweep cannot have more, or has as many.
     """
     search, trials = read_search(document), read_search(wanted).trials
-    if search.trials is None:
+    if search.trials is None or search.scheduler.name == "pbt":
         raise UserError(
-            f"{TRIALS} was given, and this sweep makes every combination (searcher: grid); begin "
-            "one with more values, without --resume"
-        )
-    if search.scheduler.name == "pbt":
-        raise UserError(
-            f"{TRIALS} was given, and these trials are a population (scheduler: pbt), which was "
-            "drawn at the start; begin a larger one, without --resume"
+            f"{TRIALS} was given, and the trials of a grid, or of a population (pbt), are decided "
+            "when the sweep begins; begin a larger one, without --resume"
         )
     if trials is None or trials <= search.trials:
         raise UserError(

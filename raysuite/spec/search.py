@@ -89,11 +89,9 @@ class Dimension(Options):
         if len(given) != 1:
             said = f"given were {' and '.join(given)}" if given else "given was none"
             raise ValueError(f"give exactly one distribution; {said}; valid are {', '.join(KINDS)}")
-        wrong = _wrong(given[0], self.arguments) or (
-            "no multiple of the step lies between low and high"
-            if "randint" in given[0] and not self.whole()
-            else ""
-        )
+        wrong = _wrong(given[0], self.arguments)
+        if not wrong and "randint" in given[0] and not self.whole():
+            wrong = "no multiple of the step lies between low and high"
         if wrong:
             raise ValueError(f"{given[0]} {self.arguments}: {wrong}")
         return self
