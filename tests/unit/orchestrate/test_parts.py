@@ -71,7 +71,9 @@ def test_a_hang_is_slow_on_a_busy_machine_alone_and_its_children_die(
     assert beat.read_text() == last
 
 
-def test_a_trial_that_ran_out_of_time_by_itself_is_judged_alike(trial: Path, late: State) -> None:
+def test_a_trial_that_ended_for_want_of_time_is_slow_on_a_busy_machine_alone(
+    trial: Path, late: State
+) -> None:
     trial.write_text("#!/bin/sh\necho 'raysuite-trial: Ray did not start' >&2\nexit 4\n")
     finding = try_part(Part("pretend", "pretend", required=False))
     assert finding.state is late
