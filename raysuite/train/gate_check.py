@@ -254,7 +254,28 @@ def compare_gradients(
     s = P P' m, where P' P = 1 (Vogels et al. 2019, arXiv:1905.13727, algorithms 1 and 2). So
     s' (m - s) = 0, whatever P is, and m - s is what is left out. With c s in its place this is
     c (1 - c) s' s, and without rank k it is s' g_k / n.
+
+    Passes in 16 bits turn the sign of values before a ReLU. So an error beyond the bound then has
+    to be found three times, each time with other samples.
     """
+    noisy = lossy.within > 0 or settings.precision != "fp32"
+    for draw in range(_DRAWS if noisy else 1):
+        found = _gradients(strategy, world, settings, lossy, batch_norm, pause_s, draw)
+        if not found.ranks_equal or not 1 < found.beyond < math.inf:
+            break
+    return found
+
+
+def _gradients(
+    strategy: Strategy,
+    world: World,
+    settings: StepSettings,
+    lossy: Lossy,
+    batch_norm: bool,
+    pause_s: float,
+    draw: int,
+) -> Gradients:
+    """`compare_gradients` with one draw of samples."""
     settings = replace(settings, clip_norm=None)
     replicas = world.size
     everyone = np.arange(replicas)
@@ -263,13 +284,16 @@ def compare_gradients(
         net = small_net(world, batch_norm)
         judge = _Judge(net, lossy, replicas, settings.precision)
         plain = SgdOptions(momentum=0.0)
-        engine = make_engine(strategy, world, settings, batch_norm, plain, pause_s=pause_s)
+        engine = make_engine(
+            strategy, world, settings, batch_norm, plain, _GRADIENT_BATCH, pause_s=pause_s
+        )
         try:
             engine.model.train()
             weights = engine.weights()
             for turn, active in enumerate(turns):
                 before, rate = weights, RATES[turn % len(RATES)]
-                shares = _shares(turn, set(active.tolist()), settings.accumulate, world)
+                seed = 1 + turn + len(turns) * draw
+                shares = _shares(seed, set(active.tolist()), settings.accumulate, world)
                 own = shares[world.rank]
                 if turn == 0 and settings.precision == "fp16":
                     engine.step([_overflowing(batch, engine) for batch in own], rate)
@@ -284,18 +308,21 @@ def compare_gradients(
 
 _ALL_TURNS = 4
 """Steps in which all ranks have samples; the first two of PowerSGD are not compressed."""
+_GRADIENT_BATCH = 16
+"""Samples of a micro-batch: of four, one in twelve draws had an error above the bound of passes in
+bf16; of 16 the largest was half of it."""
 _PARTS = 64
 """Parts of the ranks at most, each of which has all samples of a step."""
 
 
-def _shares(turn: int, active: set[int], count: int, world: World) -> list[list[Batch]]:
+def _shares(draw: int, active: set[int], count: int, world: World) -> list[list[Batch]]:
     """[ranks][micro-batches] of a step in which the `active` ranks have samples."""
-    data = make_samples(world.size * count * _MICRO_BATCH, world.device, draw=turn + 1)
-    batches = zip(*(each.split(_MICRO_BATCH) for each in data), strict=True)
-    of_global = len(active) * count * _MICRO_BATCH
+    data = make_samples(world.size * count * _GRADIENT_BATCH, world.device, draw)
+    batches = zip(*(each.split(_GRADIENT_BATCH) for each in data), strict=True)
+    of_global = len(active) * count * _GRADIENT_BATCH
     return [
         [
-            Batch(*next(batches), _MICRO_BATCH if rank in active else 0, of_global)
+            Batch(*next(batches), _GRADIENT_BATCH if rank in active else 0, of_global)
             for _ in range(count)
         ]
         for rank in range(world.size)
@@ -400,7 +427,7 @@ def compare_rebuilt(
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
-    for draw in range(_REBUILT_DRAWS):
+    for draw in range(_DRAWS):
         found = _rebuilt(strategy, world, model, image, classes, draw)
         if not found.ranks_equal or not TOLERANCE_REBUILT < found.error < math.inf:
             break
@@ -463,7 +490,7 @@ def _rebuilt(
         engine.close()
 
 
-_REBUILT_SAMPLES, _REBUILT_RATE, _REBUILT_DRAWS = 8, 0.01, 3
+_REBUILT_SAMPLES, _REBUILT_RATE, _DRAWS = 8, 0.01, 3
 
 
 def comm_fault(comm: Comm, world: World) -> str:
