@@ -231,7 +231,7 @@ class DeepSpeedEngine(Engine):
         """
         from deepspeed import utils
 
-        parameters = [each for each in self.model.parameters() if each.requires_grad]
+        parameters: list[Any] = [each for each in self.model.parameters() if each.requires_grad]
         sharded = self._stage == 3
         whole = _deepspeed().zero.GatheredParameters(parameters, modifier_rank=0, enabled=sharded)
         with torch.no_grad(), whole:

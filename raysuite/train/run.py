@@ -77,10 +77,10 @@ def execute(
     if plan.undecided:
         raise ValueError(f"{plan.title}: its batch is still to be found by trial")
     began = time.perf_counter()
+    import_own(plan)
     # objects of modules are no garbage: the collection at the end need not traverse them
     gc.freeze()
     parts: dict[str, float] = defaultdict(float)
-    import_own(plan)
     transport = Transport(world.device.type == "cuda" and world.size > 1)
     loop: TrainingLoop | None = None
     group = ExitStack()
