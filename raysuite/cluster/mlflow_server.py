@@ -114,7 +114,8 @@ def authorize() -> Authorization | Response:
     user, password = _user()
     session = hmac.digest(str(current_app.secret_key).encode(), b"session", "sha256").hex()
     # MLflow lets pages of any port of localhost send what the browser knows, and read the answers
-    if request.headers.get("Origin", own := f"http://{request.headers.get('Host')}") != own:
+    own = f"http://{request.headers.get('Host')}"
+    if request.headers.get("Origin", own) != own:
         return make_response("requests of other pages are refused", 403)
     if _equal(request.cookies.get(COOKIE), session):
         return Authorization("basic", {"username": user})

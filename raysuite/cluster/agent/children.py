@@ -57,7 +57,7 @@ class Children:
 
     def how_ended(self, name: str) -> str:
         """A child's end in words."""
-        status = self._started[name].poll() if name in self._started else None
+        status = self._started[name].poll()
         if status is None:
             return "it had not ended"
         return f"signal {-status}" if status < 0 else f"exit status {status}"

@@ -81,7 +81,7 @@ class MlflowKeeper:
         now = time.monotonic()
         if self.error and now > self._again:
             self.error = ""
-            self._start_again(now)
+            self._restart(now)
         elif not self.error:
             self._do(now)
         before, self._seen = self._seen, (self.answers, self.error)
@@ -122,11 +122,14 @@ class MlflowKeeper:
     def _start_again(self, now: float) -> None:
         why = self._end()  # its own child may live on, and hold the port
         self._restarts = [then for then in self._restarts if now - then < _WITHIN_S]
-        if len(self._restarts) == _RESTARTS:
+        if len(self._restarts) >= _RESTARTS:
             self._give_up(f"its server ended again and again: {why}")
             return
-        self._restarts.append(now)
         log.warning("MLflow's server ended (%s); starting it again", why)
+        self._restart(now)
+
+    def _restart(self, now: float) -> None:
+        self._restarts.append(now)
         try:
             self.start(self._environment)
         except RaysuiteError as error:
