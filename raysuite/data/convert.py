@@ -28,7 +28,7 @@ from raysuite.data.pixels import as_image, decode, encode, header_of
 from raysuite.data.prepared import Split
 from raysuite.data.processes import Count, each
 from raysuite.errors import DataError, how_to_write
-from raysuite.files import continued_lines, write_whole
+from raysuite.files import continued_lines, printable, write_whole
 from raysuite.spec.datasets import CLASSES_FILE
 
 # Which image goes into which shard: a function of the folder's listing and the options alone.
