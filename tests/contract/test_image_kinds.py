@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -14,14 +15,17 @@ import pyarrow as pa
 import pytest
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 
-from raysuite.data import Slice, make_loader, prepare
+from raysuite.data import Slice, header, make_loader, prepare
 from raysuite.data.check import check, stated, target_of
 from raysuite.data.convert import convert, plan_conversion
+from raysuite.data.formats import open_source
 from raysuite.data.formats.tfrecord import encode_example, write_records
 from raysuite.data.loaders import ray_data
 from raysuite.data.pixels import decode
 from raysuite.data.prepared import Prepared
+from raysuite.data.skipping import look
 from raysuite.errors import DataError
 from raysuite.spec.data import DataOptions
 from raysuite.spec.datasets import DatasetFacts
@@ -32,7 +36,7 @@ from raysuite.spec.loaders import (
     NativeOptions,
     RayDataOptions,
 )
-from tests.image_files import SUFFIXES, Kind, drawn, given, kinds
+from tests.image_files import SUFFIXES, Kind, drawn, given, kinds, saved
 from tests.require import require
 from tests.unit.data.photos import records
 
@@ -175,6 +179,27 @@ def _rows(cells: dict[tuple[str, str, str], dict[str, str]]) -> Iterator[str]:
     for (form, *row), modes in shared.items():
         told = "; ".join(f"{mode} {', '.join(bits)}" for mode, bits in modes.items())
         yield f"| {form} | {told} | " + " | ".join(row) + " |"
+
+
+def test_an_image_beyond_the_limit_is_refused_by_all(tmp_path, monkeypatch):
+    require("dali")
+    picture = Image.new("RGB", (SIDE, SIDE))
+    files = [(suffix, saved(picture, form)) for form, suffix in SUFFIXES.items()]
+    prepared = written(tmp_path / "set", "folder", files, SIDE)
+    monkeypatch.setattr(header, "MOST_PIXELS", SIDE * SIDE - 1)
+    with ThreadPoolExecutor(1) as threads, closing(open_source(prepared, "train")) as source:
+        faults, _ = look(prepared, source, range(len(files)), threads, tmp_path)
+    found = [each.message for each in check(target_of(prepared.data)).findings]
+    skipped = convert(plan_conversion(tmp_path / "set", tmp_path / "out", 1), 1, "skip").skipped
+    told = [*faults.values(), *found, *(bad.reason for bad in skipped)]
+    assert len(told) == 5 * len(files)  # the training images, and twice those of both splits
+    for loader in (*LOADERS, "ray_data"):
+        with shown_by(loader, prepared) as show:
+            for number in range(len(files)):
+                with pytest.raises(DataError) as caught:
+                    show([number])
+                told.append(str(caught.value))
+    assert all("16 x 16 pixels are more than 255, the limit" in each for each in told)
 
 
 EXACT, INSIDE, EDGE, CORNER = 1e-3, 1.001, 255 / 8 + 1, 255 * 15 / 64 + 1
