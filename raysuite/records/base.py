@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from raysuite.files import printable
 
-_CHECK = re.compile(rb',"crc32":"([0-9a-f]{8})"}$')
+_CHECK = re.compile(rb',"crc32":"(.{8})"}$', re.DOTALL)
 
 
 def checked_line(model: BaseModel) -> bytes:
@@ -48,7 +48,7 @@ def content_of(line: bytes) -> bytes:
     if found is None:
         return line
     content = line[: found.start()] + b"}"
-    if zlib.crc32(content) != int(found[1], 16):
+    if found[1] != b"%08x" % zlib.crc32(content):
         raise ValueError("its checksum does not match")
     return content
 
