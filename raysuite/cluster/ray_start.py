@@ -84,13 +84,17 @@ def patience(temp: Path, agent_ports: Mapping[str, int] = NO_SERVER) -> Iterator
 
 
 def _write_ports(session: Path, node_id: str, ports: Mapping[str, int]) -> None:
-    last = session / f"runtime_env_agent_port_{node_id}"
+    """Raises RayStartError where all agents have ended: the raylet would wait for each port."""
+    last, begun = session / f"runtime_env_agent_port_{node_id}", False
     for name, port in ports.items():
         file = session / f"{name}_{node_id}"
         deadline = time.monotonic() + _EACH_S
         while not (file.exists() or last.exists()) and time.monotonic() < deadline:
-            if not raylet_lives():
-                return
+            raylet = _raylet()
+            agents = raylet is not None and any(map(_lives, raylet.children()))
+            if raylet is None or (begun and not agents):
+                raise RayStartError(reason(session.parent) or "the raylet's agents ended")
+            begun = agents
             time.sleep(_STEP_S)
         if not file.exists():
             write_whole(file, str(port).encode(), private.MODE)
@@ -98,13 +102,19 @@ def _write_ports(session: Path, node_id: str, ports: Mapping[str, int]) -> None:
 
 def raylet_lives() -> bool:
     """Whether this process has a raylet; Ray asks for its node when it has started one."""
-    for child in psutil.Process().children():
-        try:
-            if child.name() == "raylet" and child.status() != psutil.STATUS_ZOMBIE:
-                return True
-        except psutil.NoSuchProcess:
-            continue
-    return False
+    return _raylet() is not None
+
+
+def _raylet() -> psutil.Process | None:
+    children = psutil.Process().children()
+    return next((each for each in children if _lives(each) and each.name() == "raylet"), None)
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def reason(temp: Path) -> str:

@@ -91,8 +91,7 @@ class Place:
         while process.poll() is None:
             self.look()
             time.sleep(0.02)
-        assert process.stderr is not None
-        return process.returncode, process.stderr.read()
+        return process.returncode, process.communicate()[1]
 
     def processes(self) -> list[list[str]]:
         """Command lines of processes that work in the temporary folder."""
@@ -161,7 +160,7 @@ def test_what_a_killed_start_leaves_is_closed_and_the_next_one_removes_it(
     assert _until(lambda: any((folder / "r").exists() for folder in place.look()), 240)
     time.sleep(after_s)
     process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.communicate()
     killed = place.look()
     assert killed
     code, errors = place.watched(place.start())
