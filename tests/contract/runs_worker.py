@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import random
+import re
 import signal
 import sys
 import threading
@@ -110,8 +111,9 @@ def package_of(function: Any) -> str:
 
 def state() -> dict[str, str]:
     """Whatever of this process a run might change, by name."""
+    public = re.compile(r"(torch|numpy)(\.[a-z]\w*)*")
     owners = [
-        *(m for name, m in sys.modules.items() if name.partition(".")[0] in ("torch", "numpy")),
+        *(module for name, module in sys.modules.items() if public.fullmatch(name)),
         *(torch.Tensor, nn.Module, nn.Parameter, nn.Linear, torch.optim.Optimizer),
         torch.autograd.Function,
     ]
@@ -146,14 +148,15 @@ def state() -> dict[str, str]:
     return {name: str(each) for name, each in {**functions, **settings, **variables}.items()}
 
 
-def finished(plan: RunPlan, world: World) -> dict[str, Any]:
-    """The outcome of a run on this rank, its figures as hexadecimal text, and what it changed."""
-    before = state()
+def finished(plan: RunPlan, world: World, watched: bool) -> dict[str, Any]:
+    """The outcome of a run on this rank, its figures as hexadecimal text, and, where it is
+    `watched`, what it changed in its process."""
+    before = state() if watched else {}
     epochs, end = [], None
     for record in execute(plan, world):
         epochs += [record] if isinstance(record, EpochFinished) else []
         end = record
-    after = state()
+    after = state() if watched else {}
     losses = [loss for epoch in epochs for loss in [*epoch.losses, epoch.val_loss]]
     names = ("kind", "reason", "step")
     return {
@@ -176,7 +179,10 @@ def main(request: list[dict[str, Any]], file: Path) -> None:
         error_batchnorm=0.0, tolerance=1e-5, rule="", steps=0,
     )  # fmt: skip
     with patch.object(gate, "check", lambda *_: verdict):
-        found = [finished(plan_of(asked, world.size), world) for asked in request]
+        found = [
+            finished(plan_of(asked, world.size), world, asked.get("watched", False))
+            for asked in request
+        ]
     write(found, file, world.rank)
 
 
