@@ -121,7 +121,7 @@ def state() -> dict[str, str]:
         f"{getattr(owner, '__name__', owner)}.{name}": package_of(value)
         for owner in owners
         for name, value in list(vars(owner).items())
-        if callable(value) or isinstance(value, classmethod)
+        if callable(value) or type(value) is classmethod
     }
     settings = {
         "threads of torch": torch.get_num_threads(),
@@ -135,7 +135,7 @@ def state() -> dict[str, str]:
         "cudnn": [torch.backends.cudnn.benchmark, torch.backends.cudnn.enabled],
         "sharing": torch.multiprocessing.get_sharing_strategy(),
         "draws of torch": torch.get_rng_state().tolist(),
-        "draws of numpy": np.random.get_state()[1].tolist(),  # type: ignore[index]
+        "draws of numpy": np.random.get_state(),
         "draws of Python": random.getstate(),
         "errors of numpy": np.geterr(),
         "group": dist.is_initialized(),
@@ -152,17 +152,14 @@ def finished(plan: RunPlan, world: World, watched: bool) -> dict[str, Any]:
     """The outcome of a run on this rank, its figures as hexadecimal text, and, where it is
     `watched`, what it changed in its process."""
     before = state() if watched else {}
-    epochs, end = [], None
-    for record in execute(plan, world):
-        epochs += [record] if isinstance(record, EpochFinished) else []
-        end = record
+    records = list(execute(plan, world))
     after = state() if watched else {}
+    epochs = [each for each in records if isinstance(each, EpochFinished)]
     losses = [loss for epoch in epochs for loss in [*epoch.losses, epoch.val_loss]]
-    names = ("kind", "reason", "step")
     return {
         "losses": [float(each).hex() for each in losses],
         "skipped": sum(each.skipped_steps for each in epochs),
-        "end": [getattr(end, name, None) for name in names],
+        "end": [getattr(records[-1], name, None) for name in ("kind", "reason", "step")],
         "changed": {
             name: f"{value} -> {after.get(name)}"[:200]
             for name, value in before.items()
