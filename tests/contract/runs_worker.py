@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import random
+import re
 import signal
 import sys
 import threading
@@ -110,8 +111,9 @@ def package_of(function: Any) -> str:
 
 def state() -> dict[str, str]:
     """Whatever of this process a run might change, by name."""
+    public = re.compile(r"(torch|numpy)(\.[a-z]\w*)*")
     owners = [
-        *(m for name, m in sys.modules.items() if name.partition(".")[0] in ("torch", "numpy")),
+        *(module for name, module in sys.modules.items() if public.fullmatch(name)),
         *(torch.Tensor, nn.Module, nn.Parameter, nn.Linear, torch.optim.Optimizer),
         torch.autograd.Function,
     ]
@@ -119,7 +121,7 @@ def state() -> dict[str, str]:
         f"{getattr(owner, '__name__', owner)}.{name}": package_of(value)
         for owner in owners
         for name, value in list(vars(owner).items())
-        if callable(value) or isinstance(value, classmethod)
+        if callable(value) or type(value) is classmethod
     }
     settings = {
         "threads of torch": torch.get_num_threads(),
@@ -133,7 +135,7 @@ def state() -> dict[str, str]:
         "cudnn": [torch.backends.cudnn.benchmark, torch.backends.cudnn.enabled],
         "sharing": torch.multiprocessing.get_sharing_strategy(),
         "draws of torch": torch.get_rng_state().tolist(),
-        "draws of numpy": np.random.get_state()[1].tolist(),  # type: ignore[index]
+        "draws of numpy": np.random.get_state(),
         "draws of Python": random.getstate(),
         "errors of numpy": np.geterr(),
         "group": dist.is_initialized(),
@@ -146,20 +148,18 @@ def state() -> dict[str, str]:
     return {name: str(each) for name, each in {**functions, **settings, **variables}.items()}
 
 
-def finished(plan: RunPlan, world: World) -> dict[str, Any]:
-    """The outcome of a run on this rank, its figures as hexadecimal text, and what it changed."""
-    before = state()
-    epochs, end = [], None
-    for record in execute(plan, world):
-        epochs += [record] if isinstance(record, EpochFinished) else []
-        end = record
-    after = state()
+def finished(plan: RunPlan, world: World, watched: bool) -> dict[str, Any]:
+    """The outcome of a run on this rank, its figures as hexadecimal text, and, where it is
+    `watched`, what it changed in its process."""
+    before = state() if watched else {}
+    records = list(execute(plan, world))
+    after = state() if watched else {}
+    epochs = [each for each in records if isinstance(each, EpochFinished)]
     losses = [loss for epoch in epochs for loss in [*epoch.losses, epoch.val_loss]]
-    names = ("kind", "reason", "step")
     return {
         "losses": [float(each).hex() for each in losses],
         "skipped": sum(each.skipped_steps for each in epochs),
-        "end": [getattr(end, name, None) for name in names],
+        "end": [getattr(records[-1], name, None) for name in ("kind", "reason", "step")],
         "changed": {
             name: f"{value} -> {after.get(name)}"[:200]
             for name, value in before.items()
@@ -176,7 +176,10 @@ def main(request: list[dict[str, Any]], file: Path) -> None:
         error_batchnorm=0.0, tolerance=1e-5, rule="", steps=0,
     )  # fmt: skip
     with patch.object(gate, "check", lambda *_: verdict):
-        found = [finished(plan_of(asked, world.size), world) for asked in request]
+        found = [
+            finished(plan_of(asked, world.size), world, asked.get("watched", False))
+            for asked in request
+        ]
     write(found, file, world.rank)
 
 

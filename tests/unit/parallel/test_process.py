@@ -52,14 +52,17 @@ def test_what_a_block_changes_is_undone(monkeypatch: pytest.MonkeyPatch) -> None
         return None
 
     with restored(CPU):
-        functional.linear = lambda *arguments: None
-        nn.Linear.forward = forward  # type: ignore[method-assign]
-        nn.Module.apply = torch.no_grad()(forward)  # type: ignore[method-assign,assignment]
-        torch.zeros = functools.partial(torch.ones, 1)
-        torch.nn.Linear = type("Linear", (nn.Linear,), {})  # type: ignore[misc]
-        torch.autograd.Function.apply = classmethod(forward)  # type: ignore[assignment]
-        np.dot = forward
-        sys.excepthook = forward
+        for owner, name, value in (
+            (functional, "linear", lambda *arguments: None),
+            (nn.Linear, "forward", forward),
+            (nn.Module, "apply", torch.no_grad()(forward)),
+            (torch.autograd.Function, "apply", classmethod(forward)),
+            (torch, "zeros", functools.partial(torch.ones, 1)),
+            (torch.nn, "Linear", type("Linear", (nn.Linear,), {})),
+            (np, "dot", forward),
+            (sys, "excepthook", forward),
+        ):
+            setattr(owner, name, value)
         os.environ.update(CHANGED="after", ADDED="after")
         del os.environ["REMOVED"]
         torch.set_num_threads(torch.get_num_threads() + 1)
@@ -79,8 +82,8 @@ def test_what_a_block_changes_is_undone(monkeypatch: pytest.MonkeyPatch) -> None
 def test_what_torch_replaces_by_itself_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(functional, "gelu", functional.gelu)
     with restored(CPU):
-        functional.gelu = torch.no_grad()(functional.relu)
-        changed = functional.gelu
+        changed = torch.no_grad()(functional.relu)
+        setattr(functional, "gelu", changed)  # noqa: B010 - mypy allows no other function there
     assert functional.gelu is changed
 
 
