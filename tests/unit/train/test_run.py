@@ -39,7 +39,7 @@ from raysuite.records import (
 from raysuite.train import gate
 from raysuite.train import loop as loop_module
 from raysuite.train import run as run_module
-from raysuite.train.checkpoint import checkpoint_run_id
+from raysuite.train.checkpoint import LoopState
 from raysuite.train.loop import TrainingLoop, validate
 from raysuite.train.run import execute
 from raysuite.train.stopping import Watch
@@ -202,8 +202,7 @@ class TestCheckpoints:
 
     def test_whose_it_is(self, tmp_path: Path, plan: RunPlan) -> None:
         run(plan, checkpoint=keep(tmp_path))
-        assert checkpoint_run_id(tmp_path / "1") == plan.run_id
-        assert checkpoint_run_id(tmp_path) == ""
+        assert LoopState.read(tmp_path / "1").run_id == plan.run_id
 
 
 class TestEarlyStopping:
