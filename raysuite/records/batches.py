@@ -89,6 +89,7 @@ class TriedFile:
             try:
                 tried = _TRIED.validate_json(content_of(line))
             except ValueError:  # what a damaged line was on is tried again
+                trying = None
                 continue
             if isinstance(tried, BatchTried):
                 found.append(tried)

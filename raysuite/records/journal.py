@@ -65,7 +65,7 @@ def read_journal(file: Path) -> list[Record]:
     known = [record for record in found if record is not None]
     if damage := _damage(found):
         kept: list[Record] = [record for record in known if isinstance(record, BatchFound)]
-        message = f"{file}: {damage}; `--resume` trains a suite's run again"
+        message = printable(f"{file}: {damage}; `--resume` trains a suite's run again")
         run_id, time = file.parent.name, file.stat().st_mtime
         return [*kept, RunFailed(run_id=run_id, time=time, reason="damaged", message=message)]
     return known

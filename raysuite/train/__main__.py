@@ -153,7 +153,8 @@ def _run(plan: RunPlan, results: Results, resume: bool, asked: AskedToStop) -> R
     """Run a plan; its last Record."""
     world = world_from_environment(plan.device)
     kept = results.journal_file(plan.run_id).with_name("checkpoint")
-    taken_up, unread = None, ""
+    taken_up: Path | None = None
+    unread = ""
     if resume:
         epochs = recorded_epochs(results.records(plan.run_id))
         taken_up, unread = latest_checkpoint(kept, plan.run_id, epochs)
