@@ -20,7 +20,12 @@ import pytest
 from raysuite.cluster.process import end_with_parent
 from tests.integration.workplace import ROOT
 
-pytestmark = [pytest.mark.integration, pytest.mark.alone, pytest.mark.thorough]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.alone,
+    pytest.mark.thorough,
+    pytest.mark.timeout(1500),
+]
 
 LOOPS, STARTS, AT_ONCE = 8, 20, 4
 GONE_S = 3.0
