@@ -47,13 +47,13 @@ def test_names_of_wrappers_are_told_from_the_models_own(tmp_path: Path) -> None:
     for prefix in ("", "module.", "_orig_mod."):
         saved = {f"{prefix}module.weight": torch.ones(2, 3), f"{prefix}module.bias": torch.ones(2)}
         torch.save(saved, tmp_path / "w.pt")
-        load_weights(wrapped, tmp_path / "w.pt", 2)
+        load_weights(wrapped, tmp_path / "w.pt", facts_of(2))
     torch.save({"backbone._orig_mod.weight": torch.zeros(2, 3)}, tmp_path / "w.pt")
     with pytest.raises(UserError, match=r"not in the model: backbone\._orig_mod\.weight"):
-        load_weights(wrapped, tmp_path / "w.pt", 2)
+        load_weights(wrapped, tmp_path / "w.pt", facts_of(2))
     part = nn.Sequential()
     part.add_module("backbone", nn.Linear(3, 2, bias=False))
-    load_weights(part, tmp_path / "w.pt", 2)
+    load_weights(part, tmp_path / "w.pt", facts_of(2))
     assert not part.state_dict()["backbone.weight"].any()
 
 
