@@ -155,7 +155,7 @@ def test_ray_has_files_of_these_names() -> None:
     import inspect
 
     from ray._private import node
-    from ray._raylet import (
+    from ray._raylet import (  # type: ignore[attr-defined]
         DASHBOARD_AGENT_LISTEN_PORT_NAME,
         METRICS_AGENT_PORT_NAME,
         METRICS_EXPORT_PORT_NAME,

@@ -24,6 +24,7 @@ from raysuite.records import (
 )
 from raysuite.train import stopping
 from raysuite.train.__main__ import main
+from raysuite.train.run import execute
 from raysuite.train.stopping import Signals, Stop
 from tests.torchrun import ROOT, torchrun
 
@@ -168,7 +169,6 @@ def test_a_run_that_lost_a_rank_is_resumed_from_its_checkpoint(
                 raise DistError("connection closed by peer")
             yield record
 
-    execute = module.execute
     monkeypatch.setattr(module, "execute", losing)
     monkeypatch.setattr(module, "_LAST_WORDS_SECONDS", 0.2)
     folder = tmp_path / "lost"
