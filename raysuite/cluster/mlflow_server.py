@@ -26,8 +26,8 @@ from raysuite.cluster.files import Mlflow
 from raysuite.files import sqlite_uri
 
 if TYPE_CHECKING:
-    from flask import Response
     from werkzeug.datastructures import Authorization
+    from werkzeug.wrappers import Response
 
 COOKIE = "raysuite-mlflow"
 _TOKEN = "token"

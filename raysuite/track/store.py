@@ -151,7 +151,7 @@ class Store:
         from mlflow.exceptions import MlflowException
 
         try:
-            self.client.log_batch(run_id, **{kind: entries})
+            self.client.log_batch(run_id, **dict[str, Any]({kind: entries}))
         except MlflowException as error:
             if error.error_code != "INVALID_PARAMETER_VALUE":
                 raise

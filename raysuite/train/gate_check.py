@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 
 import numpy as np
@@ -322,8 +322,8 @@ def _shares(draw: int, active: set[int], count: int, world: World) -> list[list[
     of_global = len(active) * count * _GRADIENT_BATCH
     return [
         [
-            Batch(*next(batches), _GRADIENT_BATCH if rank in active else 0, of_global)
-            for _ in range(count)
+            Batch(images, labels, _GRADIENT_BATCH if rank in active else 0, of_global)
+            for images, labels in islice(batches, count)
         ]
         for rank in range(world.size)
     ]

@@ -57,7 +57,9 @@ def _exchanged(layer: str, world: World, wait: bool) -> list[str]:
 
 def _layer(model: nn.Module, trace: TracebackType | None) -> str:
     """The innermost layer of `model` in a traceback."""
-    names = {id(part): name or "the whole network" for name, part in model.named_modules()}
+    names: dict[int, str] = {
+        id(part): name or "the whole network" for name, part in model.named_modules()
+    }
     frames = [frame for frame, _ in traceback.walk_tb(trace)]
     inside = [names.get(id(frame.f_locals.get("self"))) for frame in frames]
     backward = any(frame.f_code.co_name == "backward" for frame in frames)

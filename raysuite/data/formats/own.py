@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sized
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from functools import partial
 from math import prod
@@ -150,7 +150,7 @@ def _pair(sample: Any, place: str) -> tuple[Any, int]:
     """The image and the class number of a sample. Raises DataError for one with others, and
     whatever its code raises."""
     wanted = "expected is (image, class number)"
-    if isinstance(sample, Mapping) or not isinstance(sample, Sized) or len(sample) != 2:
+    if isinstance(sample, Mapping) or not isinstance(sample, Collection) or len(sample) != 2:
         parts = f" of {len(sample)}" if isinstance(sample, tuple | list) else ""
         if isinstance(sample, Mapping):
             parts = f" with {', '.join(map(repr, sample))}"
