@@ -12,7 +12,7 @@ set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python3 -m venv --without-pip "$work/venv"
-python3 -m pip --python "$work/venv/bin/python" install -q --disable-pip-version-check \
+python3 -m pip --python "$work/venv/bin/python" install -q --no-compile --disable-pip-version-check \
   pillow==13.0.0
 
 "$work/venv/bin/python" - <<'PY'

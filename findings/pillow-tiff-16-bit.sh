@@ -14,7 +14,7 @@ set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python3 -m venv --without-pip "$work/venv"
-python3 -m pip --python "$work/venv/bin/python" install -q --disable-pip-version-check \
+python3 -m pip --python "$work/venv/bin/python" install -q --no-compile --disable-pip-version-check \
   pillow==13.0.0 tifffile==2026.3.3 numpy==2.4.6
 
 "$work/venv/bin/python" - <<'PY'

@@ -13,7 +13,7 @@ set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python3 -m venv --without-pip "$work/venv"
-python3 -m pip --python "$work/venv/bin/python" install -q --disable-pip-version-check \
+python3 -m pip --python "$work/venv/bin/python" install -q --no-compile --disable-pip-version-check \
   "ray[tune]==2.60.0" optuna==5.0.0
 
 "$work/venv/bin/python" - <<'PY'
