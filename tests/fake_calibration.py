@@ -16,12 +16,13 @@ from raysuite.records import (
     RunCosts,
     RunFigures,
     RunFinished,
+    RunStarted,
     run_figures,
 )
 from raysuite.records.names import Plan
 from raysuite.records.power import PowerUse
 from raysuite.spec import parse_document
-from tests.fake_results import verdict
+from tests.fake_results import ENVIRONMENT, verdict
 
 SPEC = """\
 name: made-up
@@ -133,4 +134,6 @@ def records(plan: Plan, noise: float) -> list[Record]:
         seconds=took + 1.1,
         first_step_seconds=0.5,
     )
-    return [verdict(RunPlan.model_validate(plan)), epoch, costs, end]
+    began = RunStarted(run_id=run_id, plan=plan, environment=ENVIRONMENT)
+    second = epoch.model_copy(update={"epoch": 1, "first_step": 1, "elapsed_seconds": 2 * took})
+    return [began, verdict(RunPlan.model_validate(plan)), epoch, second, costs, end]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import random
 import sys
 from collections.abc import Mapping, Sequence
@@ -254,8 +253,7 @@ def examine(model: nn.Module, facts: DatasetFacts, memory_format: str = "contigu
 
 def _drawn() -> tuple[Any, ...]:
     """The states of the generators that a network may draw from."""
-    numpy = pickle.dumps(np.random.get_state())
-    return torch.get_rng_state().numpy().tobytes(), random.getstate(), numpy
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), str(np.random.get_state())
 
 
 def _checked(output: object, classes: int) -> Tensor:

@@ -26,6 +26,7 @@ def test_spec() -> None:
 def test_plan() -> None:
     assert sorted(raysuite.plan.__all__) == [
         "RunPlan",
+        "check_unchanged",
         "expand",
         "groups",
         "make_plans",
@@ -56,6 +57,7 @@ def test_errors() -> None:
         "GateError": "RaysuiteError",
         "RunError": "RaysuiteError",
         "HeadLostError": "RaysuiteError",
+        "RayStartError": "RaysuiteError",
         "StorageError": "RaysuiteError",
     }
 

@@ -12,7 +12,7 @@ from raysuite.parallel.precision import Autocast
 from raysuite.plan import RunPlan, make_plans
 from raysuite.records import EpochFinished
 from raysuite.spec import Document
-from raysuite.train.building import build_model
+from raysuite.train.building import build_model, set_torch
 from tests.unit.train.conftest import plan_of, run
 
 CPU = torch.device("cpu")
@@ -119,7 +119,7 @@ def test_both_formats_train_alike_and_leave_the_same_file(tmp_path: Path) -> Non
 def test_autotuning_is_as_the_run_asks() -> None:
     try:
         for asked in (True, False):
-            run(small_cnn(training_cudnn_benchmark=asked))
+            set_torch(small_cnn(training_cudnn_benchmark=asked))
             assert torch.backends.cudnn.benchmark is asked
     finally:
         torch.backends.cudnn.benchmark = False

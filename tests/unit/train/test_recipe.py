@@ -13,6 +13,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from raysuite import models
 from raysuite.data import make_loader, permutation, prepare, rank_slices
 from raysuite.optim.average import WeightAverage
+from raysuite.parallel.base import read_state
 from raysuite.plan import RunPlan
 from raysuite.records import EpochFinished, GateVerdict, Record, RunFinished
 from raysuite.train.gate import _own
@@ -134,7 +135,7 @@ class TestAverage:
         torch.nn.init.normal_(model.weight)
         theirs.update_parameters(model)
         torch.save(theirs.state_dict(), tmp_path / "average.pt")
-        ours.load(tmp_path / "average.pt")
+        ours.load_state(read_state(tmp_path / "average.pt"))
         torch.nn.init.normal_(model.weight)
         theirs.update_parameters(model)
         ours.update(model)
