@@ -131,7 +131,7 @@ def records(plan: Plan, noise: float) -> list[Record]:
         start_process_bytes=[4 * 10**8] * plan["workers"],
         peak_device_bytes=[0] * plan["workers"],
         time_to_accuracy=None,
-        seconds=took + 1.1,
+        seconds=2 * took + 1.2,
         first_step_seconds=0.5,
     )
     began = RunStarted(run_id=run_id, plan=plan, environment=ENVIRONMENT)

@@ -52,7 +52,7 @@ def test_one_process_without_waits_computes() -> None:
 
 def test_waits_for_the_loader() -> None:
     plan = of("single", 1)
-    took = records(plan, 0.0)[1].seconds  # type: ignore[union-attr]
+    took = records(plan, 0.0)[2].seconds  # type: ignore[union-attr]
     found = explained(plan, data_wait_seconds=[0.7 * took])
     assert found.binding == "loader"
     assert found.shares["loader"] == pytest.approx(0.7)
