@@ -524,9 +524,11 @@ class SuiteWork(Work):
             for line in passed_over(self.plans):
                 print_text(line, error=True)
 
-    def left(self) -> list[RunPlan]:
+    def left(self, retry_failed: bool = False) -> list[RunPlan]:
         results = self.opened
-        return [p for p in self.plans if not results or is_left(results.end_of(p.run_id))]
+        if results is None:
+            return list(self.plans)
+        return [p for p in self.plans if is_left(results.end_of(p.run_id), retry_failed)]
 
     def dry_batch(self) -> AbstractContextManager[Callable[[], None]]:
         from raysuite.orchestrate.preflight import dry_batch
@@ -577,8 +579,7 @@ def still_to_run(request: Request) -> list[RunPlan]:
     """The runs that `raysuite run` would make for a request; nothing is changed."""
     work = SuiteWork(replace(request, quiet=True))
     work.plan()
-    results, retried = work.opened, request.retry_failed
-    return [p for p in work.plans if not results or is_left(results.end_of(p.run_id), retried)]
+    return work.left(request.retry_failed)
 
 
 class SweepWork(Work):
