@@ -216,19 +216,20 @@ def overflow(strategy: Strategy, world: World) -> dict[str, Any]:
 
 def diverged(strategy: Strategy, world: World, clip_norm: float | None, folder: Path) -> list[bool]:
     """Whether a weight is finite after a step whose gradient is NaN on one rank, after the next
-    one, and in an engine that loads a checkpoint of it."""
+    one, and in an engine that loads a checkpoint of the first."""
     settings = replace(BASE, clip_norm=clip_norm, micro_batch=GLOBAL_BATCH // world.size)
     engine = engine_of(strategy, settings)
     ids = np.array_split(np.arange(GLOBAL_BATCH), world.size)[world.rank]
     finite = []
+    folder.mkdir(parents=True, exist_ok=True)
     for spoilt in (True, False):
         images = IMAGES[ids].clone()
         if spoilt and world.rank == world.size - 1:
             images[0] = float("nan")
         engine.step([Batch(images, LABELS[ids], len(ids), GLOBAL_BATCH)], 0.01)
         finite.append(bool(flat(engine).isfinite().any()))
-    folder.mkdir(parents=True, exist_ok=True)
-    engine.save(folder)
+        if spoilt:  # the step after it waits for all ranks' files
+            engine.save(folder)
     engine.close()
     fresh = engine_of(strategy, settings, seed=1)
     fresh.load(folder)
