@@ -16,7 +16,6 @@ from raysuite.perf.simulator import (
     Layer,
     Link,
     Network,
-    Sharing,
     Step,
     Task,
     data_parallel,
@@ -24,14 +23,15 @@ from raysuite.perf.simulator import (
     run,
 )
 from raysuite.spec.schedules import Schedule, ScheduleName
+from raysuite.spec.strategies import Reductions
 
 NETWORKS = ("ethernet-40g", "hdr-fat-tree", "juwels-booster")
 LAYERS = [Layer(f"layer {n}", 1e-3, 2e-3, 4e6, 1e5) for n in range(40)]
-DDP = Sharing(first_bucket_bytes=2**20)
+DDP = Reductions(first_bucket_bytes=2**20)
 
 
-def step(workers: int, network: Network, sharing: Sharing = DDP, **options: float) -> float:
-    tasks = data_parallel(LAYERS, [Crowd(workers)], network, sharing, **options)  # type: ignore[arg-type]
+def step(workers: int, network: Network, reductions: Reductions = DDP, **options: float) -> float:
+    tasks = data_parallel(LAYERS, [Crowd(workers)], network, reductions, **options)  # type: ignore[arg-type]
     return Step.of(tasks).seconds
 
 
@@ -94,11 +94,11 @@ def test_a_deadlock_is_found() -> None:
 @pytest.mark.parametrize("gathers", ["nothing", "updated weights", "weights"])
 def test_half_the_bandwidth_is_never_faster(name: str, overlap: bool, gathers: str) -> None:
     network = Network.read(name)
-    sharing = Sharing(overlap=overlap, gathers=gathers)  # type: ignore[arg-type]
+    reductions = Reductions(overlap=overlap, gathers=gathers)  # type: ignore[arg-type]
     for workers in (1, 2, 4, 5, 64, 1024):
-        before = step(workers, network, sharing)
-        assert step(workers, slower(network, 2), sharing) >= before
-        assert step(workers, slower(network, 64), sharing) > before or workers == 1
+        before = step(workers, network, reductions)
+        assert step(workers, slower(network, 2), reductions) >= before
+        assert step(workers, slower(network, 64), reductions) > before or workers == 1
     stages = [Layer(str(n), 1e-3, 2e-3, 4e6, 1e6) for n in range(4)]
     for schedule in ("gpipe", "1f1b"):
         times = [
@@ -121,7 +121,7 @@ def test_overlap_hides_all_but_the_last_bucket() -> None:
     network = Network.read("hdr-fat-tree")
     alone = step(1, network)
     assert alone == pytest.approx(40 * 3e-3)
-    hidden, exposed = step(64, network), step(64, network, Sharing(overlap=False))
+    hidden, exposed = step(64, network), step(64, network, Reductions(overlap=False))
     last = network.all_reduce(64, 7 * 4e6)
     assert alone + network.all_reduce(64, 4e6) / 2 < hidden <= alone + last
     assert exposed == pytest.approx(alone + 5 * last + network.all_reduce(64, 5 * 4e6), rel=0.01)
