@@ -465,7 +465,7 @@ def _end_words(run: RunState, record: RunFinished) -> str:
 def gate_words(verdict: GateVerdict) -> str:
     """The gate's verdict in one line."""
     known = ", found earlier" if verdict.cached else ""
-    bound = "no bound" if verdict.tolerance is None else f"tolerance {verdict.tolerance:.0e}"
+    bound = "no tolerance" if verdict.tolerance is None else f"tolerance {verdict.tolerance:.0e}"
     figures = f"error {max(verdict.error, verdict.error_batchnorm):.1e}, {bound}{known}"
     if verdict.passed:
         return f"gate passed: {figures}"

@@ -300,6 +300,12 @@ def test_a_compression_that_sums_or_loses_is_refused() -> None:
     assert unrefused({"name": "ddp", "compression": "bf16"}, "fp32", 2, defects) == {""}
 
 
+def test_powersgd_has_several_buckets_over_gloo() -> None:
+    """Its collectives of one bucket would be paired with those of another, or wait for ever."""
+    options = {"name": "ddp", "compression": "powersgd"}
+    assert unrefused(options, "fp32", 2, []) == {""}
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize(
