@@ -16,13 +16,14 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor, nn
 
+from raysuite.gate.small_network import TOLERANCE
+from raysuite.gate.strategy_check import examine
 from raysuite.parallel.base import MakeOptimizer, StepSettings, TorchEngine, World
 from raysuite.parallel.comm import Comm, NoComm, Pending, Reduction
 from raysuite.parallel.precision import LossScale
 from raysuite.records import GateVerdict
 from raysuite.spec.optimizers import LambOptions, LarsOptions, OptimizerOptions
 from raysuite.spec.strategies import CustomOptions, Lossy
-from raysuite.train import gate
 from tests.strategies.broken import FLAWS, Broken
 
 SETTINGS = StepSettings(1, 2, 0.5)
@@ -144,7 +145,7 @@ def verdict(
     def examined(world: World, comm: Comm) -> GateVerdict:
         strategy = kind(comm, flaw, lossy)
         strategy.start(world)
-        return gate.examine(OPTIONS, world, strategy, settings, "run", optimizer)
+        return examine(OPTIONS, world, strategy, settings, "run", optimizer)
 
     first, *others = (each.model_copy(update={"time": 0}) for each in on_ranks(size, examined))
     if not flaw.startswith("comm_"):  # then each rank names the numbers that it got
@@ -239,6 +240,6 @@ def test_a_defect_of_16_bits_is_refused(
     monkeypatch.setattr(LossScale, "decide", change(LossScale.decide))
     found = verdict(settings=StepSettings(1, 2, None, "fp16"), kind=Right)
     assert not found.passed
-    assert found.error < gate.TOLERANCE  # fp32 is right
+    assert found.error < TOLERANCE  # fp32 is right
     assert found.error_16_bits is not None
     assert found.error_16_bits >= 0.8 * error
