@@ -171,7 +171,7 @@ def only_run(results: Results) -> str:
         )
     told = "\n".join(
         f"  {run.run_id}  {run.name}"
-        + ("" if run.final_accuracy is None else f"  accuracy {run.final_accuracy:.4f}")
+        + (f"  {words}" if (words := run.task.main.words(run.final, 4)) else "")
         for run in kept
     )
     raise UserError(f"{len(kept)} runs kept their weights; choose one with --run:\n{told}")

@@ -20,6 +20,7 @@ def unproven(plans: Sequence[RunPlan]) -> list[RunPlan]:
         or plan.spec.model.freeze
         or plan.spec.optimizer.lr_factors
         or plan.spec.data.own
+        or ":" in plan.spec.task.name
         or plan.spec.data.transform
         or plan.spec.strategy.alone()
     ]
@@ -32,6 +33,7 @@ def distinct(plans: Sequence[RunPlan]) -> list[RunPlan]:
             (
                 plan.spec.model.model_dump_json(),
                 plan.spec.data.model_dump_json(),
+                plan.spec.task.model_dump_json(),
                 plan.dataset,
                 plan.memory_format,
                 plan.spec.strategy.model_dump_json(),

@@ -474,6 +474,7 @@ class _RebuiltOptions(_StrategyOptions):
 
     own_network = True
     only: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "task.name": ("classification",),
         "training.precision": ("fp32",),
         "training.compile": ("off",),
         "training.ema_decay": (None,),
@@ -638,6 +639,7 @@ class PipelineOptions(_StrategyOptions):
     the pass backward: less memory for about a third more computation."""
 
     only: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "task.name": ("classification",),
         "training.compile": ("off",),
         "model.freeze": ((),),
         "optimizer.name": ("sgd", "adamw"),
