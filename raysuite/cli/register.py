@@ -148,6 +148,11 @@ def trained(results: Results, run_id: str) -> tuple[RunPlan, Path]:
             "run finishes; take one that did"
         )
     plan = RunPlan.model_validate(plans[run_id])
+    if not plan.spec.task.classifies:
+        raise UserError(
+            f"{run_id} has the task {plan.spec.task.name}; evaluate and register take "
+            f"classification alone; its weights are a state_dict: {weights}"
+        )
     names = class_names(results.journal_file(run_id)) or plan.dataset.class_names
     facts = replace(plan.dataset, class_names=names)
     return plan.model_copy(update={"dataset": facts}), weights

@@ -75,6 +75,8 @@ def _check_task(spec: ExperimentSpec, wrong: _Wrong) -> None:
             wrong("task", f"the samples of {data.name} are tokens; set task to language_model")
         if data.own and data.image_size is None:
             wrong("data", f"{data.name} needs `image_size`")
+        if spec.training.target is not None:
+            wrong("training.target", "of classification it is called target_accuracy")
         return
     if data.own:
         given = [key for key in OF_IMAGES if key in data.model_fields_set]

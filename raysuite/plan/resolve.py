@@ -142,18 +142,21 @@ def task_facts(spec: ExperimentSpec) -> TaskFacts:
 
 
 def task_mistakes(spec: ExperimentSpec, facts: DatasetFacts | None) -> list[Mistake]:
-    """Why the spec's task cannot be made; without `facts` of the data set, or imported."""
-    if spec.task.classifies:
-        return []
-    from raysuite.tasks import make_task
-
+    """Why the spec's task cannot be made, or without `facts` of the data set not be imported, and
+    what it has no metric for."""
     try:
-        task_facts(spec)
-        if facts is not None:
+        task = task_facts(spec)
+        if facts is not None and not spec.task.classifies:
+            from raysuite.tasks import make_task
+
             make_task(spec.task, facts)
     except UserError as error:
         return [Mistake(str(error), key="task")]
-    return []
+    early, valid = spec.training.early_stopping, ["val_loss", f"val_{task.primary}"]
+    if early is None or early.metric in valid:
+        return []
+    message = f"given was {early.metric}; valid for the task {task.name} are {' and '.join(valid)}"
+    return [Mistake(message, key="training.early_stopping.metric")]
 
 
 def with_keys(spec: ExperimentSpec, changed: dict[str, Any]) -> ExperimentSpec:

@@ -69,10 +69,8 @@ class RunPlan(BaseModel):
 
     @property
     def epoch_units(self) -> int:
-        """What the throughput counts in an epoch; of tokens about so many, as the last sequence may
-        be shorter."""
-        each = self.dataset.sequence if self.task.unit == "tokens" else 1
-        return self.dataset.train_samples * max(1, each)
+        """What the throughput counts in an epoch."""
+        return self.task.units(self.dataset.train_samples, self.dataset.sequence)
 
     @property
     def schedule(self) -> Schedule | None:

@@ -115,6 +115,12 @@ def work_name(plan: Plan) -> str:
     return f"{plan['spec']['model']['name']} on {data['name']}{size}"
 
 
+def epoch_units(plan: Plan) -> int:
+    """What the throughput counts in an epoch."""
+    facts = plan["dataset"]
+    return task_of(plan).units(int(facts["train_samples"]), int(facts.get("sequence") or 0))
+
+
 def target_of(plan: Plan) -> float | None:
     """The value of the task's primary metric that a plan's spec set as its target."""
     training = plan["spec"]["training"]

@@ -103,6 +103,11 @@ class TaskFacts(_Facts):
         """The primary metric."""
         return self.metric(self.primary)
 
+    def units(self, samples: int, sequence: int) -> int:
+        """What the throughput counts in so many samples of `sequence` tokens; of tokens at most so
+        many, as a data set's last sequence may be shorter."""
+        return samples * (sequence or 1) if self.unit == "tokens" else samples
+
     @property
     def one(self) -> str:
         """One unit: `image`."""

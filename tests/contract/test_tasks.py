@@ -1,0 +1,66 @@
+"""Every task is trained by several ranks as by a plain loop, under every strategy that takes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.contract.launches import found_by
+from tests.task_sets import CASES
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+EVERY = ("language_model", *CASES)
+VARIANTS: dict[str, dict[str, Any]] = {
+    "ddp": {"name": "ddp"},
+    "fsdp": {"name": "fsdp"},
+    "horovod": {"name": "horovod"},
+    "deepspeed-0": {"name": "deepspeed", "zero_stage": 0},
+    "deepspeed-2": {"name": "deepspeed", "zero_stage": 2},
+    "deepspeed-3": {"name": "deepspeed", "zero_stage": 3},
+}
+TOLERANCE = 1e-5
+THOROUGH = [
+    pytest.param(variant, workers, marks=pytest.mark.thorough)
+    for variant in VARIANTS
+    for workers in (2, 3)
+    if (variant, workers) != ("ddp", 2)
+]
+
+
+def found(variant: str, workers: int) -> list[dict[str, Any]]:
+    """Of each rank: every case, with and without accumulation; and the seeded defects of DDP."""
+    framework = VARIANTS[variant]["name"]
+    variants = [each for each in VARIANTS if VARIANTS[each]["name"] == framework]
+    runs = {
+        f"{case} {each} {accumulate}": (case, VARIANTS[each], accumulate)
+        for each in variants
+        for case in EVERY
+        for accumulate in (1, 2)
+    }
+    request = {"runs": runs, "defects": (variant, workers) == ("ddp", 2)}
+    return found_by(framework, workers, "task_worker", request, timeout_s=600)
+
+
+@pytest.mark.parametrize(("variant", "workers"), [("ddp", 2), *THOROUGH])
+@pytest.mark.parametrize("case", EVERY)
+def test_ranks_train_a_task_as_a_plain_loop_does(case: str, variant: str, workers: int) -> None:
+    for accumulate in (1, 2):
+        first, *others = (
+            each[f"{case} {variant} {accumulate}"] for each in found(variant, workers)
+        )
+        assert first["passed"], first
+        assert first["network"] == "equal to one process"
+        assert first["steps"] >= 20
+        assert first["losses"] < TOLERANCE
+        assert first["weights"] < TOLERANCE
+        for other in others:
+            assert (other["val"], other["images"]) == (first["val"], first["images"])
+
+
+@pytest.mark.parametrize("defect", ["loss", "take_step"])
+def test_the_gate_refuses_a_seeded_defect(defect: str) -> None:
+    for rank in found("ddp", 2):
+        assert not rank[defect]["passed"]
+        assert "is not trained as by one process" in rank[defect]["failed"][0]
