@@ -1,4 +1,4 @@
-"""Tasks as users have them: data, a network and a plain training loop for each, without raysuite."""
+"""Tasks as users have them: data, a network and a plain training loop of each."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ def samples_of(case: str, folder: Path, split: str) -> Any:
             return torch.stack(inputs), torch.stack(targets)
 
         return count, batch
-    module, _, name = CASES[case].data.partition(":")
+    _, _, name = CASES[case].data.partition(":")
     made = globals()[name](split)
     collate = getattr(made, "collate", torch.utils.data.default_collate)
     return len(made), lambda chosen: collate([made[i] for i in chosen])

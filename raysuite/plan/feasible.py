@@ -9,7 +9,6 @@ from typing import Literal
 from raysuite.errors import Mistake
 from raysuite.spec import ExperimentSpec
 from raysuite.spec.batches import AutoBatch
-from raysuite.spec.data import OF_IMAGES
 from raysuite.spec.datasets import KNOWN, TOKENS
 from raysuite.spec.loaders import LOADER_OPTIONS
 from raysuite.spec.stems import misfit
@@ -79,8 +78,7 @@ def _check_task(spec: ExperimentSpec, wrong: _Wrong) -> None:
             wrong("training.target", "of classification it is called target_accuracy")
         return
     if data.own:
-        given = [key for key in OF_IMAGES if key in data.model_fields_set]
-        for key in given:
+        for key in data.of_images:
             wrong(
                 f"data.{key}",
                 f"it is for images with a class each; for the task {task.name} samples are given "

@@ -36,8 +36,7 @@ class FeatureMap(Options):
 
 
 _WITHOUT_FILES = {"digits": "kept in raysuite's cache", "python_topics": "a part of Python"}
-OF_IMAGES = ("image_size", "channels", "augment", "mean", "std", "transform")
-"""Keys that samples without pixels have no use for."""
+_OF_IMAGES = ("image_size", "channels", "augment", "mean", "std", "transform")
 
 
 class DataOptions(Options):
@@ -119,8 +118,9 @@ class DataOptions(Options):
         if self.classes is not None and self.name not in ("tfrecord", "tokens") and not self.own:
             wrong.append(f"`classes` is known from the files of {self.name}; leave it out")
         if self.of_tokens:
-            given = [key for key in OF_IMAGES if key in self.model_fields_set]
-            wrong += [f"`{key}` is for images, and {self.name} has tokens" for key in given]
+            wrong += [
+                f"`{key}` is for images, and {self.name} has tokens" for key in self.of_images
+            ]
         elif self.sequence is not None:
             wrong.append(f"`sequence` is for tokens: {', '.join(TOKENS)}; leave it out")
         lengths = [len(values) for values in (self.mean, self.std) if values is not None]
@@ -143,6 +143,12 @@ class DataOptions(Options):
     def own(self) -> bool:
         """Whether it is the user's own `module:attribute`."""
         return ":" in self.name
+
+    @property
+    def of_images(self) -> list[str]:
+        """The keys that are set, and that samples without pixels have no use for."""
+        fields = type(self).model_fields
+        return [key for key in _OF_IMAGES if getattr(self, key) != fields[key].default]
 
     @property
     def of_tokens(self) -> bool:

@@ -47,6 +47,14 @@ class DatasetFacts:
     or an object of such for several, as JSON. Empty for images and for tokens."""
 
     @property
+    def samples_words(self) -> str:
+        """What samples are, as the network is given them."""
+        if self.sequence:
+            return f"sequences of {self.sequence} tokens"
+        side = self.image_size
+        return f"images of {side} x {side} pixels" if self.channels else "samples"
+
+    @property
     def image_values(self) -> int:
         """Numbers that an image consists of, of all channels."""
         return self.channels * self.image_size**2

@@ -55,9 +55,12 @@ class LanguageModel(Task):
     def weight(self, targets: Tensor) -> Tensor:
         return (targets != IGNORED).sum()
 
-    def draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Random tokens; up to half of each sequence's targets, at its end, do not count."""
+    def draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor] | None:
+        """Random tokens; up to half of each sequence's targets, at its end, do not count. None for
+        the user's own data set, whose sequences may be of any length."""
         facts, device = self.dataset, generator.device
+        if not facts.sequence:
+            return None
         shape = (count, facts.sequence)
         tokens, targets = (
             torch.randint(facts.classes, shape, generator=generator, device=device)
@@ -74,17 +77,17 @@ class LanguageModel(Task):
         return tokens, targets.masked_fill(places >= kept, IGNORED)
 
     def check(self, output: Any, targets: Tensor) -> None:
-        wanted = [*targets.shape, self.dataset.classes]
+        vocabulary = self.dataset.classes or "vocabulary"
+        wanted = f"expected are logits, one tensor {[*targets.shape]} x {vocabulary}"
         if not isinstance(output, Tensor) or not output.is_floating_point():
             kind = output.dtype if isinstance(output, Tensor) else type(output).__name__
             raise UserError(
-                f"its output is {kind}; expected are logits, one tensor {wanted}: for each of "
-                f"{targets.shape[0]} sequences of {targets.shape[1]} tokens; return them alone, or "
-                "name a function that returns a module which picks them"
+                f"its output is {kind}; {wanted}; return them alone, or name a function that "
+                "returns a module which picks them"
             )
-        if list(output.shape) != wanted:
+        known = self.dataset.classes or output.shape[-1]
+        if output.shape != (*targets.shape, known):
             raise UserError(
-                f"its output has the shape {list(output.shape)}; expected are logits {wanted}: "
-                "sequences, tokens, vocabulary; take num_classes as an argument, or set "
-                "model.options"
+                f"its output has the shape {list(output.shape)}; {wanted}: sequences, tokens, "
+                "vocabulary; take num_classes as an argument, or set model.options"
             )

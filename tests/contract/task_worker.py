@@ -97,9 +97,8 @@ DEFECTS = {"loss": mean_of_means, "take_step": tied_twice}
 @contextmanager
 def own_cache() -> Iterator[None]:
     """Verdicts of other code are not known there."""
-    with tempfile.TemporaryDirectory() as folder:
-        with patch.dict(os.environ, RAYSUITE_CACHE=folder):
-            yield
+    with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, RAYSUITE_CACHE=folder):
+        yield
 
 
 def main(request: dict[str, Any], file: Path) -> None:
