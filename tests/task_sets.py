@@ -217,6 +217,7 @@ CASES = {
     ),
 }
 SEQUENCE = 16
+LANGUAGE = ("language_model", "language_model-untied")
 GPT = {"layers": 2, "heads": 2, "width": 16}
 
 
@@ -232,11 +233,11 @@ def write_text(folder: Path) -> Path:
 
 def spec_of(case: str, folder: Path, **changes: Any) -> dict[str, Any]:
     """The spec of a case as data; `changes` replace whole blocks."""
-    if case == "language_model":
+    if case in LANGUAGE:
         own = {
-            "task": case,
+            "task": "language_model",
             "data": {"name": "text", "path": str(write_text(folder)), "sequence": SEQUENCE},
-            "model": {"name": "gpt", "options": GPT},
+            "model": {"name": "gpt", "options": {**GPT, "tied": case == LANGUAGE[0]}},
         }
     else:
         chosen = CASES[case]
@@ -254,7 +255,7 @@ def spec_of(case: str, folder: Path, **changes: Any) -> dict[str, Any]:
 
 def samples_of(case: str, folder: Path, split: str) -> Any:
     """(number of samples, numbers -> (inputs, targets))."""
-    if case == "language_model":
+    if case in LANGUAGE:
         stream = torch.tensor(list((folder / f"{split}.txt").read_bytes()))
         count = -(-(len(stream) - 1) // SEQUENCE)
 
@@ -282,7 +283,7 @@ def called(network: nn.Module, inputs: Any) -> Any:
 
 
 def mean_loss_of(case: str) -> Callable[[Any, Any], Tensor]:
-    if case == "language_model":
+    if case in LANGUAGE:
         return lambda y, t: _log_likelihood(y, t, -100)
     return CASES[case].mean_loss
 

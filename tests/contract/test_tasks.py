@@ -20,6 +20,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "deepspeed-2": {"name": "deepspeed", "zero_stage": 2},
     "deepspeed-3": {"name": "deepspeed", "zero_stage": 3},
 }
+PIPELINES = {
+    schedule: {"name": "pipeline", "schedule": schedule, "micro_batches": 2}
+    for schedule in ("model_parallel", "gpipe", "1f1b")
+}
 TOLERANCE = 1e-5
 THOROUGH = [
     pytest.param(variant, workers, marks=pytest.mark.thorough)
@@ -57,6 +61,18 @@ def test_ranks_train_a_task_as_a_plain_loop_does(case: str, variant: str, worker
         assert first["weights"] < TOLERANCE
         for other in others:
             assert (other["val"], other["images"]) == (first["val"], first["images"])
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("schedule", PIPELINES)
+def test_stages_of_a_gpt_train_as_a_plain_loop_does(schedule: str) -> None:
+    case = "language_model-untied"
+    runs = {name: (case, strategy, 1) for name, strategy in PIPELINES.items()}
+    first, *_ = (each[schedule] for each in found_by("pipeline", 2, "task_worker", {"runs": runs}))
+    assert first["passed"], first
+    assert first["network"] == "equal to one process"
+    assert first["losses"] < TOLERANCE
+    assert first["weights"] < TOLERANCE
 
 
 @pytest.mark.parametrize("defect", ["loss", "take_step"])

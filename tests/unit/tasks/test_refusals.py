@@ -29,7 +29,7 @@ LINEAR = {"name": "torch.nn:Linear", "options": {"in_features": 3, "out_features
         ("language_model", {"data": {"name": "digits"}}, "data.name"),
         ("language_model", {"loader": "dali"}, "loader.name"),
         ("language_model", {"loader": "memory"}, "loader.name"),
-        ("language_model", {"strategy": {"name": "pipeline"}}, "task.name"),
+        ("regression", {"strategy": {"name": "pipeline"}}, "task.name"),
         ("language_model", {"strategy": "jax"}, "task.name"),
         (
             "language_model",
@@ -71,6 +71,15 @@ def test_a_spec_is_refused_with_its_key(
         ("multi_label", {"model": LINEAR}, "model.name", "raised TypeError"),
         ("regression", {"task": f"{__name__}:Unsummed"}, "task", r"shape \[2, 2\]; expected"),
         ("own", {"task": "language_model"}, "model.name", "its output is dict"),
+        (
+            "language_model",
+            {
+                "strategy": {"name": "pipeline", "micro_batches": 2},
+                "resources": {"workers": 2, "device": "cpu"},
+            },
+            "strategy.name",
+            r"several blocks hold embedding\.token\.weight; weights cannot be tied",
+        ),
     ],
 )
 def test_one_batch_names_what_is_wrong(
