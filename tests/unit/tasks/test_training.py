@@ -55,7 +55,7 @@ def test_a_task_is_trained_as_by_a_plain_loop(case: str, tmp_path: Path) -> None
     if case == "language_model":
         assert last.validation["perplexity"] == pytest.approx(math.exp(val), rel=1e-5)
         assert last.images == len((tmp_path / "train.txt").read_bytes()) - 1
-    assert "accuracy" not in last.model_dump_json()
+    assert '"val_accuracy"' not in last.model_dump_json()
 
 
 @pytest.mark.parametrize("case", ["language_model", "own"])
