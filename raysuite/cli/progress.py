@@ -459,7 +459,7 @@ def event(run: RunState, record: Record) -> str | None:
 def gate_words(verdict: GateVerdict) -> str:
     """The gate's verdict in one line."""
     known = ", found earlier" if verdict.cached else ""
-    bound = "no bound" if verdict.tolerance is None else f"tolerance {verdict.tolerance:.0e}"
+    bound = "no tolerance" if verdict.tolerance is None else f"tolerance {verdict.tolerance:.0e}"
     figures = f"error {max(verdict.error, verdict.error_batchnorm):.1e}, {bound}{known}"
     if verdict.passed:
         return f"gate passed: {figures}"

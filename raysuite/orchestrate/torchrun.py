@@ -111,7 +111,7 @@ def _command(request: Request, pending: Sequence[int], file: Path, port: int) ->
     }
     return [
         *_launcher(request.workers, port),
-        *("-m", "raysuite.train.verify", str(file), json.dumps(content)),
+        *("-m", "raysuite.gate", str(file), json.dumps(content)),
     ]
 
 

@@ -78,7 +78,7 @@ def _about(before: str, names: Iterable[str], after: str = ".") -> list[str]:
 def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
     above = [row.name for row in rows if row.superlinear]
     without = {r.baseline for r in rows if r.baseline and r.throughput and r.speed_up is None}
-    lossy = {run.variant for run in runs if run.verdict and run.verdict.tolerance is None}
+    uncompared = {run.variant for run in runs if run.verdict and run.verdict.tolerance is None}
     overflowed = {run.name: sum(each.skipped_steps for each in run.epochs) for run in runs}
     unloaded = [row.name for row in rows if row.loader == "synthetic"]
     pruned = sum(run.status == "pruned" for run in runs)
@@ -96,8 +96,8 @@ def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
         ),
         *_about("Baselines without a speed, so no speed-up against them: ", sorted(without)),
         *_about(
-            "Checked without a bound on the error, as their options are lossy by intent: ",
-            sorted(lossy),
+            "Weights not compared with those of one process, as the strategy is lossy throughout: ",
+            sorted(uncompared),
         ),
         *_about(
             "Steps skipped, as gradients overflowed in fp16: ",

@@ -194,6 +194,10 @@ class _StrategyOptions(Options):
         micro-batches where none are given; None without stages."""
         return None
 
+    def staged(self) -> PipelineOptions | None:
+        """These options where they cut the network into stages, None otherwise."""
+        return None
+
     def alone(self) -> tuple[Self, str] | None:
         """The options with which one process tries a step of the run's network on a CPU before it
         starts, and the key to change where it cannot; None where layers are given what they are
@@ -771,6 +775,9 @@ class PipelineOptions(_StrategyOptions):
         replicas = self.replicas or (1,) * (self.stages // self.chunks)
         count = micro_batches or self._count
         return Schedule(self.schedule, count, replicas, self.chunks)
+
+    def staged(self) -> Self:
+        return self
 
 
 class CustomOptions(_StrategyOptions):

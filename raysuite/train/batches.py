@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from raysuite.data.base import Batch
+from raysuite.gate.strategy_check import comm_of
 from raysuite.measure.clock import now
 from raysuite.measure.memory import PeakMemory, available_bytes
 from raysuite.nested import unpadded
@@ -34,7 +35,6 @@ from raysuite.plan.batches import decided, search_of
 from raysuite.records.batches import BatchTried, Stage, TriedFile
 from raysuite.tasks import make_task
 from raysuite.train.building import build_engine, build_model, draw, import_own, set_torch
-from raysuite.train.gate import comm_of
 from raysuite.train.memory import is_out_of_memory
 from raysuite.units import human_bytes
 

@@ -13,14 +13,14 @@ from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
+from raysuite.gate.small_network import compare
+from raysuite.gate.strategy_check import check, examine
 from raysuite.parallel import ddp, make_strategy
 from raysuite.parallel.base import StepSettings, World
 from raysuite.plan import make_plans
 from raysuite.records import GateVerdict
 from raysuite.spec import Document
 from raysuite.spec.strategies import CustomOptions, DdpOptions, Lossy
-from raysuite.train import gate
-from raysuite.train.gate_check import compare
 from raysuite.train.world import world_from_environment
 from tests.strategies.broken import FLAWS, Broken
 
@@ -55,7 +55,7 @@ def verdict(
     strategy = Broken(flaw, lossy)
     strategy.start(world)
     options = CustomOptions(target=TARGET, options={"flaw": flaw})
-    return gate.examine(options, world, strategy, settings or StepSettings(1, 2, 0.5))
+    return examine(options, world, strategy, settings or StepSettings(1, 2, 0.5))
 
 
 def first_bucket_alone(world: World) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def first_bucket_alone(world: World) -> dict[str, Any]:
     with mock.patch.object(ddp, "_register_compression", register):
         one = compare(strategy, world, StepSettings(1, 2))
         buckets = len(indices)
-        refused = gate.examine(options, world, strategy, StepSettings(1, 2))
+        refused = examine(options, world, strategy, StepSettings(1, 2))
     return {
         "error of one": one.error,
         "buckets of one": buckets,
@@ -99,15 +99,13 @@ def cache(world: World) -> dict[str, Any]:
     ddp = plan_of({"name": "ddp"})
     custom = plan_of({"name": "custom", "target": TARGET})
     answers = {
-        "first": gate.check(ddp, world, started("none", world), FACTS),
-        "again": gate.check(ddp, world, started("none", world), FACTS),
-        "custom": gate.check(custom, world, started("none", world), FACTS),
-        "custom again": gate.check(custom, world, started("no_sync", world), FACTS),
+        "first": check(ddp, world, started("none", world), FACTS),
+        "again": check(ddp, world, started("none", world), FACTS),
+        "custom": check(custom, world, started("none", world), FACTS),
+        "custom again": check(custom, world, started("no_sync", world), FACTS),
         # the options of another plan, so that nothing is known of them
-        "failing": gate.check(plan_of({"bucket_mb": 2.0}), world, started("sum", world), FACTS),
-        "failing again": gate.check(
-            plan_of({"bucket_mb": 2.0}), world, started("none", world), FACTS
-        ),
+        "failing": check(plan_of({"bucket_mb": 2.0}), world, started("sum", world), FACTS),
+        "failing again": check(plan_of({"bucket_mb": 2.0}), world, started("none", world), FACTS),
     }
     return {name: [each.passed, each.cached, each.error_network] for name, each in answers.items()}
 

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 import torch
 
+from raysuite.gate import own_network, strategy_check, verdict_cache
+from raysuite.gate.small_network import TOLERANCE
 from raysuite.orchestrate import torchrun as launcher
 from raysuite.parallel.base import StepSettings, World
 from raysuite.parallel.comm import NoComm
 from raysuite.records import EpochFinished, Results, RunFailed, RunFinished
 from raysuite.spec.optimizers import LarsOptions, OptimizerOptions
 from raysuite.spec.strategies import CustomOptions, DdpOptions, HorovodOptions, StrategyOptions
-from raysuite.train import gate, own_network
 from tests.contract import gate_lossy_worker
 from tests.contract.gate_16_bits_worker import DEFECTS
 from tests.contract.gate_worker import TARGET
@@ -72,7 +73,7 @@ def test_a_strategy_that_reduces_its_first_bucket_alone_is_refused(
 ) -> None:
     found = answers[0]["buckets"]
     assert (found["buckets of one"], found["buckets"]) == (1, 3)
-    assert found["error of one"] < gate.TOLERANCE  # right as long as it has no other bucket
+    assert found["error of one"] < TOLERANCE  # right as long as it has no other bucket
     assert not found["passed"]
 
 
@@ -115,7 +116,8 @@ def test_the_cache_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         optimizer: OptimizerOptions | None = None,
     ) -> Path:
         world = World(0, size, 0, torch.device("cpu"))
-        return gate.cache_file(options, world, settings, places, optimizer)
+        cache = verdict_cache.VerdictCache(options, world, NoComm(), places)
+        return cache.file(settings, optimizer)
 
     same = [
         file(),
@@ -150,24 +152,24 @@ def test_variables_that_choose_an_algorithm_are_in_the_key(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(name, raising=False)
-    without = gate.places(NoComm(), {})
+    without = verdict_cache.places(NoComm(), {})
     monkeypatch.setenv("HOME", "/elsewhere")
     monkeypatch.setenv("NCCL_DEBUG_FILE", "/proc/self/fd/9")
-    assert gate.places(NoComm(), {}) == without
+    assert verdict_cache.places(NoComm(), {}) == without
     monkeypatch.setenv(name, "1")
-    assert gate.places(NoComm(), {}) != without
+    assert verdict_cache.places(NoComm(), {}) != without
 
 
 def test_a_damaged_or_failing_entry_is_unknown(tmp_path: Path) -> None:
     file = tmp_path / "x.json"
-    assert gate.known_pass(file) is None
+    assert verdict_cache.known_pass(file) is None
     file.write_text("{")
-    assert gate.known_pass(file) is None
+    assert verdict_cache.known_pass(file) is None
     world = World(0, 2, 0, torch.device("cpu"))
-    file.write_text(gate._verdict("ddp", world, "", passed=False).model_dump_json())
-    assert gate.known_pass(file) is None
-    file.write_text(gate._verdict("ddp", world, "", passed=True).model_dump_json())
-    assert gate.known_pass(file) is not None
+    file.write_text(strategy_check._verdict("ddp", world, "", passed=False).model_dump_json())
+    assert verdict_cache.known_pass(file) is None
+    file.write_text(strategy_check._verdict("ddp", world, "", passed=True).model_dump_json())
+    assert verdict_cache.known_pass(file) is not None
 
 
 SPEC = f"""
@@ -298,6 +300,12 @@ def test_a_compression_that_sums_or_loses_is_refused() -> None:
     assert unrefused({"name": "ddp", "compression": "bf16"}, "fp32", 2, defects) == {""}
 
 
+def test_powersgd_has_several_buckets_over_gloo() -> None:
+    """Its collectives of one bucket would be paired with those of another, or wait for ever."""
+    options = {"name": "ddp", "compression": "powersgd"}
+    assert unrefused(options, "fp32", 2, []) == {""}
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize(
@@ -319,4 +327,4 @@ def test_a_defect_of_16_bits_is_refused(defect: str) -> None:
     request = {"strategies": [{"name": "ddp"}], "defects": list(DEFECTS)}
     for found in found_by("ddp", 2, "gate_16_bits_worker", request):
         assert not found[0][defect]["passed"]
-        assert found[0][defect]["error"] < gate.TOLERANCE  # fp32 is right
+        assert found[0][defect]["error"] < TOLERANCE  # fp32 is right
