@@ -35,7 +35,7 @@ def found(variant: str, workers: int) -> list[dict[str, Any]]:
     framework = VARIANTS[variant]["name"]
     if (variant, workers) == CI:
         runs = {f"{case} {variant} 2": (case, VARIANTS[variant], 2) for case in CI_CASES}
-        return found_by(framework, workers, "task_worker", {"runs": runs, "defects": True})
+        return found_by(framework, workers, "task_worker", {"runs": runs, "defects": True}, 600)
     runs = {
         f"{case} {each} {accumulate}": (case, VARIANTS[each], accumulate)
         for each in VARIANTS
