@@ -4,7 +4,7 @@
     4  orchestrate
     3  gate train
     2  plan
-    1  models data optim parallel measure perf cluster images track report
+    1  models tasks data optim parallel measure perf cluster images track report
     0  spec records errors files parts units lazy ending
 
 Packages of one layer never import each other, but for those of layer 0, and for gate and train: a
@@ -29,7 +29,7 @@ PACKAGES = {
     4: "orchestrate",
     3: "gate train",
     2: "plan",
-    1: "models data optim parallel measure perf cluster images track report",
+    1: "models tasks data optim parallel measure perf cluster images track report",
     0: "spec records errors files parts units lazy ending __init__",
 }
 LAYERS = {package: layer for layer, packages in PACKAGES.items() for package in packages.split()}

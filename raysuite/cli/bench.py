@@ -424,8 +424,8 @@ def _table(plan: RunPlan, found: BatchFound, figures: Sequence[SizeFigures]) -> 
         )
         for each in figures
     ]
-    headings = ("micro-batch", "fits", "memory", "of", "images/s", "")
-    return table(headings, rows, ("micro-batch", "memory", "of", "images/s"), _name(plan))
+    headings = ("micro-batch", "fits", "memory", "of", "samples/s", "")
+    return table(headings, rows, ("micro-batch", "memory", "of", "samples/s"), _name(plan))
 
 
 def _summary(found: BatchFound, figures: Sequence[SizeFigures]) -> str:

@@ -159,14 +159,14 @@ class RunState:
     def images_done(self) -> int:
         """Training images so far."""
         inside = 0 if self.live is None or self.status != "running" else self.live.images
-        return self.epochs_done * self.plan.dataset.train_samples + inside
+        return self.epochs_done * self.plan.epoch_units + inside
 
     @property
     def images_to_go(self) -> int:
         """Training images before it; none once it has ended."""
         if self.has_ended:
             return 0
-        whole = self.plan.spec.training.epochs * self.plan.dataset.train_samples
+        whole = self.plan.spec.training.epochs * self.plan.epoch_units
         return max(0, whole - self.images_done)
 
 
@@ -401,12 +401,12 @@ def _facts(run: RunState) -> list[str]:
     rate = live.images_per_second if live is not None else None
     if rate is None and last is not None and last.seconds > 0:
         rate = last.images / last.seconds
-    facts += [] if rate is None else [f"{rate:,.0f} images/s"]
+    facts += [] if rate is None else [f"{rate:,.0f} {run.plan.task.unit}/s"]
     loss = live.loss if live is not None else None
     if loss is None and last is not None:
         loss = last.train_loss
     facts += [] if loss is None else [f"loss {loss:.3f}"]
-    facts += [] if last is None else [f"accuracy {last.val_accuracy:.3f}"]
+    facts += [] if last is None else [run.plan.task.main.words(last.validation)]
     return facts
 
 
@@ -448,16 +448,16 @@ def _epoch_words(run: RunState, record: EpochFinished) -> str | None:
     rate = record.images / record.seconds if record.seconds > 0 else 0.0
     return (
         f"epoch {record.epoch + 1} of {run.plan.spec.training.epochs}: {rate:,.0f} "
-        f"images/s, accuracy {record.val_accuracy:.3f}"
+        f"{run.plan.task.unit}/s, {run.plan.task.main.words(record.validation)}"
     )
 
 
 def _end_words(run: RunState, record: RunFinished) -> str:
     figures, parts = run.figures.figures, []
     if figures.throughput is not None:
-        parts.append(f"{figures.throughput:,.0f} images/s")
-    if figures.final_accuracy is not None:
-        parts.append(f"accuracy {figures.final_accuracy:.3f}")
+        parts.append(f"{figures.throughput:,.0f} {figures.task.unit}/s")
+    if words := figures.task.main.words(figures.final):
+        parts.append(words)
     early = " by early stopping" if record.stopped_early else ""
     return f"finished{early}: " + ", ".join([*parts, human_seconds(record.seconds)])
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Sample = bytes | NDArray[np.uint8]
 """What a sample is before it is loaded: the bytes of a JPEG or PNG, or pixels [H, W, C]."""
@@ -28,8 +25,9 @@ class Slice:
     real: int
     """Samples that count, at the front of `ids`."""
     of_global: float
-    """Samples that count in the whole global batch, over all ranks and micro-batches; with weights
-    of classes, the sum of theirs. The loss is divided by it."""
+    """Samples that count in the whole global batch, over all ranks and micro-batches; where samples
+    have weights (of their classes, or of their number of tokens), the sum of theirs. The loss is
+    divided by it."""
     draw: tuple[int, int] | None = None
     """Seed and epoch from which the augmentation of each sample is drawn; None: as validation
     sees it."""
@@ -37,10 +35,11 @@ class Slice:
 
 @dataclass(frozen=True)
 class Batch:
-    """Images [b, C, H, W] fp32, normalised; labels [b] int64; both on the worker's device."""
+    """Images [b, C, H, W] fp32, normalised, and labels [b] int64; or the inputs and targets of
+    another task, each a tensor, a tuple or a dictionary of tensors. On the worker's device."""
 
-    images: Tensor
-    labels: Tensor
+    images: Any
+    labels: Any
     real: int
     """Samples that count; the others, at the end, are padding and have weight 0."""
     of_global: float

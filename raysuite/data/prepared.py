@@ -32,7 +32,7 @@ class Prepared:
     facts: DatasetFacts
     classes: tuple[str, ...]
     """Names by label."""
-    form: Format | Literal["own"]
+    form: Format | Literal["own", "tensors"]
     files: Path
     """What the listing's paths are relative to, or the folder of the files."""
     listing: Path | None
@@ -53,12 +53,22 @@ class Prepared:
         return self.form in ("folder", "tfrecord")
 
     @property
+    def tensors(self) -> bool:
+        """Whether samples are given to the network as they are; they are images otherwise."""
+        return self.form in ("tokens", "tensors")
+
+    @property
     def resizes(self) -> bool:
         """Whether views have other sizes than the network's."""
         return not self.exact or self.fit == "center"
 
     def samples(self, split: Split) -> int:
         return self.facts.train_samples if split == "train" else self.facts.val_samples
+
+
+def unchanged_images() -> dict[str, Any]:
+    """The fields of Prepared that say how pixels are transformed, of samples without pixels."""
+    return {"augment": "none", "fit": "stretch", "exact": True, "mean": (), "std": ()}
 
 
 def prepared_of(
@@ -88,7 +98,7 @@ def check_as_planned(
     """Raise DataError where the set on disk is not the one that was planned."""
     planned = {"train": facts.train_samples, "val": facts.val_samples}
     remedy = "make the copies of all machines equal to it, or begin a new run"
-    if found != planned or len(classes) != facts.classes:
+    if found != planned or (facts.channels and len(classes) != facts.classes):
         raise DataError(
             f"{files}: the plan counts {_told(planned, facts.classes)}; here are "
             f"{_told(found, len(classes))}; {remedy}"

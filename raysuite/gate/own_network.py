@@ -30,20 +30,20 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from raysuite import models, optim
+from raysuite import models, optim, tasks
 from raysuite.data.base import Batch
 from raysuite.gate.small_network import same_on_all_ranks, without_tf32
 from raysuite.measure.clock import now
 from raysuite.measure.memory import available_bytes
+from raysuite.nested import called, mapped, unpadded
 from raysuite.parallel.base import Engine, StepSettings, Strategy, World
 from raysuite.parallel.comm import Comm
 from raysuite.parallel.precision import MEMORY_FORMATS
 from raysuite.parallel.single import Single
 from raysuite.plan import RunPlan
 from raysuite.spec.optimizers import OptimizerOptions, SgdOptions
-from raysuite.train.building import step_settings
+from raysuite.train.building import criterion_of, draw, step_settings
 from raysuite.train.waiting import layers_named
 from raysuite.units import human_bytes
 
@@ -223,17 +223,25 @@ def _prepared(
     names: dict[Tensor, str] = {each: name for name, each in network.named_parameters()}
     # made with another rate: an engine that ignores a step's is found
     make = partial(optim.build_optimizer, _optimizer(plan), lr=2 * rate, names=names)
-    return strategy.prepare(model, make, settings)
+    engine = strategy.prepare(model, make, settings)
+    engine.criterion = criterion_of(plan)
+    return engine
 
 
 def _batch(plan: RunPlan, world: World, settings: StepSettings, step: int, index: int) -> Batch:
     """Micro-batch `index` of a step, over all ranks."""
-    facts, size = plan.dataset, settings.micro_batch
-    generator = torch.Generator().manual_seed(_SEED + 10**6 * step + index)
-    shape = (size, facts.channels, facts.image_size, facts.image_size)
-    images = torch.randn(shape, generator=generator).to(world.device)
-    labels = torch.randint(facts.classes, (size,), generator=generator).to(world.device)
-    return Batch(images, labels, size, size * settings.accumulate * plan.replicas)
+    task, size = tasks.make_task(plan.spec.task, plan.dataset), settings.micro_batch
+
+    def drawn(index: int) -> tuple[Any, Any]:
+        generator = torch.Generator().manual_seed(_SEED + 10**6 * step + index)
+        return draw(plan, size, generator)
+
+    count = settings.accumulate * plan.replicas
+    of_global = size * count
+    if task.weighted:
+        of_global = sum(float(task.weight(drawn(each)[1])) for each in range(count))
+    images, labels = mapped(drawn(index), lambda each: each.to(world.device))
+    return Batch(images, labels, size, of_global)
 
 
 def _train(
@@ -274,12 +282,11 @@ class _Replicas(nn.Module):
             model if scripted else copy.deepcopy(model, dict(shared)) for _ in range(copies - 1)
         ]
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, *inputs: Any, **named: Any) -> Any:
         which = self._calls // self._accumulate % (len(self._others) + 1)
         self._calls += 1
         self._draws.replica = which
-        logits: Tensor = [self.network, *self._others][which](images)
-        return logits
+        return [self.network, *self._others][which](*inputs, **named)
 
 
 def _reference(
@@ -314,7 +321,9 @@ def _probe(plan: RunPlan, world: World, settings: StepSettings) -> Tensor:
         model.train()
         batch = _batch(plan, world, settings, 0, 0)
         began = now(world.device)
-        functional.cross_entropy(model(batch.images).float(), batch.labels).backward()
+        output, targets = unpadded(called(model, batch.images), batch.real), batch.labels
+        task = tasks.make_task(plan.spec.task, plan.dataset)
+        (task.loss(output, targets) / float(task.weight(targets))).backward()
         seconds = now(world.device) - began
         trained = [each for each in model.parameters() if each.grad is not None]
         gradient = torch.stack([each.grad.norm() for each in trained]).norm().item()  # type: ignore[union-attr]
@@ -358,7 +367,10 @@ def key(plan: RunPlan) -> Any:
     """What a verdict on the plan's network holds for, once that is imported; None where its code is
     not known. Of the user's own it is all modules of the same root folder."""
     model, facts = plan.spec.model, plan.dataset
-    ours = [Path(__file__), *Path(models.__file__).parent.glob("*.py")]
+    if ":" in plan.spec.task.name:
+        return None
+    packages = (Path(each.__file__).parent for each in (models, tasks))
+    ours = [Path(__file__), *(file for folder in packages for file in folder.glob("*.py"))]
     if ":" in model.name and not model.name.startswith("timm:"):
         module = model.name.partition(":")[0]
         file = getattr(sys.modules.get(module), "__file__", None)
@@ -370,7 +382,8 @@ def key(plan: RunPlan) -> Any:
     files = sorted(each for each in ours if "site-packages" not in each.parts and each.is_file())
     return [
         model.model_dump(mode="json"),
-        [facts.channels, facts.image_size, facts.classes],
+        [facts.channels, facts.image_size, facts.classes, facts.sequence],
+        plan.spec.task.model_dump(mode="json"),
         asdict(_settings(plan, "fp32")),
         _optimizer(plan).model_dump(mode="json"),
         [hashlib.sha256(each.read_bytes()).hexdigest() for each in files],

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from raysuite import lazy
 from raysuite.errors import UserError
+from raysuite.nested import called
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.experiment import ModelOptions
-from raysuite.spec.stems import CIFAR_RESNETS, MOBILENETS, RESNETS, VGGS, misfit
+from raysuite.spec.stems import CIFAR_RESNETS, LANGUAGE_MODELS, MOBILENETS, RESNETS, VGGS, misfit
 
 if TYPE_CHECKING:
     from torch import nn
@@ -62,12 +63,14 @@ def build(model: ModelOptions, facts: DatasetFacts) -> nn.Module:
 
 
 def _initialise(model: nn.Module, facts: DatasetFacts) -> None:
-    """Initialise lazy layers by a pass of two images: frameworks need all shapes."""
+    """Initialise lazy layers by a pass of two samples: frameworks need all shapes."""
     import torch
+
+    from raysuite.models.base import example
 
     model.eval()  # so that dropout draws nothing, and BatchNorm's statistics stay
     with torch.no_grad():
-        model(torch.zeros(2, facts.channels, facts.image_size, facts.image_size))
+        called(model, example(facts, 2))
     model.train()
 
 
@@ -102,7 +105,14 @@ def cost_of(model: ModelOptions, facts: DatasetFacts) -> ModelCost:
 def _constructor(name: str, facts: DatasetFacts) -> Constructor:
     """What to call, and the data set's facts for its arguments."""
     shape = {"num_classes": facts.classes, "in_channels": facts.channels}
+    if name in LANGUAGE_MODELS:
+        from raysuite.models.gpt import Gpt
+
+        return Gpt, {"num_classes": facts.classes, "sequence": facts.sequence}
     sized = {**shape, "image_size": facts.image_size}
+    if not facts.channels:
+        sized = {"num_classes": facts.classes, "sequence": facts.sequence}
+        sized = {key: value for key, value in sized.items() if value}
     if name in CIFAR_RESNETS:
         from raysuite.models.cifar_resnet import CifarResNet
 

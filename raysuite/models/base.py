@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
 import torchvision
 from torch import nn
 
@@ -13,6 +15,28 @@ from raysuite.spec.datasets import DatasetFacts
 
 Constructor = tuple[Callable[..., Any], dict[str, Any]]
 """What to call, and the arguments that the data set gives it."""
+
+
+def example(facts: DatasetFacts, count: int, device: torch.device | str | None = None) -> Any:
+    """Zeros of the shape of `count` samples: images [count, C, H, W], tokens [count, T], or what
+    the user's own data set has."""
+    if facts.inputs:
+        return _zeros(json.loads(facts.inputs), count, device)
+    if facts.sequence:
+        return torch.zeros(count, facts.sequence, dtype=torch.long, device=device)
+    size = facts.image_size
+    return torch.zeros(count, facts.channels, size, size, device=device)
+
+
+def _zeros(described: Any, count: int, device: torch.device | str | None) -> Any:
+    """Of DatasetFacts' `inputs`."""
+    if isinstance(described, dict):
+        return {name: _zeros(each, count, device) for name, each in described.items()}
+    if isinstance(described, list):
+        return tuple(_zeros(each, count, device) for each in described)
+    dtype, _, shape = described.partition("[")
+    sizes = [int(size) for size in shape.rstrip("]").split(",") if size]
+    return torch.zeros(count, *sizes, dtype=getattr(torch, dtype), device=device)
 
 
 def torchvision_model(name: str, num_classes: int, options: dict[str, Any]) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.flop_counter import FlopCounterMode
 
 from raysuite.errors import UserError
+from raysuite.models.base import example
+from raysuite.nested import called
 from raysuite.spec.datasets import DatasetFacts
 
 _FEW, _MORE = 2, 4
@@ -88,7 +91,7 @@ def layer_costs(model: nn.Module, facts: DatasetFacts) -> list[LayerCost]:
     Raises UserError where the meta device cannot run the model on such images.
     """
     empty, found, before = _without_numbers(model), [], [0]
-    images = torch.zeros(_FEW, facts.channels, facts.image_size, facts.image_size, device="meta")
+    inputs = example(facts, _FEW, "meta")
     with FlopCounterMode(display=False) as flops:
 
         def enter(module: nn.Module, given: object) -> None:
@@ -107,16 +110,20 @@ def layer_costs(model: nn.Module, facts: DatasetFacts) -> list[LayerCost]:
                 module.register_forward_hook(partial(leave, name))
         try:
             with torch.no_grad():
-                empty.train()(images)
+                called(empty.train(), inputs)
         except Exception as error:  # whatever the user's own forward raises on the meta device
             raise _unfit(error, facts) from error
     return found
 
 
 def _unfit(error: Exception, facts: DatasetFacts) -> UserError:
-    shape = f"{facts.channels} x {facts.image_size} x {facts.image_size}"
+    shape = f"images of {facts.channels} x {facts.image_size} x {facts.image_size}"
+    if facts.inputs:
+        shape = f"inputs {facts.inputs}"
+    elif facts.sequence:
+        shape = f"sequences of {facts.sequence} tokens"
     return UserError(
-        f"the model cannot process images of {shape}: {type(error).__name__}: {error}; "
+        f"the model cannot process {shape}: {type(error).__name__}: {error}; "
         "choose another size or number of channels"
     )
 
@@ -136,16 +143,13 @@ def _measured(model: nn.Module, facts: DatasetFacts) -> tuple[tuple[int, int], t
     """FLOPs as torch counts them and saved bytes, of the smaller batch and of the larger one."""
     first = next(model.parameters(), None)
     device = torch.device("cpu") if first is None else first.device
-    shape = (facts.channels, facts.image_size, facts.image_size)
     model.train()
     with torch.random.fork_rng(devices=[]):  # dropout draws on a real device
-        few, more = (
-            _forward(model, torch.zeros(images, *shape, device=device)) for images in (_FEW, _MORE)
-        )
+        few, more = (_forward(model, example(facts, count, device)) for count in (_FEW, _MORE))
     return few, more
 
 
-def _forward(model: nn.Module, images: Tensor) -> tuple[int, int]:
+def _forward(model: nn.Module, inputs: Any) -> tuple[int, int]:
     """FLOPs and saved bytes of one forward pass in training mode."""
     saved: dict[StorageWeakRef, int] = {}
 
@@ -159,6 +163,6 @@ def _forward(model: nn.Module, images: Tensor) -> tuple[int, int]:
         torch.enable_grad(),
         saved_tensors_hooks(keep, lambda tensor: tensor),
     ):
-        logits = model(images)
-    del logits  # until here: a storage that is freed may be handed out again
+        output = called(model, inputs)
+    del output  # until here: a storage that is freed may be handed out again
     return int(flops.get_total_flops()), sum(saved.values())

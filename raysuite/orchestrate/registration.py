@@ -95,6 +95,11 @@ def trained(results: Results, run_id: str) -> tuple[RunPlan, Path]:
             "run finishes; take one that did"
         )
     plan = RunPlan.model_validate(plans[run_id])
+    if not plan.spec.task.classifies:
+        raise UserError(
+            f"{run_id} has the task {plan.spec.task.name}; evaluate and register take "
+            f"classification alone; its weights are a state_dict: {weights}"
+        )
     names = class_names(results.journal_file(run_id)) or plan.dataset.class_names
     facts = replace(plan.dataset, class_names=names)
     return plan.model_copy(update={"dataset": facts}), weights
@@ -118,7 +123,7 @@ def only_run(results: Results) -> str:
         )
     told = "\n".join(
         f"  {run.run_id}  {run.name}"
-        + ("" if run.final_accuracy is None else f"  accuracy {run.final_accuracy:.4f}")
+        + (f"  {words}" if (words := run.task.main.words(run.final, 4)) else "")
         for run in kept
     )
     raise UserError(f"{len(kept)} runs kept their weights; choose one with --run:\n{told}")

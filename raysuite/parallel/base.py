@@ -4,9 +4,9 @@
     Strategy.prepare(model, ...)     -> Engine
     Engine.step(micro_batches, lr)   one optimiser step: forward, backward, synchronise, update
 
-The loss of a step is the mean over the samples of the *global* batch, weighted by their classes
-where these have weights. A rank's share of it is sum(loss of its samples) * replicas / samples (or
-their weights) of the global batch, so that averaging over replicas gives the mean exactly, however
+The loss of a step is the mean over the samples of the *global* batch, or over its tokens, or
+weighted by classes. A rank's share of it is sum(loss of its samples) * replicas / samples (or their
+weights) of the global batch, so that averaging over replicas gives the mean exactly, however
 unevenly the last batch of an epoch falls. A replica is a whole copy of the model: one rank, or the
 ranks that hold its stages.
 """
@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from raysuite.errors import RunError
+from raysuite.nested import mapped, unpadded
 from raysuite.parallel.comm import (
     Comm,
     average_buffers,
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from raysuite.data.base import Batch
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+Criterion = Callable[[Any, Any], Tensor]
+"""(output, targets) -> the sum of the losses of a task, a scalar."""
 
 
 @dataclass(frozen=True)
@@ -166,6 +169,8 @@ class Engine(ABC):
         self.takes_images = True
         """Whether this rank needs images; a later stage of a pipeline needs labels alone."""
         self.scale = LossScale(model, comm, settings.precision == "fp16", whole_gradients)
+        self.criterion: Criterion | None = None
+        """The loss of another task than classification."""
         self.class_weights: Tensor | None = None
         """[classes] of the loss, on the device; `of_global` of a batch is then a sum of them."""
         self.autocast = Autocast(model, settings.precision, world.device, settings.memory_format)
@@ -188,8 +193,9 @@ class Engine(ABC):
         must call it."""
 
     @abstractmethod
-    def forward(self, images: Tensor) -> Tensor:
-        """Logits [b, classes] for images [b, C, H, W]. All ranks must call it equally often."""
+    def forward(self, images: Any) -> Any:
+        """Logits [b, classes] for images [b, C, H, W], or whatever the network returns for its
+        inputs. All ranks must call it equally often."""
 
     def weights(self) -> dict[str, Tensor]:
         """All trained weights by name, unsharded, on the CPU in fp32. All ranks must call it."""
@@ -236,16 +242,24 @@ class Engine(ABC):
         """
         yield
 
-    def loss(self, batch: Batch, logits: Tensor) -> tuple[Tensor, Tensor]:
+    def loss(self, batch: Batch, output: Any) -> tuple[Tensor, Tensor]:
         """(this rank's share of the mean loss of the global batch, summed loss of its samples)."""
-        scaled = self.scale.apply(logits.float(), batch.of_global)
-        total = functional.cross_entropy(
-            scaled[: batch.real],
-            batch.labels[: batch.real],
-            weight=self.class_weights,
-            reduction="sum",
-            label_smoothing=self.settings.label_smoothing,
-        )
+
+        def scaled(each: Tensor) -> Tensor:
+            return self.scale.apply(each.float(), batch.of_global)
+
+        output = unpadded(mapped(output, scaled), batch.real)
+        targets = unpadded(batch.labels, batch.real)
+        if self.criterion is None:
+            total = functional.cross_entropy(
+                output,
+                targets,
+                weight=self.class_weights,
+                reduction="sum",
+                label_smoothing=self.settings.label_smoothing,
+            )
+        else:
+            total = self.criterion(output, targets)
         return total * (self.replicas / batch.of_global), total.detach()
 
 
@@ -272,9 +286,8 @@ class TorchEngine(Engine):
         loss.backward()
         return summed
 
-    def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.autocast(images)
-        return logits
+    def forward(self, images: Any) -> Any:
+        return self.autocast(images)
 
     def save(self, folder: Path) -> None:
         if self.world.rank == 0:

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from raysuite.nested import called, mapped
 from raysuite.parallel.comm import Comm
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -177,8 +178,8 @@ class _Scale(torch.autograd.Function):
 
 
 class Autocast(nn.Module):
-    """`model` with forward and backward in `precision`, given images in `memory_format`; the logits
-    come out in fp32."""
+    """`model` with forward and backward in `precision`, given images in `memory_format`; what it
+    returns comes out in fp32."""
 
     def __init__(
         self,
@@ -193,12 +194,13 @@ class Autocast(nn.Module):
         self._device_type = device.type
         self._memory_format = MEMORY_FORMATS[memory_format]
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Logits [b, classes] fp32 for images [b, C, H, W] fp32, of whatever strides."""
-        images = images.contiguous(memory_format=self._memory_format)
+    def forward(self, images: Any) -> Any:
+        """Logits [b, classes] fp32 for images [b, C, H, W] fp32, of whatever strides; or the
+        network's output for its inputs: a tuple gives positional arguments, a dictionary named
+        ones."""
+        inputs = mapped(images, lambda each: each.contiguous(memory_format=self._memory_format))
         if self._dtype is torch.float32:
-            logits: Tensor = self.model(images)
-            return logits
+            return called(self.model, inputs)
         with torch.autocast(self._device_type, dtype=self._dtype):
-            logits = self.model(images)
-        return logits.float()
+            output = called(self.model, inputs)
+        return mapped(output, lambda each: each.float() if each.is_floating_point() else each)

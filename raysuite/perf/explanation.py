@@ -17,6 +17,7 @@ from raysuite.perf.calibration import Calibration
 from raysuite.perf.costs import by_kind, epoch_terms, fused_bytes, work_name
 from raysuite.records import Row, RunFigures
 from raysuite.records.costs import step_traffic
+from raysuite.records.names import epoch_units
 from raysuite.spec.schedules import bubble, timeline
 from raysuite.spec.strategies import STRATEGY_OPTIONS
 
@@ -154,8 +155,7 @@ def _by_model(run: RunFigures, calibration: Calibration, profiled: bool) -> dict
     """Shares of the measured time, from what a calibration predicts for each part."""
     work = calibration.works[work_name(run.plan)]
     terms = epoch_terms(run.plan, work, calibration.workers_per_node)
-    images = float(run.plan["dataset"]["train_samples"])
-    measured = images / (run.throughput or math.nan)
+    measured = epoch_units(run.plan) / (run.throughput or math.nan)
     kinds = by_kind(calibration.seconds.parts(terms))
     found: dict[Term, float] = {"overhead of a step": kinds.get("overhead", 0.0) / measured}
     if not profiled and run.workers > 1:

@@ -14,7 +14,7 @@ from raysuite.perf.costs import (
     replicas,
     work_name,
 )
-from raysuite.records.names import Plan, run_name, series_key
+from raysuite.records.names import Plan, epoch_units, run_name, series_key
 from raysuite.records.predicted import Interval, RunPredicted
 
 FORWARD_SHARE = 1 / 3
@@ -73,7 +73,7 @@ def _run(
         held = memory_terms(plan, work, calibration.resident)
         if calibration.bytes is not None and held.keys() <= calibration.bytes.costs.keys():
             memory = interval(calibration.bytes, held)
-    images, epochs = int(plan["dataset"]["train_samples"]), int(plan["spec"]["training"]["epochs"])
+    epochs = int(plan["spec"]["training"]["epochs"])
     each = model.costs[f"image/{work_name(plan)}"]
     validation = FORWARD_SHARE * each * plan["dataset"]["val_samples"] / replicas(plan)
     start, joules = calibration.start, None
@@ -85,7 +85,7 @@ def _run(
         run_id=plan["run_id"],
         calibration=name,
         level=LEVEL,
-        throughput=epoch.inverse(images),
+        throughput=epoch.inverse(epoch_units(plan)),
         epoch_seconds=epoch,
         run_seconds=Interval(
             epochs * (epoch.value + validation) + start.value,

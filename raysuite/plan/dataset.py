@@ -30,21 +30,33 @@ class Datasets:
         self._elsewhere = elsewhere
         self._seen: dict[str, Counts | str] = {}
 
-    def look(self, data: DataOptions) -> Counts | str:
-        """The data set there; or why it cannot be read."""
+    def look(self, data: DataOptions, tensors: bool = False) -> Counts | str:
+        """The data set there; or why it cannot be read. `tensors`: the samples of the user's own
+        are given to the network as they are."""
         from raysuite.data import formats
 
-        key = data.model_dump_json(include=_FILES)
+        key = f"{tensors} {data.model_dump_json(include=_FILES)}"
         if key not in self._seen:
             try:
                 counts = official_counts(data) if self._elsewhere else None
-                self._seen[key] = counts or formats.count(data)
+                count = formats.count_tensors if tensors else formats.count
+                self._seen[key] = counts or count(data)
             except UserError as error:
                 self._seen[key] = str(error)
         return self._seen[key]
 
 
-_FILES = {"name", "format", "path", "root", "classes", "features", "bad_samples", "options"}
+_FILES = {
+    "name",
+    "format",
+    "path",
+    "root",
+    "classes",
+    "features",
+    "bad_samples",
+    "options",
+    "sequence",
+}
 """The keys of a `data` block that the counts depend on."""
 
 
@@ -87,7 +99,7 @@ def check_unchanged(plans: Iterable[RunPlan]) -> None:
     seen = Datasets()
     for plan in plans:
         data = plan.spec.data
-        counts = "" if data.name == "digits" else seen.look(data)
+        counts = "" if data.name == "digits" else seen.look(data, bool(plan.dataset.inputs))
         if not isinstance(counts, str):  # what cannot be read here is reported by its workers
             found = {"train": counts.train, "val": counts.val}
             root = Path(data.name) if data.own else root_of(data)
@@ -105,8 +117,18 @@ def dataset_facts(spec: ExperimentSpec, seen: Datasets) -> DatasetFacts:
     )
     if data.name == "digits":
         return facts
-    counts = seen.look(data)
+    counts = seen.look(data, _as_tensors(spec))
     assert not isinstance(counts, str)
+    if data.of_tokens or _as_tensors(spec):
+        return DatasetFacts(
+            counts.train,
+            counts.val,
+            counts.vocabulary,
+            channels=0,
+            image_size=0,
+            sequence=data.sequence or 0,
+            inputs=counts.inputs,
+        )
     return replace(
         facts,
         train_samples=counts.train,
@@ -117,6 +139,11 @@ def dataset_facts(spec: ExperimentSpec, seen: Datasets) -> DatasetFacts:
     )
 
 
+def _as_tensors(spec: ExperimentSpec) -> bool:
+    """Whether the samples of the user's own data set are given to the network as they are."""
+    return spec.data.own and not spec.task.classifies
+
+
 _OTHERS = DatasetFacts(0, 0, 0, channels=3, image_size=0)
 """A spec gives the size of images that are in no table."""
 
@@ -125,7 +152,7 @@ def dataset_mistakes(spec: ExperimentSpec, seen: Datasets) -> list[Mistake]:
     """Why the spec's data set cannot be read, as far as its files show, or does not go with the
     training."""
     data = spec.data
-    found = "" if data.name == "digits" else seen.look(data)
+    found = "" if data.name == "digits" else seen.look(data, _as_tensors(spec))
     if not isinstance(found, str) or not found:
         return _misfits(spec, dataset_facts(spec, seen))
     if data.name in spec.synthetic_data:

@@ -8,9 +8,9 @@ from raysuite.plan.run_plan import RunPlan
 
 
 def unproven(plans: Sequence[RunPlan]) -> list[RunPlan]:
-    """Plans whose network, data set or transform is the user's own, or has the user's options,
-    weights or names of parameters, or whose strategy gives layers something else than fp32. The
-    others need no dry batch: raysuite's tests train them."""
+    """Plans of another task than classification; plans whose network, data set or transform is the
+    user's own, or has the user's options, weights or names of parameters, or whose strategy gives
+    layers something else than fp32. The others need no dry batch: raysuite's tests train them."""
     return [
         plan
         for plan in plans
@@ -20,6 +20,7 @@ def unproven(plans: Sequence[RunPlan]) -> list[RunPlan]:
         or plan.spec.model.freeze
         or plan.spec.optimizer.lr_factors
         or plan.spec.data.own
+        or not plan.spec.task.classifies
         or plan.spec.data.transform
         or plan.spec.strategy.alone()
     ]
@@ -32,6 +33,7 @@ def distinct(plans: Sequence[RunPlan]) -> list[RunPlan]:
             (
                 plan.spec.model.model_dump_json(),
                 plan.spec.data.model_dump_json(),
+                plan.spec.task.model_dump_json(),
                 plan.dataset,
                 plan.memory_format,
                 plan.spec.strategy.model_dump_json(),

@@ -9,7 +9,7 @@ from typing import Literal
 from raysuite.errors import Mistake
 from raysuite.spec import ExperimentSpec
 from raysuite.spec.batches import AutoBatch
-from raysuite.spec.datasets import KNOWN
+from raysuite.spec.datasets import KNOWN, TOKENS
 from raysuite.spec.loaders import LOADER_OPTIONS
 from raysuite.spec.stems import misfit
 
@@ -49,11 +49,61 @@ def infeasible(spec: ExperimentSpec, gpus: int) -> list[Mistake]:
     def wrong(key: str, message: str) -> None:
         mistakes.append(Mistake(message, key=key))
 
+    _check_task(spec, wrong)
     _check_strategy(spec, wrong)
     _check_batch(spec, wrong)
     _check_devices(spec, gpus, wrong)
     _check_model(spec, wrong)
     return mistakes
+
+
+_OF_CLASSES = {
+    "label_smoothing": 0.0,
+    "class_weights": None,
+    "sampler": "shuffled",
+    "target_accuracy": None,
+}
+"""Keys of the training that are for classification alone, and their defaults."""
+
+
+def _check_task(spec: ExperimentSpec, wrong: _Wrong) -> None:
+    """Whether task, data set and loader go together."""
+    task, data = spec.task, spec.data
+    if task.classifies:
+        if data.of_tokens:
+            wrong("task", f"the samples of {data.name} are tokens; set task to language_model")
+        if data.own and data.image_size is None:
+            wrong("data", f"{data.name} needs `image_size`")
+        if spec.training.target is not None:
+            wrong("training.target", "of classification it is called target_accuracy")
+        return
+    if data.own:
+        for key in data.of_images:
+            wrong(
+                f"data.{key}",
+                f"it is for images with a class each; for the task {task.name} samples are given "
+                "to the network as they are; leave it out",
+            )
+    if not (data.of_tokens or data.own):
+        wrong(
+            "data.name",
+            f"given was {data.name}, images with a class each, for the task {task.name}; valid are "
+            f"{', '.join(TOKENS)}, or 'module:attribute' of your own",
+        )
+    if not spec.loader.tensors and spec.loader.loads:
+        able = [name for name, each in LOADER_OPTIONS.items() if each.tensors or not each.loads]
+        wrong(
+            "loader.name",
+            f"given was {spec.loader.name}, which loads images with a class each; for the task "
+            f"{task.name} valid are {', '.join(able)}",
+        )
+    if data.bad_samples != "error":
+        wrong("data.bad_samples", "skip is for images; leave it out")
+    if spec.training.memory_format == "channels_last":
+        wrong("training.memory_format", "channels_last is for images; leave it out")
+    for key, default in _OF_CLASSES.items():
+        if getattr(spec.training, key) != default:
+            wrong(f"training.{key}", f"it is for classification, and the task is {task.name}")
 
 
 def _check_strategy(spec: ExperimentSpec, wrong: _Wrong) -> None:
@@ -156,6 +206,7 @@ def _check_devices(spec: ExperimentSpec, gpus: int, wrong: _Wrong) -> None:
 def _check_model(spec: ExperimentSpec, wrong: _Wrong) -> None:
     facts, data = KNOWN.get(spec.data.name), spec.data
     channels = data.channels or (facts.channels if facts else None if data.own else 3)
+    channels = 0 if data.of_tokens else channels
     size = data.image_size or (facts.image_size if facts else None)
     reason = misfit(spec.model.name, spec.model.options, channels, size)
     if reason is not None:

@@ -12,13 +12,14 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from raysuite.errors import Mistake, SpecError
+from raysuite.errors import Mistake, SpecError, UserError
 from raysuite.plan.dataset import Datasets, dataset_facts, dataset_mistakes
 from raysuite.plan.feasible import accumulation, device_of, global_batch_of, infeasible
 from raysuite.plan.matrix import Variant, expand, located, swept_at
 from raysuite.plan.run_plan import RunPlan
 from raysuite.spec import Document, ExperimentSpec
 from raysuite.spec.datasets import DatasetFacts
+from raysuite.spec.tasks import CLASSIFICATION, TaskFacts
 
 
 def make_plans(
@@ -40,6 +41,7 @@ def make_plans(
     mistakes: list[Mistake] = []
     for label, spec in variants:
         found = [*infeasible(spec, gpus), *dataset_mistakes(spec, seen)]
+        found += task_mistakes(spec, None if found else dataset_facts(spec, seen))
         mistakes += [placed(document, mistake, label) for mistake in found]
     if mistakes:
         raise SpecError(mistakes)
@@ -106,7 +108,7 @@ def resolve(
     steps = math.ceil(facts.train_samples / global_batch)
     device, memory_format = device_of(spec, gpus), training.memory_format
     if memory_format == "auto":
-        short = training.precision != "fp32"
+        short = training.precision != "fp32" and spec.task.classifies
         memory_format = "channels_last" if short and device == "gpu" else "contiguous"
     return RunPlan(
         run_id=_run_id(spec, repeat, index),
@@ -116,6 +118,7 @@ def resolve(
         label=label,
         spec=spec,
         dataset=facts,
+        task=task_facts(spec),
         workers=workers,
         device=device,
         global_batch=global_batch,
@@ -126,6 +129,34 @@ def resolve(
         peak_lr=spec.optimizer.peak_lr(global_batch),
         memory_format=memory_format,
     )
+
+
+def task_facts(spec: ExperimentSpec) -> TaskFacts:
+    """The declarations of the spec's task. Raises UserError where it cannot be imported, or they
+    are incomplete."""
+    if spec.task.classifies:
+        return CLASSIFICATION
+    from raysuite.tasks import facts_of
+
+    return facts_of(spec.task)
+
+
+def task_mistakes(spec: ExperimentSpec, facts: DatasetFacts | None) -> list[Mistake]:
+    """Why the spec's task cannot be made, or without `facts` of the data set not be imported, and
+    what it has no metric for."""
+    try:
+        task = task_facts(spec)
+        if facts is not None and not spec.task.classifies:
+            from raysuite.tasks import make_task
+
+            make_task(spec.task, facts)
+    except UserError as error:
+        return [Mistake(str(error), key="task")]
+    early, valid = spec.training.early_stopping, ["val_loss", f"val_{task.primary}"]
+    if early is None or early.metric in valid:
+        return []
+    message = f"given was {early.metric}; valid for the task {task.name} are {' and '.join(valid)}"
+    return [Mistake(message, key="training.early_stopping.metric")]
 
 
 def with_keys(spec: ExperimentSpec, changed: dict[str, Any]) -> ExperimentSpec:

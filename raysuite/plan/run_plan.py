@@ -8,9 +8,11 @@ from pydantic import BaseModel, ConfigDict
 
 from raysuite.records.names import block_name, key_name, workers_name
 from raysuite.spec import ExperimentSpec
+from raysuite.spec.base import later
 from raysuite.spec.batches import AutoBatch
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.schedules import Schedule
+from raysuite.spec.tasks import CLASSIFICATION, TaskFacts
 
 
 class RunPlan(BaseModel):
@@ -30,6 +32,8 @@ class RunPlan(BaseModel):
     spec: ExperimentSpec
     """The resolved spec of this run alone: no matrix, one repeat."""
     dataset: DatasetFacts
+    task: TaskFacts = later(CLASSIFICATION)
+    """The declarations of the spec's task."""
 
     workers: int
     """World size."""
@@ -62,6 +66,11 @@ class RunPlan(BaseModel):
     def replicas(self) -> int:
         """Copies of the network, which share the global batch."""
         return self.workers // self.spec.strategy.model_workers
+
+    @property
+    def epoch_units(self) -> int:
+        """What the throughput counts in an epoch."""
+        return self.task.units(self.dataset.train_samples, self.dataset.sequence)
 
     @property
     def schedule(self) -> Schedule | None:

@@ -49,7 +49,7 @@ class BatchTried(BaseModel):
             worst = max(zip(self.peak_bytes, self.limit_bytes, strict=True))
             found += f" ({human_bytes(worst[0])} of {human_bytes(worst[1])})"
         if self.images_per_second is not None:
-            found += f", {self.images_per_second:,.0f} images/s"
+            found += f", {self.images_per_second:,.0f} samples/s"
         return f"{found}: {self.message}" if self.message else found
 
 

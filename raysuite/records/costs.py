@@ -76,7 +76,8 @@ def run_costs(
     """The costs of a run whose gate passed. `epochs` are those that `epoch_seconds` is of."""
     flops = traffic = None
     if counted is not None and counted.forward_flops is not None and throughput is not None:
-        flops = PASSES * OPERATIONS_PER_MULTIPLY_ADD * counted.forward_flops * throughput
+        forward = counted.forward_flops / (plan["dataset"].get("sequence") or 1)  # of a token
+        flops = PASSES * OPERATIONS_PER_MULTIPLY_ADD * forward * throughput
     if counted is not None and counted.parameters is not None:
         traffic = step_traffic(plan, counted.parameters, counted.gradient_bytes or 0)
     workers = int(plan["workers"])

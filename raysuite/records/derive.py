@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -12,7 +12,7 @@ from raysuite.records.batches import BatchFound
 from raysuite.records.costs import Costs, run_costs
 from raysuite.records.ends import STOPPED, RunEnd, RunFailed, RunFinished, RunPruned, RunStopped
 from raysuite.records.journal import Results
-from raysuite.records.names import Plan, run_name, variant_name
+from raysuite.records.names import Plan, run_name, target_of, task_of, variant_name
 from raysuite.records.schema import (
     EpochFinished,
     GateVerdict,
@@ -24,6 +24,7 @@ from raysuite.records.schema import (
     TimeShares,
 )
 from raysuite.spec.strategies import STRATEGY_OPTIONS
+from raysuite.spec.tasks import TaskFacts
 
 # A run in several attempts.
 
@@ -146,8 +147,10 @@ class RunFigures:
     throughput: float | None
     epoch_seconds: float | None
     data_wait_share: float | None
-    final_accuracy: float | None
-    best_accuracy: float | None
+    final: Mapping[str, float]
+    """The task's metrics after the last epoch, by name."""
+    best: Mapping[str, float]
+    """The same, of each the best epoch's."""
     time_to_accuracy: float | None
     peak_process_bytes: int | None
     mean_process_bytes: float | None
@@ -163,7 +166,6 @@ class RunFigures:
     stages: StagesMeasured | None = None
     costs: Costs | None = None
     """Operations, traffic, energy. None unless the gate was passed."""
-    final_top5: float | None = None
     stopped: RunStopped | None = None
     """How its last attempt ended, where that was asked to stop."""
     attempts: int = 1
@@ -211,10 +213,34 @@ class RunFigures:
         return int(self.plan["dataset"]["val_samples"]) - skipped
 
     @property
-    def target_accuracy(self) -> float | None:
-        """The validation accuracy that the spec set as its target."""
-        target: float | None = self.plan["spec"]["training"].get("target_accuracy")
-        return target
+    def task(self) -> TaskFacts:
+        """The declarations of its task."""
+        return task_of(self.plan)
+
+    @property
+    def final_accuracy(self) -> float | None:
+        """Of classification, after the last epoch."""
+        return self.final.get("accuracy")
+
+    @property
+    def best_accuracy(self) -> float | None:
+        """Of classification, in the best epoch."""
+        return self.best.get("accuracy")
+
+    @property
+    def final_primary(self) -> float | None:
+        """The primary metric after the last epoch."""
+        return self.final.get(self.task.primary)
+
+    @property
+    def best_primary(self) -> float | None:
+        """The primary metric in its best epoch."""
+        return self.best.get(self.task.primary)
+
+    @property
+    def target(self) -> float | None:
+        """The value of the primary metric that the spec set as its target."""
+        return target_of(self.plan)
 
 
 def results_figures(results: Results) -> list[RunFigures]:
@@ -238,10 +264,11 @@ def run_figures(plan: Plan, records: Sequence[Record]) -> RunFigures:
     learnt = () if isinstance(end, RunFailed) and end.reason == "diverged" else epochs
     timed = epochs if may_tell_speed else ()
     steady = [e for e in timed if e.steady_images == e.images and e.attempts == 1] or list(timed)
-    target = plan["spec"]["training"].get("target_accuracy")
-    met = None
+    task, target, met = task_of(plan), target_of(plan), None
     if target is not None and may_tell_speed:
-        met = next((epoch for epoch in learnt if epoch.val_accuracy >= target), None)
+        met = next(
+            (e for e in learnt if task.main.reaches(e.validation[task.primary], target)), None
+        )
     finished = end if isinstance(end, RunFinished) else None
     on_device = finished if finished and max(finished.peak_device_bytes, default=0) > 0 else None
     throughput = _throughput(timed)
@@ -260,8 +287,8 @@ def run_figures(plan: Plan, records: Sequence[Record]) -> RunFigures:
         throughput=throughput,
         epoch_seconds=epoch_seconds,
         data_wait_share=_wait_share(steady),
-        final_accuracy=learnt[-1].val_accuracy if learnt else None,
-        best_accuracy=max((epoch.val_accuracy for epoch in learnt), default=None),
+        final=learnt[-1].validation if learnt else {},
+        best=_best(task, learnt),
         time_to_accuracy=None if met is None else met.elapsed_seconds,
         peak_process_bytes=_of(finished, lambda end: max(end.peak_process_bytes)),
         mean_process_bytes=_of(finished, lambda end: _mean(end.peak_process_bytes)),
@@ -277,11 +304,19 @@ def run_figures(plan: Plan, records: Sequence[Record]) -> RunFigures:
         costs=run_costs(plan, _last(counted, RunCosts), profiled, steady, epoch_seconds, throughput)
         if may_tell_speed
         else None,
-        final_top5=learnt[-1].val_top5 if learnt else None,
         stopped=stopped,
         attempts=sum(isinstance(record, RunStarted) for record in records),
         batch=_last(records, BatchFound),
     )
+
+
+def _best(task: TaskFacts, epochs: Sequence[EpochFinished]) -> dict[str, float]:
+    found = {}
+    for metric in task.metrics:
+        values = [e.validation[metric.name] for e in epochs if metric.name in e.validation]
+        if values:
+            found[metric.name] = max(values, key=lambda value: metric.sign * value)
+    return found
 
 
 def _status(records: Sequence[Record], end: RunEnd | RunStopped | None) -> tuple[Status, str]:

@@ -29,7 +29,9 @@ class Point:
     commit: str
     """Of raysuite's own code; empty where it is not known."""
     throughput: Stat
-    """Images per second, over the repeats."""
+    """Images, or other units, per second, over the repeats."""
+    unit: str = "images"
+    """What the throughput counts."""
     change: Ratio | None = None
     """Throughput from here on relative to that before, where it changed here."""
 
@@ -67,6 +69,7 @@ def histories(folders: Iterable[Results]) -> list[History]:
                 version=str((environment.get("versions") or {}).get("raysuite", "")),
                 commit=str(source.get("commit") or "")[:10],
                 throughput=row.throughput,
+                unit=row.task.unit,
             )
             series.setdefault(key, []).append((row.name, point))
     found = []

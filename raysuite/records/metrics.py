@@ -1,25 +1,40 @@
 """Every metric of a run, declared once: name, unit, value, reduction over repeats, tables.
 
 Rows, rows.csv, rows.json, MLflow, tables, LaTeX, `--against` and the reference in docs iterate
-METRICS. To add a metric, add a `Metric`.
+`metrics_of` a task. To add a metric, add a `Metric`; one of the validation is declared by its task.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from statistics import fmean
 from typing import Any, Literal
 
 from raysuite.records.costs import PROJECTED_EPOCHS
 from raysuite.records.derive import RunFigures
 from raysuite.records.statistics import Stat, accuracy, summarize
+from raysuite.spec.tasks import CLASSIFICATION, MetricFacts, TaskFacts
 
-Unit = Literal["images/s", "s", "share", "bytes", "FLOP/s", "B/s", "J/image", ""]
-Reduction = Literal["mean", "share", "accuracy", "all"]
+Unit = Literal[
+    "images/s",
+    "samples/s",
+    "tokens/s",
+    "s",
+    "share",
+    "bytes",
+    "FLOP/s",
+    "B/s",
+    "J/image",
+    "J/sample",
+    "J/token",
+    "",
+]
+Reduction = Literal["mean", "share", "accuracy", "learnt", "all"]
 """mean, share: of the runs whose times count, a share in [0, 1]. accuracy: of runs that learnt,
-with the interval of a finite validation set. all: a mean of runs that learnt, None where one of
-them lacks it: a mean of the others would be biased."""
+with the interval of a finite validation set. learnt: a mean of runs that learnt; all: the same,
+None where one of them lacks it: a mean of the others would be biased."""
 Table = Literal["variants", "costs", ""]
 
 
@@ -70,6 +85,8 @@ class Metric:
         """Over the repeats of a variant: see `Reduction`."""
         if self.reduction == "accuracy":
             return accuracy((self.value(run) for run in learnt), samples)
+        if self.reduction == "learnt":
+            return summarize(self.value(run) for run in learnt)
         if self.reduction == "all":
             values = [self.value(run) for run in learnt]
             return None if None in values else summarize(values)
@@ -100,256 +117,291 @@ _ENERGY = (
     "counts once."
 )
 
-METRICS: tuple[Metric, ...] = (
-    Metric(
-        "throughput",
-        "Images/s",
-        "images/s",
-        "Images per second over all workers, warm-up excluded.",
-        key="throughput_images_per_s",
-        mlflow="images_per_second",
-        table="variants",
-        compared="throughput",
-    ),
-    Metric(
-        "epoch_seconds",
-        "Epoch",
-        "s",
-        "Mean training time of an epoch, without validation.",
-        table="variants",
-        compared="epoch_s",
-    ),
-    Metric(
-        "final_accuracy",
-        "Accuracy",
-        "share",
-        "Top-1 on the validation set after the last epoch.",
-        reduction="accuracy",
+
+def _final(task: TaskFacts, metric: MetricFacts, table: Table) -> Metric:
+    return Metric(
+        f"final_{metric.name}",
+        metric.title,
+        "share" if metric.unit == "share" else "",
+        f"{metric.note}, on the validation set after the last epoch.",
+        of=lambda run: run.final.get(metric.name),
+        reduction=_validated(task),
         needs_gate=False,
-        table="variants",
-        compared="accuracy",
-    ),
-    Metric(
-        "best_accuracy",
-        "Best accuracy",
-        "share",
-        "Top-1 on the validation set in the best epoch.",
-        reduction="accuracy",
+        table=table,
+        compared=metric.name if metric == CLASSIFICATION.main else "",
+    )
+
+
+def _best(task: TaskFacts) -> Metric:
+    main = task.main
+    return Metric(
+        f"best_{main.name}",
+        f"Best {main.title.lower()}",
+        "share" if main.unit == "share" else "",
+        f"{main.note}, on the validation set in the best epoch.",
+        of=lambda run: run.best.get(main.name),
+        reduction=_validated(task),
         needs_gate=False,
-    ),
-    Metric(
-        "time_to_accuracy",
-        "Time to accuracy",
-        "s",
-        "From before the first sample to the end of the first validation that met the target.",
-        reduction="all",
-        mlflow="time_to_accuracy_seconds",
-        table="variants",
-        compared="time_to_accuracy_s",
-    ),
-    Metric(
-        "epochs_to_accuracy",
-        "Epochs to accuracy",
-        "",
-        "Epochs up to and with that validation.",
-        reduction="all",
-        compared="epochs_to_accuracy",
-    ),
-    Metric(
-        "data_wait_share",
-        "Data wait",
-        "share",
-        "Part of the epochs' time in which a worker waited for its loader, mean over workers.",
-        reduction="share",
-        table="variants",
-        compared="data_wait_share",
-    ),
-    Metric(
-        "peak_process_bytes",
-        "Memory",
-        "bytes",
-        "Largest resident memory of the worker that had most.",
-        needs_gate=False,
-        table="variants",
-        compared="peak_process_bytes",
-    ),
-    Metric(
-        "mean_process_bytes",
-        "Mean memory",
-        "bytes",
-        "Mean over workers of the largest resident memory.",
-        needs_gate=False,
-    ),
-    Metric(
-        "grown_process_bytes",
-        "Growth of memory",
-        "bytes",
-        "Largest growth of a worker's resident memory over its start.",
-        needs_gate=False,
-    ),
-    Metric(
-        "peak_device_bytes",
-        "Device memory",
-        "bytes",
-        "Largest device memory of the worker that had most.",
-        needs_gate=False,
-        table="variants",
-        compared="peak_device_bytes",
-    ),
-    Metric(
-        "mean_device_bytes",
-        "Mean device memory",
-        "bytes",
-        "Mean over workers of the largest device memory.",
-        needs_gate=False,
-    ),
-    Metric(
-        "skipped_samples",
-        "Skipped samples",
-        "",
-        "Samples of both splits left out as unreadable.",
-        needs_gate=False,
-    ),
-    Metric(
-        "other_cores",
-        "Cores of other programs",
-        "",
-        "Cores that other programs kept busy, on the busiest worker's machine.",
-        needs_gate=False,
-    ),
-    Metric(
-        "projected_seconds",
-        f"{PROJECTED_EPOCHS} epochs",
-        "s",
-        f"{PROJECTED_EPOCHS} epochs: a projection, {PROJECTED_EPOCHS} times the mean training time "
-        "of an epoch, without validation.",
-        key=f"projected_{PROJECTED_EPOCHS}_epochs_s",
-        table="costs",
-    ),
-    *(
+    )
+
+
+def _validated(task: TaskFacts) -> Reduction:
+    """Only classification's metrics are shares of as many samples as the validation set has."""
+    return "accuracy" if task == CLASSIFICATION else "learnt"
+
+
+_RATES: dict[str, tuple[Unit, Unit]] = {
+    "images": ("images/s", "J/image"),
+    "samples": ("samples/s", "J/sample"),
+    "tokens": ("tokens/s", "J/token"),
+}
+"""What the throughput counts -> the units of throughput and of energy."""
+
+
+@cache
+def metrics_of(task: TaskFacts = CLASSIFICATION) -> tuple[Metric, ...]:
+    """The metrics of runs of a task, in the order of tables."""
+    units, article = task.unit, "an" if task.unit[0] in "aeiou" else "a"
+    goal = "accuracy" if task == CLASSIFICATION else "target"
+    rate, energy = _RATES[units]
+    return (
         Metric(
-            f"step_p{percent}_seconds",
-            f"Step p{percent}",
+            "throughput",
+            f"{units.capitalize()}/s",
+            rate,
+            f"{units.capitalize()} per second over all workers, warm-up excluded.",
+            key=f"throughput_{units}_per_s",
+            mlflow=f"{units}_per_second",
+            table="variants",
+            compared="throughput",
+        ),
+        Metric(
+            "epoch_seconds",
+            "Epoch",
             "s",
-            f"Step p{percent}: {percent} % of the steps after the warm-up took no longer, on the "
-            "slowest worker.",
-            of=_percentile(percent),
-            table="costs",
-        )
-        for percent in (50, 95, 99)
-    ),
-    Metric(
-        "compile_seconds",
-        "Compile",
-        "s",
-        "Compile: seconds on the slowest worker, by torch.compile, by XLA, or of tracing a step in "
-        "TensorFlow; in the time to accuracy, and in no throughput.",
-        needs_gate=False,
-        table="costs",
-    ),
-    Metric(
-        "graph_breaks",
-        "Graph breaks",
-        "",
-        "Graph breaks: how often torch.compile cut the network's graph.",
-        needs_gate=False,
-        table="costs",
-    ),
-    Metric(
-        "final_top5",
-        "Top-5",
-        "share",
-        "Top-5 on the validation set after the last epoch; none of five classes or fewer.",
-        reduction="accuracy",
-        needs_gate=False,
-        table="costs",
-    ),
-    Metric(
-        "flops",
-        "FLOP/s",
-        "FLOP/s",
-        "FLOP/s over all workers: three forward passes an image, two operations a multiply-add.",
-        key="flop_per_s",
-        mlflow="flop_per_second",
-        table="costs",
-    ),
-    Metric(
-        "mfu",
-        "MFU",
-        "share",
-        "MFU: those operations as part of the devices' peak rate.",
-        reduction="share",
-        table="costs",
-    ),
-    Metric(
-        "bus_bandwidth",
-        "Bus bandwidth",
-        "B/s",
-        "Bus bandwidth: what each worker sends in the profiled steps by algorithms that are "
-        "optimal in bandwidth, over the time in which a collective is under way.",
-        key="bus_bandwidth_bytes_per_s",
-        mlflow="bus_bandwidth_bytes_per_second",
-        table="costs",
-    ),
-    Metric(
-        "device_busy",
-        "Device busy",
-        "share",
-        "Device busy: part of the training time in which a kernel ran, by NVML.",
-        reduction="share",
-        table="costs",
-    ),
-    Metric(
-        "device_joules",
-        "Device J/image",
-        "J/image",
-        f"Energy of devices, by NVML, {_ENERGY}",
-        key="device_joules_per_image",
-        mlflow="device_joules_per_image",
-        table="costs",
-    ),
-    Metric(
-        "host_joules",
-        "Host J/image",
-        "J/image",
-        f"Energy of processors and their memory, by RAPL, {_ENERGY}",
-        key="host_joules_per_image",
-        mlflow="host_joules_per_image",
-        table="costs",
-    ),
-    *(
+            "Mean training time of an epoch, without validation.",
+            table="variants",
+            compared="epoch_s",
+        ),
+        _final(task, task.main, table="variants"),
+        _best(task),
         Metric(
-            f"share_{name}",
-            f"Share of {title}",
+            "time_to_accuracy",
+            f"Time to {goal}",
+            "s",
+            "From before the first sample to the end of the first validation that met the target.",
+            reduction="all",
+            key=f"time_to_{goal}_s",
+            mlflow=f"time_to_{goal}_seconds",
+            table="variants",
+            compared=f"time_to_{goal}_s" if task == CLASSIFICATION else "",
+        ),
+        Metric(
+            "epochs_to_accuracy",
+            f"Epochs to {goal}",
+            "",
+            "Epochs up to and with that validation.",
+            reduction="all",
+            key=f"epochs_to_{goal}",
+            mlflow=f"epochs_to_{goal}",
+            compared=f"epochs_to_{goal}" if task == CLASSIFICATION else "",
+        ),
+        Metric(
+            "data_wait_share",
+            "Data wait",
             "share",
-            f"Part of the profiled steps' time, mean over workers: {meaning}.",
-            of=_share(name),
+            "Part of the epochs' time in which a worker waited for its loader, mean over workers.",
             reduction="share",
-            compared=compared,
-        )
-        for name, title, meaning, compared in (
-            ("computation", "computation", "the device computes", "share_computation"),
-            (
-                "communication",
-                "communication",
-                "a collective is under way, or is waited for",
-                "share_communication",
-            ),
-            (
-                "communication_exposed",
-                "exposed communication",
-                "the same while nothing is computed",
-                "",
-            ),
-            ("data", "I/O", "the loop waits for its loader", "share_io"),
-            (
-                "data_exposed",
-                "exposed loading",
-                "the same while nothing is computed or communicated",
-                "",
-            ),
-            ("other", "the rest", "none of these", ""),
-        )
-    ),
-)
+            table="variants",
+            compared="data_wait_share",
+        ),
+        Metric(
+            "peak_process_bytes",
+            "Memory",
+            "bytes",
+            "Largest resident memory of the worker that had most.",
+            needs_gate=False,
+            table="variants",
+            compared="peak_process_bytes",
+        ),
+        Metric(
+            "mean_process_bytes",
+            "Mean memory",
+            "bytes",
+            "Mean over workers of the largest resident memory.",
+            needs_gate=False,
+        ),
+        Metric(
+            "grown_process_bytes",
+            "Growth of memory",
+            "bytes",
+            "Largest growth of a worker's resident memory over its start.",
+            needs_gate=False,
+        ),
+        Metric(
+            "peak_device_bytes",
+            "Device memory",
+            "bytes",
+            "Largest device memory of the worker that had most.",
+            needs_gate=False,
+            table="variants",
+            compared="peak_device_bytes",
+        ),
+        Metric(
+            "mean_device_bytes",
+            "Mean device memory",
+            "bytes",
+            "Mean over workers of the largest device memory.",
+            needs_gate=False,
+        ),
+        Metric(
+            "skipped_samples",
+            "Skipped samples",
+            "",
+            "Samples of both splits left out as unreadable.",
+            needs_gate=False,
+        ),
+        Metric(
+            "other_cores",
+            "Cores of other programs",
+            "",
+            "Cores that other programs kept busy, on the busiest worker's machine.",
+            needs_gate=False,
+        ),
+        Metric(
+            "projected_seconds",
+            f"{PROJECTED_EPOCHS} epochs",
+            "s",
+            f"{PROJECTED_EPOCHS} epochs: a projection, {PROJECTED_EPOCHS} times the mean training "
+            "time of an epoch, without validation.",
+            key=f"projected_{PROJECTED_EPOCHS}_epochs_s",
+            table="costs",
+        ),
+        *(
+            Metric(
+                f"step_p{percent}_seconds",
+                f"Step p{percent}",
+                "s",
+                f"Step p{percent}: {percent} % of the steps after the warm-up took no longer, on "
+                "the slowest worker.",
+                of=_percentile(percent),
+                table="costs",
+            )
+            for percent in (50, 95, 99)
+        ),
+        Metric(
+            "compile_seconds",
+            "Compile",
+            "s",
+            "Compile: seconds on the slowest worker, by torch.compile, by XLA, or of tracing a "
+            f"step in TensorFlow; in the time to {goal}, and in no throughput.",
+            needs_gate=False,
+            table="costs",
+        ),
+        Metric(
+            "graph_breaks",
+            "Graph breaks",
+            "",
+            "Graph breaks: how often torch.compile cut the network's graph.",
+            needs_gate=False,
+            table="costs",
+        ),
+        *(
+            _final(task, metric, table="costs")
+            for metric in task.metrics
+            if metric.name != task.primary
+        ),
+        Metric(
+            "flops",
+            "FLOP/s",
+            "FLOP/s",
+            f"FLOP/s over all workers: three forward passes {article} {task.one}, two operations a "
+            "multiply-add.",
+            key="flop_per_s",
+            mlflow="flop_per_second",
+            table="costs",
+        ),
+        Metric(
+            "mfu",
+            "MFU",
+            "share",
+            "MFU: those operations as part of the devices' peak rate.",
+            reduction="share",
+            table="costs",
+        ),
+        Metric(
+            "bus_bandwidth",
+            "Bus bandwidth",
+            "B/s",
+            "Bus bandwidth: what each worker sends in the profiled steps by algorithms that are "
+            "optimal in bandwidth, over the time in which a collective is under way.",
+            key="bus_bandwidth_bytes_per_s",
+            mlflow="bus_bandwidth_bytes_per_second",
+            table="costs",
+        ),
+        Metric(
+            "device_busy",
+            "Device busy",
+            "share",
+            "Device busy: part of the training time in which a kernel ran, by NVML.",
+            reduction="share",
+            table="costs",
+        ),
+        Metric(
+            "device_joules",
+            f"Device J/{task.one}",
+            energy,
+            f"Energy of devices, by NVML, {_ENERGY}",
+            key=f"device_joules_per_{task.one}",
+            mlflow=f"device_joules_per_{task.one}",
+            table="costs",
+        ),
+        Metric(
+            "host_joules",
+            f"Host J/{task.one}",
+            energy,
+            f"Energy of processors and their memory, by RAPL, {_ENERGY}",
+            key=f"host_joules_per_{task.one}",
+            mlflow=f"host_joules_per_{task.one}",
+            table="costs",
+        ),
+        *(
+            Metric(
+                f"share_{name}",
+                f"Share of {title}",
+                "share",
+                f"Part of the profiled steps' time, mean over workers: {meaning}.",
+                of=_share(name),
+                reduction="share",
+                compared=compared,
+            )
+            for name, title, meaning, compared in (
+                ("computation", "computation", "the device computes", "share_computation"),
+                (
+                    "communication",
+                    "communication",
+                    "a collective is under way, or is waited for",
+                    "share_communication",
+                ),
+                (
+                    "communication_exposed",
+                    "exposed communication",
+                    "the same while nothing is computed",
+                    "",
+                ),
+                ("data", "I/O", "the loop waits for its loader", "share_io"),
+                (
+                    "data_exposed",
+                    "exposed loading",
+                    "the same while nothing is computed or communicated",
+                    "",
+                ),
+                ("other", "the rest", "none of these", ""),
+            )
+        ),
+    )
+
+
+METRICS = metrics_of()
+"""Of classification."""
 BY_NAME = {metric.name: metric for metric in METRICS}

@@ -10,7 +10,15 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from raysuite.spec.tasks import CLASSIFICATION, TaskFacts
+
 Plan = dict[str, Any]
+
+
+def task_of(plan: Plan) -> TaskFacts:
+    """The declarations of a plan's task; plans of classification leave them out."""
+    return TaskFacts.model_validate(plan["task"]) if "task" in plan else CLASSIFICATION
+
 
 _BY_PATH = ("image_folder", "tfrecord")
 """Data sets that are defined by their path."""
@@ -105,6 +113,19 @@ def work_name(plan: Plan) -> str:
     data = plan["spec"]["data"]
     size = f" at {data['image_size']} pixels" if data.get("image_size") else ""
     return f"{plan['spec']['model']['name']} on {data['name']}{size}"
+
+
+def epoch_units(plan: Plan) -> int:
+    """What the throughput counts in an epoch."""
+    facts = plan["dataset"]
+    return task_of(plan).units(int(facts["train_samples"]), int(facts.get("sequence") or 0))
+
+
+def target_of(plan: Plan) -> float | None:
+    """The value of the task's primary metric that a plan's spec set as its target."""
+    training = plan["spec"]["training"]
+    target: float | None = training.get("target_accuracy")
+    return training.get("target") if target is None else target
 
 
 def dotted(block: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 
 from raysuite.errors import UserError
 from raysuite.records.derive import STATUS_WORDS, RunFigures
-from raysuite.records.metrics import BY_NAME, METRICS
+from raysuite.records.metrics import BY_NAME, Metric, metrics_of
 from raysuite.records.names import (
     loader_name,
     series_key,
     series_name,
     strategy_name,
+    task_of,
     variant_key,
     variant_name,
     work_key,
@@ -22,6 +23,7 @@ from raysuite.records.names import (
 )
 from raysuite.records.statistics import LEVEL, Ratio, Stat, fieller, ratio_of_means, summarize
 from raysuite.spec.strategies import STRATEGY_OPTIONS, Traffic
+from raysuite.spec.tasks import TaskFacts
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Row:
     Figures come from the runs that finished and passed the gate, and there are none where the
     gate caught any of them; a figure is None where no run has it. Of runs that diverged, times and
     throughput count, and then the variant has no accuracies. Seconds, bytes, images per
-    second, accuracies in [0, 1].
+    second (or what else the task counts), accuracies in [0, 1].
     """
 
     name: str
@@ -69,7 +71,7 @@ class Row:
     def __getattr__(self, name: str) -> Stat | None:
         """A metric by its name."""
         if name in BY_NAME:
-            return self.figures[name]
+            return self.figures.get(name)  # another task has none of its accuracies
         raise AttributeError(f"a Row has no {name!r}")
 
     @property
@@ -86,6 +88,21 @@ class Row:
     def diverged(self) -> bool:
         """Whether a run diverged whose times count."""
         return any(run.diverged_at is not None for run in self.timed)
+
+    @property
+    def task(self) -> TaskFacts:
+        """The declarations of its task."""
+        return self.runs[0].task
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """The declarations of its figures."""
+        return metrics_of(self.task)
+
+    @property
+    def final(self) -> Stat | None:
+        """The task's primary metric after the last epoch."""
+        return self.figures[f"final_{self.task.primary}"]
 
     @property
     def key(self) -> str:
@@ -193,6 +210,7 @@ def _row(runs: Sequence[RunFigures]) -> Row:
         for run in timed
     ]
     samples = min(run.val_samples for run in learnt or runs)
+    metrics = metrics_of(task_of(plan))
     return Row(
         name=variant_name(plan),
         series=series_name(plan),
@@ -203,7 +221,7 @@ def _row(runs: Sequence[RunFigures]) -> Row:
         device=str(plan["device"]),
         global_batch=int(plan["global_batch"]),
         runs=tuple(runs),
-        figures={metric.name: metric.reduce(timed, learnt, samples, rounds) for metric in METRICS},
+        figures={metric.name: metric.reduce(timed, learnt, samples, rounds) for metric in metrics},
         traffic=next((run.costs.traffic for run in timed if run.costs and run.costs.traffic), None),
     )
 

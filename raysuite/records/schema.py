@@ -16,6 +16,7 @@ from raysuite.records.batches import BatchFound
 from raysuite.records.ends import RunFailed, RunFinished, RunPruned, RunStopped
 from raysuite.records.judged import RunJudged
 from raysuite.records.power import PowerUse
+from raysuite.spec.base import later
 
 SCHEMA = 1
 """Version of the Records; it grows when a reader of the last one would stumble."""
@@ -127,7 +128,11 @@ class SamplesSkipped(RecordBase):
 
 
 class EpochFinished(RecordBase):
-    """One epoch of training and the validation after it."""
+    """One epoch of training and the validation after it.
+
+    Losses are means over samples, or over tokens. `images` are samples or tokens where the task's
+    throughput counts these: see the plan's `task`.
+    """
 
     kind: Literal["epoch_finished"] = "epoch_finished"
     epoch: int
@@ -144,7 +149,8 @@ class EpochFinished(RecordBase):
     """In how many attempts its steps were taken: one more each time that it was stopped midway.
     Its times are sums over them, each attempt's warm-up apart."""
     images: int
-    """Training images of this epoch over all workers; samples that are left out do not count."""
+    """Training images, or other units of the task's throughput, of this epoch over all workers;
+    samples that are left out do not count."""
     seconds: float
     """Training time of this epoch, without validation, of the slowest worker."""
     steady_images: int
@@ -168,10 +174,12 @@ class EpochFinished(RecordBase):
     """Why torch.compile cut rank 0's graphs -> how often; empty where the model is one graph."""
     train_loss: float
     val_loss: float
-    val_accuracy: float
-    """Top-1 over the whole validation set, summed over all ranks, in [0, 1]."""
+    val_accuracy: float | None = later(None)
+    """Of classification: top-1 over the whole validation set, summed over all ranks, in [0, 1]."""
     val_top5: float | None = None
     """Top-5 of the same; None where there are no more than five classes."""
+    val_metrics: dict[str, float] = later({})
+    """The metrics of other tasks over the whole validation set, by name: see the plan's `task`."""
     elapsed_seconds: float
     """From before the first sample was touched to the end of this validation, over all attempts
     that this run's checkpoint went through."""
@@ -181,6 +189,12 @@ class EpochFinished(RecordBase):
     """Per worker: cores of its machine that processes other than the workers and theirs kept busy
     during the training, on average; Ray's own and its tasks are among them. Empty in old journals.
     """
+
+    @property
+    def validation(self) -> dict[str, float]:
+        """The metrics of the task over the whole validation set, by name."""
+        known = {"accuracy": self.val_accuracy, "top5": self.val_top5}
+        return {name: each for name, each in known.items() if each is not None} | self.val_metrics
 
 
 class RunCosts(RecordBase):

@@ -24,6 +24,7 @@ from raysuite.report import text
 from raysuite.report.sweep.study import Study, study, trial_name
 from raysuite.report.sweep.summary import accuracy_interval
 from raysuite.report.tables import Sheet, sheet_from
+from raysuite.spec.tasks import CLASSIFICATION
 
 Basis = Literal["both", "ours", "none"]
 """Which side's spread the interval of a ratio includes."""
@@ -224,6 +225,12 @@ def against_study(rows: Sequence[Row], others: Sequence[Row], asked: str) -> Com
     unmatched = [
         Unmatched("ours", row.name, "the other study has no such variant") for row in left
     ] + [Unmatched("theirs", row.name, "this study has no such variant") for row in right]
+    other = next((row for row in (*rows, *others) if row.task != CLASSIFICATION), None)
+    if other is not None:
+        raise UserError(
+            f"--against compares studies of classification, and {other.name} has the task "
+            f"{other.task.name}; leave --against out"
+        )
     lines = []
     for ours, theirs in pairs:
         found = list(_row_lines(ours, theirs, _same_baseline(ours, theirs, rows, others)))

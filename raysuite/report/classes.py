@@ -25,7 +25,7 @@ def classified(rows: Sequence[Row]) -> list[tuple[Row, ClassFigures]]:
     """The rows whose runs counted by class, all with the same classes, each with its figures."""
     found = []
     for row in rows:
-        ends = [run.end for run in row.runs if row.final_accuracy]
+        ends = [run.end for run in row.runs if row.final]
         each = [end.classes for end in ends if isinstance(end, RunFinished) and end.classes]
         if not each or len({figures.names for figures in each}) > 1:
             continue

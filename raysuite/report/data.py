@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from raysuite.records import Ratio, Row, RunFigures, Stat
-from raysuite.records.metrics import METRICS
+from raysuite.records.metrics import metrics_of
 from raysuite.records.names import block_name
 from raysuite.records.schema import finite as finite
 from raysuite.records.statistics import LEVEL, outlying
@@ -78,7 +78,7 @@ def row_data(row: Row) -> dict[str, Any]:
         "break_even_steps": _ratio(row.break_even),
         "efficiency_above_one": row.superlinear,
         "target_met": row.target_met,
-        **{metric.column: _stat(row.figures[metric.name]) for metric in METRICS},
+        **{metric.column: _stat(row.figures[metric.name]) for metric in row.metrics},
         "all_reduced_bytes_per_step": traffic and traffic.all_reduced,
         "reduce_scattered_bytes_per_step": traffic and traffic.reduce_scattered,
         "all_gathered_bytes_per_step": traffic and traffic.all_gathered,
@@ -88,7 +88,7 @@ def row_data(row: Row) -> dict[str, Any]:
 
 
 def run_data(run: RunFigures) -> dict[str, Any]:
-    verdict = run.verdict
+    verdict, metrics = run.verdict, metrics_of(run.task)
     return {
         "run_id": run.run_id,
         "name": run.name,
@@ -105,10 +105,10 @@ def run_data(run: RunFigures) -> dict[str, Any]:
             for record in run.skipped
         },
         "batch_found": run.batch and run.batch.model_dump(mode="json", exclude={"run_id", "kind"}),
-        **{metric.column: metric.value(run) for metric in METRICS},
+        **{metric.column: metric.value(run) for metric in metrics},
         "costs": run.costs
         and {
-            **{each.column: each.value(run) for each in METRICS if each.table == "costs"},
+            **{each.column: each.value(run) for each in metrics if each.table == "costs"},
             "counted": run.costs.counted
             and run.costs.counted.model_dump(mode="json", exclude={"run_id", "kind", "time"}),
         },

@@ -52,7 +52,11 @@ def history_sheet(history: History, number: int = 0) -> Sheet:
         Column("Date (UTC)", _date),
         Column("Version", lambda point: point.version),
         Column("Commit", lambda point: point.commit),
-        Column("Images/s", lambda point: text.stat(point.throughput), lambda e: e.throughput),
+        Column(
+            f"{history.points[0].unit.capitalize()}/s",
+            lambda point: text.stat(point.throughput),
+            lambda e: e.throughput,
+        ),
         Column("Change", change, lambda point: point.change, left=True),
     ]
     drift = "Fewer than 4 folders: a drift between them also counts as a change."
@@ -74,7 +78,7 @@ def history_plot(history: History, number: int = 0) -> Plot:
         date, stat = _date(each), each.throughput
         lines = (
             f"{date}, raysuite {each.version} {each.commit}",
-            f"{text.stat(stat)} images/s",
+            f"{text.stat(stat)} {each.unit}/s",
             change(each),
             each.folder,
         )
@@ -100,7 +104,7 @@ def history_plot(history: History, number: int = 0) -> Plot:
         traces=traces,
         layers=[p.intervals(1), p.line(), p.markers(), p.markers("change", size=140)],
         x=axis,
-        y=p.quantity("images per second"),
+        y=p.quantity(f"{history.points[0].unit} per second"),
         styles={"throughput": Style(p.COLORS[0])}
         | {each["series"]: Style(changed[each["series"]], symbol="diamond") for each in traces[1:]},
         wide=True,

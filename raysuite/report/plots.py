@@ -14,7 +14,7 @@ from typing import Any
 
 from raysuite.records import EpochFinished, Ratio, Row, RunFigures, Stat
 from raysuite.records.costs import PROJECTED_EPOCHS
-from raysuite.records.metrics import BY_NAME
+from raysuite.records.metrics import Metric
 from raysuite.records.names import work_key, workers_name
 from raysuite.records.statistics import accuracy as accuracy_of
 from raysuite.records.statistics import summarize
@@ -24,6 +24,8 @@ from raysuite.report.against import Comparison
 from raysuite.report.classes import confusion
 from raysuite.report.facets import WORK, Styles, facets, shared, telling, written
 from raysuite.report.plot import Plot, Style, Trace
+from raysuite.report.tables import goal, metric_named, primary
+from raysuite.spec.tasks import CLASSIFICATION, MetricFacts, TaskFacts
 
 Value = Stat | Ratio
 Figure = Callable[[Row], Value | None]
@@ -36,6 +38,26 @@ class Drawing:
     rows: Sequence[Row]
     comparison: Comparison | None = None
     """Its published values are markers in the plots of their quantities."""
+
+    @property
+    def task(self) -> TaskFacts:
+        """The declarations of the rows' task."""
+        return self.rows[0].task if self.rows else CLASSIFICATION
+
+    @property
+    def primary(self) -> Metric:
+        """The primary metric after the last epoch."""
+        return primary(self.rows)
+
+    @property
+    def main(self) -> MetricFacts:
+        """What the task declares of it."""
+        return self.task.main
+
+    @property
+    def rate(self) -> str:
+        """`images per second`."""
+        return f"{self.task.unit} per second"
 
     @cached_property
     def styles(self) -> Styles:
@@ -78,11 +100,11 @@ class Shown:
 
 def shown_metric(rows: Sequence[Row], names: Sequence[str], title: str) -> Shown:
     """The first of these metrics that any row has, in the unit that suits all rows."""
-    has = [name for name in names if any(row.figures[name] for row in rows)]
-    metric = BY_NAME[(has or list(names))[0]]
+    has = [name for name in names if any(row.figures.get(name) for row in rows)]
+    metric = metric_named((has or list(names))[0], rows)
 
     def figure(row: Row) -> Stat | None:
-        return row.figures[metric.name]
+        return row.figures.get(metric.name)
 
     write = text.writer(metric.unit, [stat.mean for row in rows if (stat := figure(row))])
     if isinstance(write, text.Multiple):
@@ -274,7 +296,7 @@ def level_trace(values: Mapping[float, float], name: str = "ideal") -> Trace:
 def throughput(drawing: Drawing) -> Plot | None:
     """Over workers, one panel a loader and work (Aach et al. 2023, Fig. 3); or a bar for each
     variant where no series has several numbers of them."""
-    shown = shown_metric(drawing.rows, ["throughput"], "images per second")
+    shown = shown_metric(drawing.rows, ["throughput"], drawing.rate)
     how: dict[str, Any] = {
         "name": "throughput",
         "title": "Throughput",
@@ -370,12 +392,11 @@ def _baselines(rows: Sequence[Row]) -> str:
 
 def time_to_accuracy(drawing: Drawing) -> Plot | None:
     """Over workers (Mahon et al. 2020), or a bar for each variant; None without a target."""
-    counted = [run for row in drawing.rows for run in row.counted if run.target_accuracy]
-    if not counted:
+    found = {r.target for row in drawing.rows for r in row.counted if r.target is not None}
+    if not found:
         return None
-    targets = text.listed(
-        [text.percent(e) for e in sorted({r.target_accuracy or 0 for r in counted})]
-    )
+    write, aim = text.writer(drawing.primary.unit, ()), goal(drawing.rows)
+    targets = text.listed([write(each) for each in sorted(found)])
     missed = [row for row in drawing.rows if row.counted and not row.time_to_accuracy]
     note = (
         f"Target: {targets}. Time counts from before the first sample; there is none unless every "
@@ -383,9 +404,11 @@ def time_to_accuracy(drawing: Drawing) -> Plot | None:
     )
     if missed:
         note += f" Not met by {text.listed([row.name for row in missed])}."
-    shown = shown_metric(drawing.rows, ["time_to_accuracy"], "time to the target accuracy")
-    how: dict[str, Any] = {"name": "time-to-accuracy", "title": "Time to accuracy", "note": note}
-    lines = lines_over(drawing, shown, quantity="time_to_accuracy_s", **how)
+    shown = shown_metric(
+        drawing.rows, ["time_to_accuracy"], f"time to the target {drawing.primary.title.lower()}"
+    )
+    how: dict[str, Any] = {"name": f"time-to-{aim}", "title": f"Time to {aim}", "note": note}
+    lines = lines_over(drawing, shown, quantity=f"time_to_{aim}_s", **how)
     return lines or bars(drawing, shown, by_work=False, **how)
 
 
@@ -492,7 +515,12 @@ def speed_up_works(drawing: Drawing) -> Plot | None:
 
 def bars_of(*metrics: str, axis: str, **how: Any) -> Callable[[Drawing], Plot | None]:
     """Bars of the first of these metrics that any row has."""
-    return lambda drawing: bars(drawing, shown_metric(drawing.rows, metrics, axis), **how)
+
+    def draw(drawing: Drawing) -> Plot | None:
+        title = axis.format(one=drawing.task.one)
+        return bars(drawing, shown_metric(drawing.rows, metrics, title), **how)
+
+    return draw
 
 
 epoch_time = bars_of(
@@ -525,7 +553,7 @@ memory = bars_of(
 energy = bars_of(
     "device_joules",
     "host_joules",
-    axis="joules per training image",
+    axis="joules per training {one}",
     name="energy",
     title="Energy",
     note="Energy of devices, by NVML, or on a CPU of processors and their memory, by RAPL, over "
@@ -828,40 +856,43 @@ def _curve_layers(traces: Sequence[Trace], series: int, width: float = 1.8) -> l
     return [*layers, p.markers(size=28)] if marked else layers
 
 
-def accuracy(
-    drawing: Drawing, rows: Sequence[Row] | None = None, name: str = "accuracy"
+def validation(
+    drawing: Drawing, rows: Sequence[Row] | None = None, suffix: str = ""
 ) -> Plot | None:
-    """Validation accuracy over epochs, with the intervals over repeats."""
-    rows = drawing.rows if rows is None else rows
+    """The primary metric over epochs, with the intervals over repeats."""
+    rows, metric, facts = drawing.rows if rows is None else rows, drawing.primary, drawing.main
+    share = metric.unit == "share"
+    write = text.writer(metric.unit, ())
 
     def curves(runs: Sequence[RunFigures]) -> list[Curve]:
-        return [_by_epoch(run, lambda e: e.val_accuracy) for run in runs]
+        return [_by_epoch(run, lambda e: e.validation[facts.name]) for run in runs]
 
     def statistic(values: Sequence[float], runs: Sequence[RunFigures]) -> Stat | None:
+        if metric.reduction != "accuracy":
+            return summarize(values)
         return accuracy_of(values, min(run.val_samples for run in runs))
 
-    traces, styles, panels = _curves(drawing, rows, curves, ".2%", statistic)
+    traces, styles, panels = _curves(drawing, rows, curves, ".2%" if share else ".4g", statistic)
     if not traces:
         return None
     last = max(trace["x"][-1] for trace in traces)
-    targets = sorted({run.target_accuracy for r in rows for run in r.runs if run.target_accuracy})
+    targets = sorted({run.target for r in rows for run in r.runs if run.target is not None})
     traces += [
         level_trace({0: each, last: each}, f"target {each}") | {"panel": panel}
         for panel in panels
         for each in targets
     ]
-    finals = [row.final_accuracy.mean for row in rows if row.final_accuracy]
+    finals = [row.final.mean for row in rows if row.final]
+    what = "accuracies" if facts.name == "accuracy" else "values"
     reached = (
-        f" Final accuracies lie from {text.percent(min(finals))} to {text.percent(max(finals))}."
-        if finals
-        else ""
+        f" Final {what} lie from {write(min(finals))} to {write(max(finals))}." if finals else ""
     )
-    aim = f" Dotted: target {text.listed([text.percent(each) for each in targets])}."
+    aim = f" Dotted: target {text.listed([write(each) for each in targets])}."
     banded = any(trace["kind"] == "interval" for trace in traces)
     return Plot(
-        name=name,
-        title="Validation accuracy",
-        note="Top-1 over the whole validation set, mean over repeats"
+        name=f"{facts.name}{suffix}",
+        title=f"Validation {facts.title.lower()}",
+        note=f"{facts.note} over the whole validation set, mean over repeats"
         + (" with 95 % intervals." if banded else ".")
         + (aim if targets else "")
         + (DIFFERS if len({row.workers for row in rows}) > 1 else ""),
@@ -869,13 +900,19 @@ def accuracy(
         traces=traces,
         layers=_curve_layers(traces, len(styles)),
         x=p.quantity("epochs", tickMinStep=1),
-        y=p.quantity("validation accuracy", zero=False, format="~%"),
+        y=_of_validation(drawing),
         styles=styles,
         panels=panels,
         columns=2,
         height=300,
         wide=len(panels) > 1,
     )
+
+
+def _of_validation(drawing: Drawing) -> dict[str, Any]:
+    """The axis of the primary metric."""
+    form = {"format": "~%"} if drawing.primary.unit == "share" else {}
+    return p.quantity(f"validation {drawing.main.title.lower()}", zero=False, **form)
 
 
 def loss(drawing: Drawing) -> Plot | None:
@@ -939,27 +976,26 @@ def learning_rate(drawing: Drawing) -> Plot | None:
     )
 
 
-def accuracy_batch(drawing: Drawing) -> Plot | None:
-    """Final accuracy over the global batch (Aach et al. 2023, Fig. 8b); None unless some series
-    has several batches."""
-    accuracies = [row.final_accuracy for row in drawing.rows]
-    shown = shown_metric(drawing.rows, ["final_accuracy"], "")
-    axis = p.quantity("validation accuracy", zero=False, format="~%")
+def validation_batch(drawing: Drawing) -> Plot | None:
+    """The final primary metric over the global batch (Aach et al. 2023, Fig. 8b); None unless some
+    series has several batches."""
+    facts, finals = drawing.main, [row.final for row in drawing.rows]
+    shown = shown_metric(drawing.rows, [drawing.primary.name], "")
     return lines_over(
         drawing,
-        replace(shown, axis=axis),
+        replace(shown, axis=_of_validation(drawing)),
         BATCHES,
-        quantity="accuracy",
-        name="accuracy-batch",
-        title="Accuracy over global batch",
-        note=f"Top-1 after the last epoch: {interval_note(accuracies)}.",
+        quantity=drawing.primary.compared,
+        name=f"{facts.name}-batch",
+        title=f"{facts.title} over global batch",
+        note=f"{facts.note} after the last epoch: {interval_note(finals)}.",
     )
 
 
-def accuracy_largest(drawing: Drawing) -> Plot | None:
-    """Accuracy over epochs of the rows with the largest global batch of their work (Aach et al.
-    2023, Fig. 9)."""
-    shown = [row for row in drawing.rows if row.final_accuracy]
+def validation_largest(drawing: Drawing) -> Plot | None:
+    """The primary metric over epochs of the rows with the largest global batch of their work (Aach
+    et al. 2023, Fig. 9)."""
+    shown = [row for row in drawing.rows if row.final]
     names = telling(shown, lambda row: row.global_batch, WORK)
     most: dict[str, int] = {}  # by the key of their work
     sizes: dict[str, set[int]] = {}
@@ -970,9 +1006,9 @@ def accuracy_largest(drawing: Drawing) -> Plot | None:
     if all(len(batches) < 2 for batches in sizes.values()):
         return None
     chosen = [row for row in shown if row.global_batch == most[work_key(row.runs[0].plan)]]
-    plot = accuracy(drawing, chosen, "accuracy-largest")
+    plot = validation(drawing, chosen, "-largest")
     largest = ", ".join(f"{size:,}" for size in sorted({row.global_batch for row in chosen}))
-    return plot and replace(plot, title=f"Accuracy at the largest batch ({largest})")
+    return plot and replace(plot, title=f"{drawing.main.title} at the largest batch ({largest})")
 
 
 PLOTS: tuple[Callable[[Drawing], Plot | None], ...] = (
@@ -987,9 +1023,9 @@ PLOTS: tuple[Callable[[Drawing], Plot | None], ...] = (
     shares,
     stages,
     data_wait,
-    accuracy_batch,
-    accuracy_largest,
-    accuracy,
+    validation_batch,
+    validation_largest,
+    validation,
     lambda drawing: confusion(drawing.rows),
     loss,
     learning_rate,

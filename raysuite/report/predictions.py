@@ -103,11 +103,11 @@ def predictions_plot(runs: Sequence[RunFigures], predicted: Predictions) -> Plot
     predictions, measured = [], []
     for run, figure in shown:
         y = short[run.name]
-        tip = f"{run.name}\npredicted: {interval(figure)} images/s"
+        tip = f"{run.name}\npredicted: {interval(figure)} {run.task.unit}/s"
         ends = {"low": figure.low, "high": figure.high}
         predictions.append({"x": figure.value, "y": y, **ends, "tip": tip})
         if run.throughput is not None:
-            tip = f"{run.name}\nmeasured: {text.number(run.throughput)} images/s"
+            tip = f"{run.name}\nmeasured: {text.number(run.throughput)} {run.task.unit}/s"
             measured.append({"x": run.throughput, "y": y, "tip": tip})
     traces = [p.trace("mean", predictions, series=PREDICTED)]
     if measured:
@@ -123,7 +123,7 @@ def predictions_plot(runs: Sequence[RunFigures], predicted: Predictions) -> Plot
             {**p.intervals(len(shown)), "mark": {"type": "rule"}, "encoding": rule},
             p.markers(),
         ],
-        x=p.quantity("images per second"),
+        x=p.quantity(f"{shown[0][0].task.unit} per second"),
         y=p.labels([short[run.name] for run, _ in shown]),
         styles={PREDICTED: Style(p.NEUTRAL, symbol="square"), "measured": Style(p.COLORS[0])},
         height=22,

@@ -105,8 +105,8 @@ def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
             [f"{name} ({steps})" for name, steps in overflowed.items() if steps],
         ),
         *_about(
-            "Random tensors in place of images, so that speeds are a limit, and losses and "
-            "accuracies mean nothing: ",
+            "Random tensors in place of the data set, so that speeds are a limit, and losses and "
+            "what is validated mean nothing: ",
             unloaded,
         ),
         *_about(
@@ -186,8 +186,8 @@ def _spread(rows: Sequence[Row]) -> list[str]:
         and (spread := stdev(stat.values) / stat.mean) >= WIDE_SPREAD
     ]
     return _about(
-        f"The images/s of repeats vary by a standard deviation of {WIDE_SPREAD:.0%} of the mean or "
-        "more: ",
+        f"The throughputs of repeats vary by a standard deviation of {WIDE_SPREAD:.0%} of the mean "
+        "or more: ",
         wide,
         ". A busy or throttled machine does that.",
     )
@@ -209,7 +209,7 @@ def _apart(rows: Sequence[Row]) -> list[str]:
         if (far := outlying(values, level)).any()
     ]
     return _about(
-        "Repeats whose images/s lie far from the others' (Grubbs' test): ",
+        "Repeats whose throughputs lie far from the others' (Grubbs' test): ",
         named,
         ". They count in every mean all the same.",
     )
@@ -291,8 +291,8 @@ def _problems(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]
         *_about(
             "Diverged, as losses or weights were not finite: ",
             [f"{run.name} (step {run.diverged_at})" for run in diverged],
-            ". Throughputs are of those steps too; accuracies and times to accuracy of these "
-            "variants are not reported.",
+            ". Throughputs are of those steps too; what was validated, and times to a target, of "
+            "these variants are not reported.",
         ),
         *(f"{r.name} failed ({r.reason.splitlines()[0]})." for r in failed[:MOST_FAILURES]),
     ]
@@ -368,7 +368,7 @@ def _best_of(group: Sequence[Row], level: float) -> str:
     short = short_names([row.name for row in group])
     best = max(group, key=_throughput)
     others = [row for row in group if row is not best]
-    said = f"{short[best.name]} at {text.stat(best.throughput, single='')} images/s"
+    said = f"{short[best.name]} at {text.stat(best.throughput, single='')} {best.task.unit}/s"
     if not others:
         return f"{said}, the only variant with a speed here."
     said = f"the highest mean throughput is {said}."

@@ -17,11 +17,12 @@ from rich.table import Table
 from rich.text import Text
 
 from raysuite.records import Ratio, Row, RunFigures, Stat
-from raysuite.records.metrics import BY_NAME, METRICS, Metric
+from raysuite.records.metrics import Metric, metrics_of
 from raysuite.records.statistics import LEVEL, PAIRED_FROM
 from raysuite.report import text
 from raysuite.report.facets import shared, telling, written
 from raysuite.report.summary import repeats_note
+from raysuite.spec.tasks import CLASSIFICATION
 
 Line = TypeVar("Line")
 Style = Literal["", "bad", "dim"]
@@ -254,12 +255,39 @@ def _gate(row: Row) -> str:
 
 
 def _time_to_accuracy(row: Row, write: text.Writer) -> str:
-    if row.time_to_accuracy is None and row.counted and row.counted[0].target_accuracy:
+    if row.time_to_accuracy is None and row.counted and row.counted[0].target is not None:
         return f"met by {row.target_met} of {len(row.counted)}"
     if row.time_to_accuracy is None or row.epochs_to_accuracy is None:
         return text.NONE
     # a time has the resolution of an epoch: of a single run it is no pace
     return f"{text.stat(row.time_to_accuracy, write)}, {row.epochs_to_accuracy.mean:.3g} epochs"
+
+
+def all_metrics(rows: Sequence[Row]) -> tuple[Metric, ...]:
+    """The metrics of the rows, in the order of tables; those of classification without rows."""
+    found = dict.fromkeys(metric for row in rows for metric in row.metrics)
+    return tuple(found) or metrics_of()
+
+
+def metric_named(name: str, rows: Sequence[Row]) -> Metric:
+    """The metric of that name that the rows have."""
+    return next(metric for metric in all_metrics(rows) if metric.name == name)
+
+
+def primary(rows: Sequence[Row]) -> Metric:
+    """The rows' primary metric after the last epoch."""
+    task = rows[0].task if rows else CLASSIFICATION
+    return metric_named(f"final_{task.primary}", rows)
+
+
+def rate_title(rows: Sequence[Row]) -> str:
+    """`Images/s`."""
+    return metric_named("throughput", rows).title
+
+
+def goal(rows: Sequence[Row]) -> str:
+    """What a time is to: `accuracy`, or `target`."""
+    return metric_named("time_to_accuracy", rows).title.removeprefix("Time to ")
 
 
 _SPECIAL: dict[str, Callable[[Row, text.Writer], str]] = {
@@ -271,13 +299,14 @@ _SPECIAL: dict[str, Callable[[Row, text.Writer], str]] = {
 
 def metric_column(metric: Metric, rows: Sequence[Row]) -> Column[Row]:
     """A metric in the one unit that suits all rows."""
-    unit = text.writer(metric.unit, (mean(row.figures[metric.name]) for row in rows))
+    name = metric.name
+    unit = text.writer(metric.unit, (mean(row.figures.get(name)) for row in rows))
 
     def write(row: Row) -> str:
         special = _SPECIAL.get(metric.name)
-        return special(row, unit) if special else text.stat(row.figures[metric.name], unit, "")
+        return special(row, unit) if special else text.stat(row.figures.get(name), unit, "")
 
-    return Column(metric.title, write, lambda row: row.figures[metric.name])
+    return Column(metric.title, write, lambda row: row.figures.get(name))
 
 
 def _efficiency(row: Row) -> str:
@@ -304,10 +333,10 @@ def columns(rows: Sequence[Row]) -> list[Column[Row]]:
     """Those that hold anything of these rows: no device memory where no row has a device."""
     optional = {
         "peak_device_bytes": any(row.peak_device_bytes for row in rows),
-        "time_to_accuracy": any(run.target_accuracy for row in rows for run in row.runs),
+        "time_to_accuracy": any(run.target is not None for row in rows for run in row.runs),
     }
     made = list(_NAMES)
-    for metric in METRICS:
+    for metric in all_metrics(rows):
         if metric.table == "variants" and optional.get(metric.name, True):
             made.append(metric_column(metric, rows))
             made += _RATIOS if metric.name == "throughput" else ()
@@ -320,8 +349,8 @@ def _row_style(row: Row) -> Style:
 
 def rows_sheet(rows: Sequence[Row]) -> Sheet:
     note = (
-        "One line per variant. Images/s over all workers, warm-up excluded. Time to accuracy "
-        "counts from before the first sample. Memory of the worker that had most."
+        f"One line per variant. {rate_title(rows)} over all workers, warm-up excluded. Time to "
+        f"{goal(rows)} counts from before the first sample. Memory of the worker that had most."
     )
     return sheet_of("variants", "Variants", columns(rows), rows, (note,), _row_style)
 
@@ -334,12 +363,9 @@ def _point(ratio: Ratio | None, baseline: str | None) -> str:
     return text.NONE if ratio is None else baseline or f"{ratio.value:.2f}"
 
 
-_KEPT = (*(column.title for column in _NAMES), "Images/s", "Speed-up", "Efficiency", "Accuracy")
 _SHORT: dict[str, Callable[[Row], str]] = {
-    "Images/s": lambda r: text.stat(r.throughput),
     "Speed-up": lambda r: _point(r.speed_up, "baseline" if r.is_baseline else None),
     "Efficiency": lambda r: _point(r.efficiency, "1" if r.is_baseline else None),
-    "Accuracy": lambda r: text.mean(r.final_accuracy, text.percent),
 }
 
 
@@ -348,14 +374,19 @@ def terminal_table(rows: Sequence[Row], width: int = NARROW) -> Table:
     the throughput go where even the columns that are kept are too wide."""
     if width >= NARROW:
         return terminal_sheet(rows_sheet(rows))
-    every = columns(rows)
-    kept = [column for column in every if column.title in _KEPT]
+    every, main = columns(rows), primary(rows)
+    shortened = {
+        rate_title(rows): lambda r: text.stat(r.throughput),
+        **_SHORT,
+        main.title: lambda r: text.mean(r.final, text.writer(main.unit, ())),
+    }
+    kept = [each for each in every if each in _NAMES or each.title in shortened]
     table = terminal_sheet(sheet_of("variants", "", kept, rows, style=_row_style))
     hidden = ", ".join(column.title for column in every if column not in kept)
     notes = [f"hidden below {NARROW} columns: {hidden}"] if hidden else []
     console = Console(width=width)
     if Measurement.get(console, console.options.update(width=10 * NARROW), table).maximum > width:
-        short = [replace(c, write=_SHORT.get(c.title, c.write)) for c in kept]
+        short = [replace(c, write=shortened.get(c.title, c.write)) for c in kept]
         table = terminal_sheet(sheet_of("variants", "", short, rows, style=_row_style))
         bare = [
             column.title
@@ -376,22 +407,24 @@ def rows_latex(rows: Sequence[Row]) -> str:
     """The table of variants that fits a column of a paper: chosen figures, names without what all
     rows share, the ends of the 95 % interval of `rows.md` as scripts."""
     names = [name for name in telling(rows) if name != "workers"]
-    lines = [r"Variant & W & Images/s & S & E & Acc.\,/\,\%"]
+    main, rate = primary(rows), rate_title(rows)
+    percent = r"\,/\,\%" if main.unit == "share" else ""
+    short = "Acc." if main.name == "final_accuracy" else main.title
+    lines = [rf"Variant & W & {rate} & S & E & {short}{percent}"]
     for row in rows:
         figures = (
             text.stat(row.throughput, single=""),
             text.ratio(None if row.is_baseline else row.speed_up),
             text.ratio(None if row.is_baseline else row.efficiency),
-            text.stat(row.final_accuracy, text.percent, "").removesuffix(" %"),
+            text.stat(row.final, text.writer(main.unit, ()), "").removesuffix(" %"),
         )
         name = written(row, names) or shared([row], ("strategy", "loader"))
         lines.append(" & ".join((latex_text(name), str(row.workers), *map(_scripts, figures))))
     notes = (
-        "W: workers; S: speed-up; E: parallel efficiency; Acc.: validation accuracy after the last "
-        "epoch. Below and above: the ends of the 95 % confidence interval.",
-        "Images/s over all workers, warm-up excluded. "
-        + repeats_note(rows).partition(";")[0]
-        + ".",
+        f"W: workers; S: speed-up; E: parallel efficiency; {short}: validation "
+        f"{main.title.lower()} after the last epoch. Below and above: the ends of the 95 % "
+        "confidence interval.",
+        f"{rate} over all workers, warm-up excluded. " + repeats_note(rows).partition(";")[0] + ".",
         *_baselines(rows),
     )
     return _float(
@@ -435,7 +468,11 @@ _BYTES = "Bytes a step"
 
 def costs_sheet(rows: Sequence[Row]) -> Sheet | None:
     """Steps, operations, bytes, energy: columns for which a row has a figure; None without any."""
-    shown = [m for m in METRICS if m.table == "costs" and any(row.figures[m.name] for row in rows)]
+    shown = [
+        metric
+        for metric in all_metrics(rows)
+        if metric.table == "costs" and any(row.figures.get(metric.name) for row in rows)
+    ]
     if not shown:
         return None
     made = [_NAMES[0], *(metric_column(metric, rows) for metric in shown)]
@@ -492,7 +529,7 @@ def overheads_sheet(rows: Sequence[Row]) -> Sheet | None:
         Column[Row](
             "Images/s relative to it", lambda r: text.ratio(r.relative), lambda r: r.relative
         ),
-        metric_column(BY_NAME["compile_seconds"], shown),
+        metric_column(metric_named("compile_seconds", shown), shown),
         Column[Row](
             "Break-even step",
             lambda r: text.ratio(r.break_even, text.number),

@@ -9,7 +9,15 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from raysuite.spec.base import IMPORT_PATH, Options, later, suggest
-from raysuite.spec.datasets import DATASETS, NAMED, RECORD_PATTERNS, Augment, Format, default_path
+from raysuite.spec.datasets import (
+    DATASETS,
+    NAMED,
+    RECORD_PATTERNS,
+    TOKENS,
+    Augment,
+    Format,
+    default_path,
+)
 
 
 class FeatureMap(Options):
@@ -27,18 +35,25 @@ class FeatureMap(Options):
     """The validation files, as a pattern below `data.path`."""
 
 
+_WITHOUT_FILES = {"digits": "kept in raysuite's cache", "python_topics": "a part of Python"}
+_OF_IMAGES = ("image_size", "channels", "augment", "mean", "std", "transform")
+
+
 class DataOptions(Options):
     """The data set, its format on disk, and what is done to its images."""
 
     name: str
     """`digits` (scikit-learn's 1,797 handwritten digits), `mnist`, `cifar10`, `imagenet`,
-    `highres`, `image_folder` or `tfrecord` (your own images), or `module:attribute` of your own."""
+    `highres`, `image_folder` or `tfrecord` (your own images), `text` or `tokens` (files of your own
+    for language models), `python_topics` (the texts of Python's `help()`), or `module:attribute` of
+    your own."""
     format: Format | None = None
     """`folder` of image files, `tfrecord` shards with an index, `idx` (MNIST's), `binary` or
-    `pickle` (CIFAR-10's); default: the set's own."""
+    `pickle` (CIFAR-10's), `text` or `tokens`; default: the set's own."""
     path: str | None = None
     """The data set's path; default for named sets: below $RAYSUITE_DATA, where `raysuite data
-    make` writes. `image_folder` (train/CLASS/*.png and val/CLASS/*.png, or .jpg) and `tfrecord`
+    make` writes. `image_folder` (train/CLASS/*.png and val/CLASS/*.png, or .jpg), `tfrecord`,
+    `text` (train.txt and val.txt, or train/*.txt and val/*.txt) and `tokens` (the same with .bin)
     need it."""
     root: str | None = None
     """Instead of `path`: the folder that contains a named set as NAME-FORMAT, whatever its
@@ -48,7 +63,9 @@ class DataOptions(Options):
     channels: Literal[1, 3] | None = None
     """1 grey, 3 RGB; default: the set's own."""
     classes: int | None = Field(default=None, ge=1)
-    """Number of classes; `tfrecord` needs it."""
+    """Number of classes; `tfrecord` needs it, and `tokens`: the size of the vocabulary."""
+    sequence: int | None = later(None, ge=1)
+    """Tokens of a sequence, of data sets of tokens."""
     features: FeatureMap = FeatureMap()
     """What a TFRecord's features and files are called."""
     augment: Literal[Augment, "auto"] = "auto"
@@ -88,18 +105,24 @@ class DataOptions(Options):
         if self.format is not None and self.format not in formats:
             valid = " or ".join(formats) or "none: your own data set needs no format"
             wrong.append(f"{self.name} cannot be read as {self.format!r}; valid: {valid}")
-        if self.path is not None and (self.name == "digits" or self.own):
+        if self.path is not None and (self.name in _WITHOUT_FILES or self.own):
             wrong.append(
-                "`path` is for data sets on disk; digits is kept in raysuite's cache"
-                if self.name == "digits"
+                f"`path` is for data sets on disk; {self.name} is {_WITHOUT_FILES[self.name]}"
+                if self.name in _WITHOUT_FILES
                 else "`path` is for raysuite's own formats; give yours in `options`"
             )
         if self.root is not None and (self.name not in NAMED or self.path is not None):
             wrong.append(f"`root` is for {', '.join(NAMED)} without a `path`; leave it out")
         if self.options and not self.own:
             wrong.append("`options` are for your own 'module:attribute'")
-        if self.classes is not None and self.name not in ("tfrecord",) and not self.own:
+        if self.classes is not None and self.name not in ("tfrecord", "tokens") and not self.own:
             wrong.append(f"`classes` is known from the files of {self.name}; leave it out")
+        if self.of_tokens:
+            wrong += [
+                f"`{key}` is for images, and {self.name} has tokens" for key in self.of_images
+            ]
+        elif self.sequence is not None:
+            wrong.append(f"`sequence` is for tokens: {', '.join(TOKENS)}; leave it out")
         lengths = [len(values) for values in (self.mean, self.std) if values is not None]
         if len(lengths) == 1 or len(set(lengths)) > 1:
             wrong.append("give `mean` and `std` together, with one value for each channel")
@@ -108,11 +131,12 @@ class DataOptions(Options):
         return self
 
     def _needed(self) -> tuple[str, ...]:
-        if self.own:
-            return ("image_size",)
         return {
             "image_folder": ("path", "image_size"),
             "tfrecord": ("path", "image_size", "classes"),
+            "text": ("path", "sequence"),
+            "tokens": ("path", "sequence", "classes"),
+            "python_topics": ("sequence",),
         }.get(self.name, ())
 
     @property
@@ -121,13 +145,25 @@ class DataOptions(Options):
         return ":" in self.name
 
     @property
+    def of_images(self) -> list[str]:
+        """The keys that are set, and that samples without pixels have no use for."""
+        fields = type(self).model_fields
+        return [key for key in _OF_IMAGES if getattr(self, key) != fields[key].default]
+
+    @property
+    def of_tokens(self) -> bool:
+        """Whether its samples are sequences of tokens."""
+        return self.name in TOKENS
+
+    @property
     def formats(self) -> tuple[Format, ...]:
         """The formats that this set may have on disk; the first is the default."""
         if self.name in NAMED:
             return NAMED[self.name].formats
         if self.name == "digits":
             return ("folder", "tfrecord")
-        return {"image_folder": ("folder",), "tfrecord": ("tfrecord",)}.get(self.name, ())  # type: ignore[return-value]
+        known = {"image_folder": "folder", "tfrecord": "tfrecord", **TOKENS}
+        return (known[self.name],) if self.name in known else ()  # type: ignore[return-value]
 
     @property
     def form(self) -> Format | None:

@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from raysuite.errors import DataError
 
-Format = Literal["folder", "tfrecord", "idx", "binary", "pickle"]
+Format = Literal["folder", "tfrecord", "idx", "binary", "pickle", "text", "tokens"]
 Augment = Literal["none", "pad_crop_flip", "resized_crop_flip"]
 Fit = Literal["stretch", "center"]
 SPLITS = ("train", "val")
@@ -38,6 +40,19 @@ class DatasetFacts:
     """Entries of an image folder's splits that are neither images nor hidden."""
     class_names: tuple[str, ...] = ()
     """By label; empty where they are not known, as in plans of earlier versions."""
+    sequence: Annotated[int, Field(exclude_if=lambda tokens: not tokens)] = 0
+    """Tokens of a sample, of which `classes` are the vocabulary; 0: samples are no tokens."""
+    inputs: Annotated[str, Field(exclude_if=lambda text: not text)] = ""
+    """Of samples that are given to the network as they are: `"float32[3]"` for one tensor, a list
+    or an object of such for several, as JSON. Empty for images and for tokens."""
+
+    @property
+    def samples_words(self) -> str:
+        """What samples are, as the network is given them."""
+        if self.sequence:
+            return f"sequences of {self.sequence} tokens"
+        side = self.image_size
+        return f"images of {side} x {side} pixels" if self.channels else "samples"
 
     @property
     def image_values(self) -> int:
@@ -123,7 +138,12 @@ NAMED: dict[str, NamedSet] = {
 KNOWN = {"digits": DIGITS} | {name: known.facts for name, known in NAMED.items()}
 """Sets whose shape needs no look at their files."""
 
-DATASETS = (*KNOWN, "image_folder", "tfrecord")
+BYTES = 256
+"""The vocabulary of text, whose tokens are bytes."""
+TOKENS = {"text": "text", "python_topics": "text", "tokens": "tokens"}
+"""Data sets of tokens -> their format on disk."""
+
+DATASETS = (*KNOWN, "image_folder", "tfrecord", *TOKENS)
 
 
 def cache_dir() -> Path:

@@ -17,6 +17,7 @@ from raysuite.spec.optimizers import ConstantOptions, OptimizerOptions, Schedule
 from raysuite.spec.search import SearchOptions
 from raysuite.spec.stems import MODELS
 from raysuite.spec.strategies import SingleOptions, StrategyOptions
+from raysuite.spec.tasks import TaskOptions
 
 # What of a named data set is made up, where a spec asks for a synthetic data set.
 
@@ -47,10 +48,11 @@ NOT_IN_A_MATRIX = (
     "scale",
     "synthetic_data",
     "search",
+    "task",
 )
 """Keys of the whole experiment, which no single run can have for itself."""
 
-FREE_FORM = ("data.options.", "model.options.", "strategy.options.")
+FREE_FORM = ("data.options.", "model.options.", "strategy.options.", "task.options.")
 """Below these, keys are the user's own."""
 
 
@@ -59,10 +61,12 @@ class ModelOptions(Options):
 
     name: str
     """A classifier of torchvision by its name there (resnet50, vgg16, mobilenet_v2, ...), a CIFAR
-    ResNet (resnet20, 32, 44, 56, 110), `timm:NAME`, or `module:attribute` of your own."""
+    ResNet (resnet20, 32, 44, 56, 110), `gpt` (a language model), `timm:NAME`, or `module:attribute`
+    of your own."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Passed to the model's constructor as they are. `stem: small` or `large`, for torchvision's
-    ResNets, VGGs and mobilenet_v2; default: small for images of up to 64 pixels."""
+    ResNets, VGGs and mobilenet_v2; default: small for images of up to 64 pixels. Of `gpt`: layers,
+    heads, width, dropout, tied."""
     weights: str | None = later(None)
     """File to begin from instead of random weights: a state_dict by torch.save, such as a run's
     model.pt, or .safetensors. A last layer for another number of classes begins at random."""
@@ -81,15 +85,17 @@ class ModelOptions(Options):
         hint = f"did you mean {' or '.join(near)}? " if near else ""
         raise ValueError(
             f"no model is called {name!r}; {hint}valid are the CIFAR ResNets (resnet20, 32, 44, "
-            "56, 110), torchvision's classifiers, 'timm:NAME', or 'module:attribute' of your own"
+            "56, 110), torchvision's classifiers, gpt, 'timm:NAME', or 'module:attribute' of your "
+            "own"
         )
 
 
 class EarlyStoppingOptions(Options):
     """When a run ends before its last epoch: its validation no longer gets better."""
 
-    metric: Literal["val_loss", "val_accuracy"] = "val_loss"
-    """What is compared after each epoch."""
+    metric: str = Field(default="val_loss", pattern=r"^val_[a-z0-9_]+$")
+    """What is compared after each epoch: `val_loss`, or a metric of the task, such as
+    `val_accuracy`."""
     patience: int = Field(ge=1)
     """Epochs without a better value after which the run ends."""
     min_delta: float = Field(default=0.0, ge=0)
@@ -142,6 +148,8 @@ class TrainingOptions(Options):
     validation: each step keeps this share of the average."""
     target_accuracy: float | None = Field(default=None, gt=0, le=1)
     """Validation accuracy whose time is reported as time to accuracy."""
+    target: float | None = later(None)
+    """The same for another task than classification: a value of its primary metric."""
     early_stopping: EarlyStoppingOptions | None = later(None)
     """End the run before its last epoch where validation no longer gets better. The schedule of
     the learning rate stays that of all `epochs`; model.pt holds the last weights."""
@@ -175,6 +183,11 @@ class TrainingOptions(Options):
         if weights is not None and weights != "auto" and not any(weights):
             raise ValueError("class_weights: every weight is 0, so that nothing would be trained")
         return self
+
+    @property
+    def goal(self) -> float | None:
+        """The value of the task's primary metric whose time is reported."""
+        return self.target_accuracy if self.target is None else self.target
 
     @property
     def auto(self) -> AutoBatch | None:
@@ -243,6 +256,8 @@ class ExperimentSpec(Options):
     """The network."""
     data: Annotated[DataOptions, BeforeValidator(expand_shorthand)]
     """The data set, and its format on disk."""
+    task: Annotated[TaskOptions, BeforeValidator(expand_shorthand)] = later(TaskOptions())
+    """What the network is trained for: its loss, its metrics, and what its throughput counts."""
     loader: LoaderOptions = NativeOptions()
     """How samples reach a worker."""
     strategy: StrategyOptions = SingleOptions()

@@ -29,6 +29,8 @@ class _LoaderOptions(Options):
     """Whether it reads the data set at all."""
     transforms: ClassVar[bool] = True
     """Whether it can apply the user's own transform to each image."""
+    tensors: ClassVar[bool] = False
+    """Whether it delivers samples that are no images, as they are."""
     needs_ray: ClassVar[bool] = False
     """Whether it loads in processes of Ray."""
     holds_decoded: ClassVar[bool] = False
@@ -45,6 +47,7 @@ class NativeOptions(_LoaderOptions):
 
     implementation = "raysuite.data.loaders.native:NativeLoader"
     widths = ("threads", "processes")
+    tensors = True
 
     name: Literal["native"] = "native"
     threads: int = Field(default=0, ge=0)

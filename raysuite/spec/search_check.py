@@ -157,6 +157,10 @@ def _together(rest: SearchOptions, space: Mapping[str, Dimension]) -> Iterator[F
 
 
 def _target(document: Document, rest: SearchOptions, space: Mapping[str, Any]) -> Iterator[Finding]:
+    task = document.data.get("task") or "classification"
+    name = task.get("name", "classification") if isinstance(task, dict) else task
+    if name != "classification":
+        yield ("search",), f"sweeps are for classification, and the task is {name}; leave it out"
     training = document.data.get("training")
     has = isinstance(training, dict) and training.get("target_accuracy") is not None
     if "time_to_accuracy" in rest.wanted and not has and "training.target_accuracy" not in space:

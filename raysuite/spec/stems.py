@@ -30,7 +30,10 @@ TORCHVISION_CLASSIFIERS = tuple(
 )
 """A test holds this table equal to torchvision's own."""
 
-MODELS = CIFAR_RESNETS + TORCHVISION_CLASSIFIERS
+LANGUAGE_MODELS = ("gpt",)
+"""For tokens; the others are for images."""
+
+MODELS = CIFAR_RESNETS + TORCHVISION_CLASSIFIERS + LANGUAGE_MODELS
 
 Stem = Literal["small", "large"]
 STEMS: tuple[Stem, ...] = ("small", "large")
@@ -91,6 +94,7 @@ def family(name: str) -> str:
         "ResNet": RESNETS,
         "VGG": VGGS,
         "MobileNet": MOBILENETS,
+        "GPT": LANGUAGE_MODELS,
     }
     return next((words for words, names in families.items() if name in names), "torchvision")
 
@@ -112,8 +116,18 @@ def misfit(
     """Why a named model does not take such images: the spec's key to change, and a message.
 
     None where it does, or where that is not known here (your own models, timm's, and what is None).
+    Tokens have no `channels`: 0.
     """
     if ":" in name:
+        return None
+    if channels is not None and (name in LANGUAGE_MODELS) != (channels == 0):
+        given, valid = ("images", "tokens") if channels else ("tokens", "images")
+        return (
+            "model.name",
+            f"{name} takes {valid}, and the data set has {given}; take another model, or data of "
+            f"{valid}",
+        )
+    if name in LANGUAGE_MODELS:
         return None
     stem = options.get("stem")
     if name in ADAPTING:

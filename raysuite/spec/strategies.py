@@ -570,6 +570,7 @@ class _RebuiltOptions(_StrategyOptions):
 
     own_network = True
     only: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "task.name": ("classification",),
         "training.precision": ("fp32",),
         "training.compile": ("off",),
         "training.ema_decay": (None,),
@@ -734,6 +735,7 @@ class PipelineOptions(_StrategyOptions):
     the pass backward: less memory for about a third more computation."""
 
     only: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "task.name": ("classification", "language_model"),
         "training.compile": ("off",),
         "model.freeze": ((),),
         "optimizer.name": ("sgd", "adamw"),
@@ -814,6 +816,12 @@ class PipelineOptions(_StrategyOptions):
 
     def refusals(self, spec: ExperimentSpec) -> Refusals:
         training = spec.training
+        if self.balance != "parameters" and not spec.task.classifies:
+            yield (
+                "strategy.balance",
+                f"given was {self.balance}, which is measured with images; of the task "
+                f"{spec.task.name} it is parameters",
+            )
         refused = {
             "training.clip_norm": training.clip_norm,
             "training.ema_decay": training.ema_decay,

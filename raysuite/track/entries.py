@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 from raysuite import __version__
 from raysuite.records import EpochFinished, Row, RunFigures, RunFinished
 from raysuite.records.ends import RunEnd
-from raysuite.records.metrics import METRICS
+from raysuite.records.metrics import metrics_of
 from raysuite.records.names import Plan, run_name
+from raysuite.spec.tasks import CLASSIFICATION, TaskFacts
 
 # MLflow 3 (mlflow/utils/validation.py): longest key, longest value of a param and of a tag.
 MOST_KEY, MOST_PARAM, MOST_TAG = 250, 6000, 8000
@@ -59,7 +60,9 @@ class Point(NamedTuple):
     step: int
 
 
-def epoch_points(epoch: EpochFinished, with_speed: bool) -> Iterator[Point]:
+def epoch_points(
+    epoch: EpochFinished, with_speed: bool, task: TaskFacts = CLASSIFICATION
+) -> Iterator[Point]:
     """The metrics of one epoch and of each of its steps.
 
     A Record has the time of the epoch's end: its steps are spread evenly over its training time.
@@ -71,16 +74,18 @@ def epoch_points(epoch: EpochFinished, with_speed: bool) -> Iterator[Point]:
         when, step = milliseconds(begin + each * place), epoch.first_step + place
         yield Point("step/loss", loss, when, step)
         yield Point("step/learning_rate", rate, when, step)
+    # of classification as ever: top-5 is a figure of the run alone
+    shown = [task.primary] if task == CLASSIFICATION else [each.name for each in task.metrics]
     figures: dict[str, float] = {
         "train_loss": epoch.train_loss,
         "val_loss": epoch.val_loss,
-        "val_accuracy": epoch.val_accuracy,
+        **{f"val_{name}": epoch.validation[name] for name in shown if name in epoch.validation},
         "elapsed_seconds": epoch.elapsed_seconds,
     }
     if with_speed:
         figures["seconds"] = epoch.seconds
         if epoch.steady_seconds > 0:
-            figures["images_per_second"] = epoch.steady_images / epoch.steady_seconds
+            figures[f"{task.unit}_per_second"] = epoch.steady_images / epoch.steady_seconds
         if epoch.seconds > 0 and epoch.data_wait_seconds:
             wait = sum(epoch.data_wait_seconds) / len(epoch.data_wait_seconds)
             figures["data_wait_share"] = wait / epoch.seconds
@@ -92,11 +97,11 @@ def epoch_points(epoch: EpochFinished, with_speed: bool) -> Iterator[Point]:
 def run_points(run: RunFigures) -> Iterator[Point]:
     """All metrics of a run: its epochs and, once it has finished, its derived figures."""
     for epoch in run.epochs:
-        yield from epoch_points(epoch, run.may_tell_speed)
+        yield from epoch_points(epoch, run.may_tell_speed, run.task)
     if run.status != "finished" or run.end is None:
         return
     when = milliseconds(run.end.time)
-    for metric in METRICS:
+    for metric in metrics_of(run.task):
         value = metric.value(run)
         if value is not None:
             name = metric.mlflow or metric.name
@@ -126,7 +131,7 @@ def covered_points(run: RunFigures) -> Iterator[Point]:
     last = run.epochs[-1].epoch if run.epochs else 0
     for epoch in run.epochs:
         if every and epoch.epoch < last // every * every:
-            yield from epoch_points(epoch, run.may_tell_speed)
+            yield from epoch_points(epoch, run.may_tell_speed, run.task)
 
 
 def run_params(plan: Plan) -> dict[str, str]:

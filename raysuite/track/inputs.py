@@ -37,7 +37,7 @@ def dataset_inputs(plan: Plan) -> list[DatasetInput]:
                 digest=dataset_digest(plan, split),
                 source_type=kind,
                 source=json.dumps(source),
-                schema=json.dumps({"mlflow_tensorspec": _schema(plan["dataset"])}),
+                schema=_schema(plan["dataset"]),
                 profile=json.dumps({"num_rows": plan["dataset"][f"{split}_samples"]}),
             ),
             [InputTag("mlflow.data.context", context)],
@@ -67,11 +67,16 @@ def _source(data: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     return "code", {"tags": {"mlflow.source.name": data["name"], "mlflow.source.type": "raysuite"}}
 
 
-def _schema(facts: dict[str, Any]) -> dict[str, str]:
+def _schema(facts: dict[str, Any]) -> str:
+    """MLflow's description of inputs and targets; empty for the user's own, of any kind."""
+    if facts.get("inputs"):
+        return ""
     size = facts["image_size"]
     image = {"dtype": "uint8", "shape": [-1, facts["channels"], size, size]}
     label = {"dtype": "int64", "shape": [-1]}
+    if tokens := facts.get("sequence"):
+        image = label = {"dtype": "int64", "shape": [-1, tokens]}
     features, targets = (
         json.dumps([{"type": "tensor", "tensor-spec": spec}]) for spec in (image, label)
     )
-    return {"features": features, "targets": targets}
+    return json.dumps({"mlflow_tensorspec": {"features": features, "targets": targets}})

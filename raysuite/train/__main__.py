@@ -188,8 +188,8 @@ def _tell(plan: RunPlan, record: Record) -> None:
         case EpochFinished():
             print(
                 f"{plan.title}: epoch {record.epoch + 1}/{plan.spec.training.epochs}, "
-                f"loss {record.train_loss:.4f}, accuracy {record.val_accuracy:.4f}, "
-                f"{record.images / record.seconds:.0f} images/s",
+                f"loss {record.train_loss:.4f}, {plan.task.main.words(record.validation, 4)}, "
+                f"{record.images / record.seconds:.0f} {plan.task.unit}/s",
                 flush=True,
             )
         case TimeShares(words=words) | StagesMeasured(words=words):

@@ -20,12 +20,12 @@ import zlib
 from collections.abc import Callable, Sequence
 
 import torch
-from torch.nn import functional
 
 from raysuite.data.base import Batch
 from raysuite.gate.strategy_check import comm_of
 from raysuite.measure.clock import now
 from raysuite.measure.memory import PeakMemory, available_bytes
+from raysuite.nested import unpadded
 from raysuite.parallel import joined
 from raysuite.parallel.base import Strategy, World
 from raysuite.parallel.comm import Comm
@@ -33,7 +33,8 @@ from raysuite.parallel.precision import Autocast
 from raysuite.plan import RunPlan
 from raysuite.plan.batches import decided, search_of
 from raysuite.records.batches import BatchTried, Stage, TriedFile
-from raysuite.train.building import build_engine, build_model, import_own, set_torch
+from raysuite.tasks import make_task
+from raysuite.train.building import build_engine, build_model, draw, import_own, set_torch
 from raysuite.train.memory import is_out_of_memory
 from raysuite.units import human_bytes
 
@@ -133,6 +134,7 @@ class _Ranks:
 
     def __init__(self, plan: RunPlan, world: World, strategy: Strategy, comm: Comm) -> None:
         self._plan, self._world, self._strategy, self._comm = plan, world, strategy, comm
+        self._task = make_task(plan.spec.task, plan.dataset)
         auto = plan.spec.auto
         assert auto is not None, "all numbers of this plan are given"
         self._held = PeakMemory(world.device).start_bytes
@@ -160,7 +162,8 @@ class _Ranks:
         precision = plan.spec.training.precision
         wrapped = Autocast(model, precision, world.device, plan.memory_format)
         batch = self._batch(size, size)
-        functional.cross_entropy(wrapped(batch.images).float(), batch.labels).backward()
+        output = unpadded(wrapped(batch.images), size)
+        self._task.loss(output, unpadded(batch.labels, size)).backward()
         now(world.device)
 
     def together(self, size: int) -> BatchTried:
@@ -177,7 +180,7 @@ class _Ranks:
         return self._agreed("together", size, speed is not None, memory, speed)
 
     def _steps(self, size: int) -> float:
-        """Images per second over all ranks."""
+        """Samples per second over all ranks."""
         plan = decided(self._plan, size)
         engine, average = build_engine(plan, self._world, self._strategy)
         try:
@@ -203,12 +206,10 @@ class _Ranks:
             engine.close()
 
     def _batch(self, size: int, of_global: int) -> Batch:
-        facts, device = self._plan.dataset, self._world.device
         padded = max(2, size)  # as loaders pad
-        shape = (padded, facts.channels, facts.image_size, facts.image_size)
-        images = torch.randn(shape, device=device)
-        labels = torch.randint(facts.classes, (padded,), device=device)
-        return Batch(images, labels, size, of_global)
+        generator = torch.Generator(self._world.device)
+        inputs, targets = draw(self._plan, padded, generator)
+        return Batch(inputs, targets, size, of_global)
 
     def _agreed(
         self, stage: Stage, size: int, fits: bool, memory: PeakMemory, speed: float | None

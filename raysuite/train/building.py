@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from raysuite import lazy, models, optim
+from raysuite.data import prepare
+from raysuite.data.formats import open_source
+from raysuite.data.formats.base import TensorSource
 from raysuite.models.fine_tuning import load_weights
+from raysuite.nested import mapped
 from raysuite.optim.average import WeightAverage
-from raysuite.parallel.base import Engine, StepSettings, Strategy, World
+from raysuite.parallel.base import Criterion, Engine, StepSettings, Strategy, World
 from raysuite.parallel.precision import MEMORY_FORMATS
 from raysuite.plan import RunPlan
+from raysuite.spec.data import DataOptions
+from raysuite.spec.datasets import DatasetFacts
+from raysuite.tasks import Task, make_task
 
 
 def import_own(plan: RunPlan) -> None:
@@ -21,7 +29,12 @@ def import_own(plan: RunPlan) -> None:
     is not undone at the end of a run. Raises UserError where one cannot be imported."""
     models.check(plan.spec.model.name)
     data = plan.spec.data
-    own = (data.name if data.own else None, data.transform, *plan.spec.strategy.imports.values())
+    own = (
+        data.name if data.own else None,
+        data.transform,
+        plan.spec.task.implementation,
+        *plan.spec.strategy.imports.values(),
+    )
     for target in filter(None, own):
         lazy.load(target)
 
@@ -72,5 +85,38 @@ def build_engine(
         partial(optim.build_optimizer, plan.spec.optimizer, lr=plan.peak_lr, names=names),
         step_settings(plan),
     )
+    engine.criterion = criterion_of(plan)
     engine.compiler.cold()
     return engine, average
+
+
+def draw(plan: RunPlan, count: int, generator: torch.Generator) -> tuple[Any, Any]:
+    """Inputs and targets of `count` samples on the generator's device: see `drawn`."""
+    task = make_task(plan.spec.task, plan.dataset)
+    return drawn(task, plan.spec.data.model_dump_json(), count, generator)
+
+
+def drawn(task: Task, data: str, count: int, generator: torch.Generator) -> tuple[Any, Any]:
+    """Random samples of a task, or, where it has none, training samples chosen at random."""
+    found = task.draw(count, generator)
+    if found is not None:
+        return found
+    source, device = _training_samples(data, task.dataset), generator.device
+    samples = task.dataset.train_samples
+    ids = torch.randint(samples, (count,), generator=generator, device=device)
+    inputs, targets = mapped(source.batch(ids.tolist()), lambda each: each.to(device))
+    return inputs, targets
+
+
+@lru_cache(maxsize=1)
+def _training_samples(data: str, facts: DatasetFacts) -> TensorSource:
+    """Kept open: the gate draws several batches."""
+    prepared = prepare(DataOptions.model_validate_json(data), facts)
+    source = open_source(prepared, "train")
+    assert isinstance(source, TensorSource), "tasks of images draw their own"
+    return source
+
+
+def criterion_of(plan: RunPlan) -> Criterion | None:
+    """The loss of the plan's task; None for classification, whose own options change its loss."""
+    return None if plan.spec.task.classifies else make_task(plan.spec.task, plan.dataset).loss

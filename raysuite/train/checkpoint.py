@@ -57,6 +57,8 @@ class SoFar(BaseModel):
     """Per worker."""
     power: PowerUse | None = None
     compile_seconds: float = 0.0
+    weights: list[float] = Field(default_factory=list)
+    """Of each step, where they are known from its targets alone."""
     other_cores: list[float] = Field(default_factory=list)
     """Per worker; of an epoch in several attempts, of the last."""
 

@@ -12,7 +12,7 @@ import json
 import os
 import random
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import cache
@@ -22,16 +22,17 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from raysuite import models
 from raysuite.data import Split, prepare
 from raysuite.data.base import Batch, Slice
 from raysuite.data.formats import open_source
+from raysuite.data.formats.base import TensorSource
 from raysuite.data.reading import read, shown
 from raysuite.errors import Mistake, SpecError, UserError, some, unmatched
 from raysuite.measure.memory import available_bytes
 from raysuite.models.fine_tuning import load_weights
+from raysuite.nested import called, leaves, mapped, unpadded
 from raysuite.parallel import joined
 from raysuite.parallel.base import World
 from raysuite.parallel.precision import MEMORY_FORMATS
@@ -42,7 +43,9 @@ from raysuite.spec.data import DataOptions
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.experiment import ModelOptions
 from raysuite.spec.strategies import Network, PipelineOptions, StrategyOptions, listed
-from raysuite.train.building import build_engine
+from raysuite.spec.tasks import TaskOptions
+from raysuite.tasks import Task, make_task
+from raysuite.train.building import build_engine, draw, drawn
 from raysuite.units import human_bytes
 
 _LARGE = 2 * 10**7
@@ -54,6 +57,9 @@ _PASSES = 2
 _RANDOM_PASSES = 8
 """Of a network that draws at random, and may choose its layers so."""
 
+
+_KEYS = ("model.weights", "task", "data.name")
+"""Keys to change that a message of `_network` may begin with; else it is the model."""
 
 _STRIDES = (
     "; the images are channels_last: use flatten or reshape instead of view, or set "
@@ -88,11 +94,17 @@ def mistakes(plan: RunPlan) -> list[Mistake]:
             f"{human_bytes(size)}, and {human_bytes(left)} of memory are left here; lower it"
         )
         return [Mistake(message, key="data.image_size")]
-    found = _network(plan.spec.model.model_dump_json(), plan.dataset, plan.memory_format)
+    found = _network(
+        plan.spec.model.model_dump_json(),
+        plan.spec.task.model_dump_json(),
+        plan.spec.data.model_dump_json(),
+        plan.dataset,
+        plan.memory_format,
+    )
     decays = plan.spec.optimizer.weight_decay > 0
     if isinstance(found, str):
-        key = "model.weights" if found.startswith("model.weights: ") else "model.name"
-        wrong = {key: found.removeprefix("model.weights: ")}
+        key = next((key for key in _KEYS if found.startswith(f"{key}: ")), "model.name")
+        wrong = {key: found.removeprefix(f"{key}: ")}
     else:
         wrong = _refused(plan.spec.strategy, replace(found, decays=decays))
         if found.scripted and plan.spec.training.ema_decay is not None:
@@ -135,10 +147,11 @@ def _untrained(plan: RunPlan) -> dict[str, str]:
     tried = plan.spec.strategy.alone()
     if plan.device != "cpu" or tried is None:
         return {}
-    (options, key), facts = tried, plan.dataset
-    images = torch.randn(_IMAGES, facts.channels, facts.image_size, facts.image_size)
-    batch = Batch(images, torch.zeros(_IMAGES, dtype=torch.long), _IMAGES, _IMAGES)
-    world = World(0, 1, 0, images.device)
+    options, key = tried
+    inputs, targets = draw(plan, _IMAGES, torch.Generator().manual_seed(0))
+    weight = int(make_task(plan.spec.task, plan.dataset).weight(targets))
+    batch = Batch(inputs, targets, _IMAGES, weight)
+    world = World(0, 1, 0, torch.device("cpu"))
     with joined(options, world) as strategy:
         engine, _ = build_engine(plan, world, strategy)
         names = [
@@ -158,19 +171,22 @@ def _untrained(plan: RunPlan) -> dict[str, str]:
 
 
 @cache
-def _network(model: str, facts: DatasetFacts, memory_format: str) -> Network | str:
+def _network(
+    model: str, task: str, data: str, facts: DatasetFacts, memory_format: str
+) -> Network | str:
     """The findings of a pass in training and one in evaluation; or why there is none.
 
     A large network is run on torch's meta device, if it allows it: that takes neither memory nor
     time except some seconds of imports.
     """
     options = ModelOptions.model_validate_json(model)
+    aim = make_task(TaskOptions.model_validate_json(task), facts)
     try:
         with torch.device("meta"):
             built = models.build(options, facts)
             large = sum(each.numel() for each in built.parameters()) > _LARGE
             if large and options.weights is None:
-                return examine(built, facts, memory_format)
+                return examine(built, aim, memory_format, data)
     except (Exception, SystemExit):
         pass  # the one with numbers has the reason
     try:
@@ -178,20 +194,27 @@ def _network(model: str, facts: DatasetFacts, memory_format: str) -> Network | s
             built = models.build(options, facts)
             if options.weights is not None:
                 load_weights(built, Path(options.weights), facts)
-            return examine(built, facts, memory_format)
+            return examine(built, aim, memory_format, data)
     except UserError as error:
         return str(error)
     except (Exception, SystemExit) as error:  # the user's forward may raise anything
         shape = f"[{_IMAGES}, {facts.channels}, {facts.image_size}, {facts.image_size}]"
+        given, keys = f"images of shape {shape} in fp32", "data.image_size or data.channels"
+        if facts.inputs:
+            given, keys = f"inputs {facts.inputs}", "the data set"
+        elif facts.sequence:
+            given, keys = f"tokens of shape [{_IMAGES}, {facts.sequence}]", "data.sequence"
         return (
-            f"given images of shape {shape} in fp32, it raised {type(error).__name__}: {error}; "
-            "correct the network, or change data.image_size or data.channels"
-            + (_STRIDES if memory_format == "channels_last" else "")
+            f"given {given}, it raised {type(error).__name__}: {error}; correct the network, or "
+            f"change {keys}" + (_STRIDES if memory_format == "channels_last" else "")
         )
 
 
-def examine(model: nn.Module, facts: DatasetFacts, memory_format: str = "contiguous") -> Network:
-    """Pass random images through a model. Raises UserError, and whatever its code raises."""
+def examine(
+    model: nn.Module, task: Task, memory_format: str = "contiguous", data: str = ""
+) -> Network:
+    """Pass random samples through a model, or those of `data`, DataOptions as JSON. Raises
+    UserError, and whatever its code raises."""
     strides = MEMORY_FORMATS[memory_format]
     model.to(memory_format=strides)
     named = dict(model.named_parameters())
@@ -209,33 +232,37 @@ def examine(model: nn.Module, facts: DatasetFacts, memory_format: str = "contigu
             "training.precision computes in 16 bits"
         )
     device = next(iter(trained.values())).device
-    shape = (_IMAGES, facts.channels, facts.image_size, facts.image_size)
-    labels = torch.zeros(_IMAGES, dtype=torch.long, device=device)
+    generator = torch.Generator().manual_seed(0)
 
-    def images() -> Tensor:
-        return torch.randn(shape, device=device).contiguous(memory_format=strides)
+    def moved() -> tuple[Any, Any]:
+        samples = drawn(task, data, _IMAGES, generator)
+        inputs, targets = mapped(samples, lambda each: each.to(device))
+        return mapped(inputs, lambda each: each.contiguous(memory_format=strides)), targets
 
     with_gradient = []
     sparse: set[str] = set()
     model.train()
     for number in range(_RANDOM_PASSES):
-        batch, drawn = images(), _drawn()
+        (inputs, targets), before = moved(), _drawn()
         model.zero_grad()
-        logits = _checked(model(batch), facts.classes)
-        if not logits.requires_grad:
+        output = called(model, inputs)
+        task.check(output, targets)
+        loss = _loss(task, unpadded(output, _IMAGES), targets)
+        if not loss.requires_grad:
             raise UserError(
                 "its output does not depend on any parameter that is trained; look for .detach(), "
                 "torch.no_grad() or argmax in forward"
             )
-        functional.cross_entropy(logits, labels).backward()
+        loss.backward()
         gradients = {name: each.grad for name, each in trained.items() if each.grad is not None}
         with_gradient.append(set(gradients))
         sparse |= {name for name, each in gradients.items() if each.is_sparse}
-        if number + 1 >= _PASSES and _drawn() == drawn:
+        if number + 1 >= _PASSES and _drawn() == before:
             break
     model.eval()
     with torch.no_grad():
-        _checked(model(images()), facts.classes)
+        inputs, targets = moved()
+        task.check(called(model, inputs), targets)
     ever, always = set.union(*with_gradient), set.intersection(*with_gradient)
     return Network(
         parameters=tuple(named),
@@ -250,33 +277,41 @@ def examine(model: nn.Module, facts: DatasetFacts, memory_format: str = "contigu
     )
 
 
+def _loss(task: Task, output: Any, targets: Any) -> Tensor:
+    """The summed loss of a batch, whose weight and metrics can be computed too.
+
+    Raises UserError for what they raise, and for values that are not finite.
+    """
+    for each in leaves(targets):
+        if isinstance(each, Tensor) and not each.isfinite().all():
+            raise UserError("data.name: its targets hold NaN or infinity; leave such samples out")
+    name = type(task).__name__
+    try:
+        loss, weight = task.loss(output, targets), float(task.weight(targets))
+        with torch.no_grad():
+            sums = [each.sums(output, targets) if each.sums else None for each in task.metrics]
+    except Exception as error:  # the task may be the user's own
+        raise UserError(
+            f"task: {name}, given the network's output, raised {type(error).__name__}: {error}; "
+            "correct the task, the network or the targets"
+        ) from error
+    if not isinstance(loss, Tensor) or loss.dim() or not loss.is_floating_point():
+        what = f"shape {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+        raise UserError(f"task: the loss of {name} is of {what}; expected is a sum, one number")
+    for metric, found in zip(task.metrics, sums, strict=True):
+        if metric.sums and not (isinstance(found, Tensor) and found.dim() == 1):
+            raise UserError(
+                f"task: the sums of {name}'s metric {metric.name} are {found!r}; expected is a "
+                "tensor of one dimension, such as `.sum().reshape(1)`"
+            )
+    if not weight >= 0:
+        raise UserError(f"task: the weight of {name} is {weight}; expected is 0 or more")
+    return loss
+
+
 def _drawn() -> tuple[Any, ...]:
     """The states of the generators that a network may draw from."""
     return torch.get_rng_state().numpy().tobytes(), random.getstate(), str(np.random.get_state())
-
-
-def _checked(output: object, classes: int) -> Tensor:
-    """The output, if it is logits [_IMAGES, classes]."""
-    wanted = f"expected are logits, one tensor [{_IMAGES}, {classes}] for {_IMAGES} images"
-    if not isinstance(output, Tensor):
-        parts = ""
-        if isinstance(output, Mapping):
-            parts = f" with {', '.join(map(repr, output))}"
-        elif isinstance(output, tuple | list):
-            parts = f" of {len(output)}"
-        raise UserError(
-            f"its output is a {type(output).__name__}{parts}; {wanted}; return the logits alone, "
-            "or name a function that returns a module which picks them"
-        )
-    if output.shape != (_IMAGES, classes):
-        hint = "its last layer must have as many outputs as the data set has classes: take "
-        hint += "num_classes as an argument, or set model.options"
-        if output.dim() != 2 or output.shape[0] != _IMAGES:
-            hint = "keep the first dimension for the images, and flatten the others"
-        raise UserError(f"its output has the shape {list(output.shape)}; {wanted}; {hint}")
-    if not output.is_floating_point():
-        raise UserError(f"its output is {output.dtype}; {wanted}, before argmax and softmax")
-    return output
 
 
 def _refused(strategy: StrategyOptions, network: Network) -> dict[str, str]:
@@ -301,6 +336,9 @@ def _unread(data: str, facts: DatasetFacts) -> str:
         splits: tuple[Split, ...] = ("train", "val")
         for split in splits:
             with closing(open_source(prepared, split)) as source:
+                if isinstance(source, TensorSource):
+                    source.batch([0])
+                    continue
                 first = Slice(np.zeros(1, np.int64), 1, 1)
                 shown(source, prepared, first, read(source, prepared, first))
     except UserError as error:

@@ -6,9 +6,10 @@ import math
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,10 +19,12 @@ from torch import Tensor, nn
 from raysuite.data import Loader, Prepared, make_loader, prepare
 from raysuite.data.base import Batch, Slice
 from raysuite.data.formats import open_source
+from raysuite.data.formats.base import TensorSource
 from raysuite.data.order import balanced, permutation, rank_slices, step_sizes, step_weights
 from raysuite.data.reading import label_of
 from raysuite.measure.clock import StepClock, now
 from raysuite.measure.processor import OtherPrograms
+from raysuite.nested import unpadded
 from raysuite.optim.average import WeightAverage
 from raysuite.optim.schedule import factor
 from raysuite.parallel.base import (
@@ -40,6 +43,8 @@ from raysuite.records import EpochFinished
 from raysuite.records.classes import ClassFigures, class_figures
 from raysuite.records.live import LiveProgress
 from raysuite.records.power import joined
+from raysuite.tasks import Task, make_task
+from raysuite.tasks.base import Total
 from raysuite.train.building import build_engine
 from raysuite.train.checkpoint import LoopState, SoFar, load_rank, save_rank
 from raysuite.train.costs import EpochPower
@@ -74,6 +79,7 @@ class TrainingLoop:
         self._began: float | None = None
         self.engine, self.average = build_engine(plan, world, strategy)
         self.prepared = prepare(plan.spec.data, plan.dataset)
+        self.task = make_task(plan.spec.task, plan.dataset)
         self.skipped: dict[str, NDArray[np.bool_]] = {}
         """Split -> [samples], True for what is left out on all ranks; set before the first epoch"""
         last, options = plan.memory_format == "channels_last", plan.spec.loader
@@ -84,7 +90,7 @@ class TrainingLoop:
         self._val = make_loader(self.prepared, "val", options, world.device, last, val)
         self.power = EpochPower(plan, world)
         self.live = LiveProgress()
-        self._confusion: Tensor | None = None
+        self._tally: Tensor | None = None
         """Of the last validation of this attempt, by this rank."""
         self._labels: NDArray[np.int64] | None = None
         """Of the training samples, below 0 for what is left out; None where they are not needed."""
@@ -95,6 +101,11 @@ class TrainingLoop:
         """Once, before the first epoch, where weights or the order depend on labels. All ranks must
         call it. Raises DataError for a label that cannot be read or is none."""
         training, classes = self.plan.spec.training, self.plan.dataset.classes
+        if self.prepared.tensors:
+            with closing(open_source(self.prepared, "train")) as source:
+                assert isinstance(source, TensorSource)
+                self._weights = source.weights() if self.task.weighted else None
+            return
         if training.class_weights is None and training.sampler == "shuffled":
             return
         skipped = self.skipped.get("train")
@@ -124,23 +135,33 @@ class TrainingLoop:
         ended, compiler = now(self.world.device), self.engine.compiler
         compiled = compiler.seconds
         found = validate(
-            plan, self.world, self.engine, self._val, self.average, self.skipped.get("val"), watch
+            plan,
+            self.task,
+            self.world,
+            self.engine,
+            self._val,
+            self.average,
+            self.skipped.get("val"),
+            watch,
         )
         if isinstance(found, Asked):
             return found
         validated = now(self.world.device)
         compiled = self.slowest([compiler.seconds - compiled])[0] if compiler.enabled else 0.0
         elapsed = self.slowest([self._elapsed_before + self._elapsed()])[0]
-        target = plan.spec.training.target_accuracy
-        if target is not None and found.top1 >= target and self.time_to_accuracy is None:
+        goal = plan.spec.training.goal
+        value = found.metrics[plan.task.primary]
+        met = goal is not None and plan.task.main.reaches(value, goal)
+        if met and self.time_to_accuracy is None:
             self.time_to_accuracy = elapsed
         self._compare(found)
-        self._confusion = found.confusion
+        self._tally = found.tally
         done, self.so_far = self.so_far, SoFar()
         self.epoch += 1
-        sizes = self.step_sizes(self.epoch - 1)
+        units = [round(w) for w in done.weights] if self.counts_weights else []
+        units = units or self.step_units(self.epoch - 1)
         sums = torch.tensor(done.loss_sums, dtype=torch.float64)
-        weights = self._step_weights(self.epoch - 1)
+        weights = done.weights or self._step_weights(self.epoch - 1)
         first_step = self.step - done.steps
         self.diverged_at = self._diverged_at(done.loss_sums, first_step, found.loss)
         return EpochFinished(
@@ -148,10 +169,10 @@ class TrainingLoop:
             epoch=self.epoch - 1,
             first_step=first_step,
             losses=(sums / torch.tensor(weights)).tolist(),  # not a number where none counts
-            learning_rates=[self.learning_rate(first_step + index) for index in range(len(sizes))],
+            learning_rates=[self.learning_rate(first_step + index) for index in range(len(units))],
             skipped_steps=done.skipped_steps,
             attempts=done.attempts,
-            images=sum(sizes),
+            images=sum(units),
             seconds=done.seconds,
             steady_images=done.steady_images,
             steady_seconds=done.steady_seconds,
@@ -163,8 +184,7 @@ class TrainingLoop:
             graph_breaks=compiler.graph_breaks,
             train_loss=float(sums.sum() / sum(weights)),
             val_loss=found.loss,
-            val_accuracy=found.top1,
-            val_top5=found.top5,
+            **validation_fields(found.metrics),
             elapsed_seconds=elapsed,
             power=done.power,
             other_cores=done.other_cores,
@@ -173,16 +193,19 @@ class TrainingLoop:
     def class_figures(self) -> ClassFigures | None:
         """Of the last validation; None where this attempt made none, or there are too many classes.
         All ranks must call it."""
-        if self._confusion is None:
+        if self._tally is None:
             return None
-        matrix = self.engine.comm.all_reduce(self._confusion.cpu(), "sum").tolist()
+        matrix = self.engine.comm.all_reduce(self._tally.cpu(), "sum").tolist()
         return class_figures(self.prepared.classes, matrix)
 
     def _compare(self, found: Validated) -> None:
         early = self.plan.spec.training.early_stopping
         if early is None:
             return
-        value, sign = (found.loss, -1) if early.metric == "val_loss" else (found.top1, 1)
+        name = early.metric.removeprefix("val_")
+        value, sign = found.loss, -1
+        if name != "loss":
+            value, sign = found.metrics[name], self.plan.task.metric(name).sign
         if self.best is None or sign * (value - self.best) > early.min_delta:
             self.best, self.best_epoch = value, self.epoch
 
@@ -224,7 +247,8 @@ class TrainingLoop:
         return 0.0 if self._began is None else time.perf_counter() - self._began
 
     def slices(self, epoch: int) -> tuple[list[list[Slice]], list[int]]:
-        """This rank's micro-batches of each step of an epoch, and each step's samples in all."""
+        """This rank's micro-batches of each step of an epoch, and each step's units of throughput
+        in all."""
         plan, skipped = self.plan, self.skipped.get("train")
         draw = (plan.seed, epoch)
         batch, engine = plan.global_batch, self.engine
@@ -233,16 +257,29 @@ class TrainingLoop:
         steps = rank_slices(
             order, batch, engine.replicas, engine.replica, plan.accumulate, draw, skipped, weights
         )
-        return list(steps), self.step_sizes(epoch)
+        return list(steps), self.step_units(epoch)
 
-    def step_sizes(self, epoch: int) -> list[int]:
-        """The samples of each step of an epoch, over all ranks."""
-        return step_sizes(self._order_of(epoch), self.plan.global_batch, self.skipped.get("train"))
+    def step_units(self, epoch: int) -> list[int]:
+        """What the throughput counts, in each step of an epoch, over all ranks."""
+        order, batch, skipped = (
+            self._order_of(epoch),
+            self.plan.global_batch,
+            self.skipped.get("train"),
+        )
+        if self.task.unit == "tokens":
+            return [round(weight) for weight in step_weights(order, batch, self._weights, skipped)]
+        return step_sizes(order, batch, skipped)
 
     def _step_weights(self, epoch: int) -> list[float]:
         """What the summed loss of each step of an epoch is divided by."""
         order, skipped = self._order_of(epoch), self.skipped.get("train")
         return step_weights(order, self.plan.global_batch, self._weights, skipped)
+
+    def weight_of(self, step: Sequence[Slice]) -> float:
+        """What this rank's part of a step is divided by: its samples or tokens."""
+        if not self.prepared.tensors or self._weights is None:
+            return sum(part.real for part in step)
+        return float(sum(self._weights[part.ids[: part.real]].sum() for part in step))
 
     def _order_of(self, epoch: int) -> NDArray[np.int64]:
         if self._order is None or self._order[0] != epoch:
@@ -253,6 +290,26 @@ class TrainingLoop:
                 order = balanced(self._labels, plan.seed, epoch)
             self._order = epoch, order
         return self._order[1]
+
+    @property
+    def weighs_batches(self) -> bool:
+        """Whether the weight of a step is known from its targets alone."""
+        return self.task.weighted and self._weights is None
+
+    @property
+    def counts_weights(self) -> bool:
+        """Whether these weights are also what the throughput counts."""
+        return self.weighs_batches and self.task.unit == "tokens"
+
+    def weighed(self, micro_batches: Sequence[Batch]) -> tuple[list[Batch], float]:
+        """The micro-batches of a step with the weight of the global batch, and that weight. All
+        ranks must call it."""
+        own = sum(
+            float(self.task.weight(unpadded(each.labels, each.real))) for each in micro_batches
+        )
+        mine = torch.tensor([own if self.engine.counts else 0.0], dtype=torch.float64)
+        weight = self.engine.comm.all_reduce(mine, "sum").item()
+        return [replace(each, of_global=weight or 1.0) for each in micro_batches], weight
 
     def train_step(self, micro_batches: Sequence[Batch], rate: float) -> Tensor:
         """One optimiser step; the summed loss of this rank's samples, on the device."""
@@ -396,6 +453,7 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, Asked | None]:
     loop.has_begun(began)
     watch.anew()
     losses: list[Tensor] = []
+    weights: list[float] = []
     compiler, compiling = loop.engine.compiler, []
     skipped_before = loop.engine.scale.skipped
     waited, stop = 0.0, None
@@ -409,6 +467,9 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, Asked | None]:
         asked = time.perf_counter()
         micro_batches = [next(batches) for _ in step]
         waited += time.perf_counter() - asked
+        if loop.weighs_batches:
+            micro_batches, weight = loop.weighed(micro_batches)
+            weights.append(weight)
         compiled = compiler.seconds
         losses.append(loop.train_step(micro_batches, loop.learning_rate(loop.step)))
         compiling.append(compiler.seconds - compiled)
@@ -437,6 +498,7 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, Asked | None]:
         steady_seconds -= sum(slowest[steady_from:])
         step_seconds = [a - b for a, b in zip(step_seconds, slowest[steady_from:], strict=True)]
     sums = loop.engine.comm.all_reduce(torch.stack(losses).double().cpu(), "sum")
+    units = weights if loop.counts_weights else sizes
     waits = loop.per_worker(waited)
     # the ranks of a pipeline wait for the one that takes images
     width = loop.plan.spec.strategy.model_workers
@@ -451,8 +513,9 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, Asked | None]:
         attempts=before.attempts + 1,
         skipped_steps=before.skipped_steps + loop.engine.scale.skipped - skipped_before,
         loss_sums=[*before.loss_sums, *sums.tolist()],
+        weights=[*before.weights, *weights],
         seconds=before.seconds + seconds,
-        steady_images=before.steady_images + sum(sizes[steady_from : len(losses)]),
+        steady_images=before.steady_images + round(sum(units[steady_from : len(losses)])),
         steady_seconds=before.steady_seconds + steady_seconds,
         step_seconds=[*before.step_seconds, *(round(each, 7) for each in step_seconds)],
         compile_seconds=before.compile_seconds + compile_seconds,
@@ -464,12 +527,12 @@ def train_rest(loop: TrainingLoop, watch: Watch) -> tuple[SoFar, Asked | None]:
 
 
 def _host_loss(loop: TrainingLoop, total: Tensor, step: Sequence[Slice]) -> float | None:
-    """Mean loss of this rank's samples of a step; None where it is on a device, or another rank's,
-    or not finite."""
-    samples = sum(part.real for part in step)
-    if total.device.type != "cpu" or not loop.engine.counts or not samples:
+    """Mean loss of this rank's samples, or tokens, of a step; None where it is on a device, or
+    another rank's, or not finite."""
+    weight = loop.weight_of(step)
+    if total.device.type != "cpu" or not loop.engine.counts or not weight:
         return None
-    mean = float(total) / samples
+    mean = float(total) / weight
     return mean if math.isfinite(mean) else None
 
 
@@ -481,28 +544,30 @@ def first_draws(seed: int, epoch: int, rank: int) -> int:
 
 # One exact pass over the validation set, shared among all ranks.
 
-_FIVE = 5
-MOST_CLASSES = 1000
-"""Up to which validation counts by class: that takes 8 MB on each device."""
-
 
 @dataclass(frozen=True)
 class Validated:
     """Results of a whole validation set."""
 
     loss: float
-    """Mean over samples."""
-    top1: float
-    """In [0, 1], as top-5."""
-    top5: float | None
-    """None where there are no more than five classes: it would always be 1."""
-    confusion: Tensor | None
-    """[classes, classes] of this rank's samples, by true class (row) and predicted class (column),
-    on the device; None where there are too many classes."""
+    """Mean over samples, or tokens."""
+    metrics: dict[str, float]
+    """Of the task, by name."""
+    tally: Tensor | None
+    """What the task counted of this rank's samples, on the device."""
+
+
+def validation_fields(metrics: dict[str, float]) -> dict[str, Any]:
+    """The fields of EpochFinished for a task's metrics: two of classification are as old as
+    journals."""
+    known = {name: metrics[name] for name in ("accuracy", "top5") if name in metrics}
+    others = {name: value for name, value in metrics.items() if name not in known}
+    return {f"val_{name}": value for name, value in known.items()} | {"val_metrics": others}
 
 
 def validate(
     plan: RunPlan,
+    task: Task,
     world: World,
     engine: Engine,
     loader: Loader,
@@ -526,31 +591,34 @@ def validate(
     order, global_batch = np.arange(plan.dataset.val_samples), plan.micro_batch * replicas
     steps = rank_slices(order, global_batch, replicas, replica, skipped=skipped)
     # on the device: to read it at every batch would have the host wait for each
-    sums = torch.zeros(3, dtype=torch.float64, device=world.device)
-    classes = plan.dataset.classes
-    few = classes <= _FIVE
-    confusion = None
-    if classes <= MOST_CLASSES:
-        confusion = torch.zeros(classes * classes, dtype=torch.int64, device=world.device)
+    sums: Tensor | None = None
+    sizes: list[int] = []
+    tally = task.tally(world.device)
     watch.anew()
     with torch.no_grad():
         for batch in loader.batches([part for step in steps for part in step]):
-            logits = forward(batch.images)[: batch.real].float()
-            labels = batch.labels[: batch.real]
-            loss = torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
-            predicted = logits.argmax(1)
-            correct = (predicted == labels).sum()
-            if confusion is not None:  # not by bincount, for which the host waits
-                confusion.scatter_add_(0, labels * classes + predicted, torch.ones_like(labels))
-            first = logits.topk(1 if few else _FIVE).indices
-            among = (first == labels.unsqueeze(1)).sum()
-            sums += torch.stack([loss.double(), correct.double(), among.double()])
+            output, targets = (
+                unpadded(each, batch.real) for each in (forward(batch.images), batch.labels)
+            )
+            weight = torch.as_tensor(task.weight(targets), device=world.device)
+            parts = [torch.stack([task.loss(output, targets).double(), weight.double()])]
+            parts += [each.sums(output, targets).double() for each in task.metrics if each.sums]
+            if tally is not None:
+                task.count(tally, output, targets)
+            sizes, found = [len(each) for each in parts], torch.cat(parts)
+            sums = found if sums is None else sums + found
             if stop := watch.step():
                 return stop
+    assert sums is not None, "every rank has a batch, of padding at least"
     if not engine.counts:
-        sums.zero_()
-        confusion = None if confusion is None else confusion.zero_()
-    samples = sum(step_sizes(order, global_batch, skipped))
-    loss, top1, top5 = (engine.comm.all_reduce(sums.cpu(), "sum") / samples).tolist()
-    square = None if confusion is None else confusion.view(classes, classes)
-    return Validated(loss, top1, None if few else top5, square)
+        sums = torch.zeros_like(sums)
+        tally = None if tally is None else torch.zeros_like(tally)
+    total, *others = engine.comm.all_reduce(sums.cpu(), "sum").split(sizes)
+    loss, weight_sum = total.tolist()
+    whole = Total(loss / weight_sum, weight_sum, sum(step_sizes(order, global_batch, skipped)))
+    added = iter(others)
+    metrics = {
+        each.name: each.value(next(added).tolist() if each.sums else [], whole)
+        for each in task.metrics
+    }
+    return Validated(whole.loss, metrics, tally)

@@ -48,11 +48,12 @@ def figures(plan: RunPlan, world: World) -> str:
     if world.device.type == "cuda":
         held = torch.cuda.max_memory_allocated(world.device)
     left = available_bytes(world.device)
+    size = "data.sequence" if plan.dataset.sequence else "data.image_size"
     return (
-        f"a micro-batch of {plan.micro_batch} images of {plan.dataset.image_size} x "
-        f"{plan.dataset.image_size} pixels was too much: rank {world.rank} held "
-        f"{human_bytes(held)}, and {human_bytes(left)} are left; lower training.global_batch or "
-        "training.batch_per_worker, set training.accumulate to auto, or lower data.image_size"
+        f"a micro-batch of {plan.micro_batch} {plan.dataset.samples_words} was too much: rank "
+        f"{world.rank} held {human_bytes(held)}, and {human_bytes(left)} are left; lower "
+        "training.global_batch or training.batch_per_worker, set training.accumulate to auto, or "
+        f"lower {size}"
     )
 
 

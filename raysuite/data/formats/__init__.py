@@ -24,7 +24,10 @@ _MODULES = {
     "binary": "cifar",
     "pickle": "cifar",
     "tfrecord": "tfrecord",
+    "text": "text",
+    "tokens": "text",
     "own": "own",
+    "tensors": "tensors",
 }
 DETECTED = ("folder", "idx", "binary", "tfrecord")
 """One form of each module whose files show what they are, in the order in which they are tried."""
@@ -41,6 +44,12 @@ def count(data: DataOptions) -> Counts:
     return counts
 
 
+def count_tensors(data: DataOptions) -> Counts:
+    """The same for the user's own data set whose samples are given to the network as they are."""
+    counts: Counts = module_of("tensors").count(data)
+    return counts
+
+
 def prepare(data: DataOptions, facts: DatasetFacts, cache: Path | None = None) -> Prepared:
     """Prepare the data set on this machine's disk, and return where it is.
 
@@ -53,7 +62,7 @@ def prepare(data: DataOptions, facts: DatasetFacts, cache: Path | None = None) -
     if data.name == "digits":
         module: Any = import_module("raysuite.data.digits")
     else:
-        module = module_of(data.form)
+        module = module_of("tensors" if facts.inputs else data.form)
     prepared: Prepared = module.prepare(data, facts, cache_dir() if cache is None else cache)
     return prepared
 

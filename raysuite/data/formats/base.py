@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,10 @@ class Counts:
     classes: tuple[str, ...]
     passed_over: int = 0
     """Entries of an image folder's splits that are neither images nor hidden."""
+    vocabulary: int = 0
+    """Of tokens, which have no classes with names: how many there are."""
+    inputs: str = ""
+    """Of samples that are no images: see `DatasetFacts`."""
 
 
 def absent(data: DataOptions, missing: Sequence[str]) -> DataError:
@@ -158,6 +162,30 @@ class Source(ABC):
 
     def close(self) -> None:  # noqa: B027 - most have files to close, some have none
         """Close the files."""
+
+
+class TensorSource(Source):
+    """A split whose samples are given to the network as they are."""
+
+    @abstractmethod
+    def sample(self, number: int) -> Any:
+        """(inputs, targets) of one sample: arrays, or tuples or dictionaries of them. Raises
+        DataError that names its place."""
+
+    def weights(self) -> NDArray[np.float64] | None:
+        """[samples] the weight of each in the loss, where it is known without reading them."""
+        return None
+
+    def batch(self, numbers: Sequence[int]) -> Any:
+        """(inputs, targets) of several samples, stacked, as CPU tensors. Raises DataError where
+        they cannot be."""
+        from torch.utils.data import default_collate
+
+        inputs, targets = default_collate([self.sample(number) for number in numbers])
+        return inputs, targets
+
+    def read(self, sample: int) -> tuple[Sample, int]:
+        raise DataError(f"{self.place(sample)}: its samples are no images")
 
 
 class OpenFile:

@@ -55,7 +55,7 @@ def open_split(data: DataOptions, split: str) -> Any:
 def count(data: DataOptions) -> Counts:
     """Samples of both splits and the names of the classes, as the data set gives them."""
     splits = {split: open_split(data, split) for split in SPLITS}
-    counts = {split: _length(data, split, made) for split, made in splits.items()}
+    counts = {split: length(data, split, made) for split, made in splits.items()}
     empty = [split for split in SPLITS if not counts[split]]
     if empty:
         raise DataError(f"{data.name}: no samples in {' and '.join(empty)}; both splits need some")
@@ -67,7 +67,8 @@ def count(data: DataOptions) -> Counts:
     return Counts(counts["train"], counts["val"], names)
 
 
-def _length(data: DataOptions, split: str, made: Any) -> int:
+def length(data: DataOptions, split: str, made: Any) -> int:
+    """The samples of a split. Raises DataError where its code raises."""
     try:
         return len(made)
     except (Exception, SystemExit) as error:  # anything, or len() itself where it is negative

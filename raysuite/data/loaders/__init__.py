@@ -8,7 +8,7 @@ from raysuite.data.base import Loader
 from raysuite.data.prepared import Prepared, Split
 from raysuite.errors import DataError
 from raysuite.lazy import load
-from raysuite.spec.loaders import LoaderOptions
+from raysuite.spec.loaders import LoaderOptions, NativeOptions
 
 if TYPE_CHECKING:
     import torch
@@ -35,6 +35,12 @@ def make_loader(
             f"data.transform: the loader {options.name} does not call Python for each image; take "
             "another one"
         )
+    if prepared.tensors and options.loads:
+        from raysuite.data.loaders.tensors import TensorLoader
+
+        if not isinstance(options, NativeOptions):
+            raise DataError(f"loader.name: {options.name} loads images alone; take native")
+        return TensorLoader(prepared, split, options, device)
     if options.loads and not images:
         from raysuite.data.loaders.labels import LabelLoader
 

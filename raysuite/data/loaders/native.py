@@ -103,7 +103,7 @@ class InProcesses:
             num_workers=options.processes,
             prefetch_factor=options.prefetch,
             persistent_workers=True,
-            multiprocessing_context=_context(),
+            multiprocessing_context=process_context(),
             pin_memory=pinned,
             # The default generator belongs to the model: a loader that drew from it would
             # change dropout, and so would the choice of the loader.
@@ -162,7 +162,8 @@ class _Images(Dataset[Loaded | DataError]):
         return images, torch.from_numpy(labels)
 
 
-def _context() -> multiprocessing.context.ForkServerContext:
+def process_context() -> multiprocessing.context.ForkServerContext:
+    """How loading processes are started."""
     # A training process has threads (CUDA, NCCL, Gloo, Ray) and a fork of it may hang. The
     # server imports this module once, and its children start in milliseconds.
     context = multiprocessing.get_context("forkserver")

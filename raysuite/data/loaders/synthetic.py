@@ -17,8 +17,8 @@ class SyntheticLoader:
     """Delivers the beginning of one random batch repeatedly; reads nothing.
 
     Batches have the requested sizes, and share memory: they are not to be written to. Images are
-    standard normal, as normalised images roughly are, and labels uniform; validation has other
-    images and labels than training, so that memorised ones give no accuracy. Losses mean nothing.
+    standard normal, as normalised images roughly are, and labels and tokens uniform; validation has
+    others than training, so that memorised ones give no accuracy. Losses mean nothing.
     """
 
     def __init__(
@@ -54,6 +54,12 @@ class SyntheticLoader:
         # a generator of its own: the default one belongs to the model
         draws = torch.Generator(self._device).manual_seed(self._seed)
         facts = self._facts
+        if facts.sequence:
+            shape = (2, count, facts.sequence)
+            tokens, following = torch.randint(
+                facts.classes, shape, generator=draws, device=self._device
+            )
+            return tokens, following
         shape = (count, facts.channels, facts.image_size, facts.image_size)
         images = torch.randn(shape, generator=draws, device=self._device)
         labels = torch.randint(facts.classes, (count,), generator=draws, device=self._device)

@@ -68,7 +68,11 @@ def blocks_of(model: nn.Module) -> list[Block]:
         raise UserError(
             f"strategy.name: pipeline cannot cut {type(model).__name__}: "
             + (f"its layers() do not hold {', '.join(lost[:5])}" if lost else "")
-            + (f"several blocks hold {', '.join(twice[:5])}" if twice else "")
+            + (
+                f"several blocks hold {', '.join(twice[:5])}; weights cannot be tied"
+                if twice
+                else ""
+            )
         )
     return found
 

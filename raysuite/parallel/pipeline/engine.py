@@ -208,7 +208,8 @@ class PipelineEngine(TorchEngine):
         self._returned: set[tuple[int, int]] = set()
         """(stage, rank) from which gradients have come."""
         self._announced: set[tuple[int, int]] = set()
-        self._classes: int | None = None
+        self._output: list[int] | None = None
+        """Shape of what the network returns of one sample: [classes], or [tokens, vocabulary]."""
 
     def execute(self, operations: Iterator[Operation], micro_batches: Sequence[Batch]) -> Tensor:
         """The summed loss [] of this rank's samples. `micro_batches` of a step, by number."""
@@ -368,11 +369,16 @@ class PipelineEngine(TorchEngine):
         self._sent()
         # the loop asks for the logits on every rank of a copy
         source = self._rank(self.last, 0)
-        if self._classes is None:
-            classes = torch.tensor([result.shape[-1]], device=self.world.device)
-            dist.broadcast(classes, source, self.groups.copy)
-            self._classes = int(classes)
-        result = result.float() if self.counts else images.new_empty(len(images), self._classes)
+        if self._output is None:
+            shape = torch.full((_MOST_DIMENSIONS,), -1, device=self.world.device)
+            if self.counts:
+                shape[: result.dim() - 1] = torch.tensor(result.shape[1:])
+            dist.broadcast(shape, source, self.groups.copy)
+            self._output = [size for size in shape.tolist() if size >= 0]
+        if self.counts:
+            result = result.float().contiguous()
+        else:
+            result = torch.empty(len(images), *self._output, device=self.world.device)
         dist.broadcast(result, source, self.groups.copy)
         return result
 

@@ -81,4 +81,4 @@ def test_the_record_comes_back_from_a_journal_and_tells_itself(tmp_path: Path) -
         "(largest: no larger one fits)"
     )
     assert record.tried[0].words == "a micro-batch of 16 fits (1.0 GiB of 2.0 GiB)"
-    assert record.tried[1].words == "a micro-batch of 16 fits, 1,234 images/s"
+    assert record.tried[1].words == "a micro-batch of 16 fits, 1,234 samples/s"

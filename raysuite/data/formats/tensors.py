@@ -1,0 +1,110 @@
+"""The user's own data set of any task but classification: `data_set[i]` -> (inputs, targets).
+
+Each is a tensor, an array, a number, or a tuple or dictionary of them; the network and the loss are
+given them as they are.
+
+A batch is stacked by torch's `default_collate`, or by the data set's own method `collate`, which is
+called with a list of samples and returns (inputs, targets).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from raysuite.data.formats.base import Counts, TensorSource
+from raysuite.data.formats.own import EXPECTED, length, open_split
+from raysuite.data.prepared import Prepared, Split, check_as_planned, unchanged_images
+from raysuite.errors import DataError
+from raysuite.nested import leaves, mapped
+from raysuite.spec.data import DataOptions
+from raysuite.spec.datasets import SPLITS, DatasetFacts
+
+
+def count(data: DataOptions) -> Counts:
+    """Samples of both splits, the number of classes where there is one, and the inputs' shapes.
+
+    Raises DataError where a split is empty, or its first sample is not (inputs, targets).
+    """
+    splits = {split: open_split(data, split) for split in SPLITS}
+    counts = [length(data, split, made) for split, made in splits.items()]
+    for split, made, samples in zip(SPLITS, splits.values(), counts, strict=True):
+        if not samples:
+            raise DataError(f"{data.name}: no samples in {split}; both splits need some")
+        found = _Samples(made, f"{data.name}(split={split!r})").batch([0])
+        if split == "train":
+            inputs = json.dumps(mapped(found[0], _described))
+    own = getattr(splits["train"], "classes", 0)
+    classes = data.classes or (own if isinstance(own, int) else len(own))
+    return Counts(*counts, classes=(), vocabulary=classes, inputs=inputs)
+
+
+def _described(batch: torch.Tensor) -> str:
+    """`float32[3, 8]`, of one sample."""
+    return f"{str(batch.dtype).removeprefix('torch.')}{list(batch.shape[1:])}"
+
+
+def prepare(data: DataOptions, facts: DatasetFacts, cache: Path) -> Prepared:
+    """Ask the data set for its counts; nothing is kept in `cache`."""
+    found = count(data)
+    files = Path(data.name)
+    check_as_planned(facts, {"train": found.train, "val": found.val}, (), files)
+    return Prepared(data, facts, (), "tensors", files, None, **unchanged_images())
+
+
+class _Samples:
+    def __init__(self, made: Any, name: str) -> None:
+        self._set, self._name = made, name
+
+    def place(self, number: int) -> str:
+        return f"{self._name}[{number}]"
+
+    def sample(self, number: int) -> tuple[Any, Any]:
+        place = self.place(number)
+        try:
+            found = self._set[number]
+        except (Exception, SystemExit) as error:  # the user's code may raise anything
+            raise DataError(
+                f"{place} raised {type(error).__name__}: {error}; correct it"
+            ) from error
+        if not isinstance(found, tuple | list) or len(found) != 2:
+            parts = f" of {len(found)}" if isinstance(found, tuple | list) else ""
+            raise DataError(
+                f"{place} is a {type(found).__name__}{parts}; expected is (inputs, targets)"
+            )
+        return found[0], found[1]
+
+    def batch(self, numbers: Sequence[int]) -> tuple[Any, Any]:
+        samples = [self.sample(number) for number in numbers]
+        try:
+            collate = getattr(self._set, "collate", torch.utils.data.default_collate)
+            inputs, targets = collate(samples)
+        except (Exception, SystemExit) as error:  # the user's code may raise anything
+            raise DataError(
+                f"{self.place(numbers[0])} and {len(numbers) - 1} others cannot be stacked "
+                f"({type(error).__name__}: {error}); give all samples one shape, or the data set a "
+                "method `collate` that pads them"
+            ) from error
+        # torch's own gives a list for a tuple
+        inputs, targets = (mapped(each, lambda value: value) for each in (inputs, targets))
+        wrong = next(
+            (x for x in leaves((inputs, targets)) if not isinstance(x, torch.Tensor)), None
+        )
+        if wrong is not None:
+            raise DataError(
+                f"{self.place(numbers[0])} has a {type(wrong).__name__}; {EXPECTED}, of tensors, "
+                "arrays and numbers"
+            )
+        return inputs, targets
+
+
+class Source(_Samples, TensorSource):
+    """Samples by `data_set[i]`."""
+
+    def __init__(self, prepared: Prepared, split: Split) -> None:
+        name = f"{prepared.data.name}(split={split!r})"
+        super().__init__(open_split(prepared.data, split), name)

@@ -1,0 +1,148 @@
+"""Task: the loss, the metrics and the unit of what a network is trained for.
+
+A task is one class in one file. Everything else (the training loop, the gate, records, tables,
+MLflow, plots) reads its declarations:
+
+    loss(output, targets)    the summed loss of a batch
+    weight(targets)          what that sum is divided by, once both are summed over the global batch
+    metrics                  each with the sums that it is computed from
+    unit                     what the throughput counts
+
+The loss of a step is sum / weight over the *global* batch. So it does not depend on how samples,
+and tokens that count, fall on ranks, micro-batches and a last batch.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from raysuite.errors import UserError
+from raysuite.spec.datasets import DatasetFacts
+from raysuite.spec.tasks import MetricFacts, TaskFacts, Unit
+
+Sums = Callable[[Any, Any], Tensor]
+"""(output, targets) of a batch -> [k], which add up over batches and ranks."""
+
+
+@dataclass(frozen=True)
+class Total:
+    """Of a whole validation set."""
+
+    loss: float
+    """Summed loss / weight."""
+    weight: float
+    samples: int
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric of the validation."""
+
+    name: str
+    """In records `val_NAME`; small letters, digits and underscores."""
+    title: str
+    """In tables and plots."""
+    note: str
+    """What it is, in a few words."""
+    value: Callable[[Sequence[float], Total], float]
+    """(sums [k] over the validation set, its totals) -> the value."""
+    sums: Sums | None = None
+    """What is added up; None: it follows from the mean loss."""
+    unit: str = ""
+    """`share` for values in [0, 1], which are shown in percent; else nothing."""
+    higher_is_better: bool = True
+
+    @property
+    def facts(self) -> MetricFacts:
+        names = MetricFacts.model_fields
+        return MetricFacts(**{name: getattr(self, name) for name in names})
+
+
+class Task(ABC):
+    """What a network is trained for. Built of a data set's facts and `task.options`.
+
+    `output` is whatever the network returns, in fp32 where it is tensors; `targets` are the
+    batch's, without its padding.
+    """
+
+    unit: ClassVar[Unit] = "samples"
+    """What the throughput counts. `tokens`: the weight; else the samples."""
+    metrics: ClassVar[tuple[Metric, ...]]
+    """At least one."""
+    primary: ClassVar[str] = ""
+    """The name of the metric of the target, of early stopping and of sweeps; default: the first."""
+    weighted: ClassVar[bool] = False
+    """Whether `weight` is something else than the number of samples."""
+
+    def __init__(self, facts: DatasetFacts) -> None:
+        self.dataset = facts
+
+    @abstractmethod
+    def loss(self, output: Any, targets: Any) -> Tensor:
+        """The sum of the losses, a scalar."""
+
+    def weight(self, targets: Any) -> Tensor | int:
+        """What the summed loss is divided by: the number of samples, unless `weighted`."""
+        return samples_in(targets)
+
+    def draw(self, count: int, generator: torch.Generator) -> tuple[Any, Any] | None:
+        """Random inputs and targets of `count` samples, of all kinds that occur, padding and
+        ignored values included, on the generator's device. None: there are none, and samples of
+        the data set are taken."""
+        return None
+
+    def tally(self, device: torch.device) -> Tensor | None:
+        """Zeros for whole numbers that a validation counts by `count`, for the end of a run alone;
+        None where it counts nothing."""
+        return None
+
+    def count(self, tally: Tensor, output: Any, targets: Any) -> None:  # noqa: B027
+        """Count a batch into `tally`, in place."""
+
+    def check(self, output: Any, targets: Any) -> None:  # noqa: B027 - a loss may take anything
+        """Raise UserError where the loss cannot take this output."""
+
+    @classmethod
+    def facts(cls) -> TaskFacts:
+        """Its declarations, as data. Raises UserError where they are incomplete."""
+        name = f"{cls.__module__}:{cls.__qualname__}"
+        metrics = getattr(cls, "metrics", ())
+        if not metrics or not all(isinstance(each, Metric) for each in metrics):
+            raise UserError(
+                f"task {name!r} has no metrics; declare `metrics`, a tuple of at least one "
+                "raysuite.tasks.Metric"
+            )
+        names = [each.name for each in metrics]
+        primary = cls.primary or names[0]
+        if primary not in names or len(set(names)) < len(names):
+            raise UserError(
+                f"task {name!r}: its metrics are {', '.join(names)}, and its primary one is "
+                f"{primary!r}; give each a name of its own, and primary one of them"
+            )
+        return TaskFacts(
+            name=name, unit=cls.unit, metrics=tuple(each.facts for each in metrics), primary=primary
+        )
+
+
+def same_shape(output: Any, targets: Tensor, what: str) -> None:
+    """Raise UserError unless the output is a tensor of floating-point numbers of the targets'
+    shape. `what` it is, for the message."""
+    wanted = f"expected are {what}, one tensor {list(targets.shape)}, as the targets"
+    if not isinstance(output, Tensor):
+        raise UserError(f"its output is a {type(output).__name__}; {wanted}")
+    if output.shape != targets.shape or not output.is_floating_point():
+        raise UserError(f"its output is {output.dtype} of shape {list(output.shape)}; {wanted}")
+
+
+def samples_in(value: Any) -> int:
+    """The samples of a batch's tensor, or of the first tensor in a tuple or dictionary."""
+    if isinstance(value, Tensor):
+        return len(value)
+    parts = value.values() if isinstance(value, dict) else value
+    return samples_in(next(iter(parts)))

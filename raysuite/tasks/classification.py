@@ -1,0 +1,99 @@
+"""One class of several for each image, by cross-entropy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from raysuite.errors import UserError
+from raysuite.spec.datasets import DatasetFacts
+from raysuite.spec.tasks import CLASSIFICATION
+from raysuite.tasks.base import Metric, Task, Total
+
+_FIVE = 5
+
+
+def _correct(output: Tensor, targets: Tensor) -> Tensor:
+    return (output.argmax(1) == targets).sum().reshape(1)
+
+
+def _among_five(output: Tensor, targets: Tensor) -> Tensor:
+    first = output.topk(1 if output.shape[1] <= _FIVE else _FIVE).indices
+    return (first == targets.unsqueeze(1)).sum().reshape(1)
+
+
+def _share(sums: Sequence[float], total: Total) -> float:
+    return sums[0] / total.weight
+
+
+_SUMS = {"accuracy": _correct, "top5": _among_five}
+_METRICS = tuple(
+    Metric(**dict(each), value=_share, sums=_SUMS[each.name]) for each in CLASSIFICATION.metrics
+)
+MOST_CLASSES = 1000
+"""Up to which validation counts by class: that takes 8 MB on each device."""
+
+
+class Classification(Task):
+    """[b, classes] logits, and labels [b] int64.
+
+    Label smoothing and weights of classes are options of the training, and of its loss alone.
+    """
+
+    unit = CLASSIFICATION.unit
+    metrics = _METRICS
+    primary = CLASSIFICATION.primary
+
+    def __init__(self, facts: DatasetFacts) -> None:
+        super().__init__(facts)
+        if facts.classes <= _FIVE:  # top-5 would always be 1
+            self.metrics = _METRICS[:1]
+
+    def loss(self, output: Tensor, targets: Tensor) -> Tensor:
+        return functional.cross_entropy(output, targets, reduction="sum")
+
+    def draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Images [count, channels, size, size], standard normal, and labels."""
+        facts, device = self.dataset, generator.device
+        shape = (count, facts.channels, facts.image_size, facts.image_size)
+        images = torch.randn(shape, generator=generator, device=device)
+        labels = torch.randint(facts.classes, (count,), generator=generator, device=device)
+        return images, labels
+
+    def tally(self, device: torch.device) -> Tensor | None:
+        """[classes, classes] by true class (row) and predicted class (column)."""
+        classes = self.dataset.classes
+        if classes > MOST_CLASSES:
+            return None
+        return torch.zeros(classes, classes, dtype=torch.int64, device=device)
+
+    def count(self, tally: Tensor, output: Tensor, targets: Tensor) -> None:
+        # not by bincount, for which the host waits
+        places = targets * self.dataset.classes + output.argmax(1)
+        tally.view(-1).scatter_add_(0, places, torch.ones_like(targets))
+
+    def check(self, output: Any, targets: Tensor) -> None:
+        count, classes = len(targets), self.dataset.classes
+        wanted = f"expected are logits, one tensor [{count}, {classes}] for {count} images"
+        if not isinstance(output, Tensor):
+            parts = ""
+            if isinstance(output, Mapping):
+                parts = f" with {', '.join(map(repr, output))}"
+            elif isinstance(output, tuple | list):
+                parts = f" of {len(output)}"
+            raise UserError(
+                f"its output is a {type(output).__name__}{parts}; {wanted}; return the logits "
+                "alone, or name a function that returns a module which picks them"
+            )
+        if output.shape != (count, classes):
+            hint = "its last layer must have as many outputs as the data set has classes: take "
+            hint += "num_classes as an argument, or set model.options"
+            if output.dim() != 2 or output.shape[0] != count:
+                hint = "keep the first dimension for the images, and flatten the others"
+            raise UserError(f"its output has the shape {list(output.shape)}; {wanted}; {hint}")
+        if not output.is_floating_point():
+            raise UserError(f"its output is {output.dtype}; {wanted}, before argmax and softmax")

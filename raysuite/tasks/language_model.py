@@ -1,0 +1,93 @@
+"""The next token at each place of a sequence, by cross-entropy."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from raysuite.errors import UserError
+from raysuite.tasks.base import Metric, Task
+
+IGNORED = -100
+"""A target that does not count, as torch's cross-entropy has it."""
+
+
+def _correct(output: Tensor, targets: Tensor) -> Tensor:
+    return ((output.argmax(-1) == targets) & (targets != IGNORED)).sum().reshape(1)
+
+
+class LanguageModel(Task):
+    """Tokens [b, t] int64 -> logits [b, t, vocabulary]; targets [b, t] are the tokens that follow,
+    and IGNORED where there is none.
+
+    The loss of a step is the mean over the tokens of the global batch that count.
+    """
+
+    unit = "tokens"
+    metrics = (
+        Metric(
+            "perplexity",
+            "Perplexity",
+            "exp of the mean loss of a token",
+            value=lambda sums, total: math.exp(min(total.loss, 700.0)),
+            higher_is_better=False,
+        ),
+        Metric(
+            "next_token",
+            "Next token",
+            "Share of tokens that the network predicts",
+            value=lambda sums, total: sums[0] / total.weight,
+            sums=_correct,
+            unit="share",
+        ),
+    )
+    weighted = True
+
+    def loss(self, output: Tensor, targets: Tensor) -> Tensor:
+        return functional.cross_entropy(
+            output.flatten(0, 1), targets.flatten(), reduction="sum", ignore_index=IGNORED
+        )
+
+    def weight(self, targets: Tensor) -> Tensor:
+        return (targets != IGNORED).sum()
+
+    def draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor] | None:
+        """Random tokens; up to half of each sequence's targets, at its end, do not count. None for
+        the user's own data set, whose sequences may be of any length."""
+        facts, device = self.dataset, generator.device
+        if not facts.sequence:
+            return None
+        shape = (count, facts.sequence)
+        tokens, targets = (
+            torch.randint(facts.classes, shape, generator=generator, device=device)
+            for _ in range(2)
+        )
+        kept = torch.randint(
+            (facts.sequence + 1) // 2,
+            facts.sequence + 1,
+            (count, 1),
+            generator=generator,
+            device=device,
+        )
+        places = torch.arange(facts.sequence, device=device)
+        return tokens, targets.masked_fill(places >= kept, IGNORED)
+
+    def check(self, output: Any, targets: Tensor) -> None:
+        vocabulary = self.dataset.classes or "vocabulary"
+        wanted = f"expected are logits, one tensor {[*targets.shape]} x {vocabulary}"
+        if not isinstance(output, Tensor) or not output.is_floating_point():
+            kind = output.dtype if isinstance(output, Tensor) else type(output).__name__
+            raise UserError(
+                f"its output is {kind}; {wanted}; return them alone, or name a function that "
+                "returns a module which picks them"
+            )
+        known = self.dataset.classes or output.shape[-1]
+        if output.shape != (*targets.shape, known):
+            raise UserError(
+                f"its output has the shape {list(output.shape)}; {wanted}: sequences, tokens, "
+                "vocabulary; take num_classes as an argument, or set model.options"
+            )

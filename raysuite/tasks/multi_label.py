@@ -1,0 +1,82 @@
+"""Any number of labels for each sample, by the binary cross-entropy of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from raysuite.tasks.base import Metric, Task, Total, same_shape
+
+THRESHOLDS = 201
+"""Of probabilities, from 0 to 1, at which average precision counts."""
+
+
+def _counts(output: Tensor, targets: Tensor) -> Tensor:
+    """True and false positives [THRESHOLDS, labels] each, and positives [labels]."""
+    steps = THRESHOLDS - 1
+    level = (output.sigmoid().double() * steps).floor().long()  # the highest threshold reached
+    labels = targets.shape[1]
+    found = []
+    for chosen in (targets > 0, targets <= 0):
+        at = torch.zeros(THRESHOLDS, labels, dtype=torch.float64, device=output.device)
+        at.scatter_add_(0, level, chosen.double())
+        found.append(at.flip(0).cumsum(0).flip(0).flatten())
+    return torch.cat([*found, (targets > 0).sum(0).double()])
+
+
+def _average_precision(sums: Sequence[float], total: Total) -> float:
+    """Mean over labels that occur of sum over thresholds of (R_n - R_{n-1}) P_n, as scikit-learn's
+    `average_precision_score` of probabilities rounded down to the thresholds."""
+    values = np.array(sums)
+    labels = len(values) // (2 * THRESHOLDS + 1)
+    true, false = values[: 2 * THRESHOLDS * labels].reshape(2, THRESHOLDS, labels)[:, ::-1]
+    positives = values[-labels:]
+    known = positives > 0
+    precision = true / np.maximum(true + false, 1)
+    recall = true / np.maximum(positives, 1)
+    each = (np.diff(recall, axis=0, prepend=0.0) * precision).sum(0)
+    return float(each[known].mean()) if known.any() else 0.0
+
+
+def _decided(output: Tensor, targets: Tensor) -> Tensor:
+    """True positives, and positives of either side, at a probability of 0.5."""
+    chosen, wanted = output > 0, targets > 0
+    return torch.stack([(chosen & wanted).sum(), chosen.sum() + wanted.sum()])
+
+
+class MultiLabel(Task):
+    """[b, labels] logits; targets [b, labels] are 0 or 1."""
+
+    metrics = (
+        Metric(
+            "average_precision",
+            "Average precision",
+            "Mean over labels of the area under precision over recall",
+            _average_precision,
+            _counts,
+            unit="share",
+        ),
+        Metric(
+            "f1",
+            "F1",
+            "2 TP / (2 TP + FP + FN) over all labels, at a probability of 0.5",
+            value=lambda sums, total: 2 * sums[0] / sums[1] if sums[1] else 0.0,
+            sums=_decided,
+            unit="share",
+        ),
+    )
+
+    def loss(self, output: Tensor, targets: Tensor) -> Tensor:
+        """Of a sample the mean over its labels."""
+        each = functional.binary_cross_entropy_with_logits(
+            output, targets.to(output.dtype), reduction="sum"
+        )
+        return each / targets.shape[1]
+
+    def check(self, output: Any, targets: Tensor) -> None:
+        same_shape(output, targets, "logits")

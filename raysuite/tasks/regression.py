@@ -1,0 +1,83 @@
+"""Numbers for each sample, by the mean of their squared or absolute errors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from raysuite.errors import UserError
+from raysuite.spec.datasets import DatasetFacts
+from raysuite.tasks.base import Metric, Task, Total, same_shape
+
+_LOSSES = {
+    "mse": functional.mse_loss,
+    "mae": functional.l1_loss,
+    "huber": functional.huber_loss,
+}
+
+
+def _errors(output: Tensor, targets: Tensor) -> Tensor:
+    return (output.double() - targets.double()).abs().flatten()
+
+
+def _moments(output: Tensor, targets: Tensor) -> Tensor:
+    """Squared errors, targets, squared targets, and how many there are."""
+    values = targets.double().flatten()
+    count = values.new_tensor(len(values))
+    return torch.stack(
+        [_errors(output, targets).square().sum(), values.sum(), values @ values, count]
+    )
+
+
+def _r2(sums: Sequence[float], total: Total) -> float:
+    squares, values, squared, count = sums
+    spread = squared - values**2 / count
+    return 1 - squares / spread if spread > 0 else 0.0
+
+
+class Regression(Task):
+    """Output and targets have one shape [b, ...] of floating-point numbers."""
+
+    metrics = (
+        Metric(
+            "mae",
+            "Mean absolute error",
+            "Mean of |output - target|",
+            value=lambda sums, total: sums[0] / sums[1],
+            sums=lambda output, targets: torch.stack(
+                [(e := _errors(output, targets)).sum(), e.new_tensor(len(e))]
+            ),
+            higher_is_better=False,
+        ),
+        Metric(
+            "rmse",
+            "Root mean squared error",
+            "Root of the mean of (output - target)^2",
+            value=lambda sums, total: math.sqrt(sums[0] / sums[3]),
+            sums=_moments,
+            higher_is_better=False,
+        ),
+        Metric("r2", "R2", "Share of the targets' variance that is explained", _r2, _moments),
+    )
+
+    def __init__(self, facts: DatasetFacts, loss: str = "mse") -> None:
+        """`loss`: mse, mae or huber (with delta 1). Raises UserError for another one."""
+        super().__init__(facts)
+        if loss not in _LOSSES:
+            raise UserError(
+                f"task.options.loss: given was {loss!r}; valid are {', '.join(_LOSSES)}"
+            )
+        self._loss = _LOSSES[loss]
+
+    def loss(self, output: Tensor, targets: Tensor) -> Tensor:
+        """Of a sample the mean over its numbers."""
+        each = self._loss(output, targets.to(output.dtype), reduction="sum")
+        return each * (len(targets) / max(1, targets.numel()))
+
+    def check(self, output: Any, targets: Tensor) -> None:
+        same_shape(output, targets, "numbers")

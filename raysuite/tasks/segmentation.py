@@ -1,0 +1,79 @@
+"""One class of several for each pixel, by cross-entropy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from raysuite.errors import UserError
+from raysuite.tasks.base import Metric, Task, Total
+
+IGNORED = 255
+"""A pixel that does not count, as in Pascal VOC and Cityscapes."""
+
+
+def _overlaps(output: Tensor, targets: Tensor) -> Tensor:
+    """[3 * classes]: pixels of each class, those taken for it, and those of both."""
+    classes, counted = output.shape[1], targets != IGNORED
+    wanted, found = targets[counted], output.argmax(1)[counted]
+    both = wanted[wanted == found]
+    parts = [each.bincount(minlength=classes) for each in (wanted, found, both)]
+    return torch.cat(parts)
+
+
+def _mean_iou(sums: Sequence[float], total: Total) -> float:
+    """Mean over the classes that occur, or were found, of intersection / union."""
+    classes = len(sums) // 3
+    wanted, found, both = sums[:classes], sums[classes : 2 * classes], sums[2 * classes :]
+    unions = [w + f - b for w, f, b in zip(wanted, found, both, strict=True)]
+    each = [b / union for b, union in zip(both, unions, strict=True) if union]
+    return sum(each) / max(1, len(each))
+
+
+class Segmentation(Task):
+    """[b, classes, h, w] logits; targets [b, h, w] are classes, or IGNORED.
+
+    The loss of a step is the mean over the pixels of the global batch that count.
+    """
+
+    unit = "images"
+    metrics = (
+        Metric(
+            "mean_iou",
+            "Mean IoU",
+            "Mean over classes of intersection over union",
+            _mean_iou,
+            _overlaps,
+            unit="share",
+        ),
+        Metric(
+            "pixel_accuracy",
+            "Pixels right",
+            "Share of the pixels whose class is right",
+            value=lambda sums, total: sum(sums[2 * len(sums) // 3 :]) / total.weight,
+            sums=_overlaps,
+            unit="share",
+        ),
+    )
+    weighted = True
+
+    def loss(self, output: Tensor, targets: Tensor) -> Tensor:
+        return functional.cross_entropy(
+            output, targets.long(), reduction="sum", ignore_index=IGNORED
+        )
+
+    def weight(self, targets: Tensor) -> Tensor:
+        return (targets != IGNORED).sum()
+
+    def check(self, output: Any, targets: Tensor) -> None:
+        wanted = [len(targets), "classes", *targets.shape[1:]]
+        told = f"expected are logits, one tensor [{', '.join(map(str, wanted))}]"
+        if not isinstance(output, Tensor):
+            raise UserError(f"its output is a {type(output).__name__}; {told}")
+        shape = [*output.shape[:1], *output.shape[2:]]
+        if output.dim() != targets.dim() + 1 or shape != list(targets.shape):
+            raise UserError(f"its output has the shape {list(output.shape)}; {told}")

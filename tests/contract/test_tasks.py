@@ -1,0 +1,95 @@
+"""Every task is trained by several ranks as by a plain loop, under every strategy that takes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.contract.launches import found_by
+from tests.task_sets import CASES
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+EVERY = ("language_model", *CASES)
+VARIANTS: dict[str, dict[str, Any]] = {
+    "ddp": {"name": "ddp"},
+    "fsdp": {"name": "fsdp"},
+    "horovod": {"name": "horovod"},
+    "deepspeed-0": {"name": "deepspeed", "zero_stage": 0},
+    "deepspeed-2": {"name": "deepspeed", "zero_stage": 2},
+    "deepspeed-3": {"name": "deepspeed", "zero_stage": 3},
+}
+PIPELINES = {
+    schedule: {"name": "pipeline", "schedule": schedule, "micro_batches": 2}
+    for schedule in ("model_parallel", "gpipe", "1f1b")
+}
+TOLERANCE = 1e-5
+CI = ("ddp", 2)
+CI_CASES = ("language_model", "own")
+
+
+def found(variant: str, workers: int) -> list[dict[str, Any]]:
+    """Of each rank: every case, with and without accumulation; or, in CI, two of them, and the
+    seeded defects of DDP."""
+    framework = VARIANTS[variant]["name"]
+    if (variant, workers) == CI:
+        runs = {f"{case} {variant} 2": (case, VARIANTS[variant], 2) for case in CI_CASES}
+        return found_by(framework, workers, "task_worker", {"runs": runs, "defects": True}, 600)
+    runs = {
+        f"{case} {each} {accumulate}": (case, VARIANTS[each], accumulate)
+        for each in VARIANTS
+        if VARIANTS[each]["name"] == framework
+        for case in EVERY
+        for accumulate in (1, 2)
+    }
+    return found_by(framework, workers, "task_worker", {"runs": runs}, timeout_s=1200)
+
+
+def check(variant: str, workers: int, case: str, accumulate: int) -> None:
+    label = f"{case} {variant} {accumulate}"
+    first, *others = (each[label] for each in found(variant, workers))
+    assert first["passed"], first
+    assert first["network"] == "equal to one process"
+    assert first["steps"] >= 20
+    assert first["losses"] < TOLERANCE
+    assert first["weights"] < TOLERANCE
+    for other in others:
+        assert (other["val"], other["images"]) == (first["val"], first["images"])
+
+
+@pytest.mark.parametrize("case", CI_CASES)
+def test_two_ranks_of_ddp_train_a_task_as_a_plain_loop_does(case: str) -> None:
+    check(*CI, case, 2)
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("case", EVERY)
+@pytest.mark.parametrize(
+    ("variant", "workers"), [(v, n) for v in VARIANTS for n in (2, 3) if (v, n) != CI]
+)
+def test_ranks_train_a_task_as_a_plain_loop_does(
+    variant: str, workers: int, case: str, accumulate: int
+) -> None:
+    check(variant, workers, case, accumulate)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("schedule", PIPELINES)
+def test_stages_of_a_gpt_train_as_a_plain_loop_does(schedule: str) -> None:
+    case = "language_model-untied"
+    runs = {name: (case, strategy, 1) for name, strategy in PIPELINES.items()}
+    first, *_ = (each[schedule] for each in found_by("pipeline", 2, "task_worker", {"runs": runs}))
+    assert first["passed"], first
+    assert first["network"] == "equal to one process"
+    assert first["losses"] < TOLERANCE
+    assert first["weights"] < TOLERANCE
+
+
+@pytest.mark.parametrize("defect", ["loss", "take_step"])
+def test_the_gate_refuses_a_seeded_defect(defect: str) -> None:
+    for rank in found("ddp", 2):
+        assert not rank[defect]["passed"]
+        assert "is not trained as by one process" in rank[defect]["failed"][0]

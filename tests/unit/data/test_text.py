@@ -1,0 +1,92 @@
+"""Tokens: every one is predicted once, whatever the files, and none beyond the vocabulary."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from raysuite.data.formats import count, open_source, prepare
+from raysuite.data.formats.base import TensorSource
+from raysuite.data.formats.text import IGNORED
+from raysuite.errors import DataError
+from raysuite.spec.data import DataOptions
+from raysuite.spec.datasets import DatasetFacts
+
+
+def opened(split: str, **options: Any) -> TensorSource:
+    data = DataOptions(**options)
+    found = count(data)
+    facts = DatasetFacts(
+        found.train, found.val, found.vocabulary, 0, 0, sequence=data.sequence or 0
+    )
+    source = open_source(prepare(data, facts), split)  # type: ignore[arg-type]
+    assert isinstance(source, TensorSource)
+    return source
+
+
+def pairs_of(source: TensorSource) -> list[tuple[int, int]]:
+    """Every token with the one that follows it."""
+    weights = source.weights()
+    assert weights is not None
+    found = []
+    for number in range(len(weights)):
+        inputs, targets = source.sample(number)
+        kept = targets != IGNORED
+        assert kept.sum() == weights[number]
+        found += list(zip(inputs[kept].tolist(), targets[kept].tolist(), strict=True))
+    return found
+
+
+@pytest.mark.parametrize("length", [2, 16, 17, 18, 33, 100])
+def test_each_token_of_text_is_predicted_once(length: int, tmp_path: Path) -> None:
+    content = bytes(np.random.default_rng(length).integers(32, 127, length).tolist())
+    (tmp_path / "train.txt").write_bytes(content)
+    (tmp_path / "val.txt").write_bytes(b"ab")
+    source = opened("train", name="text", path=str(tmp_path), sequence=16)
+    assert pairs_of(source) == list(itertools.pairwise(content))
+
+
+@pytest.mark.parametrize(("vocabulary", "dtype"), [(50257, "<u2"), (100_000, "<u4")])
+def test_sequences_cross_the_files_of_tokens(vocabulary: int, dtype: str, tmp_path: Path) -> None:
+    tokens = np.random.default_rng(0).integers(0, vocabulary, 101)
+    tokens[7] = vocabulary - 1
+    for split in ("train", "val"):
+        (tmp_path / split / "b").mkdir(parents=True)
+        tokens[:30].astype(dtype).tofile(tmp_path / split / "a.bin")
+        tokens[30:].astype(dtype).tofile(tmp_path / split / "b" / "c.bin")
+    data = {"name": "tokens", "path": str(tmp_path), "sequence": 9, "classes": vocabulary}
+    assert pairs_of(opened("val", **data)) == list(itertools.pairwise(tokens))
+
+
+def test_a_token_beyond_the_vocabulary_is_named(tmp_path: Path) -> None:
+    tokens = np.array([1, 2, 3, 9, 4], "<u2")
+    for split in ("train", "val"):
+        tokens.tofile(tmp_path / f"{split}.bin")
+    source = opened("train", name="tokens", path=str(tmp_path), sequence=2, classes=9)
+    with pytest.raises(DataError, match=r"train.bin at token 3: token 9; the vocabulary has 9"):
+        source.sample(1)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"abc", "no whole number of tokens"), (b"", "train has 0"), (None, r"train\.bin")],
+)
+def test_files_that_are_no_tokens_are_named(
+    content: bytes | None, message: str, tmp_path: Path
+) -> None:
+    if content is not None:
+        (tmp_path / "train.bin").write_bytes(content)
+    (tmp_path / "val.bin").write_bytes(b"abcd")
+    data = DataOptions(name="tokens", path=str(tmp_path), sequence=2, classes=9)
+    with pytest.raises(DataError, match=message):
+        count(data)
+
+
+def test_topics_of_python_are_apart_by_split() -> None:
+    train, val = (opened(split, name="python_topics", sequence=64) for split in ("train", "val"))
+    sizes = [weights.sum() for each in (train, val) if (weights := each.weights()) is not None]
+    assert sizes[0] > 10 * sizes[1] > 10_000

@@ -1,0 +1,95 @@
+"""Metrics of tasks, added up over uneven batches, beside scikit-learn's over all samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn import metrics as sklearn
+from torch import Tensor
+
+from raysuite.spec.datasets import DatasetFacts
+from raysuite.tasks import Task
+from raysuite.tasks.base import Total
+from raysuite.tasks.classification import Classification
+from raysuite.tasks.language_model import LanguageModel
+from raysuite.tasks.multi_label import THRESHOLDS, MultiLabel
+from raysuite.tasks.regression import Regression
+from raysuite.tasks.segmentation import Segmentation
+
+FACTS = DatasetFacts(100, 97, 7, 1, 4)
+CUTS = [40, 7, 1, 49]
+
+
+def validated(task: Task, output: Tensor, targets: Tensor) -> dict[str, float]:
+    parts = list(zip(output.split(CUTS), targets.split(CUTS), strict=True))
+    weight = float(sum(float(task.weight(t)) for _, t in parts))
+    loss = float(sum(task.loss(y, t) for y, t in parts)) / weight
+    found = {}
+    for metric in task.metrics:
+        sums: Any = [] if metric.sums is None else sum(metric.sums(y, t) for y, t in parts).tolist()
+        found[metric.name] = metric.value(sums, Total(loss, weight, len(output)))
+    return found
+
+
+@pytest.fixture
+def draw() -> torch.Generator:
+    return torch.Generator().manual_seed(3)
+
+
+def test_classification(draw: torch.Generator) -> None:
+    output, targets = torch.randn(97, 7, generator=draw), torch.randint(7, (97,), generator=draw)
+    found = validated(Classification(FACTS), output, targets)
+    y, t = output.numpy(), targets.numpy()
+    assert found["accuracy"] == sklearn.accuracy_score(t, y.argmax(1))
+    expected = sklearn.top_k_accuracy_score(t, y, k=5, labels=range(7))
+    assert found["top5"] == pytest.approx(expected)
+
+
+def test_regression(draw: torch.Generator) -> None:
+    output, targets = torch.randn(2, 97, 3, generator=draw)
+    targets += output
+    found = validated(Regression(FACTS), output, targets)
+    t, y = targets.flatten().numpy(), output.flatten().numpy()
+    assert found["mae"] == pytest.approx(sklearn.mean_absolute_error(t, y), rel=1e-6)
+    assert found["rmse"] == pytest.approx(sklearn.root_mean_squared_error(t, y), rel=1e-6)
+    assert found["r2"] == pytest.approx(sklearn.r2_score(t, y), rel=1e-6)
+
+
+def test_multi_label(draw: torch.Generator) -> None:
+    output = torch.randn(97, 5, generator=draw)
+    targets = (torch.rand(97, 5, generator=draw) < 0.3).float()
+    targets[:, 4] = 0  # a label that does not occur
+    found = validated(MultiLabel(FACTS), output, targets)
+    steps, t = THRESHOLDS - 1, targets.numpy()
+    scores = ((output.sigmoid().double() * steps).floor() / steps).numpy()
+    expected = sklearn.average_precision_score(t[:, :4], scores[:, :4], average="macro")
+    assert found["average_precision"] == pytest.approx(expected, abs=1e-6)
+    chosen = (output > 0).numpy()
+    assert found["f1"] == pytest.approx(sklearn.f1_score(t > 0, chosen, average="micro"))
+
+
+def test_segmentation(draw: torch.Generator) -> None:
+    output = torch.randn(97, 4, 5, 5, generator=draw)
+    targets = torch.randint(4, (97, 5, 5), generator=draw)
+    targets[torch.rand(97, 5, 5, generator=draw) < 0.2] = 255
+    found = validated(Segmentation(FACTS), output, targets)
+    kept = targets != 255
+    t, y = targets[kept].numpy(), output.argmax(1)[kept].numpy()
+    assert found["mean_iou"] == pytest.approx(sklearn.jaccard_score(t, y, average="macro"))
+    assert found["pixel_accuracy"] == pytest.approx(sklearn.accuracy_score(t, y))
+
+
+def test_language_model(draw: torch.Generator) -> None:
+    output = torch.randn(97, 6, 7, generator=draw)
+    targets = torch.randint(7, (97, 6), generator=draw)
+    targets[torch.rand(97, 6, generator=draw) < 0.3] = -100
+    found = validated(LanguageModel(FACTS), output, targets)
+    kept = targets != -100
+    t, y = targets[kept].numpy(), output[kept].softmax(1).double().numpy()
+    y /= y.sum(1, keepdims=True)  # of fp32 it is not exactly 1
+    loss = sklearn.log_loss(t, y, labels=range(7))
+    assert found["perplexity"] == pytest.approx(np.exp(loss), rel=1e-6)
+    assert found["next_token"] == pytest.approx(sklearn.accuracy_score(t, y.argmax(1)))

@@ -1,0 +1,121 @@
+"""What a task cannot be trained with, or of, is refused before anything starts."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from raysuite.errors import SpecError
+from raysuite.plan.dry_batch import unproven
+from raysuite.tasks import Metric, Task
+from raysuite.train.dry_batch import mistakes
+from tests.task_sets import BATCH, HERE, Samples
+from tests.unit.tasks.conftest import plan_of
+
+TRAINING = {"epochs": 1, "global_batch": BATCH}
+LINEAR = {"name": "torch.nn:Linear", "options": {"in_features": 3, "out_features": 1}}
+
+
+@pytest.mark.parametrize(
+    ("case", "changes", "key"),
+    [
+        ("language_model", {"task": "classification"}, "task"),
+        ("language_model", {"model": {"name": "resnet20"}}, "model.name"),
+        ("language_model", {"data": {"name": "digits"}}, "data.name"),
+        ("language_model", {"loader": "dali"}, "loader.name"),
+        ("language_model", {"loader": "memory"}, "loader.name"),
+        ("regression", {"strategy": {"name": "pipeline"}}, "task.name"),
+        ("language_model", {"strategy": "jax"}, "task.name"),
+        (
+            "language_model",
+            {"training": TRAINING | {"label_smoothing": 0.1}},
+            "training.label_smoothing",
+        ),
+        (
+            "language_model",
+            {"training": TRAINING | {"target_accuracy": 0.9}},
+            "training.target_accuracy",
+        ),
+        (
+            "language_model",
+            {"training": TRAINING | {"early_stopping": {"metric": "val_accuracy", "patience": 1}}},
+            "training.early_stopping.metric",
+        ),
+        ("regression", {"task": {"name": "regression", "options": {"loss": "cubic"}}}, "task"),
+        ("regression", {"task": "tests.task_sets:Two"}, "task"),
+        ("regression", {"task": f"{__name__}:Without"}, "task"),
+        ("regression", {"data": {"name": f"{HERE}:numbers", "image_size": 8}}, "data.image_size"),
+        ("regression", {"data": {"name": f"{__name__}:uneven"}}, "data.name"),
+    ],
+)
+def test_a_spec_is_refused_with_its_key(
+    case: str, changes: dict[str, Any], key: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        plan_of(case, tmp_path, **changes)
+    assert key in {mistake.key for mistake in caught.value.mistakes}
+
+
+@pytest.mark.parametrize(
+    ("case", "changes", "key", "message"),
+    [
+        ("regression", {"model": LINEAR}, "model.name", r"of shape \[2, 1\]; expected"),
+        ("regression", {"data": {"name": f"{__name__}:unknown"}}, "data.name", "NaN"),
+        ("segmentation", {"data": {"name": f"{__name__}:beyond"}}, "task", "out of bounds"),
+        ("segmentation", {"model": {"name": "torch.nn:Flatten"}}, "model.name", "all of its par"),
+        ("multi_label", {"model": LINEAR}, "model.name", "raised TypeError"),
+        ("regression", {"task": f"{__name__}:Unsummed"}, "task", r"shape \[2, 2\]; expected"),
+        ("own", {"task": "language_model"}, "model.name", "its output is dict"),
+        (
+            "language_model",
+            {
+                "strategy": {"name": "pipeline", "micro_batches": 2},
+                "resources": {"workers": 2, "device": "cpu"},
+            },
+            "strategy.name",
+            r"several blocks hold embedding\.token\.weight; weights cannot be tied",
+        ),
+    ],
+)
+def test_one_batch_names_what_is_wrong(
+    case: str, changes: dict[str, Any], key: str, message: str, tmp_path: Path
+) -> None:
+    plan = plan_of(case, tmp_path, **changes)
+    assert unproven([plan])
+    (found,) = mistakes(plan)
+    assert found.key == key
+
+    assert re.search(message, found.message), found.message
+
+
+def uneven(split: str) -> Samples:
+    return Samples(split, lambda draw: torch.zeros(2))
+
+
+def unknown(split: str) -> Samples:
+    return Samples(split, lambda draw: (torch.zeros(3), torch.full((2,), torch.nan)))
+
+
+def beyond(split: str) -> Samples:
+    return Samples(split, lambda draw: (torch.zeros(1, 6, 6), torch.full((6, 6), 3)))
+
+
+class Without(Task):
+    """No metrics."""
+
+    def loss(self, output: Any, targets: Any) -> torch.Tensor:
+        return nn.functional.mse_loss(output, targets, reduction="sum")
+
+
+class Unsummed(Task):
+    """A loss for each number."""
+
+    metrics = (Metric("loss", "Loss", "The loss", lambda sums, total: total.loss),)
+
+    def loss(self, output: Any, targets: Any) -> torch.Tensor:
+        return nn.functional.mse_loss(output, targets, reduction="none")
