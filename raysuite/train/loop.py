@@ -593,6 +593,7 @@ def validate(
     # on the device: to read it at every batch would have the host wait for each
     sums: Tensor | None = None
     sizes: list[int] = []
+    nothing, on_host = torch.zeros((), device=world.device), 0
     tally = task.tally(world.device)
     watch.anew()
     with torch.no_grad():
@@ -600,7 +601,9 @@ def validate(
             output, targets = (
                 unpadded(each, batch.real) for each in (forward(batch.images), batch.labels)
             )
-            weight = torch.as_tensor(task.weight(targets), device=world.device)
+            weight = task.weight(targets)
+            if not isinstance(weight, Tensor):  # a copy to the device would wait for it
+                on_host, weight = on_host + weight, nothing
             parts = [torch.stack([task.loss(output, targets).double(), weight.double()])]
             parts += [each.sums(output, targets).double() for each in task.metrics if each.sums]
             if tally is not None:
@@ -610,10 +613,12 @@ def validate(
             if stop := watch.step():
                 return stop
     assert sums is not None, "every rank has a batch, of padding at least"
+    sums = sums.cpu()
+    sums[1] += on_host
     if not engine.counts:
         sums = torch.zeros_like(sums)
         tally = None if tally is None else torch.zeros_like(tally)
-    total, *others = engine.comm.all_reduce(sums.cpu(), "sum").split(sizes)
+    total, *others = engine.comm.all_reduce(sums, "sum").split(sizes)
     loss, weight_sum = total.tolist()
     whole = Total(loss / weight_sum, weight_sum, sum(step_sizes(order, global_batch, skipped)))
     added = iter(others)

@@ -37,6 +37,7 @@ from raysuite.records import (
     RunStarted,
     RunStopped,
 )
+from raysuite.tasks.classification import Classification
 from raysuite.train import loop as loop_module
 from raysuite.train import run as run_module
 from raysuite.train.checkpoint import LoopState
@@ -456,7 +457,7 @@ def test_validation_reads_the_device_at_its_end_alone() -> None:
     )
     engine.forward = engine.model
     loader = SimpleNamespace(batches=batches)
-    watch = Watch(lambda: None, world, comm)
+    watch, task = Watch(lambda: None, world, comm), Classification(plan.dataset)
     with pytest.raises(NotImplementedError):
-        validate(plan, world, engine, loader, None, None, watch)  # type: ignore[arg-type]
+        validate(plan, task, world, engine, loader, None, None, watch)  # type: ignore[arg-type]
     assert sum(seen) == plan.dataset.val_samples
