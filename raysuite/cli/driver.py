@@ -205,6 +205,8 @@ class Request:
     timings: bool
     budget_s: float | None
     """Seconds from the start of the command."""
+    document: Document | None = None
+    """The experiment, where it is not the file `spec`."""
 
     @property
     def silent(self) -> bool:
@@ -222,7 +224,7 @@ class Request:
             raise UserError(
                 "--resume-from resumes the runs of that folder; leave SPEC and KEY=VALUE out"
             )
-        if self.resume_from is None and self.spec is None:
+        if self.resume_from is None and self.spec is None and self.document is None:
             raise UserError(
                 "no SPEC was given; give an experiment's YAML file, or --resume-from RESULTS"
             )
@@ -472,6 +474,12 @@ class Work(ABC):
         """What runs beside Ray's start; its call waits for it, and raises SpecError."""
         return nullcontext(lambda: None)
 
+    def connect(self) -> AbstractContextManager[Capacity]:
+        """What it runs on: a cluster of Ray."""
+        from raysuite.orchestrate.cluster import connect
+
+        return connect(self.request.address)
+
     @abstractmethod
     def create(self, capacity: Capacity, watch: StopWatch) -> None:
         """Check against the cluster, and make the results folder where nothing is resumed."""
@@ -506,8 +514,10 @@ class SuiteWork(Work):
         if request.resume_from is not None:
             self.opened = Results.open(request.resume_from.absolute())
         else:
-            assert request.spec is not None
-            self.document = read_document(request.spec, request.overrides, request.scale)
+            self.document = request.document
+            if self.document is None:
+                assert request.spec is not None
+                self.document = read_document(request.spec, request.overrides, request.scale)
             if request.budget_s is not None:
                 set_key(self.document, "repeats", budget.MOST_REPEATS)
             self.plans = make_plans(self.document, gpus_before(request.address))
@@ -535,6 +545,13 @@ class SuiteWork(Work):
         from raysuite.plan.dry_batch import unproven
 
         return dry_batch(unproven(self.left()), self.document)
+
+    def connect(self) -> AbstractContextManager[Capacity]:
+        from raysuite.orchestrate.script import here
+
+        if all(plan.spec.script is not None for plan in self.plans):
+            return nullcontext(here())  # without Ray
+        return super().connect()
 
     def create(self, capacity: Capacity, watch: StopWatch) -> None:
         from raysuite.orchestrate import suite
@@ -672,7 +689,7 @@ def drive(request: Request) -> None:
     """Carry out a request. Raises UserError, and Exit with 1 where a run failed or no trial gave a
     result, with 75 where it was stopped."""
     request.check()
-    from raysuite.orchestrate.cluster import connect, ending
+    from raysuite.orchestrate.cluster import ending
     from raysuite.orchestrate.stopping import StopWatch
 
     work: Work = SweepWork(request) if request.verb == "sweep" else SuiteWork(request)
@@ -688,7 +705,7 @@ def drive(request: Request) -> None:
             with StopWatch(cluster, request.stop_within_s) as watch, ExitStack() as joined:
                 check_batch = joined.enter_context(work.dry_batch())
                 with timings.phase("ray"):
-                    capacity = joined.enter_context(connect(request.address))
+                    capacity = joined.enter_context(work.connect())
                 with timings.phase("dry batch"):
                     check_batch()
                 work.create(capacity, watch)

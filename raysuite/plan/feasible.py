@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import attrgetter
+from pathlib import Path
 from typing import Literal
 
 from raysuite.errors import Mistake
@@ -53,6 +54,29 @@ def infeasible(spec: ExperimentSpec, gpus: int) -> list[Mistake]:
     _check_batch(spec, wrong)
     _check_devices(spec, gpus, wrong)
     _check_model(spec, wrong)
+    return mistakes
+
+
+def script_mistakes(spec: ExperimentSpec, gpus: int) -> list[Mistake]:
+    """Why a run of a script cannot be."""
+    script, mistakes = spec.script, []
+    assert script is not None
+    names = {"workers": spec.resources.workers, "nodes": 1}
+    for key, compute in (
+        ("script.command", script.words),
+        ("script.environment", script.variables),
+        ("script.samples_per_step", script.samples),
+    ):
+        try:
+            compute(names)  # type: ignore[operator]
+        except ValueError as error:
+            mistakes.append(Mistake(str(error), key=key))
+    file = Path(script.command[0])
+    if script.command[0] != "-m" and not file.is_file():
+        why = "is a folder" if file.is_dir() else "is not there"
+        message = f"the script {file} {why}; give the path of a Python file from here"
+        mistakes.append(Mistake(message, key="script.command"))
+    _check_devices(spec, gpus, lambda key, message: mistakes.append(Mistake(message, key=key)))
     return mistakes
 
 

@@ -12,6 +12,7 @@ from raysuite.records.derive import STATUS_WORDS, RunFigures
 from raysuite.records.metrics import BY_NAME, METRICS
 from raysuite.records.names import (
     loader_name,
+    script_name,
     series_key,
     series_name,
     strategy_name,
@@ -101,7 +102,10 @@ class Row:
 
     @property
     def scaling(self) -> str:
-        """`strong` where the global batch is fixed, `weak` where that of a worker is."""
+        """`strong` where the global batch is fixed, `weak` where that of a worker is; of a script
+        `own`, as its arguments decide."""
+        if self.runs[0].script is not None:
+            return "own"
         fixed = self.runs[0].plan["spec"]["training"].get("global_batch")
         return "weak" if fixed is None else "strong"
 
@@ -135,7 +139,7 @@ class Row:
     def gate(self) -> str:
         """The gate's verdict over all repeats: the worst one counts."""
         found = {run.gate for run in self.runs}
-        order = ("failed", "passed", "not needed", "not checked")
+        order = ("failed", "passed", "not needed", "not asked", "not checked")
         return next(gate for gate in order if gate in found)
 
     @property
@@ -201,11 +205,25 @@ def _row(runs: Sequence[RunFigures]) -> Row:
         work=work_name(plan),
         workers=int(plan["workers"]),
         device=str(plan["device"]),
-        global_batch=int(plan["global_batch"]),
+        global_batch=_global_batch(runs),
         runs=tuple(runs),
         figures={metric.name: metric.reduce(timed, learnt, samples, rounds) for metric in METRICS},
         traffic=next((run.costs.traffic for run in timed if run.costs and run.costs.traffic), None),
     )
+
+
+def _global_batch(runs: Sequence[RunFigures]) -> int:
+    """Samples of a step; of a script as measured, 0 where they are not known."""
+    if not script_name(runs[0].plan):
+        return int(runs[0].plan["global_batch"])
+    measured = [run.script.samples_per_step for run in runs if run.script]
+    return round(measured[0] or 0) if measured else 0
+
+
+def unequal_work(row: Row, base: Row) -> bool:
+    """Whether two rows of a script train different numbers of parameters."""
+    counts = [{run.script.parameters for run in each.runs if run.script} for each in (row, base)]
+    return None not in counts[0] | counts[1] and len(counts[0] | counts[1]) > 1
 
 
 def _own_baselines(rows: Sequence[Row], workers: int = 1) -> list[Row | None]:
@@ -255,7 +273,7 @@ def _against(row: Row, base: Row | None, level: float) -> Row:
     if base is None:
         return row
     row = replace(row, baseline=base.name, is_baseline=row.key == base.key)
-    if row.throughput is None or base.throughput is None:
+    if row.throughput is None or base.throughput is None or unequal_work(row, base):
         return row
     joint = None if row.is_baseline else ratio_of_means(row.throughput, base.throughput, level)
     speed_up = ratio_of_means(

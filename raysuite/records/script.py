@@ -1,0 +1,252 @@
+"""What the ranks of a training script measured -> the Records of its run.
+
+`raysuite.measure.script` writes the ranks' files. A step's time is the interval between the ends
+of two steps, on the slowest rank of that step. Of the steps after the warm-up those are left out
+before which another loader was read (an evaluation), or the script paused (such as a checkpoint)
+for longer than two steps: their time is not that of a step.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any, Literal
+
+from raysuite.errors import some
+from raysuite.records.ends import RunFinished
+from raysuite.records.schema import EpochFinished, Record, RunCosts, ScriptMeasured
+
+_PAUSE = 2.0
+"""In median steps: the least that a script pauses before a step which is then left out."""
+
+
+@dataclass
+class RankLog:
+    """The file of one rank, as far as it was written."""
+
+    begin: dict[str, Any] = field(default_factory=dict)
+    model: dict[str, Any] = field(default_factory=dict)
+    rows: list[list[Any]] = field(default_factory=list)
+    """End, device seconds, wait, samples, tokens, whether it evaluates, idle seconds: of a step."""
+    checks: list[dict[str, Any]] = field(default_factory=list)
+    end: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, file: Path) -> RankLog:
+        """A line that was cut is left out."""
+        log = cls()
+        text = file.read_text("utf-8") if file.exists() else ""
+        for line in text.split("\n")[:-1]:
+            content = json.loads(line)
+            match content.pop("kind"):
+                case "begin":
+                    log.begin = content
+                case "model":
+                    log.model = content
+                case "steps":
+                    log.rows += content["rows"]
+                case "check":
+                    log.checks.append(content)
+                case "end":
+                    log.end = content
+        return log
+
+    @property
+    def marks(self) -> dict[str, float]:
+        found: dict[str, float] = self.end.get("marks", {})
+        return found
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The timed steps of all ranks together."""
+
+    taken: int
+    """Steps that every rank took."""
+    counted: list[int]
+    """Places of those that count."""
+    left_out: int
+    seconds: list[float]
+    """[taken] on the slowest rank; that of the first is 0."""
+
+    @property
+    def total_s(self) -> float:
+        return math.fsum(self.seconds[place] for place in self.counted)
+
+
+def steps_of(logs: Sequence[RankLog], warmup: int) -> Steps:
+    """Which steps count, and how long each took."""
+    taken = min((len(log.rows) for log in logs), default=0)
+    seconds = [0.0] * taken
+    for place in range(1, taken):
+        for log in logs:
+            before, row = log.rows[place - 1], log.rows[place]
+            own = row[0] - before[0] if row[1] is None else row[1]
+            seconds[place] = max(seconds[place], own)
+    after = range(max(1, warmup), taken)
+    typical = median([seconds[place] for place in after]) if after else 0.0
+
+    def is_apart(place: int) -> bool:
+        rows = [log.rows[place] for log in logs]
+        paused = seconds[place] > _PAUSE * typical
+        return any(row[5] or (paused and row[6] > _PAUSE * typical) for row in rows)
+
+    counted = [place for place in after if not is_apart(place)]
+    return Steps(taken, counted, len(after) - len(counted), seconds)
+
+
+def too_few(steps: Steps, warmup: int, code: int) -> str:
+    """Why no throughput can be had of a run that ended, with the exit code; empty if it can."""
+    if steps.taken == 0:
+        return (
+            f"the script ended with exit code {code} and no step of a torch optimiser on every "
+            "rank; if it trains without one, add `raysuite.mark.step(samples=...)` after each step"
+        )
+    if not steps.counted:
+        apart = f", {steps.left_out} came after an evaluation or a pause" if steps.left_out else ""
+        return (
+            f"the script took {steps.taken} steps, of which the first {warmup} are the warm-up"
+            f"{apart}: none is left; let it train longer, or give fewer --warmup-steps"
+        )
+    return ""
+
+
+def _total(logs: Sequence[RankLog], steps: Steps, column: int) -> int | None:
+    """Over all ranks and timed steps; None where any is not known."""
+    total = 0
+    for log in logs:
+        for place in steps.counted:
+            value = log.rows[place][column]
+            if value is None:
+                return None
+            total += value
+    return total
+
+
+def script_records(
+    run_id: str, logs: Sequence[RankLog], steps: Steps, given: int | None, began: float
+) -> list[Record]:
+    """The Records of a script that ended well. `given`: samples of a step, from the user. `began`:
+    when the launcher did, by the monotonic clock."""
+    count, first = len(steps.counted), logs[0]
+    marked = "mark" if first.model.get("optimizer") == "" else "loader"
+    samples = given * count if given is not None else _total(logs, steps, 3) or None
+    tokens = _total(logs, steps, 4) or None
+    source: Literal["given", "loader", "mark", ""] = ""
+    if samples is not None:
+        source = "given" if given is not None else marked  # type: ignore[assignment]
+    parameters = first.model.get("parameters")
+    seconds = steps.total_s
+    waits = [math.fsum(log.rows[place][2] for place in steps.counted) for log in logs]
+    ended = max(log.rows[steps.taken - 1][0] for log in logs)
+    first_step = max(log.rows[0][0] for log in logs)
+    starts = _starts([log.marks for log in logs])
+    training = math.fsum(steps.seconds[1:])
+    parts = {phase: values[0] for phase, values in starts.items()}
+    parts |= {"steps": training, "the end": _ends(logs) - ended}
+    memory = [int(log.end.get("memory", 0)) for log in logs]
+    return [
+        ScriptMeasured(
+            run_id=run_id,
+            steps=steps.taken,
+            left_out=steps.left_out,
+            samples_per_step=None if samples is None else samples / count,
+            samples_source=source,
+            tokens_per_step=None if tokens is None else tokens / count,
+            steps_per_second=count / seconds,
+            parameters=parameters,
+            optimizer=first.model.get("optimizer", ""),
+            hosts=[str(log.begin.get("host", "")) for log in logs],
+            start_seconds=starts,
+            notes=_notes(logs, steps),
+        ),
+        EpochFinished(
+            run_id=run_id,
+            epoch=0,
+            first_step=0,
+            losses=[],
+            learning_rates=[],
+            images=samples or 0,
+            seconds=seconds,
+            steady_images=samples or 0,
+            steady_seconds=seconds,
+            step_seconds=[steps.seconds[place] for place in steps.counted],
+            data_wait_seconds=waits,
+            validation_seconds=0.0,
+            train_loss=math.nan,
+            val_loss=math.nan,
+            val_accuracy=math.nan,
+            elapsed_seconds=ended - began,
+        ),
+        RunCosts(
+            run_id=run_id,
+            parameters=parameters,
+            forward_flops=None,
+            gradient_bytes=None if parameters is None else 4 * parameters,
+            message="" if parameters else "each rank sees a part of the parameters only",
+        ),
+        RunFinished(
+            run_id=run_id,
+            peak_process_bytes=memory,
+            start_process_bytes=[0] * len(memory),
+            peak_device_bytes=[int(log.end.get("device_memory", 0)) for log in logs],
+            time_to_accuracy=None,
+            seconds=_ends(logs) - began,
+            first_step_seconds=first_step - began,
+            parts_seconds=parts,
+        ),
+    ]
+
+
+def _ends(logs: Sequence[RankLog]) -> float:
+    return max(log.marks.get("ended", log.rows[-1][0]) for log in logs)
+
+
+_PHASES = (
+    ("launcher", "launcher", "process"),
+    ("imports", "process", "group_begins"),
+    ("process group", "group_begins", "group_formed"),
+    ("first batch", "group_formed", "first_batch"),
+    ("first step", "first_batch", "first_step"),
+)
+"""Name, begin and end of each phase of the start. A moment that there was not, as in a script
+without a process group, is that of the phase after it."""
+
+
+def _starts(marks: Sequence[dict[str, float]]) -> dict[str, list[float]]:
+    """Phases of the start, one value per rank; no value is negative."""
+    order = ["launcher", "process", "group_begins", "group_formed", "first_batch", "first_step"]
+    found: dict[str, list[float]] = {name: [] for name, _, _ in _PHASES}
+    for each in marks:
+        moments: dict[str, float] = {}
+        later = each.get("first_step", math.inf)
+        for name in reversed(order):
+            later = moments[name] = min(each.get(name, later), later)
+        for name, begin, end in _PHASES:
+            found[name].append(moments[end] - moments[begin])
+    return found
+
+
+def _notes(logs: Sequence[RankLog], steps: Steps) -> list[str]:
+    """What a reader of the figures must know."""
+    notes = []
+    numbers = [len(log.rows) for log in logs]
+    if len(set(numbers)) > 1:
+        listed = some([str(number) for number in numbers], 8)
+        notes.append(f"ranks took unequal numbers of steps: {listed}; all took {steps.taken}")
+    own = [_mean(log, steps) for log in logs]
+    if len(own) > 1 and min(own) > 0 and max(own) / min(own) > 1.1:
+        slow = own.index(max(own))
+        notes.append(
+            f"rank {slow} is slowest: its steps take {max(own) / min(own):.2f} times as "
+            "long as those of the fastest, which do not wait for it"
+        )
+    return notes
+
+
+def _mean(log: RankLog, steps: Steps) -> float:
+    return fmean(log.rows[place][0] - log.rows[place - 1][0] for place in steps.counted)
