@@ -28,6 +28,7 @@ import time
 import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -221,7 +222,8 @@ class Recorder:
                 "optimizer": "" if self._optimizer is None else type(self._optimizer).__name__,
                 "device": "gpu" if self._events else "cpu",
                 "threads": torch.get_num_threads(),
-                "local": _layers_that_differ() if self._check else [],
+                "layers": _layers_that_differ() if self._check else [],
+                "names": _names(tensors) if self._check else [],
             }
         )
 
@@ -278,7 +280,7 @@ class Recorder:
                 "kind": "end",
                 "marks": self.marks,
                 "error": _described(error),
-                "memory": _peak_bytes(),
+                "memory": _status_bytes("VmHWM"),
                 "device_memory": _peak_device_bytes() if self._events else 0,
             }
         )
@@ -361,15 +363,38 @@ def _count(tensors: Sequence[Any]) -> int | None:
     return sum(int(tensor.numel()) for tensor in tensors)
 
 
-def _layers_that_differ() -> list[str]:
-    """Kinds of layers in training whose results depend on how a batch is divided among ranks."""
+def _modules() -> list[Any]:
+    """All modules of this process."""
     import gc
 
     import torch
 
-    kinds = torch.nn.modules.batchnorm._BatchNorm | torch.nn.modules.dropout._DropoutNd
-    found = {type(each).__name__ for each in gc.get_objects() if isinstance(each, kinds)}
-    return sorted(found)
+    return [each for each in gc.get_objects() if issubclass(type(each), torch.nn.Module)]
+
+
+def _layers_that_differ() -> list[str]:
+    """Kinds of layers in training whose results depend on how a batch is divided among ranks."""
+    from torch import nn
+
+    kinds = (
+        *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d),
+        *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout),
+    )
+    found = [each for each in _modules() if isinstance(each, kinds) and each.training]
+    return sorted({type(each).__name__ for each in found})
+
+
+def _names(tensors: Sequence[Any]) -> list[str]:
+    """Of parameters in the modules that no other module holds; a number where there is none."""
+    modules = _modules()
+    inside = {id(child) for module in modules for child in module.children()}
+    names = {
+        id(tensor): name.removeprefix("module.")
+        for module in modules
+        if id(module) not in inside
+        for name, tensor in module.named_parameters()
+    }
+    return [names.get(id(tensor), f"parameter {n}") for n, tensor in enumerate(tensors)]
 
 
 def _described(error: BaseException | None) -> str:
@@ -379,10 +404,10 @@ def _described(error: BaseException | None) -> str:
     return traceback.format_exception_only(error)[-1].strip()
 
 
-def _peak_bytes() -> int:
-    """proc(5): VmHWM, the largest resident memory so far."""
+def _status_bytes(name: str) -> int:
+    """proc(5): VmRSS, the resident memory, or VmHWM, the largest so far."""
     for line in Path("/proc/self/status").read_text("utf-8").splitlines():
-        if line.startswith("VmHWM:"):
+        if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
     return 0
 
@@ -443,35 +468,49 @@ def _observed_backward(recorder: Recorder, backward: Callable[..., Any]) -> Call
     return observed
 
 
-def observe(recorder: Recorder) -> None:
-    """Install the hooks in this process."""
+@contextmanager
+def observe(recorder: Recorder) -> Iterator[None]:
+    """Have the recorder called in this process, within the context."""
     import torch
     from torch.optim.optimizer import (
         register_optimizer_step_post_hook,
         register_optimizer_step_pre_hook,
     )
 
-    register_optimizer_step_pre_hook(recorder.before_step)
-    register_optimizer_step_post_hook(recorder.after_step)
-    loaders: Any = torch.utils.data.DataLoader
-    loaders.__iter__ = _timed_iterator(recorder, loaders.__iter__)
-    mark.listen(recorder.marked)
-    if recorder.checks:
-        tensors: Any = torch.Tensor
-        tensors.backward = _observed_backward(recorder, tensors.backward)
-    if torch.distributed.is_available():
-        distributed: Any = torch.distributed
-        form = distributed.init_process_group
+    with ExitStack() as undo:
+        for register, hook in (
+            (register_optimizer_step_pre_hook, recorder.before_step),
+            (register_optimizer_step_post_hook, recorder.after_step),
+        ):
+            undo.callback(register(hook).remove)
+        mark.listen(recorder.marked)
+        undo.callback(mark.listen, None)
+        replaced: list[tuple[Any, str, Any]] = [
+            (torch.utils.data.DataLoader, "__iter__", _timed_iterator)
+        ]
+        if torch.distributed.is_available():
+            replaced.append((torch.distributed, "init_process_group", _timed_group))
+        if recorder.checks:
+            replaced.append((torch.Tensor, "backward", _observed_backward))
+        for owner, name, wrapper in replaced:
+            original = getattr(owner, name)
+            setattr(owner, name, wrapper(recorder, original))
+            undo.callback(setattr, owner, name, original)
+        yield
 
-        @functools.wraps(form)
-        def timed(*words: Any, **options: Any) -> Any:
-            recorder.marks.setdefault("group_begins", time.perf_counter())
-            try:
-                return form(*words, **options)
-            finally:
-                recorder.marks.setdefault("group_formed", time.perf_counter())
 
-        distributed.init_process_group = timed
+def _timed_group(recorder: Recorder, form: Callable[..., Any]) -> Callable[..., Any]:
+    """init_process_group, which a phase of the start is measured of."""
+
+    @functools.wraps(form)
+    def timed(*words: Any, **options: Any) -> Any:
+        recorder.marks.setdefault("group_begins", time.perf_counter())
+        try:
+            return form(*words, **options)
+        finally:
+            recorder.marks.setdefault("group_formed", time.perf_counter())
+
+    return timed
 
 
 def _redirect(pipe: Path) -> None:
@@ -520,13 +559,13 @@ def main() -> None:
             "world": int(os.environ["WORLD_SIZE"]),
             "host": socket.gethostname(),
             "pid": os.getpid(),
+            "memory": _status_bytes("VmRSS"),
         }
     )
-    observe(recorder)
-    recorder.marks["script"] = time.perf_counter()
     error: BaseException | None = None
     try:
-        run_script(sys.argv[1:])
+        with observe(recorder):
+            run_script(sys.argv[1:])
     except BaseException as raised:
         error = raised
         raise

@@ -34,10 +34,19 @@ from raysuite.orchestrate.cluster import Capacity, Node
 from raysuite.orchestrate.stopping import requested_stop
 from raysuite.plan import RunPlan
 from raysuite.plan.resolve import local_gpus
-from raysuite.records import Journal, Record, Results, RunFailed, RunStarted
+from raysuite.records import (
+    GateVerdict,
+    Journal,
+    Record,
+    Results,
+    RunFailed,
+    RunStarted,
+    ScriptMeasured,
+)
 from raysuite.records.ends import is_left
+from raysuite.records.names import series_key
 from raysuite.records.schema import SCHEMA
-from raysuite.records.script import RankLog, script_records, steps_of, too_few
+from raysuite.records.script import RankLog, script_records, steps_of, too_few, verdict
 
 _POLL_S = 0.2
 _GRACE_S = 10.0
@@ -94,11 +103,12 @@ def run_script(plan: RunPlan, results: Results, ending: Callable[[], bool]) -> N
         environment=environment(),
     )
     journal.write(started)
-    for record in _records(plan, journal.file.parent, ending):
+    for record in _records(plan, results, ending):
         journal.write(record)
 
 
-def _records(plan: RunPlan, folder: Path, ending: Callable[[], bool]) -> list[Record]:
+def _records(plan: RunPlan, results: Results, ending: Callable[[], bool]) -> list[Record]:
+    folder = results.journal_file(plan.run_id).parent
     script = plan.spec.script
     assert script is not None
     names = {"workers": plan.workers, "nodes": 1}
@@ -138,7 +148,28 @@ def _records(plan: RunPlan, folder: Path, ending: Callable[[], bool]) -> list[Re
                 detail="\n".join([f"end of the output of rank {place}:", *tail]),
             )
         ]
-    return script_records(plan.run_id, logs, steps, script.samples(names), began)
+    found: GateVerdict | None = None
+    notes: list[str] = []
+    if script.check and plan.workers > 1:
+        found, notes = verdict(plan.run_id, logs, steps, _alone(plan, results))
+    if found is not None and not found.passed:
+        failed = RunFailed(run_id=plan.run_id, reason="gate", message=found.message)
+        return [found, failed]
+    checked: list[Record] = [] if found is None else [found]
+    samples = script.samples(names)
+    return [*checked, *script_records(plan.run_id, logs, steps, samples, began, notes)]
+
+
+def _alone(plan: RunPlan, results: Results) -> list[ScriptMeasured]:
+    """What was measured of the same script with one worker, so far."""
+    own = series_key(plan.model_dump(mode="json"))
+    return [
+        record
+        for each in results.plans()
+        if int(each["workers"]) == 1 and series_key(each) == own
+        for record in results.records(each["run_id"])
+        if isinstance(record, ScriptMeasured)
+    ]
 
 
 def _launcher(workers: int, port: int) -> list[str]:

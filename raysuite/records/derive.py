@@ -120,11 +120,12 @@ STATUS_WORDS: dict[Status, str] = {
 }
 """A status, for people."""
 
-Gate = Literal["passed", "failed", "not checked", "not needed", "not asked"]
-"""not asked: of a script without `--check`, whose arithmetic is the user's own."""
+Gate = Literal["passed", "failed", "not checked", "not needed", "not asked", "not decidable"]
+"""Of scripts, whose arithmetic is the user's own: not asked without `--check`, not decidable where
+nothing could be compared."""
 
 
-_MAY_TELL_SPEED: tuple[Gate, ...] = ("passed", "not needed", "not asked")
+_MAY_TELL_SPEED: tuple[Gate, ...] = ("passed", "not needed", "not asked", "not decidable")
 
 
 @dataclass(frozen=True)
@@ -240,9 +241,9 @@ def run_figures(plan: Plan, records: Sequence[Record]) -> RunFigures:
     end = ends[-1] if ends and not isinstance(ends[-1], RunStopped) else None
     epochs = tuple(record for record in counted if isinstance(record, EpochFinished))
     status, reason = _status(records, end or stopped)
-    gate = _gate(plan, verdict, end)
-    may_tell_speed = gate in _MAY_TELL_SPEED
     script = _last(counted, ScriptMeasured)
+    gate = _gate(plan, verdict, end, script)
+    may_tell_speed = gate in _MAY_TELL_SPEED
     # a run that diverged ran so fast, but learnt nothing; what a script learns is not known
     diverged = isinstance(end, RunFailed) and end.reason == "diverged"
     learnt = () if diverged or script_name(plan) else epochs
@@ -310,13 +311,19 @@ def _status(records: Sequence[Record], end: RunEnd | RunStopped | None) -> tuple
     return "missing", "has no end on record: it still runs, or was killed"
 
 
-def _gate(plan: Plan, verdict: GateVerdict | None, end: RunEnd | None) -> Gate:
+def _gate(
+    plan: Plan, verdict: GateVerdict | None, end: RunEnd | None, measured: ScriptMeasured | None
+) -> Gate:
     if isinstance(end, RunFailed) and end.reason == "gate":
         return "failed"
     if verdict is not None:
         return "passed" if verdict.passed else "failed"
     if script := plan["spec"].get("script"):
-        return "not checked" if script.get("check") else "not asked"
+        if not script.get("check"):
+            return "not asked"
+        if int(plan["workers"]) == 1:
+            return "not needed"
+        return "not checked" if measured is None else "not decidable"
     # one process has no other to equal, and is what the others are compared against
     strategy = STRATEGY_OPTIONS[plan["spec"]["strategy"]["name"]]
     return "not checked" if strategy.gated else "not needed"

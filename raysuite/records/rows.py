@@ -64,6 +64,10 @@ class Row:
     """The row without torch.compile, or with the bare strategy instead of a wrapper."""
     relative: Ratio | None = None
     """Throughput / throughput of that row."""
+    own_scaling: str = ""
+    """Of a script: strong, weak or own, by the batches of its series."""
+    differs_in_work: bool = False
+    """Whether a script trains other parameters here than in its baseline: there is no speed-up."""
     break_even: Ratio | None = None
     """Steps after which compiling has saved what it took; None where it is not faster."""
 
@@ -103,9 +107,9 @@ class Row:
     @property
     def scaling(self) -> str:
         """`strong` where the global batch is fixed, `weak` where that of a worker is; of a script
-        `own`, as its arguments decide."""
-        if self.runs[0].script is not None:
-            return "own"
+        as measured, and `own` where it is neither."""
+        if script_name(self.runs[0].plan):
+            return self.own_scaling
         fixed = self.runs[0].plan["spec"]["training"].get("global_batch")
         return "weak" if fixed is None else "strong"
 
@@ -139,7 +143,7 @@ class Row:
     def gate(self) -> str:
         """The gate's verdict over all repeats: the worst one counts."""
         found = {run.gate for run in self.runs}
-        order = ("failed", "passed", "not needed", "not asked", "not checked")
+        order = ("failed", "passed", "not needed", "not asked", "not decidable", "not checked")
         return next(gate for gate in order if gate in found)
 
     @property
@@ -172,6 +176,7 @@ def make_rows(runs: Sequence[RunFigures], baseline: str | None = None) -> list[R
     # all are looked at for the highest efficiency, and for one above 1: Bonferroni
     level = 1 - (1 - LEVEL) / max(1, compared)
     rows = [_against(row, base, level) for row, base in zip(rows, pairs, strict=True)]
+    rows = [replace(row, own_scaling=_scaling(row, rows)) for row in rows]
     keys = {row.key: row for row in rows}
     return [_beside(row, keys) for row in rows]
 
@@ -220,7 +225,17 @@ def _global_batch(runs: Sequence[RunFigures]) -> int:
     return round(measured[0] or 0) if measured else 0
 
 
-def unequal_work(row: Row, base: Row) -> bool:
+def _scaling(row: Row, rows: Sequence[Row]) -> str:
+    """Of a script's series: strong, where all batches are equal, weak, where a worker's are."""
+    if not script_name(row.runs[0].plan):
+        return ""
+    series = [each for each in rows if each.series_key == row.series_key]
+    if len({each.global_batch for each in series}) == 1:
+        return "strong"
+    return "weak" if len({each.global_batch / each.workers for each in series}) == 1 else "own"
+
+
+def _unequal_work(row: Row, base: Row) -> bool:
     """Whether two rows of a script train different numbers of parameters."""
     counts = [{run.script.parameters for run in each.runs if run.script} for each in (row, base)]
     return None not in counts[0] | counts[1] and len(counts[0] | counts[1]) > 1
@@ -273,8 +288,10 @@ def _against(row: Row, base: Row | None, level: float) -> Row:
     if base is None:
         return row
     row = replace(row, baseline=base.name, is_baseline=row.key == base.key)
-    if row.throughput is None or base.throughput is None or unequal_work(row, base):
+    if row.throughput is None or base.throughput is None:
         return row
+    if _unequal_work(row, base):
+        return replace(row, differs_in_work=True)
     joint = None if row.is_baseline else ratio_of_means(row.throughput, base.throughput, level)
     speed_up = ratio_of_means(
         row.throughput, row.throughput if row.is_baseline else base.throughput

@@ -225,6 +225,9 @@ class ScriptMeasured(RecordBase):
     hosts: list[str]
     start_seconds: dict[str, list[float]]
     """Phase of the start, in order -> seconds: from the launcher to the end of the first step."""
+    first_losses: list[float] = Field(default_factory=list)
+    """With `--check`: mean over ranks of the loss in each of the first steps; empty where a script
+    calls no `backward` of one number."""
     notes: list[str] = Field(default_factory=list)
 
 

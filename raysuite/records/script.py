@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
@@ -18,7 +18,13 @@ from typing import Any, Literal
 
 from raysuite.errors import some
 from raysuite.records.ends import RunFinished
-from raysuite.records.schema import EpochFinished, Record, RunCosts, ScriptMeasured
+from raysuite.records.schema import (
+    EpochFinished,
+    GateVerdict,
+    Record,
+    RunCosts,
+    ScriptMeasured,
+)
 
 _PAUSE = 2.0
 """In median steps: the least that a script pauses before a step which is then left out."""
@@ -128,7 +134,12 @@ def _total(logs: Sequence[RankLog], steps: Steps, column: int) -> int | None:
 
 
 def script_records(
-    run_id: str, logs: Sequence[RankLog], steps: Steps, given: int | None, began: float
+    run_id: str,
+    logs: Sequence[RankLog],
+    steps: Steps,
+    given: int | None,
+    began: float,
+    notes: Sequence[str] = (),
 ) -> list[Record]:
     """The Records of a script that ended well. `given`: samples of a step, from the user. `began`:
     when the launcher did, by the monotonic clock."""
@@ -162,7 +173,8 @@ def script_records(
             optimizer=first.model.get("optimizer", ""),
             hosts=[str(log.begin.get("host", "")) for log in logs],
             start_seconds=starts,
-            notes=_notes(logs, steps),
+            first_losses=first_losses(logs),
+            notes=[*_notes(logs, steps), *notes],
         ),
         EpochFinished(
             run_id=run_id,
@@ -192,7 +204,7 @@ def script_records(
         RunFinished(
             run_id=run_id,
             peak_process_bytes=memory,
-            start_process_bytes=[0] * len(memory),
+            start_process_bytes=[int(log.begin.get("memory", 0)) for log in logs],
             peak_device_bytes=[int(log.end.get("device_memory", 0)) for log in logs],
             time_to_accuracy=None,
             seconds=_ends(logs) - began,
@@ -210,7 +222,7 @@ _PHASES = (
     ("launcher", "launcher", "process"),
     ("imports", "process", "group_begins"),
     ("process group", "group_begins", "group_formed"),
-    ("first batch", "group_formed", "first_batch"),
+    ("model and first batch", "group_formed", "first_batch"),
     ("first step", "first_batch", "first_step"),
 )
 """Name, begin and end of each phase of the start. A moment that there was not, as in a script
@@ -250,3 +262,122 @@ def _notes(logs: Sequence[RankLog], steps: Steps) -> list[str]:
 
 def _mean(log: RankLog, steps: Steps) -> float:
     return fmean(log.rows[place][0] - log.rows[place - 1][0] for place in steps.counted)
+
+
+# The check of the first steps.
+
+LOSS_TOLERANCE = 1e-3
+"""Largest relative difference of a loss from that of one worker: sums in another order, in fp32,
+differ by 1e-6 or so, and a wrong mean over two ranks by a third or more after a few steps."""
+
+
+def first_losses(logs: Sequence[RankLog]) -> list[float]:
+    """Mean over ranks of each checked step's loss; up to the first that a rank does not know."""
+    found: list[float] = []
+    for each in zip(*(log.checks for log in logs), strict=False):
+        if any(check["loss"] is None for check in each):
+            break
+        found.append(fmean(check["loss"] for check in each))
+    return found
+
+
+def verdict(
+    run_id: str, logs: Sequence[RankLog], steps: Steps, alone: Sequence[ScriptMeasured]
+) -> tuple[GateVerdict | None, list[str]]:
+    """What the first steps' parameters, batches and losses show, and what is allowed, but to be
+    known. `alone`: the runs with one worker so far.
+
+    None where nothing could be compared; the words say why.
+    """
+    notes: list[str] = []
+    wrong = [*_unequal(logs, notes), *_same_batches(logs, notes)]
+    error, reason = _loss_error(logs, steps, alone)
+    if reason:
+        notes.append(f"losses are not decidable, because {reason}")
+    elif error > LOSS_TOLERANCE:
+        wrong.append(
+            f"losses differ from those of one worker by {error:.1%}; within {LOSS_TOLERANCE:.1%} "
+            "is the same training"
+        )
+    first = logs[0].checks[0] if logs[0].checks else {}
+    dropout = [name for name in logs[0].model.get("layers", []) if "Dropout" in name]
+    if dropout and len({log.checks[0]["random"] for log in logs if log.checks}) == 1:
+        notes.append("all ranks draw the same random numbers, also in dropout")
+    sharded = bool(first.get("sharded", True))
+    if sharded and reason and not wrong:
+        return None, notes
+    compared = [] if sharded else ["all ranks' parameters are equal to the bit"]
+    compared += [] if reason else ["losses equal those of one worker on the same global batch"]
+    return (
+        GateVerdict(
+            run_id=run_id,
+            strategy="script",
+            workers=len(logs),
+            passed=not wrong,
+            ranks_equal=not any("parameters differ" in each for each in wrong),
+            error=math.nan if reason else error,
+            error_batchnorm=0.0,
+            tolerance=LOSS_TOLERANCE,
+            rule=f"after each of the first steps: {' and '.join(compared)}",
+            steps=min(len(log.checks) for log in logs),
+            message="; ".join([*wrong, *notes]),
+        ),
+        notes,
+    )
+
+
+def _unequal(logs: Sequence[RankLog], notes: list[str]) -> Iterator[str]:
+    """The first parameter, rank and step that differ from rank 0."""
+    for checks in zip(*(log.checks for log in logs), strict=False):
+        if any(check["sharded"] for check in checks):
+            notes.append("equality of parameters is not decidable, because ranks hold shards")
+            return
+        first = checks[0]["parameters"]
+        for rank, check in enumerate(checks):
+            places = [n for n, own in enumerate(check["parameters"]) if [own] != first[n : n + 1]]
+            if places or len(first) != len(check["parameters"]):
+                names = logs[0].model.get("names", [])
+                listed = some([names[n] if n < len(names) else str(n) for n in places], 3)
+                yield (
+                    f"parameters differ: rank {rank} from rank 0 after step {check['step']}, in "
+                    f"{listed or 'number'}; wrap the network (DistributedDataParallel), or reduce "
+                    "these gradients"
+                )
+                return
+
+
+def _same_batches(logs: Sequence[RankLog], notes: list[str]) -> Iterator[str]:
+    """Ranks that train on the same samples, as without a sampler for each rank."""
+    batches = [log.checks[-1]["batches"] for log in logs if log.checks]
+    if not batches or not all(batches):
+        notes.append("samples are not compared, as no DataLoader was read")
+    elif len({json.dumps(each) for each in batches}) == 1:
+        yield (
+            f"all {len(logs)} ranks train on the same samples in the first {len(batches[0])} "
+            "batches: divide them, such as by DistributedSampler"
+        )
+
+
+def _loss_error(
+    logs: Sequence[RankLog], steps: Steps, alone: Sequence[ScriptMeasured]
+) -> tuple[float, str]:
+    """The largest relative difference of a loss from one worker's, or why it is not compared."""
+    own = first_losses(logs)
+    references = [each for each in alone if each.first_losses]
+    layers = logs[0].model.get("layers", [])
+    samples = _total(logs, steps, 3)
+    reason = ""
+    if not own:
+        reason = "the script calls no backward of one number"
+    elif not references:
+        reason = "no run with one worker has losses on record"
+    elif layers:
+        reason = f"{' and '.join(layers)} depend on how a batch is divided"
+    elif samples is None or references[0].samples_per_step != samples / len(steps.counted):
+        reason = "one worker had another global batch"
+    elif any(each.first_losses != references[0].first_losses for each in references):
+        reason = "one worker's own losses differ between repeats"
+    if reason:
+        return math.nan, reason
+    pairs = list(zip(own, references[0].first_losses, strict=False))
+    return max(abs(a - b) / max(abs(b), 1e-12) for a, b in pairs), ""
