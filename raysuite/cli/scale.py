@@ -44,6 +44,13 @@ def scale(
             "--check", help="Compare the ranks' parameters after each of the first steps."
         ),
     ] = False,
+    profile: Annotated[
+        bool,
+        typer.Option(
+            "--profile",
+            help="Profile 20 steps after the warm-up: where the time goes, and a trace.",
+        ),
+    ] = False,
     cpus_per_worker: Annotated[int, typer.Option(min=1, help="CPUs, and threads, of each.")] = 1,
     device: Annotated[str, typer.Option(help="auto, cpu or gpu.")] = "auto",
     stall_s: Annotated[
@@ -91,7 +98,10 @@ def scale(
                     **({"check": CHECKED_STEPS} if check else {}),
                 },
                 "resources": {"cpus_per_worker": cpus_per_worker, "device": device},
-                "measure": {"warmup_steps": warmup_steps},
+                "measure": {
+                    "warmup_steps": warmup_steps,
+                    **({"profile": "torch"} if profile else {}),
+                },
                 "matrix": {"resources.workers": given.numbers("--workers", workers)},
             }
         )

@@ -1,14 +1,11 @@
-"""One rank of a training script that is not changed: `python -m raysuite.measure.script train.py`.
+"""The steps of a training script that is not changed, as one rank counts them.
 
-The script runs as `__main__`, as it would by itself. Around it:
-
-- a step ends where a torch optimiser's `step` does (`register_optimizer_step_post_hook`). Only the
-  optimiser that steps first counts: a GAN's second one is a part of the same step. With gradient
-  accumulation it is called once for several batches.
-- samples are those of the batches that the script takes from its DataLoader, whose `__iter__` is
+- A step ends where a torch optimiser's `step` does (`register_optimizer_step_post_hook`). Only the
+  optimiser that steps first counts: a GAN's second one is a part of the same step, until it steps
+  twice in a row. With gradient accumulation it is called once for several batches.
+- Samples are those of the batches that the script takes from its DataLoader, whose `__iter__` is
   replaced for that in this process, as torch has no hook there; so is
   `torch.distributed.init_process_group`, for the time that it takes.
-- what the script writes goes to the named pipe that its launcher reads.
 
 A rank appends what it measured to its own file, about once a second, as lines of JSON. Times are
 those of the monotonic clock, which all processes of a host share.
@@ -18,24 +15,18 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.machinery
 import json
 import os
-import runpy
-import socket
 import sys
 import time
 import traceback
-import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from raysuite import mark
 
-SETTINGS = "RAYSUITE_SCRIPT"
-"""Variable with the settings of a run, as JSON: see `Settings` below."""
 _FLUSH_S = 1.0
 _MOST_DEPTH = 4
 """Of nested batches, in which a tensor is looked for."""
@@ -45,11 +36,6 @@ _SAME_BATCHES = 3
 def rank_file(folder: Path, rank: int) -> Path:
     """Where a rank writes what it measured."""
     return folder / f"rank-{rank}.jsonl"
-
-
-def output_file(folder: Path, rank: int) -> Path:
-    """The named pipe that a rank writes its output into, if it is there."""
-    return folder / f"output-{rank}"
 
 
 class Row(NamedTuple):
@@ -96,6 +82,8 @@ class Recorder:
         self._rows: list[Row] = []
         self._flushed = time.perf_counter()
         self._optimizer: Any = None
+        self._other: Any = None
+        """An optimiser that stepped after the last step of the first."""
         self._depth = 0
         self._marked = False
         self._train: int | None = None
@@ -106,8 +94,17 @@ class Recorder:
         self._steps = 0
         self._digests: list[str] = []
         self._loss: float | None = None
+        self.on_step: Callable[[int], None] | None = None
+        """Called with the number of each step, from 1, at its end."""
+        self.on_read: Callable[[], AbstractContextManager[object]] = nullcontext
+        """The context in which a batch is asked for."""
         self.marks: dict[str, float] = {}
         """Name of a moment -> when it was."""
+
+    @property
+    def on_device(self) -> bool:
+        """Whether steps are timed by a GPU's events."""
+        return bool(self._events)
 
     @property
     def checks(self) -> bool:
@@ -126,8 +123,17 @@ class Recorder:
             return
         if self._optimizer is None:
             self._optimizer = optimizer
-        elif optimizer is not self._optimizer or self._is_same_step():
+        elif optimizer is not self._optimizer:
+            if optimizer is not self._other:
+                self._other = optimizer
+                return
+            # the first one no longer steps: Horovod's broadcast of its state steps it once
+            self._optimizer = optimizer
+            if self._steps == 1:
+                self.marks["first_step"] = time.perf_counter()
+        elif self._is_same_step():
             return
+        self._other = None
         self._end_step(self._own_samples())
 
     def marked(self, samples: int | None, tokens: int | None, loss: float | None) -> None:
@@ -207,6 +213,8 @@ class Recorder:
             self._write(self._checked())
         if now - self._flushed > _FLUSH_S:
             self.flush()
+        if self.on_step is not None:
+            self.on_step(self._steps)
 
     def _describe(self) -> None:
         """At the first step: what is trained."""
@@ -280,13 +288,14 @@ class Recorder:
                 "kind": "end",
                 "marks": self.marks,
                 "error": _described(error),
-                "memory": _status_bytes("VmHWM"),
+                "memory": status_bytes("VmHWM"),
                 "device_memory": _peak_device_bytes() if self._events else 0,
             }
         )
 
-    def begin(self, content: Mapping[str, Any]) -> None:
-        self._write({"kind": "begin", **content})
+    def add(self, kind: str, content: Mapping[str, Any]) -> None:
+        """Append a line of some other kind: what the file begins with, or a profile."""
+        self._write({"kind": kind, **content})
 
     def _write(self, content: Mapping[str, Any]) -> None:
         with self._file.open("a", encoding="utf-8") as stream:
@@ -404,7 +413,7 @@ def _described(error: BaseException | None) -> str:
     return traceback.format_exception_only(error)[-1].strip()
 
 
-def _status_bytes(name: str) -> int:
+def status_bytes(name: str) -> int:
     """proc(5): VmRSS, the resident memory, or VmHWM, the largest so far."""
     for line in Path("/proc/self/status").read_text("utf-8").splitlines():
         if line.startswith(f"{name}:"):
@@ -446,7 +455,8 @@ class _Counted:
 
     def __next__(self) -> Any:
         began = time.perf_counter()
-        batch = next(self._own)
+        with self._recorder.on_read():
+            batch = next(self._own)
         self._recorder.fetched(self._key, began, batch, self._known)
         return batch
 
@@ -511,74 +521,3 @@ def _timed_group(recorder: Recorder, form: Callable[..., Any]) -> Callable[..., 
             recorder.marks.setdefault("group_formed", time.perf_counter())
 
     return timed
-
-
-def _redirect(pipe: Path) -> None:
-    """Give this process's output, and that of what it starts, to the launcher."""
-    if pipe.exists():
-        descriptor = os.open(pipe, os.O_WRONLY)
-        for each in (1, 2):
-            os.dup2(descriptor, each)
-        os.close(descriptor)
-        for stream in (sys.stdout, sys.stderr):
-            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-
-
-def run_script(words: Sequence[str]) -> None:
-    """Run a file, or `-m` and a module, as `__main__` with its arguments."""
-    if words[0] == "-m":
-        sys.path[0] = os.getcwd()
-        sys.argv = list(words[1:])
-        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
-        return
-    file = os.path.abspath(words[0])
-    sys.argv, sys.path[0] = list(words), os.path.dirname(file)
-    # not runpy.run_path, which takes the module away at the end, before functions of atexit
-    main = types.ModuleType("__main__")
-    main.__dict__.update(__file__=words[0], __builtins__=__builtins__, __spec__=None)
-    main.__loader__ = importlib.machinery.SourceFileLoader("__main__", file)
-    sys.modules["__main__"] = main
-    with open(file, "rb") as stream:
-        code = compile(stream.read(), file, "exec")
-    exec(code, main.__dict__)
-
-
-def main() -> None:
-    """Run what follows on the command line, observed."""
-    began = time.perf_counter()
-    settings = json.loads(os.environ.pop(SETTINGS))
-    folder, rank = Path(settings["folder"]), int(os.environ["RANK"])
-    _redirect(output_file(folder, rank))
-    started = began - (time.time() - _process_start())
-    recorder = Recorder(rank_file(folder, rank), settings["check"])
-    recorder.marks = {"process": started, "launcher": settings["launched"]}
-    recorder.begin(
-        {
-            "rank": rank,
-            "local_rank": int(os.environ["LOCAL_RANK"]),
-            "world": int(os.environ["WORLD_SIZE"]),
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "memory": _status_bytes("VmRSS"),
-        }
-    )
-    error: BaseException | None = None
-    try:
-        with observe(recorder):
-            run_script(sys.argv[1:])
-    except BaseException as raised:
-        error = raised
-        raise
-    finally:
-        recorder.end(error)
-
-
-def _process_start() -> float:
-    """When this process began, in seconds since 1970."""
-    import psutil
-
-    return float(psutil.Process().create_time())
-
-
-if __name__ == "__main__":
-    main()

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -29,7 +30,7 @@ from raysuite.cluster.ports import held_port
 from raysuite.cluster.process import end_with_parent
 from raysuite.files import write_whole
 from raysuite.measure.environment import environment
-from raysuite.measure.script import SETTINGS, output_file, rank_file
+from raysuite.measure.script import rank_file
 from raysuite.orchestrate.cluster import Capacity, Node
 from raysuite.orchestrate.stopping import requested_stop
 from raysuite.plan import RunPlan
@@ -46,7 +47,8 @@ from raysuite.records import (
 from raysuite.records.ends import is_left
 from raysuite.records.names import series_key
 from raysuite.records.schema import SCHEMA
-from raysuite.records.script import RankLog, script_records, steps_of, too_few, verdict
+from raysuite.records.script import RankLog, script_records, steps_of, time_shares, too_few, verdict
+from raysuite.train.script import SETTINGS, SETTLING_STEPS, output_file
 
 _POLL_S = 0.2
 _GRACE_S = 10.0
@@ -56,7 +58,8 @@ _FOLDER = "RAYSUITE_SCRIPT_FOLDER"
 _KEPT_BYTES = 64 * 1024
 """Of the end of a rank's output."""
 _TAIL_LINES = 20
-_MODULE = "raysuite.measure.script"
+_TRACE = "trace.json.gz"
+_MODULE = "raysuite.train.script"
 _ROOT_CAUSE = re.compile(r"Root Cause.*?rank\s*:\s*(\d+).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
 """Of torch's report of a failure (torch.distributed.elastic.multiprocessing.errors)."""
 
@@ -118,7 +121,7 @@ def _records(plan: RunPlan, results: Results, ending: Callable[[], bool]) -> lis
         with _kept_outputs(outputs) as (kept, stream), held_port() as port:
             process = subprocess.Popen(
                 [*_launcher(plan.workers, port), *script.words(names)],
-                env=_environment(plan, scratch, began) | script.variables(names),
+                env=_environment(plan, scratch, began, folder / _TRACE) | script.variables(names),
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=subprocess.STDOUT,
@@ -134,9 +137,14 @@ def _records(plan: RunPlan, results: Results, ending: Callable[[], bool]) -> lis
     if ending():
         return []
     code = process.returncode
-    steps = steps_of(logs, plan.spec.measure.warmup_steps)
+    measure = plan.spec.measure
+    first = measure.warmup_steps + 1 + SETTLING_STEPS
+    profiled = measure.profile == "torch"
+    # the step after the profile waits for it to end
+    warmup = first + measure.profile_steps + 1 if profiled else measure.warmup_steps
+    steps = steps_of(logs, warmup)
     rank, words = _failure(logs, list(kept.values())[-1], code)
-    why = why or words or too_few(steps, plan.spec.measure.warmup_steps, code)
+    why = why or words or too_few(steps, warmup, code)
     if why:
         place = min(rank, plan.workers - 1)
         tail = list(kept.values())[place].decode(errors="replace").splitlines()[-_TAIL_LINES:]
@@ -156,6 +164,9 @@ def _records(plan: RunPlan, results: Results, ending: Callable[[], bool]) -> lis
         failed = RunFailed(run_id=plan.run_id, reason="gate", message=found.message)
         return [found, failed]
     checked: list[Record] = [] if found is None else [found]
+    if profiled:
+        shares = time_shares(plan.run_id, logs, measure.profile_steps, first, _TRACE)
+        checked.append(shares)
     samples = script.samples(names)
     return [*checked, *script_records(plan.run_id, logs, steps, samples, began, notes)]
 
@@ -177,12 +188,24 @@ def _launcher(workers: int, port: int) -> list[str]:
     return [*words, "--nproc-per-node", str(workers), "--master-port", str(port), "-m", _MODULE]
 
 
-def _environment(plan: RunPlan, folder: Path, began: float) -> dict[str, str]:
+def _environment(plan: RunPlan, folder: Path, began: float, trace: Path) -> dict[str, str]:
     """The same number of threads in each rank, whatever the number of ranks: torch's launcher sets
     it for several ranks only."""
     script = plan.spec.script
     assert script is not None
-    settings = {"folder": str(folder), "check": script.check, "launched": began}
+    settings: dict[str, Any] = {
+        "folder": str(folder),
+        "check": script.check,
+        "launched": began,
+        "profile": None,
+    }
+    measure = plan.spec.measure
+    if measure.profile == "torch":
+        settings["profile"] = {
+            "first": measure.warmup_steps + 1,
+            "steps": measure.profile_steps,
+            "trace": str(trace),
+        }
     own = {SETTINGS: json.dumps(settings), _FOLDER: str(folder), "PYTHONUNBUFFERED": "1"}
     threads = {"OMP_NUM_THREADS": str(plan.spec.resources.cpus_per_worker)}
     hidden = {"CUDA_VISIBLE_DEVICES": ""} if plan.device == "cpu" else {}

@@ -76,6 +76,9 @@ def script_mistakes(spec: ExperimentSpec, gpus: int) -> list[Mistake]:
         why = "is a folder" if file.is_dir() else "is not there"
         message = f"the script {file} {why}; give the path of a Python file from here"
         mistakes.append(Mistake(message, key="script.command"))
+    if spec.measure.profile == "nsight":
+        message = "given was nsight, and a script can be profiled by torch; valid are off and torch"
+        mistakes.append(Mistake(message, key="measure.profile"))
     _check_devices(spec, gpus, lambda key, message: mistakes.append(Mistake(message, key=key)))
     return mistakes
 

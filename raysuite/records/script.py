@@ -24,6 +24,7 @@ from raysuite.records.schema import (
     Record,
     RunCosts,
     ScriptMeasured,
+    TimeShares,
 )
 
 _PAUSE = 2.0
@@ -39,6 +40,8 @@ class RankLog:
     rows: list[list[Any]] = field(default_factory=list)
     """End, device seconds, wait, samples, tokens, whether it evaluates, idle seconds: of a step."""
     checks: list[dict[str, Any]] = field(default_factory=list)
+    profile: dict[str, Any] = field(default_factory=dict)
+    """The parts of the profiled window, in seconds: see `raysuite.measure.shares.Parts`."""
     end: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -57,6 +60,8 @@ class RankLog:
                     log.rows += content["rows"]
                 case "check":
                     log.checks.append(content)
+                case "profile":
+                    log.profile = content
                 case "end":
                     log.end = content
         return log
@@ -212,6 +217,44 @@ def script_records(
             parts_seconds=parts,
         ),
     ]
+
+
+def time_shares(
+    run_id: str, logs: Sequence[RankLog], steps: int, first: int, trace: str
+) -> TimeShares:
+    """Where the time of the profiled steps went, or why that is not known."""
+    missing = [rank for rank, log in enumerate(logs) if not log.profile]
+    unseen = any(
+        log.model.get("device") == "gpu" and not log.profile.get("kernels") for log in logs
+    )
+    message = ""
+    if missing:
+        message = f"the script ended before the profile did, which takes {first + steps} steps"
+    elif unseen:
+        message = "no time shares: the profiler saw no kernel on a GPU"
+
+    def each(name: str) -> list[float]:
+        return [] if message else [float(log.profile[name]) for log in logs]
+
+    kernels = [] if message else list(logs[0].profile["kernels"])
+    return TimeShares(
+        run_id=run_id,
+        steps=steps,
+        warmup_steps=first,
+        window_seconds=each("window"),
+        computation_seconds=each("computation"),
+        communication_seconds=each("communication"),
+        communication_exposed_seconds=each("communication_exposed"),
+        data_seconds=each("data"),
+        data_exposed_seconds=each("data_exposed"),
+        kernel_seconds={
+            name: [float(log.profile["kernels"].get(name, 0.0)) for log in logs] for name in kernels
+        },
+        sources=[] if message else list(logs[0].profile["sources"]),
+        trace=trace if not message else "",
+        seconds=max((log.profile.get("seconds", 0.0) for log in logs), default=0.0),
+        message=message,
+    )
 
 
 def _ends(logs: Sequence[RankLog]) -> float:

@@ -1,4 +1,4 @@
-"""What a report shows of training scripts alone: their work, their start, what is not comparable."""
+"""What a report shows of training scripts alone: their work, their start, what cannot compare."""
 
 from __future__ import annotations
 
@@ -59,8 +59,9 @@ def script_sheets(rows: Sequence[Row]) -> list[Sheet]:
         ),
         shown,
         (
-            "Steps: those of the optimiser that steps first, which every rank took. Left out: steps "
-            "after the warm-up that came after an evaluation or a pause, such as a checkpoint.",
+            "Steps: those of the optimiser that steps first, which every rank took. Left out: "
+            "steps after the warm-up that came after an evaluation or a pause, such as a "
+            "checkpoint.",
         ),
     )
     start = sheet_of(

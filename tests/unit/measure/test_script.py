@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from raysuite import mark
-from raysuite.measure.script import Recorder, counted, observe, run_script
+from raysuite.measure.script import Recorder, counted, observe
 from raysuite.records.script import RankLog
 
 
@@ -110,6 +107,15 @@ def test_a_second_optimiser_is_a_part_of_the_same_step(log: Any) -> None:
     assert samples(log(script)) == [8] * 5
 
 
+def test_an_optimiser_that_no_longer_steps_is_replaced(log: Any) -> None:
+    def script() -> None:
+        loop = Loop()
+        torch.optim.SGD(loop.model.parameters(), lr=0.0).step()
+        loop.epoch()
+
+    assert len(log(script).rows) == 5
+
+
 def test_waits_for_the_loader_and_pauses_are_measured(log: Any) -> None:
     class Slow(TensorDataset):
         def __getitem__(self, index: Any) -> Any:
@@ -182,27 +188,3 @@ def test_what_was_replaced_in_torch_is_restored(tmp_path: Path) -> None:
         assert DataLoader.__iter__ is not before[0]
     after = DataLoader.__iter__, torch.Tensor.backward, torch.distributed.init_process_group
     assert after == before
-
-
-SCRIPT = """
-import json, sys
-import neighbour
-class Local: pass
-print(json.dumps([__name__, __file__, sys.argv, sys.path[0], Local.__module__, neighbour.X]))
-import pickle
-assert isinstance(pickle.loads(pickle.dumps(Local())), Local)
-"""
-
-
-def test_a_script_runs_as_it_does_by_itself(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(SCRIPT)
-    (tmp_path / "neighbour.py").write_text("X = 1")
-    alone = [sys.executable, str(tmp_path / "train.py"), "--a", "b"]
-    code = "import sys; from raysuite.measure.script import run_script; run_script(sys.argv[1:])"
-    observed = [sys.executable, "-c", code, *alone[1:]]
-    outputs = [
-        json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
-        for words in (alone, observed)
-    ]
-    assert outputs[0] == outputs[1]
-    assert callable(run_script)
