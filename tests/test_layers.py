@@ -2,10 +2,10 @@
 
     5  cli
     4  orchestrate
-    3  train
+    3  gate train
     2  plan
     1  models data optim parallel measure perf cluster images track report
-    0  spec records errors files parts units lazy ending
+    0  spec records errors files parts units lazy ending mark
 
 Packages of one layer never import each other, layer 0 but for itself.
 """
@@ -24,10 +24,10 @@ ROOT = Path(__file__).parents[1] / "raysuite"
 PACKAGES = {
     5: "cli",
     4: "orchestrate",
-    3: "train",
+    3: "gate train",
     2: "plan",
     1: "models data optim parallel measure perf cluster images track report",
-    0: "spec records errors files parts units lazy ending __init__",
+    0: "spec records errors files parts units lazy ending mark __init__",
 }
 LAYERS = {package: layer for layer, packages in PACKAGES.items() for package in packages.split()}
 ENTRY = "__main__"

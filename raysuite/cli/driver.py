@@ -549,9 +549,14 @@ class SuiteWork(Work):
     def connect(self) -> AbstractContextManager[Capacity]:
         from raysuite.orchestrate.script import here
 
-        if all(plan.spec.script is not None for plan in self.plans):
-            return nullcontext(here())  # without Ray
-        return super().connect()
+        if not all(plan.spec.script is not None for plan in self.plans):
+            return super().connect()
+        if self.request.address:
+            raise UserError(
+                f"address {self.request.address!r} (--address or RAY_ADDRESS) is of a Ray cluster, "
+                "and a script runs on this machine only, without Ray; leave it out"
+            )
+        return nullcontext(here())
 
     def create(self, capacity: Capacity, watch: StopWatch) -> None:
         from raysuite.orchestrate import suite

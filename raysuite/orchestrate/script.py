@@ -31,6 +31,7 @@ from raysuite.cluster.process import end_with_parent
 from raysuite.files import write_whole
 from raysuite.measure.environment import environment
 from raysuite.measure.script import rank_file
+from raysuite.orchestrate import budget
 from raysuite.orchestrate.cluster import Capacity, Node
 from raysuite.orchestrate.stopping import requested_stop
 from raysuite.plan import RunPlan
@@ -87,7 +88,10 @@ class ScriptRuns:
     def fit(self) -> None:
         try:
             for plan in self._plans:
-                if is_left(self._results.end_of(plan.run_id)) and not self._is_ending():
+                if self._is_ending():
+                    return
+                left = is_left(self._results.end_of(plan.run_id))
+                if left and budget.allows(self._results, plan):
                     run_script(plan, self._results, self._is_ending)
         finally:
             self._over.set()

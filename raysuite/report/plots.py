@@ -15,7 +15,7 @@ from typing import Any
 from raysuite.records import EpochFinished, Ratio, Row, RunFigures, Stat
 from raysuite.records.costs import PROJECTED_EPOCHS
 from raysuite.records.metrics import BY_NAME
-from raysuite.records.names import work_key, workers_name
+from raysuite.records.names import script_name, work_key, workers_name
 from raysuite.records.statistics import accuracy as accuracy_of
 from raysuite.records.statistics import summarize
 from raysuite.report import plot as p
@@ -832,7 +832,7 @@ def accuracy(
     drawing: Drawing, rows: Sequence[Row] | None = None, name: str = "accuracy"
 ) -> Plot | None:
     """Validation accuracy over epochs, with the intervals over repeats."""
-    rows = drawing.rows if rows is None else rows
+    rows = [row for row in rows or drawing.rows if not script_name(row.runs[0].plan)]
 
     def curves(runs: Sequence[RunFigures]) -> list[Curve]:
         return [_by_epoch(run, lambda e: e.val_accuracy) for run in runs]

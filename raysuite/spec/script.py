@@ -102,10 +102,16 @@ def _written(value: float) -> str:
     return str(int(value)) if value == int(value) else repr(value)
 
 
+def _or_text(schema: dict[str, Any]) -> None:
+    """A list of words, or one text, which is split as by a shell."""
+    words = {key: schema.pop(key) for key in ("type", "items", "minItems") if key in schema}
+    schema["anyOf"] = [{"type": "string"}, words]
+
+
 class ScriptOptions(Options):
     """A training script, which is started on all workers by torch's launcher as it is."""
 
-    command: tuple[str, ...] = Field(min_length=1)
+    command: tuple[str, ...] = Field(min_length=1, json_schema_extra=_or_text)
     """The script and its arguments, or `-m` and a module. `{256 // workers}` in an argument is
     computed for each run: numbers, `workers`, `nodes`, and + - * / // %."""
     arguments: dict[str, Any] = Field(default_factory=dict)

@@ -71,12 +71,14 @@ def epoch_points(epoch: EpochFinished, with_speed: bool) -> Iterator[Point]:
         when, step = milliseconds(begin + each * place), epoch.first_step + place
         yield Point("step/loss", loss, when, step)
         yield Point("step/learning_rate", rate, when, step)
-    figures: dict[str, float] = {
+    learnt = {
         "train_loss": epoch.train_loss,
         "val_loss": epoch.val_loss,
         "val_accuracy": epoch.val_accuracy,
-        "elapsed_seconds": epoch.elapsed_seconds,
     }
+    # what a script learns is not known
+    figures: dict[str, float] = learnt if epoch.losses else {}
+    figures["elapsed_seconds"] = epoch.elapsed_seconds
     if with_speed:
         figures["seconds"] = epoch.seconds
         if epoch.steady_seconds > 0:
