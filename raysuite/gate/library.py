@@ -132,7 +132,7 @@ def _is_sharded(tensor: Any) -> bool:
 def _digest(tensor: torch.Tensor) -> str:
     import torch
 
-    own: Any = tensor.to_local() if hasattr(tensor, "to_local") else tensor  # type: ignore[operator]
+    own: Any = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     own = own.detach().cpu().contiguous()
     bits = own.reshape(-1).view(torch.uint8).numpy().tobytes() if own.numel() else b""
     return hashlib.sha256(f"{own.dtype}{tuple(own.shape)}".encode() + bits).hexdigest()

@@ -319,7 +319,7 @@ def counted(batch: Any, depth: int = 0) -> tuple[int | None, int | None]:
     if depth >= _MOST_DEPTH:
         return None, None
     if isinstance(batch, Mapping):
-        ids = batch.get("input_ids")
+        ids: Any = batch.get("input_ids")
         inside: Sequence[Any] = list(batch.values())
         tokens = int(ids.numel()) if hasattr(ids, "numel") else None
     elif isinstance(batch, list | tuple):

@@ -68,7 +68,7 @@ def script_mistakes(spec: ExperimentSpec, gpus: int) -> list[Mistake]:
         ("script.samples_per_step", script.samples),
     ):
         try:
-            compute(names)  # type: ignore[operator]
+            compute(names)
         except ValueError as error:
             mistakes.append(Mistake(str(error), key=key))
     file = Path(script.command[0])

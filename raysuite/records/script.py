@@ -258,7 +258,7 @@ def time_shares(
 
 
 def _ends(logs: Sequence[RankLog]) -> float:
-    return max(log.marks.get("ended", log.rows[-1][0]) for log in logs)
+    return max(float(log.marks.get("ended", log.rows[-1][0])) for log in logs)
 
 
 _PHASES = (

@@ -130,7 +130,7 @@ def test_the_guides_script_scales_as_it_is(tmp_path: Path) -> None:
     rate = [row["throughput_images_per_s"]["mean"] for row in (one, two)]
     assert two["speed_up"]["value"] == pytest.approx(rate[1] / rate[0])
     assert two["scaling"] == "strong"
-    assert two["share_communication"]["mean"] > 0 == one["share_communication"]["mean"]
+    assert min(row["share_communication"]["mean"] for row in (one, two)) > 0
     verdicts = [run["verdict"] for run in found["runs"] if run["verdict"]]
     assert verdicts[0]["error"] < 1e-5
     for name in ("script-work.csv", "script-start.tex"):
