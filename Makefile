@@ -8,7 +8,7 @@ PYTHON ?= $(shell $(FIND_PYTHON))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup lock demo sweep study docs check test test-thorough test-fast bench ui image report clean have-python
-.PHONY: test-units test-contracts test-integration test-lab test-extras
+.PHONY: test-units test-contracts test-integration test-lab test-extras mutants
 .PHONY: lab-up lab-down lab-status lab-shell cluster-up cluster-status cluster-down submit
 
 help: ## List the targets
@@ -88,6 +88,10 @@ test-thorough: setup ## The tests that CI has no time for
 
 test-fast: setup ## Unit tests alone, under a minute
 	$(BIN)/pytest tests/unit -m 'not integration and not slow and not thorough'
+
+mutants: setup ## Defects of one token, and those no unit test finds: MUTANTS='raysuite.optim.*'
+	OMP_NUM_THREADS=1 $(BIN)/mutmut run $(if $(MUTANTS),'$(MUTANTS)')
+	@$(BIN)/mutmut results | grep -E ': (survived|no tests|timeout)' || true
 
 bench: setup ## What orchestration and measuring cost, and how fast images are loaded
 	$(BIN)/python benchmarks/startup.py

@@ -7,7 +7,8 @@
     1  models data optim parallel measure perf cluster images track report
     0  spec records errors files parts units lazy ending mark
 
-Packages of one layer never import each other, layer 0 but for itself.
+Packages of one layer never import each other, but for those of layer 0, and for gate and train: a
+run visits the gate, which makes its networks as training does.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def too_high(path: Path) -> list[str]:
         other = top(name.removeprefix("raysuite."))
         if top(name) != "raysuite" or other not in LAYERS or other == package:
             continue
-        allowed = LAYERS[other] < LAYERS[package] or LAYERS[other] == LAYERS[package] == 0
+        allowed = LAYERS[other] < LAYERS[package] or LAYERS[other] == LAYERS[package] in (0, 3)
         if not allowed:
             wrong.append(f"line {line}: {package} imports {name}")
     return wrong

@@ -9,39 +9,35 @@ import json
 import math
 import os
 import shlex
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import psutil
 import typer
 
 from raysuite import __version__
 from raysuite.cli.console import print_text, stdout
 from raysuite.cli.progress import LiveView, Progress
+from raysuite.cli.request import Request, RunRequest, SweepRequest
 from raysuite.cli.run_options import gpus_before
 from raysuite.cli.sweep_progress import SweepProgress, foresee
-from raysuite.cluster.folder import ClusterFolder, current_folder
+from raysuite.cluster.folder import current_folder
 from raysuite.cluster.suites import (
     Suite,
     Verb,
-    is_to_be_resumed,
     job_id,
-    register,
     sole_driver,
-    unregister,
 )
 from raysuite.errors import UserError
+from raysuite.orchestrate.timings import Timings, timing_lines
+from raysuite.orchestrate.tracking import Tracking
 from raysuite.plan.space import count
 from raysuite.plan.trials import (
-    TRIALS,
     check_retry,
     check_space,
     create_sweep,
@@ -57,7 +53,6 @@ from raysuite.records import (
     Journal,
     Results,
     RunFailed,
-    RunFinished,
     results_figures,
 )
 from raysuite.records.ends import is_left
@@ -74,199 +69,10 @@ if TYPE_CHECKING:
     from raysuite.orchestrate.stopping import StopWatch
     from raysuite.orchestrate.suite import Listener
     from raysuite.plan import RunPlan
-    from raysuite.track.upload import ParentStatus
     from raysuite.train.stopping import Stop
-
-# MLflow beside `raysuite run` and `raysuite sweep`: fed from journals, missed without harm.
-
-_FIRST_S, _LEAST_REST_S = 120.0, 30.0
-"""From when on records are sent beside runs, and how often at most."""
-_REST = 20.0
-"""Work beside runs rests so many times as long as it took: 5 % of the time at most."""
-_NICENESS = 10
-"""Of work beside runs: they have the processors first."""
-
-
-class Tracking:
-    """MLflow, fed from the journals; an outage is reported once."""
-
-    def __init__(self, uri: str | None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._uri, self._clock = uri, clock
-        self._told = False
-        self._preparing = threading.Thread(target=self._prepare, daemon=True)
-        self._preparing.start()
-        self._beside: threading.Thread | None = None
-        self._outage = ""
-        self._sent_bytes = 0
-        self._rests_until = clock() + _FIRST_S
-
-    def _prepare(self) -> None:
-        from raysuite.track import prepare
-
-        prepare(self._uri)
-
-    def ready(self) -> None:
-        """Wait until MLflow is loaded and its store is open."""
-        self._preparing.join()
-
-    def sync(self, results: Results, status: ParentStatus | None = None) -> None:
-        """Send what the journals gained, and wait for it.
-
-        `status`: the state of the suite, where its runs do not show it.
-        """
-        from raysuite.track import sync
-
-        self.ready()
-        if self._beside is not None:
-            self._beside.join()
-        summary = sync(results, self._uri, status=status)
-        self._tell("" if summary.ok else str(summary))
-
-    def follow(self, results: Results) -> None:
-        """Send what the journals gained beside the runs, one time after the other, with rests.
-
-        To be called now and then; it returns at once.
-        """
-        if self._beside is not None:
-            if self._beside.is_alive():
-                return
-            self._beside = None
-            self._tell(self._outage)
-        if self._clock() < self._rests_until:
-            return
-        journals = results.folder.glob("runs/*/journal.jsonl")
-        size = sum(file.stat().st_size for file in journals)
-        self._rests_until = self._clock() + _LEAST_REST_S
-        if size != self._sent_bytes:
-            self._sent_bytes = size
-            self._beside = threading.Thread(
-                target=self._send, args=(results,), name="mlflow", daemon=True
-            )
-            self._beside.start()
-
-    def _send(self, results: Results) -> None:
-        from raysuite.track import sync
-
-        self.ready()
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
-        began = self._clock()
-        summary = sync(results, self._uri, status="RUNNING")
-        self._outage = "" if summary.ok else str(summary)
-        now = self._clock()
-        self._rests_until = now + max(_LEAST_REST_S, _REST * (now - began))
-
-    def _tell(self, outage: str) -> None:
-        if outage and not self._told:
-            print_text(outage, error=True)
-        self._told = bool(outage)
-
-    def register(self, results: Results, silent: bool) -> None:
-        """Register a sweep's best network; why there is none is printed, and is no failure."""
-        from raysuite.cli.register import register_best
-        from raysuite.track.sync import one_line
-
-        try:
-            done, note = register_best(results, tracking_uri=self._uri)
-        except Exception as error:  # whatever is wrong, the sweep has ended well
-            print_text(f"no model is registered: {one_line(error)}", error=True)
-            return
-        if note:
-            print_text(note, error=True)
-        if done.ok and not silent:
-            print_text(str(done))
-        elif not done.ok and not self._told:
-            print_text(str(done), error=True)
-
 
 _SYNC_S = 20.0
 """A stopped suite writes to MLflow where so much of its time is left."""
-_UPLOADS = "working_dir_files"
-"""Ray's folder of what `ray job submit --working-dir` sends to a node."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """What `raysuite run` or `raysuite sweep` was asked for, by the names of their options."""
-
-    verb: Verb
-    spec: Path | None
-    overrides: Sequence[str]
-    scale: str | None
-    address: str | None
-    root: Path
-    resume: bool
-    resume_from: Path | None
-    retry_failed: bool
-    mlflow: bool
-    tracking_uri: str | None
-    stop_within_s: float
-    quiet: bool
-    as_json: bool
-    timings: bool
-    budget_s: float | None
-    """Seconds from the start of the command."""
-    document: Document | None = None
-    """The experiment, where it is not the file `spec`."""
-
-    @property
-    def silent(self) -> bool:
-        """Whether nothing is printed but records and errors."""
-        return self.quiet or self.as_json
-
-    def check(self) -> None:
-        """Raise UserError for options that do not go together."""
-        again = self.resume or self.resume_from is not None
-        if again and self.budget_s is not None:
-            raise UserError("--budget is for runs that begin now; leave it out when resuming")
-        if self.resume and self.resume_from is not None:
-            raise UserError("--resume and --resume-from were both given; give one of them")
-        if self.resume_from is not None and self.spec is not None:
-            raise UserError(
-                "--resume-from resumes the runs of that folder; leave SPEC and KEY=VALUE out"
-            )
-        if self.resume_from is None and self.spec is None and self.document is None:
-            raise UserError(
-                "no SPEC was given; give an experiment's YAML file, or --resume-from RESULTS"
-            )
-        more = self.verb == "sweep" and all(e.startswith(f"{TRIALS}=") for e in self.overrides)
-        if again and self.overrides and not more:
-            also = f", or give {TRIALS}=NUMBER alone for more trials" * (self.verb == "sweep")
-            raise UserError(
-                f"--resume resumes the runs as they were planned; leave KEY=VALUE out{also}"
-            )
-        if self.retry_failed and not again:
-            raise UserError("--retry-failed goes with --resume or --resume-from")
-        if self.address and self.address.startswith(("http://", "https://")):
-            raise UserError(
-                f"address {self.address!r} (--address or RAY_ADDRESS) is where jobs are submitted, "
-                "and no Ray can be joined there; submit this command: `ray job submit -- raysuite "
-                f"{self.verb} ...`, or give --address HOST:PORT of the cluster's head"
-            )
-        folder = (self.resume_from or self.root).absolute()
-        if _UPLOADS in folder.parts:
-            raise UserError(
-                f"results would go to {folder}, an upload that one node alone has and that Ray "
-                "removes; submit without --working-dir (a job starts where `raysuite cluster up` "
-                "was called), or give --results FOLDER that all nodes share"
-            )
-
-    def command(self) -> str:
-        """What was called, for the provenance; where results and records go is left out."""
-        words = ["raysuite", self.verb, *([str(self.spec)] if self.spec else []), *self.overrides]
-        words += [] if self.scale is None else ["--scale", self.scale]
-        words += ["--resume"] if self.resume else []
-        words += ["--resume-from", str(self.resume_from)] if self.resume_from else []
-        return shlex.join([*words, *(["--retry-failed"] if self.retry_failed else [])])
-
-    def arguments(self) -> tuple[str, ...]:
-        """Options that hold for the continuation too."""
-        words = ["--json"] if self.as_json else ["--quiet"] if self.quiet else []
-        words += [] if self.mlflow else ["--no-mlflow"]
-        uri = self.tracking_uri
-        own = uri is not None and uri != os.environ.get("MLFLOW_TRACKING_URI")
-        if own and "@" not in str(uri):  # no password onto a command line
-            words += ["--tracking-uri", str(uri)]
-        return (*words, "--stop-within", f"{self.stop_within_s:g}")
 
 
 def print_how_to_resume(verb: Verb, results: Results, stop: Stop | None = None) -> None:
@@ -306,37 +112,15 @@ def write_report(results: Results, request: Request) -> None:
         print_text(str(results.folder))
 
 
-@contextmanager
-def registered(
-    cluster: ClusterFolder | None, results: Results, request: Request, watch: StopWatch
-) -> Iterator[None]:
-    """Let the cluster resume this suite where its head or this driver dies before the end.
-
-    A suite that ended, or that a person ended, is not resumed.
-    """
-    if cluster is None:
-        yield
-        return
-    suite = Suite(
+def suite_of(results: Results, request: Request) -> Suite:
+    """What a cluster must know to resume it."""
+    return Suite(
         results=results.folder.absolute(),
         folder=Path.cwd(),
         verb=request.verb,
         arguments=request.arguments(),
         job=job_id(),
     )
-    register(cluster, suite)
-    forget = partial(unregister, cluster, results.folder.absolute())
-    watch.on_last_word = forget
-    try:
-        yield
-    except BaseException as error:
-        if not is_to_be_resumed(error):
-            forget()
-        raise
-    if watch.asked() is None or watch.is_last_word():
-        forget()
-    else:  # it was forgotten if the cluster's end was seen only after the signal
-        register(cluster, suite)
 
 
 # Batches that a spec leaves to be found by trial.
@@ -362,90 +146,19 @@ def search_batches(
     return decision
 
 
-# Where the wall time of a command went: measured as it goes, kept in timings.json, shown.
-
-PHASES = {
-    "driver": "start of the command, imports, spec and plans",
-    "ray": "start of Ray, or joining its cluster",
-    "dry batch": "what is left of one batch through each network of your own, when Ray has started",
-    "batches": "search for batches that the spec leaves open",
-    "workers": "start of the worker processes, until the first run begins in them",
-    "runs": "from the first run's beginning to the last one's end, with the time between runs",
-    "report": "the report, while Ray ends",
-    "mlflow": "MLflow, after the report",
-}
-
-
-class Timings:
-    """The phases of this command, in seconds of wall time."""
-
-    def __init__(self) -> None:
-        self.began = psutil.Process().create_time()
-        self.seconds: dict[str, float] = {"driver": time.time() - self.began}
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Add the time of this context to a phase, also where it raises."""
-        began = time.time()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.time() - began
-
-    def split_runs(self, results: Results, began: float) -> None:
-        """Take the start of the workers out of the runs' phase, which began then."""
-        firsts = [
-            end.first_step_time - end.first_step_seconds
-            for plan in results.plans()
-            if isinstance(end := results.end_of(plan["run_id"]), RunFinished)
-            and end.first_step_time is not None
-        ]
-        here = [first for first in firsts if first > began]
-        if here:
-            self.seconds["workers"] = min(here) - began
-            self.seconds["runs"] -= self.seconds["workers"]
-
-    def write(self, results: Results) -> None:
-        """Keep them beside those of earlier commands on these results."""
-        own = {"began": self.began, "seconds": {n: round(s, 3) for n, s in self.seconds.items()}}
-        earlier = [each for each in results.timings() if each["began"] != self.began]
-        results.write_timings([*earlier, own])
-
-
-def timing_lines(results: Results, timings: Timings) -> Iterator[str]:
-    """A table for a person: each phase, and the parts of each run."""
-    total = time.time() - timings.began
-    yield f"{'phase':<10}{'seconds':>9}{'share':>8}"
-    for name, what in PHASES.items():
-        if name in timings.seconds:
-            seconds = timings.seconds[name]
-            yield f"{name:<10}{seconds:9.2f}{seconds / total:8.0%}  {what}"
-    yield f"{'all':<10}{total:9.2f}"
-    runs: list[tuple[dict[str, Any], RunFinished]] = [
-        (plan, end)
-        for plan in results.plans()
-        if isinstance(end := results.end_of(plan["run_id"]), RunFinished) and end.parts_seconds
-    ]
-    names = list(dict.fromkeys(name for _, end in runs for name in end.parts_seconds))
-    if names:
-        yield ""
-        yield "run   seconds" + "".join(f"{name:>12}" for name in names)
-    for plan, end in runs:
-        parts = "".join(f"{end.parts_seconds.get(name, 0.0):12.2f}" for name in names)
-        yield f"{plan['index'] + 1:<4}{end.seconds:9.2f}{parts}"
-
-
 _AFTER_RUNS_S = 15.0
 """Of a budget: for the end of Ray, the report and MLflow."""
 
 
 # The life cycle.
 
+AnyRequest = TypeVar("AnyRequest", bound=Request)
 
-class Work(ABC):
+
+class Work(ABC, Generic[AnyRequest]):
     """A suite of runs, or a sweep of trials, from the request to its exit code."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: AnyRequest) -> None:
         self.request = request
         self.timings = Timings()
         self.remarks: list[str] = []
@@ -492,7 +205,7 @@ class Work(ABC):
     def execute(self, capacity: Capacity, listener: Listener) -> Stop | None:
         """Make what has not ended yet; the request that stopped it, if one did."""
 
-    def publish(self, tracking: Tracking) -> None:  # noqa: B027 - most have nothing more
+    def publish(self, tracking: Tracking) -> None:
         """What MLflow is given at the end, beside the records."""
 
     @abstractmethod
@@ -500,7 +213,7 @@ class Work(ABC):
         """Whether the exit code is 1."""
 
 
-class SuiteWork(Work):
+class SuiteWork(Work[RunRequest]):
     """Every run of a spec."""
 
     def plan(self) -> None:
@@ -597,14 +310,14 @@ class SuiteWork(Work):
         return any(isinstance(end, RunFailed) for end in ends)
 
 
-def still_to_run(request: Request) -> list[RunPlan]:
+def still_to_run(request: RunRequest) -> list[RunPlan]:
     """The runs that `raysuite run` would make for a request; nothing is changed."""
     work = SuiteWork(replace(request, quiet=True))
     work.plan()
     return work.left(request.retry_failed)
 
 
-class SweepWork(Work):
+class SweepWork(Work[SweepRequest]):
     """The trials of a spec's `search` section."""
 
     def plan(self) -> None:
@@ -690,24 +403,24 @@ def last_line(results: Results) -> str:
     return json.dumps({"kind": "summary", "folder": str(results.folder), "runs": dict(counts)})
 
 
-def drive(request: Request) -> None:
+def drive(work: Work[Any]) -> None:
     """Carry out a request. Raises UserError, and Exit with 1 where a run failed or no trial gave a
     result, with 75 where it was stopped."""
+    request = work.request
     request.check()
     from raysuite.orchestrate.cluster import ending
     from raysuite.orchestrate.stopping import StopWatch
 
-    work: Work = SweepWork(request) if request.verb == "sweep" else SuiteWork(request)
     work.plan()
     if request.retry_failed:
         work.forget_failures()
-    timings, cluster = work.timings, current_folder()
-    tracking = Tracking(request.tracking_uri) if request.mlflow else None
+    timings = work.timings
+    tracking = Tracking(request.tracking_uri, print_text) if request.mlflow else None
     timings.seconds["driver"] = time.time() - timings.began
     # `kept` until report and MLflow have all: a driver that is killed before is resumed
     try:
         with ExitStack() as kept:
-            with StopWatch(cluster, request.stop_within_s) as watch, ExitStack() as joined:
+            with StopWatch(current_folder(), request.stop_within_s) as watch, ExitStack() as joined:
                 check_batch = joined.enter_context(work.dry_batch())
                 with timings.phase("ray"):
                     capacity = joined.enter_context(work.connect())
@@ -716,7 +429,7 @@ def drive(request: Request) -> None:
                 work.create(capacity, watch)
                 began, results = time.time(), work.results
                 kept.enter_context(sole_driver(results.folder))
-                kept.enter_context(registered(cluster, results, request, watch))
+                kept.enter_context(watch.registered(suite_of(results, request)))
                 results.add_command(request.command())
                 if not request.silent:
                     print_text(f"results: {results.folder}")
@@ -758,7 +471,7 @@ def drive(request: Request) -> None:
 
 
 def _execute(
-    work: Work, capacity: Capacity, tracking: Tracking | None, watch: StopWatch
+    work: Work[Any], capacity: Capacity, tracking: Tracking | None, watch: StopWatch
 ) -> Stop | None:
     from raysuite.orchestrate.suite import Listener
 

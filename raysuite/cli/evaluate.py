@@ -56,7 +56,7 @@ def evaluate(
     """
     import torch
 
-    from raysuite.cli.register import only_run, trained
+    from raysuite.orchestrate.registration import only_run, trained
     from raysuite.records import Results
     from raysuite.train.evaluate import evaluate as predict
     from raysuite.train.evaluate import places

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from raysuite.cli import run_options as given
+from raysuite.cli.request import RunRequest, SweepRequest
 from raysuite.errors import UserError
-
-if TYPE_CHECKING:
-    from raysuite.cluster.suites import Verb
 
 
 def run(
@@ -44,7 +41,32 @@ def run(
       raysuite run --resume-from results/quickstart/20261122-101500
       raysuite run experiments/quickstart.yaml --address 10.0.0.1:6379
     """
-    _make("run", **locals())
+    from raysuite.cli.driver import SuiteWork, drive, still_to_run
+
+    request = RunRequest(
+        spec=spec,
+        overrides=overrides or [],
+        scale=scale,
+        address=address,
+        root=root,
+        resume=resume,
+        resume_from=resume_from,
+        retry_failed=retry_failed,
+        mlflow=mlflow,
+        tracking_uri=tracking_uri,
+        stop_within_s=stop_within_s,
+        quiet=quiet,
+        as_json=as_json,
+        timings=timings,
+        budget_s=budget_s,
+    )
+    if not dry_run:
+        drive(SuiteWork(request))
+        return
+    from raysuite.cli.plan import show
+
+    request.check()
+    show(still_to_run(request), request.as_json)
 
 
 def sweep(
@@ -79,32 +101,35 @@ def sweep(
       raysuite sweep experiments/sweep-quickstart.yaml --resume search.trials=30
       raysuite sweep --resume-from results/sweep-quickstart/20261122-101500
     """
-    _make("sweep", **locals(), budget_s=None)
+    from raysuite.cli.driver import SweepWork, drive
 
-
-def _make(verb: Verb, dry_run: bool, **options: Any) -> None:
-    """Carry out what the options of `verb` ask for, or print what that would be."""
-    from raysuite.cli.driver import Request, drive, still_to_run
-
-    options["overrides"] = options["overrides"] or []
-    request = Request(verb=verb, **options)
+    request = SweepRequest(
+        spec=spec,
+        overrides=overrides or [],
+        scale=scale,
+        address=address,
+        root=root,
+        resume=resume,
+        resume_from=resume_from,
+        retry_failed=retry_failed,
+        mlflow=mlflow,
+        tracking_uri=tracking_uri,
+        stop_within_s=stop_within_s,
+        quiet=quiet,
+        as_json=as_json,
+        timings=timings,
+    )
     if not dry_run:
-        drive(request)
+        drive(SweepWork(request))
         return
     request.check()
-    if verb == "run":
-        from raysuite.cli.plan import show
-
-        show(still_to_run(request), request.as_json)
-    elif request.resume or request.resume_from is not None:
+    if request.again or request.spec is None:
         raise UserError(
             "--dry-run shows the trials of a sweep that begins now; leave it out, or --resume and "
             "--resume-from (`raysuite watch RESULTS` shows what a sweep has decided)"
         )
-    else:
-        from raysuite.cli.sweep_progress import dry_run as foretell
-        from raysuite.spec import read_document
+    from raysuite.cli.sweep_progress import print_expected
+    from raysuite.spec import read_document
 
-        assert request.spec is not None
-        document = read_document(request.spec, request.overrides, request.scale)
-        foretell(document, request.as_json, given.gpus_before(request.address))
+    document = read_document(request.spec, request.overrides, request.scale)
+    print_expected(document, request.as_json, given.gpus_before(request.address))

@@ -81,7 +81,8 @@ def scale(
       raysuite scale --workers 1,2 --check -- -m package.train --lr '{0.1 * workers}'
       raysuite scale --resume-from results/train/20261122-101500
     """
-    from raysuite.cli.driver import Request, drive, still_to_run
+    from raysuite.cli.driver import SuiteWork, drive, still_to_run
+    from raysuite.cli.request import RunRequest
 
     document = None
     if command:
@@ -110,8 +111,7 @@ def scale(
             "no SCRIPT was given; give it behind --, such as `raysuite scale --workers 1,2 -- "
             "train.py`"
         )
-    request = Request(
-        verb="run",
+    request = RunRequest(
         spec=None,
         overrides=(),
         scale=None,
@@ -135,7 +135,7 @@ def scale(
 
         show(still_to_run(request), as_json)
         return
-    drive(request)
+    drive(SuiteWork(request))
 
 
 CHECKED_STEPS = 10

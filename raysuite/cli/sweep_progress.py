@@ -260,7 +260,7 @@ def foresee(document: Document, search: SearchOptions, gpus: int | None = None) 
     return found
 
 
-def dry_run(document: Document, as_json: bool, gpus: int | None = None) -> None:
+def print_expected(document: Document, as_json: bool, gpus: int | None = None) -> None:
     """Print the trials of a sweep, or how many there are at most where they are decided on the way;
     `gpus` as `foresee`."""
     search = read_search(document)

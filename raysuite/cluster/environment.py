@@ -12,6 +12,10 @@ from raysuite.cluster.folder import VARIABLE, ClusterFolder
 
 RAY_SETTINGS = {
     **ray_start.ENVIRONMENT,
+    # or workers yield to every other process, and starve beside a busy one: Ray gives them 15
+    "RAY_worker_niceness": "0",
+    # or processes that wait for the first workers' code are ended after 1 s, and others started
+    "RAY_idle_worker_killing_time_threshold_ms": "60000",
     "RAY_TRAIN_V2_ENABLED": "1",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
     "RAY_TRAIN_METRICS_ENABLED": "0",

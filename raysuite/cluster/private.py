@@ -9,6 +9,7 @@ import secrets
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,8 @@ MODE = 0o600
 TOKEN_BYTES = 32
 """256 bits."""
 _LOCK = "lock"
+_WRITTEN_S = 10.0
+"""How long Ray's workers, which end with their raylet, may still write into an abandoned folder."""
 
 
 def make_folder(path: Path) -> Path:
@@ -58,11 +61,10 @@ def _remove_abandoned(prefix: str) -> None:
             descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                kill_left_behind(str(lock.parent))  # they would make it again, open to others
-                for path in lock.parent.iterdir():
-                    if path != lock:  # it goes last: what stays is found again
-                        shutil.rmtree(path) if path.is_dir() else path.unlink()
-                shutil.rmtree(lock.parent)
+                deadline = time.monotonic() + _WRITTEN_S
+                while lock.parent.exists() and time.monotonic() < deadline:
+                    kill_left_behind(str(lock.parent))  # they would make it again, open to others
+                    remove(lock.parent, _LOCK)  # which goes last: what stays is found again
             finally:
                 os.close(descriptor)
 

@@ -77,17 +77,25 @@ def kill_left_behind(temp: str) -> list[int]:
 def _left_behind(temp: str) -> list[psutil.Process]:
     """Processes of an ended node that still work in its temporary folder.
 
-    A `tail -f` on a log in there is none of them: it inherited nothing from the node.
+    A `tail -f` on a log in there is none of them: it inherited nothing from the node. A process
+    that Ray has renamed (`ray::NAME`) has lost its arguments and variables, but not its open logs.
     """
     found = []
+    inside = f"{temp}/"
     psutil.process_iter.cache_clear()  # it remembers ended processes whose ids are others' now
     for process in psutil.process_iter(["cmdline", "uids"]):
-        words = process.info["cmdline"] or []
+        words = process.info["cmdline"] or [""]
         uids = process.info["uids"]
-        if uids and uids.real == os.getuid() and any(f"{temp}/" in word for word in words):
-            with contextlib.suppress(psutil.Error):
-                if process.environ().get(TEMP) == temp:
-                    found.append(process)
+        if not uids or uids.real != os.getuid():
+            continue
+        with contextlib.suppress(psutil.Error):
+            if words[0].startswith("ray::"):
+                works = any(file.path.startswith(inside) for file in process.open_files())
+            else:
+                named = any(inside in word for word in words)
+                works = named and process.environ().get(TEMP) == temp
+            if works:
+                found.append(process)
     return found
 
 

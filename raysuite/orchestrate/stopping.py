@@ -11,12 +11,15 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, get_args
 
 from raysuite.cluster.folder import ClusterFolder
+from raysuite.cluster.suites import Suite, is_to_be_resumed, register, unregister
 from raysuite.errors import UserError
 from raysuite.orchestrate.cluster import knock
 from raysuite.records import Results, StopReason
@@ -65,6 +68,29 @@ class StopWatch:
             if self.is_last_word():
                 self.on_last_word()
         return self._stop
+
+    @contextmanager
+    def registered(self, suite: Suite) -> Iterator[None]:
+        """Let the cluster resume this suite where its head or this driver dies before the end.
+
+        A suite that ended, or that a person ended, is not resumed.
+        """
+        cluster = self._cluster
+        if cluster is None:
+            yield
+            return
+        register(cluster, suite)
+        forget = self.on_last_word = partial(unregister, cluster, suite.results)
+        try:
+            yield
+        except BaseException as error:
+            if not is_to_be_resumed(error):
+                forget()
+            raise
+        if self.asked() is None or self.is_last_word():
+            forget()
+        else:  # it was forgotten if the cluster's end was seen only after the signal
+            register(cluster, suite)
 
     def is_last_word(self) -> bool:
         """Whether a person ended the suite: it is not to be resumed by itself. One that ended

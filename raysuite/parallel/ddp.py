@@ -88,7 +88,24 @@ def _register_compression(model: DistributedDataParallel, options: DdpOptions) -
             matrix_approximation_rank=options.powersgd_rank,
             start_powerSGD_iter=2,
         )
-        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        model.register_comm_hook(state, _powersgd_hook)
+
+
+def _powersgd_hook(
+    state: powerSGD_hook.PowerSGDState,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]
+) -> torch.futures.Future[Tensor]:
+    """torch's hook; over Gloo, one bucket after the other.
+
+    Its callbacks start collectives and wait for them. Gloo runs callbacks and collectives in the
+    same two threads: with two buckets at once both threads wait for ever, or ranks start the
+    collectives of two buckets in different orders, and Gloo pairs those that do not belong
+    together.
+    """
+    result: torch.futures.Future[Tensor] = powerSGD_hook.powerSGD_hook(state, bucket)
+    if dist.get_backend() == "gloo":
+        result.wait()
+    return result
 
 
 def _bf16_hook(

@@ -88,8 +88,8 @@ class GateVerdict(RecordBase):
     network_seconds: float | None = None
     """How long that took; of a cached result, when it was computed."""
     tolerance: float | None
-    """Largest error that passes, uncompiled; None where the options are lossy by intent and no
-    bound holds."""
+    """Largest error that passes, uncompiled; None where the strategy is lossy throughout, so that
+    single gradients have bounds (see `rule`) and trained weights have none."""
     rule: str
     """What was checked, in words."""
     steps: int

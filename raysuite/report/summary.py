@@ -20,6 +20,7 @@ from raysuite.records.statistics import (
 )
 from raysuite.report import text
 from raysuite.report.facets import WORK, telling, written
+from raysuite.spec.loaders import LOADER_OPTIONS
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def _about(before: str, names: Iterable[str], after: str = ".") -> list[str]:
 def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
     above = [row.name for row in rows if row.superlinear]
     without = {r.baseline for r in rows if r.baseline and r.throughput and r.speed_up is None}
-    lossy = {run.variant for run in runs if run.verdict and run.verdict.tolerance is None}
+    uncompared = {run.variant for run in runs if run.verdict and run.verdict.tolerance is None}
     overflowed = {run.name: sum(each.skipped_steps for each in run.epochs) for run in runs}
     unloaded = [row.name for row in rows if row.loader == "synthetic"]
     pruned = sum(run.status == "pruned" for run in runs)
@@ -96,8 +97,8 @@ def _caveats(rows: Sequence[Row], runs: Sequence[RunFigures]) -> list[Sentence]:
         ),
         *_about("Baselines without a speed, so no speed-up against them: ", sorted(without)),
         *_about(
-            "Checked without a bound on the error, as their options are lossy by intent: ",
-            sorted(lossy),
+            "Weights not compared with those of one process, as the strategy is lossy throughout: ",
+            sorted(uncompared),
         ),
         *_about(
             "Steps skipped, as gradients overflowed in fp16: ",
@@ -156,8 +157,9 @@ def _busy(runs: Sequence[RunFigures]) -> list[str]:
     for run in runs:
         cpu = run.started.environment.get("cpu", {}) if run.started else {}
         cores = cpu.get("logical_cores")
-        # Ray Data loads in tasks of Ray, which are not the workers' processes
-        if cores and run.other_cores and run.plan["spec"]["loader"]["name"] != "ray_data":
+        # tasks of Ray, such as those that load, are not the workers' processes
+        needs_ray = LOADER_OPTIONS[run.plan["spec"]["loader"]["name"]].needs_ray
+        if cores and run.other_cores and not needs_ray:
             share = run.other_cores / cores
             resources = run.plan["spec"]["resources"]
             own = min(cores, run.workers * resources["cpus_per_worker"])

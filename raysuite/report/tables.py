@@ -534,7 +534,7 @@ def _verdict(run: RunFigures, name: str) -> tuple[str, ...]:
     begin = (name, str(run.plan["seed"]), run.gate)
     if verdict is None:
         return (*begin, *(text.NONE,) * 5)
-    bound = "no bound" if verdict.tolerance is None else f"{verdict.tolerance:.2g}"
+    bound = text.NONE if verdict.tolerance is None else f"{verdict.tolerance:.2g}"
     errors = (f"{verdict.error:.2g}", f"{verdict.error_batchnorm:.2g}")
     short = text.NONE if verdict.error_16_bits is None else f"{verdict.error_16_bits:.2g}"
     earlier = "found earlier on an equal machine" if verdict.cached else ""

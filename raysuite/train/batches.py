@@ -23,6 +23,7 @@ import torch
 from torch.nn import functional
 
 from raysuite.data.base import Batch
+from raysuite.gate.strategy_check import comm_of
 from raysuite.measure.clock import now
 from raysuite.measure.memory import PeakMemory, available_bytes
 from raysuite.parallel import joined
@@ -33,7 +34,6 @@ from raysuite.plan import RunPlan
 from raysuite.plan.batches import decided, search_of
 from raysuite.records.batches import BatchTried, Stage, TriedFile
 from raysuite.train.building import build_engine, build_model, import_own, set_torch
-from raysuite.train.gate import comm_of
 from raysuite.train.memory import is_out_of_memory
 from raysuite.units import human_bytes
 

@@ -107,23 +107,22 @@ def mistakes(plan: RunPlan) -> list[Mistake]:
                 "take BatchNorm, or set resources.device to gpu"
             )
         wrong = wrong or _untrained(plan)
-    if isinstance(plan.spec.strategy, PipelineOptions) and not isinstance(found, str):
-        wrong = {**wrong, **_uncut(plan)}
+    if (staged := plan.spec.strategy.staged()) and not isinstance(found, str):
+        wrong = {**wrong, **_uncut(plan, staged)}
     read = plan.spec.loader.loads
     if read and (unread := _unread(plan.spec.data.model_dump_json(), plan.dataset)):
         wrong = {**wrong, "data.name": unread}
     return [Mistake(message, key=key) for key, message in wrong.items()]
 
 
-def _uncut(plan: RunPlan) -> dict[str, str]:
+def _uncut(plan: RunPlan, staged: PipelineOptions) -> dict[str, str]:
     """Why this plan's network cannot be cut into its stages, by key; empty where it can be."""
     from raysuite.parallel.pipeline.blocks import blocks_of
     from raysuite.parallel.pipeline.partition import stage_sizes
 
-    assert isinstance(plan.spec.strategy, PipelineOptions)
     try:
         with torch.random.fork_rng(devices=[]):
-            stage_sizes(plan.spec.strategy, blocks_of(models.build(plan.spec.model, plan.dataset)))
+            stage_sizes(staged, blocks_of(models.build(plan.spec.model, plan.dataset)))
     except UserError as error:
         key, _, message = str(error).partition(": ")
         return {key: message}

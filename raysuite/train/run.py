@@ -5,12 +5,15 @@ from __future__ import annotations
 import gc
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Literal
 
 import torch
 
+from raysuite.gate import strategy_check
+from raysuite.gate.small_network import same_on_all_ranks
 from raysuite.measure.environment import environment
 from raysuite.measure.memory import PeakMemory
 from raysuite.measure.transport import Transport
@@ -18,12 +21,18 @@ from raysuite.parallel import joined
 from raysuite.parallel.base import World
 from raysuite.parallel.comm import Comm, gather_plain
 from raysuite.plan import RunPlan
-from raysuite.records import Record, RunFailed, RunFinished, RunPruned, RunStarted, RunStopped
+from raysuite.records import (
+    GateVerdict,
+    Record,
+    RunFailed,
+    RunFinished,
+    RunPruned,
+    RunStarted,
+    RunStopped,
+)
 from raysuite.records.schema import SCHEMA
-from raysuite.train import gate
 from raysuite.train.building import import_own, set_torch
 from raysuite.train.costs import run_costs
-from raysuite.train.gate_check import same_on_all_ranks
 from raysuite.train.loop import TrainingLoop
 from raysuite.train.profiling import profile
 from raysuite.train.skipping import bad_samples
@@ -76,110 +85,159 @@ def execute(
     """
     if plan.undecided:
         raise ValueError(f"{plan.title}: its batch is still to be found by trial")
-    began = time.perf_counter()
-    import_own(plan)
-    # objects of modules are no garbage: the collection at the end need not traverse them
-    gc.freeze()
-    parts: dict[str, float] = defaultdict(float)
-    transport = Transport(world.device.type == "cuda" and world.size > 1)
-    loop: TrainingLoop | None = None
-    group = ExitStack()
-    try:
-        with _timed(parts, "join"):
+    with ExitStack() as group:
+        attempt = _Attempt(plan, world, group)
+        verdict = attempt.gate()
+        if not verdict.passed:
+            yield from (attempt.started(unread), verdict, attempt.failed("gate", verdict.message))
+            return
+        attempt.load(resume)
+        yield from (attempt.started(unread), verdict)
+        yield from attempt.read_samples()
+        ended = yield from attempt.train(until, asked_to_stop, checkpoint, progress_file)
+        if ended is not None:
+            yield ended
+            return
+        yield from attempt.results(model_file, trace_file)
+
+
+class _Attempt:
+    """One attempt at a run on this rank, from joining its group to leaving it."""
+
+    def __init__(self, plan: RunPlan, world: World, group: ExitStack) -> None:
+        """Join the ranks of the run; `group` leaves them and frees everything."""
+        self._plan, self._world, self._group = plan, world, group
+        self._began = time.perf_counter()
+        self._parts: dict[str, float] = defaultdict(float)
+        self._loop: TrainingLoop | None = None
+        import_own(plan)
+        # objects of modules are no garbage: the collection at the end need not traverse them
+        gc.freeze()
+        group.callback(self._free)
+        self._transport = Transport(world.device.type == "cuda" and world.size > 1)
+        with self._timed("join"):
             profiled = plan.spec.measure.profile == "torch"
-            strategy = group.enter_context(joined(plan.spec.strategy, world, profiled))
+            self._strategy = group.enter_context(joined(plan.spec.strategy, world, profiled))
         set_torch(plan)
         # rank 0 writes the Record; a thousand ranks would ask one file server for the commit
-        facts = environment(commits=world.rank == 0)
-        with _timed(parts, "gate"):
-            verdict = gate.check(plan, world, strategy, facts)
-        memory = PeakMemory(world.device)  # not of the gate, whose verdict may come from a cache
-        if verdict.passed:
-            with _timed(parts, "data"):  # and the model
-                loop = TrainingLoop(plan, world, strategy)
-            if resume is not None:
-                with _timed(parts, "checkpoints"):
-                    loop.load(resume)
-        yield RunStarted(
-            run_id=plan.run_id,
+        self._facts = environment(commits=world.rank == 0)
+
+    def _free(self) -> None:
+        # engines hold cycles: without this, the next run in this process would begin with them
+        self._loop = None
+        gc.collect()
+        gc.unfreeze()
+        if self._world.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    @contextmanager
+    def _timed(self, part: str) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self._parts[part] += time.perf_counter() - began
+
+    @property
+    def loop(self) -> TrainingLoop:
+        assert self._loop is not None, "load() makes it"
+        return self._loop
+
+    def gate(self) -> GateVerdict:
+        """The verdict on the strategy; the peak of memory is counted from here on."""
+        plan = self._plan
+        with self._timed("gate"):
+            verdict = strategy_check.check(plan, self._world, self._strategy, self._facts)
+        self._memory = PeakMemory(self._world.device)
+        return verdict
+
+    def load(self, resume: Path | None) -> None:
+        """Prepare the data and the model, and restore a checkpoint."""
+        with self._timed("data"):
+            self._loop = TrainingLoop(self._plan, self._world, self._strategy)
+            self._group.callback(self._loop.close)
+        if resume is not None:
+            with self._timed("checkpoints"):
+                self._loop.load(resume)
+
+    def started(self, unread: str) -> RunStarted:
+        loop = self._loop
+        return RunStarted(
+            run_id=self._plan.run_id,
             record_schema=SCHEMA,
-            plan=plan.model_dump(mode="json"),
-            environment=facts,
+            plan=self._plan.model_dump(mode="json"),
+            environment=self._facts,
             first_epoch=loop.epoch if loop else 0,
             first_step=loop.step if loop else 0,
             unread=unread,
-            transports=_of_all_ranks(transport.names(), loop.engine.comm) if loop else [],
+            transports=_of_all_ranks(self._transport.names(), loop.engine.comm) if loop else [],
         )
-        yield verdict
-        if loop is None:
-            yield RunFailed(run_id=plan.run_id, reason="gate", message=verdict.message)
-            return
+
+    def failed(
+        self, reason: Literal["gate", "error", "diverged"], message: str, step: int | None = None
+    ) -> RunFailed:
+        return RunFailed(run_id=self._plan.run_id, reason=reason, message=message, step=step)
+
+    def read_samples(self) -> Iterator[Record]:
+        """Find the samples that are left out, and the labels of the others where they matter."""
+        loop = self.loop
         # what was yielded is on record before any rank can fail in an epoch
         loop.engine.comm.all_reduce(torch.zeros(1), "max")
-        for found in bad_samples(plan, loop.prepared, world, loop.engine.comm):
+        for found in bad_samples(self._plan, loop.prepared, self._world, loop.engine.comm):
             loop.skipped[found.record.split] = found.mask
             yield found.record
         loop.read_labels()
-        training = plan.spec.training
+
+    def train(
+        self,
+        until: int | None,
+        asked_to_stop: AskedToStop,
+        checkpoint: Checkpoint | None,
+        progress_file: Path | None,
+    ) -> Generator[Record, None, Record | None]:
+        """Yield the epochs; return the last Record of a run that does not come to its end."""
+        loop, training, world = self.loop, self._plan.spec.training, self._world
         if progress_file is not None and world.rank == 0:
             loop.live.start(progress_file)
         watch = Watch(asked_to_stop, world, loop.engine.comm)
+        keep = checkpoint or (lambda _: None)
         goal = min(until or training.epochs, training.epochs)
         all_skipped = loop.epoch < goal and not loop.stops_early
         while loop.epoch < goal and not loop.stops_early:
             try:
                 done = loop.run_epoch(watch)
             except FloatingPointError as error:  # of fp16's loss scale, on all ranks
-                yield RunFailed(run_id=plan.run_id, reason="error", message=str(error))
-                return
+                return self.failed("error", str(error))
             if isinstance(done, Stop):
-                if checkpoint:
-                    checkpoint(loop)
-                yield _stopped(loop, done)
-                return
+                keep(loop)
+                return _stopped(loop, done)
             if isinstance(done, Prune):
-                yield _pruned(loop, done)
-                return
+                return _pruned(loop, done)
             yield done
             all_skipped = all_skipped and done.skipped_steps == len(done.losses)
             if loop.diverged_at is not None:
-                yield _diverged(loop, loop.diverged_at)
-                return
-            parts["training"] += done.seconds
-            parts["validation"] += done.validation_seconds
+                return self.failed("diverged", _diverged(loop.diverged_at), loop.diverged_at)
+            self._parts["training"] += done.seconds
+            self._parts["validation"] += done.validation_seconds
             every = training.checkpoint_every
-            if checkpoint and every and loop.epoch % every == 0 and loop.epoch < goal:
-                with _timed(parts, "checkpoints"):
-                    checkpoint(loop)
+            if every and loop.epoch % every == 0 and loop.epoch < goal:
+                with self._timed("checkpoints"):
+                    keep(loop)
         watch.end()
         if all_skipped:
-            yield RunFailed(run_id=plan.run_id, reason="error", message=_ALL_SKIPPED)
-            return
+            return self.failed("error", _ALL_SKIPPED)
         if goal < training.epochs and not loop.stops_early:
-            if checkpoint:
-                checkpoint(loop)
-            yield _stopped(loop, Stop("interval"))
-            return
-        first_step_at = loop.first_step_at or time.perf_counter()
-        parts["rest"] = time.perf_counter() - began - sum(parts.values())
-        finished = RunFinished(
-            run_id=plan.run_id,
-            peak_process_bytes=[int(n) for n in loop.per_worker(memory.process_bytes())],
-            start_process_bytes=[int(n) for n in loop.per_worker(memory.start_bytes)],
-            peak_device_bytes=[int(n) for n in loop.per_worker(memory.device_bytes())],
-            time_to_accuracy=loop.time_to_accuracy,
-            stopped_early=loop.stops_early and loop.epoch < training.epochs,
-            seconds=time.perf_counter() - began,
-            first_step_seconds=first_step_at - began,
-            first_step_time=time.time() - (time.perf_counter() - first_step_at),
-            classes=loop.class_figures(),
-            parts_seconds={name: round(max(0.0, value), 6) for name, value in parts.items()},
-        )
+            keep(loop)
+            return _stopped(loop, Stop("interval"))
+        return None
+
+    def results(self, model_file: Path | None, trace_file: Path | None) -> Iterator[Record]:
+        """The figures of a whole run, once the ranks hold the same weights."""
+        plan, world, loop = self._plan, self._world, self.loop
+        finished = self._finished()
         # only now are sharded weights gathered: that takes memory which training does not
         weights = loop.engine.weights()
         held = [weights] if loop.average is None else [weights, loop.average.weights()]
         if not all(same_on_all_ranks(loop.engine.comm, each) for each in held):
-            yield RunFailed(run_id=plan.run_id, reason="gate", message=_DRIFTED)
+            yield self.failed("gate", _DRIFTED)
             return
         if model_file is not None:
             loop.save_model(model_file, weights)
@@ -189,16 +247,24 @@ def execute(
         if stages := measure_stages(loop):
             yield stages
         yield finished
-    finally:
-        if loop is not None:
-            loop.close()
-        group.close()
-        # engines hold cycles: without this, the next run in this process would begin with them
-        loop = None
-        gc.collect()
-        gc.unfreeze()
-        if world.device.type == "cuda":
-            torch.cuda.empty_cache()
+
+    def _finished(self) -> RunFinished:
+        loop, memory, began, parts = self.loop, self._memory, self._began, self._parts
+        first_step_at = loop.first_step_at or time.perf_counter()
+        parts["rest"] = time.perf_counter() - began - sum(parts.values())
+        return RunFinished(
+            run_id=self._plan.run_id,
+            peak_process_bytes=[int(n) for n in loop.per_worker(memory.process_bytes())],
+            start_process_bytes=[int(n) for n in loop.per_worker(memory.start_bytes)],
+            peak_device_bytes=[int(n) for n in loop.per_worker(memory.device_bytes())],
+            time_to_accuracy=loop.time_to_accuracy,
+            stopped_early=loop.stops_early and loop.epoch < self._plan.spec.training.epochs,
+            seconds=time.perf_counter() - began,
+            first_step_seconds=first_step_at - began,
+            first_step_time=time.time() - (time.perf_counter() - first_step_at),
+            classes=loop.class_figures(),
+            parts_seconds={name: round(max(0.0, value), 6) for name, value in parts.items()},
+        )
 
 
 def _of_all_ranks(names: list[str], comm: Comm) -> list[str]:
@@ -206,23 +272,15 @@ def _of_all_ranks(names: list[str], comm: Comm) -> list[str]:
     return sorted({name for each in gather_plain(comm, names) for name in each})
 
 
-@contextmanager
-def _timed(parts: dict[str, float], name: str) -> Iterator[None]:
-    began = time.perf_counter()
-    yield
-    parts[name] += time.perf_counter() - began
-
-
 def _stopped(loop: TrainingLoop, stop: Stop) -> RunStopped:
     return RunStopped(run_id=loop.plan.run_id, reason=stop.reason, epoch=loop.epoch, step=loop.step)
 
 
-def _diverged(loop: TrainingLoop, step: int) -> RunFailed:
-    message = (
+def _diverged(step: int) -> str:
+    return (
         f"losses or weights are not finite from step {step} on; a lower optimizer.lr, a longer "
         "schedule.warmup_epochs or training.clip_norm may help"
     )
-    return RunFailed(run_id=loop.plan.run_id, reason="diverged", message=message, step=step)
 
 
 def _pruned(loop: TrainingLoop, asked: Prune) -> RunPruned:

@@ -17,13 +17,13 @@ from pydantic import TypeAdapter
 from torch import Tensor
 
 from raysuite.data.base import Slice
+from raysuite.gate import strategy_check
+from raysuite.gate.small_network import batch_of, make_engine, make_samples
 from raysuite.measure.shares import horovod_collectives
 from raysuite.parallel import make_strategy, precision
 from raysuite.parallel.base import Engine, StepSettings, TorchEngine, World
 from raysuite.parallel.precision import LossScale
 from raysuite.spec.strategies import StrategyOptions
-from raysuite.train import gate
-from raysuite.train.gate_check import batch_of, make_engine, make_samples
 from raysuite.train.world import world_from_environment
 from tests.contract.launches import write
 from tests.contract.traffic_worker import Collectives
@@ -45,7 +45,7 @@ def main(request: dict[str, Any], file: Path) -> None:
                 short, strides = "bf16", "channels_last"
             settings = StepSettings(1, 2, 0.5, short, memory_format=strides)
             with DEFECTS[defect](world) if defect in DEFECTS else contextlib.nullcontext():
-                verdict = gate.examine(options, world, strategy, settings)
+                verdict = strategy_check.examine(options, world, strategy, settings)
             found[-1][defect] = {
                 "passed": verdict.passed,
                 "message": verdict.message,
@@ -67,7 +67,7 @@ def reductions(options: StrategyOptions, world: World, file: Path) -> list[int]:
     first.start(world)
     found = []
     for changed, pause_s in ((options, 0.0), several):
-        strategy = gate._started(changed, world)
+        strategy = strategy_check._started(changed, world)
         engine = make_engine(strategy, world, StepSettings(1), pause_s=pause_s)
         engine.model.train()
         data = make_samples(2, world.device)

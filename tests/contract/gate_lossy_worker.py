@@ -17,11 +17,16 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from raysuite.data.base import Batch
+from raysuite.gate.small_network import compare
+from raysuite.gate.strategy_check import (
+    _differing_16_bits,
+    _faults,
+    beyond_bounds,
+    lossy_gradients,
+)
 from raysuite.parallel import make_strategy
 from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, Strategy, World
 from raysuite.spec.strategies import StrategyOptions
-from raysuite.train import gate
-from raysuite.train.gate_check import compare
 from raysuite.train.world import world_from_environment
 from tests.contract.launches import write
 
@@ -130,11 +135,11 @@ def main(request: tuple[dict[str, Any], str, list[str]], file: Path) -> None:
         wrong: Any = Defective(strategy, world, defect)
         with mock.patch.object(DistributedDataParallel, "register_comm_hook", register):
             if strategy.lossy:
-                lossy = gate.lossy_gradients(options.examined(), world, wrong, settings)
-                found[defect] = gate._faults(lossy) + gate.beyond_bounds(lossy)
+                lossy = lossy_gradients(options.examined(), world, wrong, settings)
+                found[defect] = _faults(lossy) + beyond_bounds(lossy)
             else:
                 compared = [compare(wrong, world, settings)]
-                found[defect] = gate._faults(compared) + gate._differing_16_bits(compared)
+                found[defect] = _faults(compared) + _differing_16_bits(compared)
     strategy.stop()
     write(found, file, world.rank)
 

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from raysuite.data.base import Batch
+from raysuite.gate import own_network
+from raysuite.gate.strategy_check import comm_of
 from raysuite.models import build
 from raysuite.parallel import make_strategy
 from raysuite.parallel.base import StepSettings, Strategy, World, whole_state
@@ -23,8 +25,6 @@ from raysuite.spec import Document
 from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.experiment import ModelOptions
 from raysuite.spec.strategies import StrategyOptions
-from raysuite.train import own_network
-from raysuite.train.gate import comm_of
 from raysuite.train.world import world_from_environment
 from tests.contract.launches import write
 from tests.networks import CHANNELS, CLASSES, SIZE

@@ -19,6 +19,9 @@ from torch import Tensor
 from raysuite import models
 from raysuite.data.base import Batch, Slice
 from raysuite.data.order import permutation, rank_slices
+from raysuite.gate import strategy_check
+from raysuite.gate.delayed import Delayed
+from raysuite.gate.small_network import batch_of, make_engine, make_samples
 from raysuite.parallel.base import Engine, StepSettings, World
 from raysuite.parallel.ddp import Ddp
 from raysuite.parallel.pipeline.asynchronous import AsynchronousEngine
@@ -28,8 +31,6 @@ from raysuite.spec.datasets import DatasetFacts
 from raysuite.spec.experiment import ModelOptions
 from raysuite.spec.schedules import Operation, Schedule
 from raysuite.spec.strategies import DdpOptions, PipelineOptions
-from raysuite.train import gate
-from raysuite.train.gate_check import Delayed, batch_of, make_engine, make_samples
 from raysuite.train.world import world_from_environment
 from tests.contract.launches import write
 from tests.contract.strategy_worker import left_of, parts_of
@@ -319,7 +320,7 @@ def refused(options: PipelineOptions, world: World) -> dict[str, bool]:
     for flaw in flaws(options, world.size):
         strategy = Defect(options, flaw)
         strategy.start(world)
-        found[flaw] = gate.examine(options, world, strategy).passed
+        found[flaw] = strategy_check.examine(options, world, strategy).passed
         strategy.stop()
     return found
 
@@ -333,7 +334,7 @@ def in_16_bits(options: PipelineOptions, world: World) -> dict[str, str]:
         strategy.start(world)
         clip_norm = None if late else 1.0
         settings = StepSettings(1, options.micro_batches, clip_norm, precision)
-        verdict = gate.examine(options, world, strategy, settings)
+        verdict = strategy_check.examine(options, world, strategy, settings)
         found[precision] = "" if verdict.passed else verdict.message
         strategy.stop()
     return found

@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 
+from raysuite.gate import small_network, strategy_check
+from raysuite.gate.rebuilt_network import compare_rebuilt
 from raysuite.models.cifar_resnet import CifarResNet
 from raysuite.parallel import make_strategy
 from raysuite.spec.strategies import STRATEGY_OPTIONS
-from raysuite.train import gate, gate_check
 from raysuite.train.world import world_from_environment
 from tests.contract.launches import write
 from tests.strategies.wrong_layers import FLAWS, flawed
@@ -26,14 +27,14 @@ def main(request: dict[str, Any], file: Path) -> None:
     found: dict[str, Any] = {}
     for flaw in ("none", *FLAWS):
         with flawed(flaw):
-            net = gate_check.small_net(world, batch_norm=True)
-            compared = gate_check.compare_rebuilt(strategy, world, net, net.IMAGE, net.CLASSES)
+            net = small_network.small_net(world, batch_norm=True)
+            compared = compare_rebuilt(strategy, world, net, net.IMAGE, net.CLASSES)
             found[flaw] = compared.error
     torch.manual_seed(0)
     resnet = CifarResNet(20)
-    found["resnet20"] = gate_check.compare_rebuilt(strategy, world, resnet, (3, 32, 32), 10).error
+    found["resnet20"] = compare_rebuilt(strategy, world, resnet, (3, 32, 32), 10).error
     with flawed("momentum"):  # of running statistics, which no training step shows
-        verdict = gate.examine(options, world, strategy)
+        verdict = strategy_check.examine(options, world, strategy)
     found["verdict"] = {"passed": verdict.passed, "error": verdict.error}
     strategy.stop()
     write(found, file, world.rank)

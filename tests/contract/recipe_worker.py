@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from raysuite.gate.small_network import compare, same_on_all_ranks
 from raysuite.parallel import make_strategy
 from raysuite.parallel.base import StepSettings, Strategy, World
 from raysuite.plan import RunPlan, make_plans
@@ -21,7 +22,6 @@ from raysuite.records import EpochFinished
 from raysuite.spec import Document
 from raysuite.spec.optimizers import LambOptions, LarsOptions
 from raysuite.spec.strategies import DeepSpeedOptions
-from raysuite.train.gate_check import compare, same_on_all_ranks
 from raysuite.train.loop import TrainingLoop
 from raysuite.train.stopping import Watch, never
 from raysuite.train.world import world_from_environment

@@ -21,11 +21,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
+from raysuite.gate import strategy_check
 from raysuite.parallel.base import World
 from raysuite.plan import RunPlan, make_plans
 from raysuite.records import EpochFinished, GateVerdict
 from raysuite.spec import Document
-from raysuite.train import gate
 from raysuite.train.run import execute
 from raysuite.train.world import world_from_environment
 from tests.contract.launches import write
@@ -175,7 +175,7 @@ def main(request: list[dict[str, Any]], file: Path) -> None:
         run_id="", strategy="", workers=world.size, passed=True, ranks_equal=True, error=0.0,
         error_batchnorm=0.0, tolerance=1e-5, rule="", steps=0,
     )  # fmt: skip
-    with patch.object(gate, "check", lambda *_: verdict):
+    with patch.object(strategy_check, "check", lambda *_: verdict):
         found = [
             finished(plan_of(asked, world.size), world, asked.get("watched", False))
             for asked in request

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from raysuite.gate import own_network
 from raysuite.plan import make_plans
 from raysuite.plan.dry_batch import unproven
 from raysuite.spec import Document
-from raysuite.train import own_network
 from raysuite.train.dry_batch import mistakes
 from tests.contract.launches import found_by
 from tests.contract.network_worker import plan_of

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from raysuite.train.gate import TOLERANCE
-from raysuite.train.gate_check import TOLERANCE_REBUILT
+from raysuite.gate.rebuilt_network import TOLERANCE_REBUILT
+from raysuite.gate.small_network import TOLERANCE
 from tests.contract.launches import found_by
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]

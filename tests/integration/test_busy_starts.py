@@ -47,7 +47,7 @@ if b"/agent.py" in words or b"/agent/main.py" in words:
 """
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def loops() -> Iterator[None]:
     words = [sys.executable, "-c", "while True: pass"]
     running = [subprocess.Popen(words, preexec_fn=end_with_parent) for _ in range(LOOPS)]

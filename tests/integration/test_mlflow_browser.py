@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from raysuite import models
-from raysuite.cli.register import register_best
+from raysuite.orchestrate.registration import register_best
 from raysuite.plan import RunPlan
 from raysuite.records import Results
 from raysuite.records.sweep import trials

@@ -18,8 +18,9 @@ from typing import Any
 
 import pytest
 
-from raysuite.cli.driver import Tracking
+from raysuite.cli.console import print_text
 from raysuite.cluster.ports import free_port
+from raysuite.orchestrate.tracking import Tracking
 from raysuite.records import Results
 from tests.fake_results import TWELVE_ROWS, write_results
 from tests.fake_sweeps import write_sweep
@@ -93,7 +94,7 @@ def test_what_it_missed_comes_later_and_once(
 ) -> None:
     whole = write_results(tmp_path / "whole", spec=FOUR_RUNS)
     results = write_results(tmp_path / "results", spec=FOUR_RUNS, missing=range(4))
-    tracking = Tracking(server.uri)
+    tracking = Tracking(server.uri, print_text)
     grow(results, whole, [0])
     tracking.sync(results)
     assert capsys.readouterr() == ("", "")
@@ -125,7 +126,7 @@ def test_a_sweep_is_followed_beside_its_trials(
     whole = write_sweep(tmp_path / "whole", trials=4)
     results = write_sweep(tmp_path / "results", trials=4, missing=range(4))
     now = 0.0
-    tracking = Tracking(server.uri, clock=lambda: now)
+    tracking = Tracking(server.uri, print_text, clock=lambda: now)
     states = "select status, count(*) from runs group by status order by status"
     ended = "select value from tags where key = 'raysuite.sweep.ended'"
 

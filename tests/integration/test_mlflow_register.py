@@ -18,7 +18,8 @@ from sklearn.datasets import load_digits
 from typer.testing import CliRunner
 
 from raysuite.cli import app
-from raysuite.cli.driver import Tracking
+from raysuite.cli.console import print_text
+from raysuite.orchestrate.tracking import Tracking
 from raysuite.parallel.base import World
 from raysuite.plan import make_plans
 from raysuite.records import (
@@ -303,7 +304,7 @@ def test_the_end_of_a_sweep_registers_its_best(
     results = Results(place / "results")
     search = {"space": {"seed": {"choice": [1, 2]}}, "goal": "accuracy", "trials": 2}
     results.write_search(search, "our-digits", {})
-    tracking = Tracking(f"sqlite:///{place}/mlflow.db")
+    tracking = Tracking(f"sqlite:///{place}/mlflow.db", print_text)
     tracking.sync(results)
     tracking.register(results, silent=False)
     said = capsys.readouterr()

@@ -39,6 +39,7 @@ class MlflowRest:
         user, head = folder.mlflow_user(), folder.head()
         assert user is not None
         assert head is not None
+        assert head.mlflow, "not started yet"
         word = base64.b64encode(f"{user.username}:{user.password}".encode()).decode()
         self._headers = {"Authorization": f"Basic {word}", "Content-Type": "application/json"}
         self._url = f"{head.mlflow}/api/2.0/mlflow"

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from raysuite.data.base import Batch
@@ -20,7 +19,7 @@ from raysuite.parallel.base import (
     World,
     set_lr,
 )
-from raysuite.parallel.comm import NoComm, TorchComm
+from raysuite.parallel.comm import Comm, NoComm, TorchComm
 from raysuite.spec.strategies import Lossy
 
 FLAWS = {
@@ -52,17 +51,14 @@ class Broken(TorchGroupStrategy):
         self.lossy = lossy
         self.mark = mark
 
+    def comm(self) -> Comm:
+        """The collectives of an engine."""
+        return TorchComm(self.world.device)
+
     def prepare(
         self, model: nn.Module, make_optimizer: MakeOptimizer, settings: StepSettings
     ) -> Engine:
         return BrokenEngine(model, make_optimizer, self.world, settings, self)
-
-
-class EchoComm(TorchComm):
-    """Tells each rank that all others say the same."""
-
-    def all_gather(self, value: Tensor) -> Tensor:
-        return torch.stack([value] * self.size)
 
 
 class BrokenEngine(TorchEngine):
@@ -74,9 +70,10 @@ class BrokenEngine(TorchEngine):
         settings: StepSettings,
         strategy: Broken,
     ) -> None:
-        comm = {"comm_of_one": NoComm, "comm_of_echoes": lambda: EchoComm(world.device)}
-        make_comm = comm.get(strategy.flaw, lambda: TorchComm(world.device))
-        super().__init__(model, make_comm(), world, settings)
+        comm = NoComm() if strategy.flaw == "comm_of_one" else strategy.comm()
+        if strategy.flaw == "comm_of_echoes":  # each rank gets its own number from all others
+            comm.all_gather = lambda value: torch.stack([value] * comm.size)  # type: ignore[method-assign]
+        super().__init__(model, comm, world, settings)
         self.flaw = strategy.flaw
         self.mark = strategy.mark
         self.optimizer = make_optimizer(model.parameters())
@@ -118,7 +115,7 @@ class BrokenEngine(TorchEngine):
             return
         for parameter in self.model.parameters():
             assert parameter.grad is not None
-            dist.all_reduce(parameter.grad)
+            parameter.grad = self.comm.all_reduce(parameter.grad, "sum")
             if self.flaw != "sum":
                 parameter.grad /= self.world.size
 

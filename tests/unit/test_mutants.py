@@ -1,4 +1,5 @@
-"""The seeded defects of tests/mutants: each is described, and still fits the code."""
+"""The seeded defects of tests/mutants: each is described, and still fits the code; and the files
+of which `make mutants` makes others."""
 
 from __future__ import annotations
 
@@ -40,3 +41,10 @@ def test_each_patch_applies() -> None:
     }
     wrong = {name: said for name, each in started.items() if (said := each.communicate()[1])}
     assert not wrong, "make these patches anew, as tests/mutants/README.md says"
+
+
+def test_the_modules_and_tests_of_make_mutants_are_there() -> None:
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["mutmut"]
+    for place in ("only_mutate", "pytest_add_cli_args_test_selection", "also_copy"):
+        for pattern in config[place]:
+            assert list(ROOT.glob(pattern)), f"{place}: {pattern}"

@@ -17,18 +17,14 @@ from typer.testing import CliRunner, Result
 import raysuite.cli
 from raysuite.__main__ import command
 from raysuite.cli import app
-from raysuite.cli.driver import (
-    Request,
-    Timings,
-    Tracking,
-    print_how_to_resume,
-    print_what_changed,
-    timing_lines,
-)
+from raysuite.cli.console import print_text
+from raysuite.cli.driver import SuiteWork, print_how_to_resume, print_what_changed
 from raysuite.errors import UserError
 from raysuite.files import sqlite_uri
 from raysuite.orchestrate import suite
 from raysuite.orchestrate.cluster import Capacity, Node
+from raysuite.orchestrate.timings import Timings, timing_lines
+from raysuite.orchestrate.tracking import Tracking
 from raysuite.records import Journal, Results, RunFailed, RunFinished
 from raysuite.spec import parse_document
 from raysuite.train.stopping import Stop
@@ -149,10 +145,10 @@ def test_what_holds_for_the_continuation_too(
     monkeypatch: pytest.MonkeyPatch, words: list[str], expected: list[str]
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://node1:5000")
-    asked: list[Request] = []
+    asked: list[SuiteWork] = []
     monkeypatch.setattr("raysuite.cli.driver.drive", asked.append)
     assert CliRunner().invoke(app, ["run", str(SPEC), *words]).exit_code == 0
-    assert asked[0].arguments() == (*expected, "--stop-within", "60")
+    assert asked[0].request.arguments() == (*expected, "--stop-within", "60")
 
 
 ON_GPUS = """\
@@ -301,8 +297,8 @@ def test_an_error_of_a_store_is_reported_and_raises_nothing(
 ) -> None:
     monkeypatch.setattr("raysuite.track.prepare", lambda uri: None)
     monkeypatch.setattr(import_module("raysuite.track.sync"), "Store", Broken(error, calls))
-    monkeypatch.setattr(import_module("raysuite.cli.register"), "register_best", Broken(error, 0))
-    tracking = Tracking(sqlite_uri(tmp_path / "mlflow.db"))
+    monkeypatch.setattr("raysuite.orchestrate.registration.register_best", Broken(error, 0))
+    tracking = Tracking(sqlite_uri(tmp_path / "mlflow.db"), print_text)
     tracking.sync(write_results(tmp_path, spec=ONE_RUN))
     assert str(error) in capsys.readouterr().err
     tracking.register(Results(tmp_path), silent=True)

@@ -107,7 +107,7 @@ def test_a_gate_that_failed_and_one_without_bound(tmp_path: Path) -> None:
     stage.write(plan, verdict(plan, passed=False), lossy)
     failed, unbound = stage.poll().splitlines()
     assert failed.endswith("gate failed: ranks disagree, error 4.0e-01, tolerance 1e-05")
-    assert unbound.endswith("gate passed: error 2.5e-07, no bound, found earlier")
+    assert unbound.endswith("gate passed: error 2.5e-07, no tolerance, found earlier")
 
 
 def test_quiet_tells_errors_on_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from raysuite.cli.register import register_best
 from raysuite.errors import UserError
+from raysuite.orchestrate.registration import register_best
 from raysuite.track.register import weights_of
 from tests.fake_sweeps import write_sweep
 

@@ -87,6 +87,20 @@ def test_a_process_that_inherited_nothing_from_the_agent_is_left_alone(
     assert not temp.exists()
 
 
+def test_a_process_that_ray_renamed_is_known_by_its_open_logs(temp: Path) -> None:
+    words = ["ray::RuntimeEnvAgent", "600"]
+    with (
+        (temp / "agent.log").open("w") as log,
+        subprocess.Popen(words, executable="/bin/sleep", stdout=log) as agent,
+        subprocess.Popen(words, executable="/bin/sleep") as elsewhere,
+    ):
+        killed = process.kill_left_behind(str(temp))
+        alive = elsewhere.poll() is None
+        elsewhere.kill()
+    assert killed == [agent.pid]
+    assert alive
+
+
 def test_a_process_that_ends_meanwhile_hinders_nothing(
     folder: ClusterFolder, temp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

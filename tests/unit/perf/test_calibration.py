@@ -20,7 +20,7 @@ from raysuite.perf.costs import (
 from raysuite.perf.prediction import predict
 from raysuite.perf.recommendation import rank
 from raysuite.records import RunFigures
-from raysuite.records.names import Plan
+from raysuite.records.names import Plan, run_name
 from raysuite.records.predicted import Interval
 from tests.fake_calibration import HELD_OUT, NAME, SEEN, measured, plans, seconds
 
@@ -77,6 +77,18 @@ def test_speed_ups_are_against_one_worker(exact: Calibration) -> None:
     found = predict(plans("[[64, 1]]"), exact, "x.yaml")
     pairs = [each for each in found if each.speed_up is not None]
     assert len(pairs) == 2
+    for each in pairs:
+        base = found[[run_name(plan) for plan in plans("[[64, 1]]")].index(each.baseline)]
+        own, other = each.throughput, base.throughput
+        assert own is not None
+        assert other is not None
+        assert each.speed_up is not None
+        assert each.speed_up.value == pytest.approx(own.value / other.value)
+        assert each.efficiency.value == pytest.approx(own.value / other.value / 2)
+        # independent errors add in squares, on the logarithm
+        reach = math.hypot(*(math.log(one.high / one.value) for one in (own, other)))
+        assert math.log(each.speed_up.high / each.speed_up.value) == pytest.approx(reach)
+        assert math.log(each.speed_up.value / each.speed_up.low) == pytest.approx(reach)
     assert all(each.efficiency and each.efficiency.value < 1 for each in pairs)
     assert all("1 worker" in each.baseline for each in pairs)
 
@@ -104,11 +116,18 @@ def test_the_published_formula() -> None:
     # W = 4, one buffer of 8 MB at 1 GB/s: 2 * 3 * (1 ms + 2 ms) beside a quarter of the work
     assert ddlbench_data_parallel(1.0, 4, 8e6, 64e6, 1e-3, 1e9) == pytest.approx(0.25 + 0.018)
     assert ddlbench_data_parallel(1.0, 1, 8e6, 64e6, 1e-3, 1e9) == 1.0
+    # of buffers of 4 MB the last one alone is waited for
+    assert ddlbench_data_parallel(1.0, 4, 8e6, 4e6, 1e-3, 1e9) == pytest.approx(0.25 + 6 * 2e-3)
 
 
 def test_failures_cost_most_where_checkpoints_are_rare() -> None:
     day, mtbf = 86400.0, 4 * 3600.0
     best = best_checkpoint_interval(30, mtbf)
+    assert best == pytest.approx(929.5, abs=0.1)  # sqrt(2 * 30 s * 4 h)
+    # Daly 2006, equation 13: M e^(R/M) (e^((tau + delta)/M) - 1) Ts / tau
+    daly = mtbf * math.exp(120 / mtbf) * (math.exp(3630 / mtbf) - 1) * day / 3600
+    assert expected_run_seconds(day, 3600, 30, mtbf, 120) == pytest.approx(daly)
+    assert expected_run_seconds(day, 3600, 30, 1.0, 0) == math.inf
     times = [
         expected_run_seconds(day, every, 30, mtbf, 120) for every in (best / 8, best, best * 8)
     ]

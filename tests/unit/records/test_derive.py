@@ -142,6 +142,61 @@ def test_time_to_accuracy_is_the_first_validation_that_met_the_target():
     assert figures([verdict(PLAN), made[0]]).time_to_accuracy is None
 
 
+def test_a_target_is_met_by_what_equals_it_and_by_no_run_whose_speed_may_not_count():
+    met = epoch(PLAN, 3, elapsed=7.0, accuracy=DATA["spec"]["training"]["target_accuracy"])
+    found = figures([verdict(PLAN), epoch(PLAN, 0, accuracy=0.1), met])
+    assert (found.epochs_to_accuracy, found.time_to_accuracy) == (4, met.elapsed_seconds)
+    failed = figures([verdict(PLAN, passed=False), met])
+    assert failed.epochs_to_accuracy is failed.time_to_accuracy is None
+
+
+def test_figures_of_several_epochs_by_hand():
+    made = [
+        epoch(PLAN, number).model_copy(
+            update={
+                "seconds": seconds,
+                "other_cores": cores,
+                "compile_seconds": compiled,
+                "graph_breaks": breaks,
+                "val_top5": top5,
+            }
+        )
+        for number, (seconds, cores, compiled, breaks, top5) in enumerate(
+            [
+                (2.0, [0.5, 1.0], 3.0, {"loop": 5}, 0.8),
+                (6.0, [2.0], 1.0, {"loop": 1, "print": 2}, 0.7),
+                (9.0, [], 0.0, {"loop": 1, "print": 3}, 0.9),
+            ]
+        )
+    ]
+    found = figures([verdict(PLAN), *made])
+    assert found.other_cores == (2 * 1.0 + 6 * 2.0) / 8
+    assert (found.compile_seconds, found.graph_breaks, found.final_top5) == (4.0, None, 0.9)
+    training = {**DATA["spec"]["training"], "compile": "default"}
+    compiled = {**DATA, "spec": {**DATA["spec"], "training": training}}
+    assert run_figures(compiled, [verdict(PLAN), *made]).graph_breaks == 4
+    assert run_figures(compiled, [verdict(PLAN)]).graph_breaks is None
+    plain = figures([verdict(PLAN), made[2].model_copy(update={"epoch": 0})])
+    assert plain.compile_seconds is plain.other_cores is None
+
+
+def test_of_epochs_made_in_one_attempt_their_mean_and_share_of_waiting_count():
+    made = [
+        epoch(PLAN, number).model_copy(
+            update={"attempts": attempts, "seconds": seconds, "data_wait_seconds": waits}
+        )
+        for number, attempts, seconds, waits in (
+            (1, 1, 4.0, [1.0, 0.0]),
+            (2, 2, 50.0, [40.0, 40.0]),
+            (3, 1, 6.0, [2.0, 1.0]),
+        )
+    ]
+    found = figures([verdict(PLAN), *made])
+    assert (found.epoch_seconds, found.data_wait_share) == (5.0, 2.0 / 10.0)
+    empty = figures([verdict(PLAN), made[0].model_copy(update={"data_wait_seconds": []})])
+    assert empty.data_wait_share == 0.0
+
+
 def test_names_are_those_of_the_plan():
     spec = TWELVE_ROWS.replace(
         "[ddp, horovod, deepspeed]",

@@ -282,3 +282,75 @@ def test_epochs_to_the_target_stand_beside_the_time(tmp_path):
         met = run.epochs[run.epochs_to_accuracy - 1]
         assert met.elapsed_seconds == run.time_to_accuracy
     assert row.epochs_to_accuracy.n == 2
+
+
+@pytest.mark.parametrize(("asked", "taken"), [(1, 1), (3, 2), (5, 4), (7, 8), (100, 8)])
+def test_a_baseline_of_so_many_workers_is_the_nearest_of_the_series(tmp_path, asked, taken):
+    """Of two as near, the smaller one; efficiency is per worker of the baseline."""
+    spec = BY_TRIAL.replace("BATCH", "global_batch: 64").replace("[1, 2, 4]", "[8, 2, 4, 1]")
+    rows = rows_of(tmp_path, f"workers={asked}", spec=spec)
+    base = next(row for row in rows if row.workers == taken)
+    for row in rows:
+        assert row.baseline == base.name
+        assert row.is_baseline == (row is base)
+        speed_up = row.throughput.mean / base.throughput.mean
+        assert row.speed_up.value == pytest.approx(speed_up)
+        assert row.efficiency.value == pytest.approx(speed_up * taken / row.workers)
+
+
+def test_a_part_of_a_name_takes_equal_options_before_loader_strategy_and_fewest_workers(tmp_path):
+    spec = TWELVE_ROWS.replace("[ddp, horovod, deepspeed]", "[ddp, horovod]")
+    spec = spec.replace("[1, 2]", "[2, 1]") + "  optimizer.lr: [0.1, 0.2]\n"
+    rows = {row.name: row for row in rows_of(tmp_path, "native", spec=spec)}
+    for lr in ("lr=0.1", "lr=0.2"):
+        for workers in ("1 worker", "2 workers"):
+            row = rows[f"horovod · dali · {workers} · {lr}"]
+            assert row.baseline == f"horovod · native · {workers} · {lr}"
+            assert rows[row.baseline].is_baseline
+    fewest = {row.name: row for row in rows_of(tmp_path / "b", "NATIVE", spec=WITH_SINGLE)}
+    assert fewest["ddp · dali · 1 worker"].baseline == "ddp · native · 1 worker"
+
+
+def test_the_worst_verdict_of_the_gate_counts(tmp_path):
+    runs = results_figures(write_results(tmp_path, repeats=2))
+    row = make_rows(runs)[0]
+    for worse, better in (("failed", "passed"), ("passed", "not needed"), ("not needed", "x")):
+        pair = [
+            replace(run, gate=gate) for run, gate in zip(row.runs, (better, worse), strict=True)
+        ]
+        assert replace(row, runs=tuple(pair)).gate == worse
+    assert (row.scaling, row.target_met) == ("strong", 2)
+    weak = BY_TRIAL.replace("BATCH", "batch_per_worker: 32")
+    assert {each.scaling for each in rows_of(tmp_path / "weak", spec=weak)} == {"weak"}
+
+
+def test_the_status_names_each_kind_of_end(tmp_path):
+    run = rows_of(tmp_path)[0].runs[0]
+
+    def status(*ends):
+        row = make_rows([replace(run, status=end) for end in ends])[0]
+        return row.status
+
+    assert status("finished") == "finished"
+    assert status("pruned") == "stopped early"
+    assert status("finished", "stopped", "failed", "failed") == "2 of 4 failed, 1 of 4 stopped"
+
+
+def test_compiling_breaks_even_by_rounds_that_have_both(tmp_path):
+    """Seconds of compiling over those saved in a step of 64 images; a round without its other half
+    does not count."""
+    _, compiled, *_ = rows_of(tmp_path, spec=FOUR_KINDS, repeats=3)
+    runs = results_figures(write_results(tmp_path / "again", spec=FOUR_KINDS, repeats=3))
+    speeds = {"bare": [100.0, 128.0, 64.0], "compiled": [200.0, 256.0, None]}
+    seen = {"bare": 0, "compiled": 0}
+    changed = []
+    for run in runs:
+        kind = "compiled" if run.variant == compiled.name else "bare"
+        if run.plan["spec"]["strategy"]["name"] == "ddp":
+            throughput = speeds[kind][seen[kind]]
+            seen[kind] += 1
+            run = replace(run, throughput=throughput, compile_seconds=run.compile_seconds and 10.0)
+        changed.append(run)
+    row = next(row for row in make_rows(changed) if row.name == compiled.name)
+    # steps of 0.64 and 0.5 s become 0.32 and 0.25 s
+    assert row.break_even.value == pytest.approx(20 / (0.32 + 0.25))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 
@@ -113,12 +114,48 @@ def in_rounds(values: list[float], late: float = 0.0) -> Stat:
     return stat
 
 
-def test_intervals_have_possible_ends():
-    wild = summarize([6.0, 0.5])
-    assert 0 < wild.low < wild.mean < wild.high
-    assert wild.half_width > wild.mean
-    waits = summarize([0.02, 0.9], "share")
-    assert 0 < waits.low < waits.mean < waits.high < 1
+@pytest.mark.parametrize(
+    ("values", "scale"),
+    [([6.0, 0.5], "positive"), ([9.0, 10.0, 12.0], "positive"), ([0.02, 0.9], "share")],
+)
+def test_an_interval_is_students_on_a_scale_with_possible_ends(values, scale):
+    found = summarize([None, *values], scale, [(n, 0.0) for n in range(len(values) + 1)])
+    mean, n = np.mean(values), len(values)
+    half = stats.t.ppf(0.975, n - 1) * stats.sem(values)
+    assert (found.n, found.mean, found.half_width) == (n, pytest.approx(mean), pytest.approx(half))
+    assert [key for key, _ in found.rounds] == list(range(1, n + 1))
+    if scale == "positive":  # of log(mean), whose derivative is 1 / mean
+        low, high = (mean * math.exp(sign * half / mean) for sign in (-1, 1))
+    else:  # of the logit, whose derivative is 1 / (p (1 - p))
+        logit, reach = math.log(mean / (1 - mean)), half / (mean * (1 - mean))
+        low, high = (1 / (1 + math.exp(-(logit + sign * reach))) for sign in (-1, 1))
+    assert (found.low, found.high) == pytest.approx((low, high))
+
+
+@pytest.mark.parametrize(
+    ("values", "scale"),
+    [([0.0, 0.0], "share"), ([1.0, 1.0], "share"), ([-1.0, 1.0], "positive")],
+)
+def test_a_mean_at_an_end_of_its_scale_has_a_plain_interval(values, scale):
+    found = summarize(values, scale)
+    assert found.high - found.mean == found.mean - found.low == found.half_width
+
+
+def test_a_mean_of_zero_has_no_ratio():
+    zero, one = summarize([0.0, 0.0]), summarize([1.0, 2.0])
+    assert ratio_of_means(zero, one) is ratio_of_means(one, zero) is None
+    assert ratio_of_means(one, summarize([-1.0])) is None
+
+
+def test_an_accuracy_adds_both_spreads_in_squares():
+    values = [0.60, 0.62, 0.64]
+    ends = stats.binomtest(620, 1000).proportion_ci(method="wilson")
+    own = stats.t.ppf(0.975, 2) * stats.sem(values)
+    found = accuracy(values, 1000)
+    assert found.low == pytest.approx(0.62 - math.hypot(0.62 - ends.low, own))
+    assert found.high == pytest.approx(0.62 + math.hypot(ends.high - 0.62, own))
+    wide = accuracy([0.01, 0.99], 10)
+    assert (wide.low, wide.high) == (0.0, 1.0)
 
 
 def test_an_accuracy_holds_seeds_and_images():
@@ -160,13 +197,45 @@ def test_only_complete_rounds_in_turn_are_blocks():
     assert not are_blocks([summarize(five), summarize(five)])
 
 
+def test_two_independent_samples_are_welchs():
+    above, below = [105.0, 110.0, 98.0, 101.0], [50.0, 53.0, 51.5]
+    relative = [np.array(each) / np.mean(each) for each in (above, below)]
+    test = stats.ttest_ind(*relative, equal_var=False)
+    ratio = ratio_of_means(summarize(above), summarize(below))
+    assert ratio.value == pytest.approx(np.mean(above) / np.mean(below))
+    ends = test.confidence_interval(0.95)
+    assert math.log(ratio.high / ratio.value) == pytest.approx((ends.high - ends.low) / 2)
+    assert math.log(ratio.value / ratio.low) == pytest.approx((ends.high - ends.low) / 2)
+
+
 @pytest.mark.parametrize("paired", [False, True])
-def test_of_more_than_two_the_larger_variance_counts(paired):
-    calm = np.array([[1.0, 1.01, 0.99, 1.0, 1.005], [1.0, 0.99, 1.01, 1.0, 0.995]])
-    wild = np.array([[1.0, 1.5, 0.5, 1.3, 0.7]])
-    _, two = log_ratios(calm, paired)
-    _, three = log_ratios(np.concatenate([calm, wild]), paired)
-    assert two[0, 1] < three[0, 1] <= three[0, 2]
+def test_of_three_the_larger_of_own_and_pooled_variance_counts(paired):
+    """Written out for each pair, with Bonferroni's level of three two-sided intervals."""
+    calm, wild = [1.0, 1.01, 0.99, 1.0, 1.005], [2.0, 3.0, 1.0, 2.6, 1.4]
+    variants = [calm, [3.0, 2.97, 3.03, 3.0, 2.985], wild]
+    if not paired:
+        variants[1] = variants[1][:3]
+    relative = [np.array(each) / np.mean(each) - 1 for each in variants]
+    counts = [len(each) for each in variants]
+    if paired:
+        residuals = np.array(relative) - np.mean(relative, 0)
+        freedom = 2 * 4
+        values = np.array(variants)
+        ratios, reaches = log_ratios(values, True, 0.9)
+    else:
+        residuals = np.concatenate(relative)
+        freedom = sum(counts) - 3
+        ratios, reaches = compared([summarize(each) for each in variants], 0.9)
+    pooled = (residuals**2).sum() / freedom
+    t = stats.t.ppf(1 - 0.1 / 6, freedom)
+    for i, j in itertools.permutations(range(3), 2):
+        if paired:
+            own = np.var(relative[i] - relative[j], ddof=1) / 5
+        else:
+            own = sum(np.var(relative[k], ddof=1) / counts[k] for k in (i, j))
+        variance = max(own, pooled * (1 / counts[i] + 1 / counts[j]))
+        assert reaches[i, j] == pytest.approx(t * math.sqrt(variance))
+        assert ratios[i, j] == pytest.approx(math.log(np.mean(variants[i]) / np.mean(variants[j])))
 
 
 def test_wrong_claims_are_as_rare_as_stated():
@@ -177,14 +246,6 @@ def test_wrong_claims_are_as_rare_as_stated():
         values = values * np.exp(0.02 * chance.normal(size=(1000, 6, n)))
         ratios, reaches = log_ratios(values, paired)
         assert (ratios - reaches > 0).any((-1, -2)).mean() <= 0.05
-
-
-def test_repeats_that_are_missing_do_not_count():
-    variants = [summarize(values) for values in ([1.0, 1.1, 0.9], [1.0, 1.2], [2.0, 2.1, 2.2])]
-    ratios, reaches = compared(variants)
-    assert ratios[2, 0] == pytest.approx(math.log(2.1))
-    assert np.allclose(reaches, reaches.T)
-    assert reaches[0, 2] < reaches[0, 1]
 
 
 def test_an_outlier_is_grubbs():
@@ -202,13 +263,27 @@ def test_an_outlier_is_grubbs():
         assert outlying(values, 0.95).any() == (g > 1.715)
 
 
-def test_a_slow_first_epoch_is_reported():
-    slow, share = slow_start(np.array([[50.0, 100.0, 104.0, 98.0]]), 0.95)
-    assert (bool(slow), share) == (True, pytest.approx(0.5, abs=0.01))
-    assert not slow_start(np.array([[96.0, 100.0, 104.0, 98.0]]), 0.95)[0]
-    # runs that differ in their number of epochs
-    both = np.array([[50.0, 100.0, 104.0, 98.0], [52.0, 99.0, 101.0, np.nan]])
-    assert slow_start(both, 0.95)[0]
+@pytest.mark.parametrize("runs", [1, 2])
+def test_a_slow_first_epoch_is_beyond_a_prediction_interval(runs):
+    """Of one run that of a normal sample; of several the mean, with the variance within runs."""
+    later = [[100.0, 104.0, 98.0, 101.0], [60.0, 61.0, 59.0]][:runs]
+    logs = [np.log(each) for each in later]
+    freedom = sum(len(each) - 1 for each in logs)
+    variance = sum(((each - each.mean()) ** 2).sum() for each in logs) / freedom
+    error = math.sqrt(variance * sum(1 + 1 / len(each) for each in logs)) / runs
+    bound = stats.t.ppf(0.95, freedom) * error
+    for times, slow in ((0.99, False), (1.01, True)):
+        speeds = np.full((runs, 5), np.nan)
+        for run, each in enumerate(logs):
+            speeds[run, 0] = math.exp(each.mean() - bound * times)
+            speeds[run, 1 : 1 + len(each)] = later[run]
+        found, share = slow_start(speeds, 0.95)
+        assert (bool(found), share) == (slow, pytest.approx(1 - math.exp(-bound * times)))
+
+
+def test_the_level_of_caveats_is_bonferronis_over_two_kinds_and_all_rows():
+    assert caveat_level(0) == caveat_level(1) == 1 - 0.05 / 2
+    assert caveat_level(12) == 1 - 0.05 / 24
 
 
 def test_caveats_of_noise_are_as_rare_as_stated():

@@ -237,6 +237,16 @@ def test_tcp_between_hosts_that_have_infiniband_is_a_caveat(tmp_path, devices):
     assert any("InfiniBand" in each and first.variant in each for each in said) == bool(devices)
 
 
+def test_weights_that_were_not_compared_are_a_caveat(tmp_path):
+    first, *others = results_figures(write_results(tmp_path))
+    for tolerance in (1e-5, None):
+        found = first.verdict.model_copy(update={"tolerance": tolerance})
+        runs = [replace(first, verdict=found), *others]
+        said = [s.text for s in summarize_rows(make_rows(runs), runs) if s.kind == "caveat"]
+        named = any("not compared" in each and first.variant in each for each in said)
+        assert named == (tolerance is None)
+
+
 def test_claims_of_several_groups_hold_together(tmp_path, monkeypatch):
     """A ratio that one group alone would claim is not claimed where there are eight."""
     levels = []

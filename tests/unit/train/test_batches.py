@@ -9,14 +9,18 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from raysuite.errors import RunError
 from raysuite.measure.memory import available_bytes
 from raysuite.parallel.base import World
+from raysuite.parallel.comm import NoComm
+from raysuite.parallel.single import Single
 from raysuite.plan import RunPlan, make_plans
 from raysuite.plan.batches import outcome
 from raysuite.records.batches import BatchTried, TriedFile
 from raysuite.spec import Document
+from raysuite.train import batches
 from raysuite.train.batches import search_batch, too_much
 from raysuite.train.run import execute
 
@@ -130,6 +134,18 @@ def test_a_host_is_not_driven_out_of_memory(fixed: int, each: int, known: int, l
 
 def test_nothing_is_foreseen_before_anything_was_tried() -> None:
     assert too_much([], 64) is None
+
+
+def test_ranks_of_one_host_divide_what_is_left_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class TwoHosts(NoComm):
+        def all_gather(self, value: Tensor) -> Tensor:
+            return torch.stack([value + 1, value, value])  # rank 0 is on another host
+
+    monkeypatch.setattr(batches, "available_bytes", lambda device: 12_000)
+    plan = wish({"batch_per_worker": {"auto": "largest", "memory_share": 0.5}})
+    for comm, limit in ((NoComm(), 6_000), (TwoHosts(), 3_000)):
+        ranks = batches._Ranks(plan, World(1, 3, 1, torch.device("cpu")), Single(), comm)
+        assert ranks._limit == limit
 
 
 def test_what_is_left_of_a_host() -> None:

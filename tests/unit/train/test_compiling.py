@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from raysuite.gate.small_network import compare
+from raysuite.gate.strategy_check import TOLERANCE_COMPILED
 from raysuite.parallel.base import StepSettings, World
 from raysuite.parallel.compiling import Compiler, TorchCompiler
 from raysuite.parallel.single import Single
 from raysuite.records import EpochFinished, GateVerdict
-from raysuite.train.gate import TOLERANCE_COMPILED
-from raysuite.train.gate_check import compare
 from tests.require import require
 from tests.unit.train.conftest import plan_of, run
 

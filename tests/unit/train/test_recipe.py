@@ -12,11 +12,11 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from raysuite import models
 from raysuite.data import make_loader, permutation, prepare, rank_slices
+from raysuite.gate.strategy_check import _own
 from raysuite.optim.average import WeightAverage
 from raysuite.parallel.base import read_state
 from raysuite.plan import RunPlan
 from raysuite.records import EpochFinished, GateVerdict, Record, RunFinished
-from raysuite.train.gate import _own
 from raysuite.train.loop import TrainingLoop
 from tests.unit.train.conftest import keep, plan_of, run
 

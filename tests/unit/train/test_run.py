@@ -20,6 +20,7 @@ from raysuite.data import Slice, make_loader, permutation, prepare, rank_slices
 from raysuite.data.base import Batch
 from raysuite.data.formats import open_source
 from raysuite.data.order import balanced
+from raysuite.gate import strategy_check
 from raysuite.measure import environment
 from raysuite.optim.schedule import factor
 from raysuite.parallel import precision
@@ -36,7 +37,6 @@ from raysuite.records import (
     RunStarted,
     RunStopped,
 )
-from raysuite.train import gate
 from raysuite.train import loop as loop_module
 from raysuite.train import run as run_module
 from raysuite.train.checkpoint import LoopState
@@ -258,9 +258,9 @@ class TestTheGate:
         self, monkeypatch: pytest.MonkeyPatch, plan: RunPlan
     ) -> None:
         def refuse(plan: RunPlan, *_: Any) -> GateVerdict:
-            return gate._verdict(plan.spec.strategy.name, World0, "x", message="wrong")
+            return strategy_check._verdict(plan.spec.strategy.name, World0, "x", message="wrong")
 
-        monkeypatch.setattr(gate, "check", refuse)
+        monkeypatch.setattr(strategy_check, "check", refuse)
         *before, end = run(plan)
         assert [type(record) for record in before] == [RunStarted, GateVerdict]
         assert isinstance(end, RunFailed)
@@ -373,7 +373,7 @@ def test_nothing_of_a_run_is_left_in_its_process(monkeypatch: pytest.MonkeyPatch
 def test_fp16_that_takes_no_step_fails(
     smallest: float, epochs: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = gate.check
+    right = strategy_check.check
 
     def then_too_large_a_scale(*given: Any) -> GateVerdict:
         verdict = right(*given)
@@ -381,7 +381,7 @@ def test_fp16_that_takes_no_step_fails(
         monkeypatch.setattr(precision, "_SMALLEST", smallest)
         return verdict
 
-    monkeypatch.setattr(gate, "check", then_too_large_a_scale)
+    monkeypatch.setattr(strategy_check, "check", then_too_large_a_scale)
     records = run(plan_of(training_precision="fp16"))
     assert [each.skipped_steps for each in epochs_of(records)] == epochs
     assert isinstance(records[-1], RunFailed)
@@ -389,14 +389,14 @@ def test_fp16_that_takes_no_step_fails(
 
 
 def test_steps_that_fp16_skips_are_on_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = gate.check
+    right = strategy_check.check
 
     def then_a_large_scale(*given: Any) -> GateVerdict:
         verdict = right(*given)
         monkeypatch.setattr(precision, "_START", 2.0**12)
         return verdict
 
-    monkeypatch.setattr(gate, "check", then_a_large_scale)
+    monkeypatch.setattr(strategy_check, "check", then_a_large_scale)
     first, second = epochs_of(run(plan_of(training_precision="fp16")))
     assert 0 < first.skipped_steps < 6
     assert second.skipped_steps < 6
@@ -414,7 +414,7 @@ def test_rank_0_alone_asks_git(rank: int, monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(environment, "_commit", lambda folder: asked.append("user's"))
     monkeypatch.setattr(environment, "_own_commit", lambda: asked.append("raysuite's"))
-    monkeypatch.setattr(gate, "check", check)
+    monkeypatch.setattr(strategy_check, "check", check)
     with pytest.raises(Enough):
         list(execute(plan_of(), World(rank, 2, rank, torch.device("cpu"))))
     assert asked == ([] if rank else ["user's", "raysuite's"])

@@ -8,9 +8,9 @@ import math
 import pytest
 import torch
 
+from raysuite.gate import rebuilt_network, small_network
 from raysuite.parallel.base import Engine, MakeOptimizer, StepSettings, World
 from raysuite.parallel.single import Single
-from raysuite.train import gate_check
 
 
 class Off(Single):
@@ -46,16 +46,16 @@ def test_a_distance_counts_once_three_draws_have_shown_it(
     world = World(0, 1, 0, torch.device("cpu"))
     strategy = Off(*errors)
     strategy.start(world)
-    net = gate_check.small_net(world, batch_norm=True)
-    found = gate_check.compare_rebuilt(strategy, world, net, net.IMAGE, net.CLASSES)
-    assert (strategy.made, found.error <= gate_check.TOLERANCE_REBUILT) == (made, passes)
+    net = small_network.small_net(world, batch_norm=True)
+    found = rebuilt_network.compare_rebuilt(strategy, world, net, net.IMAGE, net.CLASSES)
+    assert (strategy.made, found.error <= rebuilt_network.TOLERANCE_REBUILT) == (made, passes)
 
 
 def test_ranks_that_differ_count_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate_check, "same_on_all_ranks", lambda comm, weights: False)
+    monkeypatch.setattr(small_network, "same_on_all_ranks", lambda comm, weights: False)
     world = World(0, 1, 0, torch.device("cpu"))
     strategy = Off(3e-4, 0.0)
     strategy.start(world)
-    net = gate_check.small_net(world, batch_norm=True)
-    found = gate_check.compare_rebuilt(strategy, world, net, net.IMAGE, net.CLASSES)
+    net = small_network.small_net(world, batch_norm=True)
+    found = rebuilt_network.compare_rebuilt(strategy, world, net, net.IMAGE, net.CLASSES)
     assert (strategy.made, found.ranks_equal) == (1, False)

@@ -1,6 +1,6 @@
 """The worker of `raysuite verify`: checks strategies one by one, started by torchrun.
 
-python -m torch.distributed.run --nproc-per-node 2 -m raysuite.train.verify FILE REQUEST
+python -m torch.distributed.run --nproc-per-node 2 -m raysuite.gate FILE REQUEST
 
 REQUEST is JSON: {"strategies": [[number, options], ...], "settings": {...}, "device": "cpu",
 "plans": [[number, plan], ...]}, where the plans, of the user's own network, may be left out.
@@ -20,12 +20,12 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from raysuite import models
+from raysuite.gate.strategy_check import comm_of, examine, examine_network
 from raysuite.parallel import joined
 from raysuite.parallel.base import StepSettings, World
 from raysuite.plan import RunPlan
 from raysuite.records import GateVerdict
 from raysuite.spec.strategies import StrategyOptions
-from raysuite.train.gate import comm_of, examine, examine_network
 from raysuite.train.world import world_from_environment
 
 _OPTIONS: TypeAdapter[StrategyOptions] = TypeAdapter(StrategyOptions)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from raysuite.gate.gradients import _Judge
 from raysuite.spec.strategies import Lossy
-from raysuite.train.gate_check import _Judge
 
 SIZES = {"first": (8, 1, 3, 3), "second": (10, 40), "bias": (10,)}
 RATE = 0.1

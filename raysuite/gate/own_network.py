@@ -1,6 +1,6 @@
 """The gate on the run's own network: two small steps by all ranks, and by one process.
 
-The small network of `raysuite.train.gate_check` shows that a strategy's arithmetic is right; this
+The small network of `raysuite.gate.small_network` shows that a strategy's arithmetic is right; this
 shows that it is right for the layers, the sizes and the data shape of the run: a layer that is
 larger than a fusion buffer, one that is used in some steps only, sparse gradients.
 
@@ -34,6 +34,7 @@ from torch.nn import functional
 
 from raysuite import models, optim
 from raysuite.data.base import Batch
+from raysuite.gate.small_network import same_on_all_ranks, without_tf32
 from raysuite.measure.clock import now
 from raysuite.measure.memory import available_bytes
 from raysuite.parallel.base import Engine, StepSettings, Strategy, World
@@ -43,7 +44,6 @@ from raysuite.parallel.single import Single
 from raysuite.plan import RunPlan
 from raysuite.spec.optimizers import OptimizerOptions, SgdOptions
 from raysuite.train.building import step_settings
-from raysuite.train.gate_check import same_on_all_ranks, without_tf32
 from raysuite.train.waiting import layers_named
 from raysuite.units import human_bytes
 

@@ -1,139 +1,28 @@
-"""The gate: no speed is reported before the arithmetic is right.
-
-A small network is trained for a few steps by the strategy under test, with the run's own
-accumulation and label smoothing, in fp32 and without clipping. Afterwards
-
-1. all ranks must hold bit-equal weights, and
-2. weights, logits and losses must equal those of one process that trained on the same global
-   batches, to a relative error of 1e-5.
-
-That is done with SGD, and where the run has another optimiser, or spares some parameters its weight
-decay, once more with the run's own. Where the run clips, it is done once more with a norm that
-clips every step. It is done once more with several reductions a step: the small network fills a
-part of one bucket otherwise.
-
-Where the run uses 16 bits, it is done in them too, with and without that norm, against one process
-in fp32, to a loose bound: a wrong loss scale is wrong by a factor, and rounding by some 1 %.
-Where it has options that change the arithmetic on purpose (compression), steps are made with them
-too: rule 1 holds, and each parameter's gradient is held to a bound that follows from the options.
-
-See docs/explanation/gate.md for what this finds and what it cannot.
-"""
+"""The verdict on a strategy: checks by a run's settings, and the rules that decide."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-import os
-import socket
 import time
-import zlib
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import torch
-
-from raysuite import models, optim, parallel
-from raysuite.data import cache_dir, order
-from raysuite.files import write_whole
-from raysuite.measure.environment import fingerprint
+from raysuite import models
+from raysuite.gate import own_network, small_network
+from raysuite.gate.gradients import Gradients, compare_gradients
+from raysuite.gate.rebuilt_network import TOLERANCE_REBUILT, compare_rebuilt
+from raysuite.gate.small_network import RATES, TOLERANCE, Comparison, comm_fault, make_engine
+from raysuite.gate.verdict_cache import VerdictCache, places
 from raysuite.parallel import make_strategy
 from raysuite.parallel.base import StepSettings, Strategy, World
 from raysuite.parallel.comm import Comm
 from raysuite.plan import RunPlan
 from raysuite.records import GateVerdict
-from raysuite.spec import schedules, strategies
 from raysuite.spec.optimizers import OptimizerOptions
-from raysuite.spec.strategies import Lossy, PipelineOptions, StrategyOptions
-from raysuite.train import gate_check, own_network
+from raysuite.spec.strategies import Lossy, StrategyOptions
 from raysuite.train.building import build_model, step_settings
-from raysuite.train.gate_check import (
-    RATES,
-    TOLERANCE_REBUILT,
-    Comparison,
-    comm_fault,
-    make_engine,
-)
-
-# Verdicts of the gate that are kept: where, and for what they hold.
-
-
-def places(comm: Comm, facts: dict[str, Any]) -> list[list[int]]:
-    """[ranks, 3]: host, fingerprint, transport of each rank, as numbers. All ranks must call it.
-
-    The transport: environment variables by which the libraries choose other algorithms.
-    """
-    transport = {
-        name: value
-        for name, value in os.environ.items()
-        if (name.startswith("NCCL_") and not name.startswith("NCCL_DEBUG"))
-        or name in _HOROVODS_ALGORITHMS
-    }
-    own = [
-        zlib.crc32(socket.gethostname().encode()),
-        int(fingerprint(facts), 16) >> 1,
-        zlib.crc32(json.dumps(transport, sort_keys=True).encode()),
-    ]
-    gathered: list[list[int]] = comm.all_gather(torch.tensor(own)).tolist()
-    return gathered
-
-
-def cache_file(
-    options: StrategyOptions,
-    world: World,
-    settings: StepSettings,
-    places: list[list[int]],
-    optimizer: OptimizerOptions | None = None,
-    network: Any = None,
-) -> Path:
-    """The file for a passed check: one for each set of options, versions, kinds of machines and
-    code, and for each of the runs' own networks (`own_network.key`).
-
-    It depends on the number of ranks per host, not on which hosts they are.
-    """
-    ours = [
-        *Path(parallel.__file__).parent.rglob("*.py"),
-        *Path(optim.__file__).parent.glob("*.py"),
-        *(Path(__file__).with_name(f"{name}.py") for name in _JUDGES),
-        Path(str(order.__file__)),
-        Path(str(schedules.__file__)),
-        Path(str(strategies.__file__)),
-    ]
-    content = [
-        options.model_dump(mode="json"),
-        world.size,
-        world.device.type,
-        asdict(replace(settings, micro_batch=1)),
-        sorted(Counter(host for host, *_ in places).values()),
-        sorted({tuple(machine) for _, *machine in places}),
-        None if optimizer is None else optimizer.model_dump(mode="json"),
-        network,
-        [hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(ours)],
-    ]
-    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
-    return cache_dir() / "gate" / f"{options.name}-w{world.size}-{digest}.json"
-
-
-_HOROVODS_ALGORITHMS = ("HOROVOD_HIERARCHICAL_ALLREDUCE", "HOROVOD_TORUS_ALLREDUCE")
-_JUDGES = ("gate", "gate_check")
-
-
-def known_pass(file: Path) -> GateVerdict | None:
-    """The result in a file of `cache_file`; None where it holds no pass."""
-    try:
-        verdict = GateVerdict.model_validate_json(file.read_text("utf-8"))
-    except (OSError, ValueError):
-        return None
-    return verdict if verdict.passed else None
-
-
-TOLERANCE = 1e-5
-"""Largest relative error: some 100 roundings of fp32."""
 
 TOLERANCE_COMPILED = 1e-4
 """Largest relative error of networks that torch.compile compiled: it fuses and reorders sums, which
@@ -150,7 +39,8 @@ _BITING_CLIP = 0.05
 
 
 def check(plan: RunPlan, world: World, strategy: Strategy, facts: dict[str, Any]) -> GateVerdict:
-    """The verdict on the plan's strategy at this world size, from the cache if it is known there.
+    """The verdict on the plan's strategy at this world size and on its network, from the cache
+    where that has it.
 
     `facts` are `measure.environment()`'s: a verdict holds for the versions and the machines on
     which it was reached. Only passed checks are cached, and only those of raysuite's own
@@ -160,42 +50,58 @@ def check(plan: RunPlan, world: World, strategy: Strategy, facts: dict[str, Any]
     options = plan.spec.strategy
     # the small network's images have one size, so a verdict holds for runs with any other
     settings = replace(step_settings(plan), image=StepSettings.image)
-    own = _own(plan.spec.optimizer)
-    cached = not options.imports
     comm = comm_of(options, world, strategy)
-    reachable = not comm_fault(comm, world)
-    where = places(comm, facts) if reachable and cached else []
-    verdict = None
-    if reachable and cached:
-        file = cache_file(options, world, settings, where, own)
-        verdict = _known(file, world, comm)
-        if verdict is not None:
-            verdict = verdict.model_copy(
-                update={"run_id": plan.run_id, "cached": True, "time": time.time()}
-            )
-    if verdict is None:
-        verdict = examine(options, world, strategy, settings, plan.run_id, own)
-        if verdict.passed and cached and world.rank == 0:
-            write_whole(file, verdict.model_dump_json().encode())
+    cache = None
+    if not options.imports and not comm_fault(comm, world):
+        cache = VerdictCache(options, world, comm, places(comm, facts))
+    verdict = _of_strategy(plan, world, strategy, settings, cache)
     if not verdict.passed or not options.gated:
         return verdict
-    if options.own_network:  # its networks are other objects than torch's
+    return _of_network(plan, world, strategy, settings, comm, cache, verdict)
+
+
+def _of_strategy(
+    plan: RunPlan,
+    world: World,
+    strategy: Strategy,
+    settings: StepSettings,
+    cache: VerdictCache | None,
+) -> GateVerdict:
+    """The verdict on the strategy, by small networks."""
+    own = _own(plan.spec.optimizer)
+    known = cache and cache.find(settings, own)
+    if known:
+        return known.model_copy(update={"run_id": plan.run_id, "cached": True, "time": time.time()})
+    verdict = examine(plan.spec.strategy, world, strategy, settings, plan.run_id, own)
+    if cache and verdict.passed:
+        cache.keep(verdict, settings, own)
+    return verdict
+
+
+def _of_network(
+    plan: RunPlan,
+    world: World,
+    strategy: Strategy,
+    settings: StepSettings,
+    comm: Comm,
+    cache: VerdictCache | None,
+    verdict: GateVerdict,
+) -> GateVerdict:
+    """The verdict on a strategy that passed, extended by the one on the plan's own network."""
+    if plan.spec.strategy.own_network:  # its networks are other objects than torch's
         return _rebuilt(plan, world, strategy, verdict)
     models.check(plan.spec.model.name)  # on all ranks: then no rank waits for one that raised
     key = own_network.key(plan)
-    if not cached or key is None:
+    if not cache or key is None:
         return examine_network(verdict, plan, world, strategy, comm)
-    file = cache_file(options, world, replace(settings, clip_norm=None), where, None, key)
-    known = _known(file, world, comm)
-    if known is not None:
-        return verdict.model_copy(update={name: getattr(known, name) for name in _OF_NETWORK})
+    of_network = replace(settings, clip_norm=None), None, key
+    if known := cache.find(*of_network):
+        same = ("error_network", "network", "network_seconds")
+        return verdict.model_copy(update={name: getattr(known, name) for name in same})
     whole = examine_network(verdict, plan, world, strategy, comm)
-    if whole.passed and whole.error_network is not None and world.rank == 0:
-        write_whole(file, whole.model_dump_json().encode())
+    if whole.passed and whole.error_network is not None:
+        cache.keep(whole, *of_network)
     return whole.model_copy(update={"cached": False})
-
-
-_OF_NETWORK = ("error_network", "network", "network_seconds")
 
 
 def comm_of(options: StrategyOptions, world: World, strategy: Strategy) -> Comm:
@@ -207,19 +113,11 @@ def comm_of(options: StrategyOptions, world: World, strategy: Strategy) -> Comm:
     return engine.comm
 
 
-def _known(file: Path, world: World, comm: Comm) -> GateVerdict | None:
-    """What rank 0's cache holds, on all ranks."""
-    known = known_pass(file) if world.rank == 0 else None
-    if not comm.all_reduce(torch.tensor([float(known is not None)]), "max").item():
-        return None
-    return known or known_pass(file) or _unread(world)
-
-
 def _rebuilt(plan: RunPlan, world: World, strategy: Strategy, verdict: GateVerdict) -> GateVerdict:
     """A passed verdict, with what comes of the run's own network, which a framework builds anew."""
     facts, model = plan.dataset, build_model(plan, world)
     image = (facts.channels, facts.image_size, facts.image_size)
-    found = gate_check.compare_rebuilt(strategy, world, model, image, facts.classes)
+    found = compare_rebuilt(strategy, world, model, image, facts.classes)
     faults = _faults([found]) or _differing([found], TOLERANCE_REBUILT)
     return verdict.model_copy(
         update={
@@ -252,7 +150,7 @@ def examine_network(
         plain = options.lossless()
         exact = None if plain is None else _started(plain, world)
     why = "not compared: the strategy is lossy throughout" if exact is None else ""
-    if isinstance(options, PipelineOptions) and options.pipeline().asynchronous:
+    if (schedule := options.pipeline()) and schedule.asynchronous:
         why = "not compared: its gradients are applied late by intent"
     if exact is None or why:
         return verdict.model_copy(update={"network": why})
@@ -303,10 +201,9 @@ def examine(
     """
     settings = settings or StepSettings(1, options.own_accumulation or 1)
     examined = options.examined()
-    late = None
-    if isinstance(examined, PipelineOptions) and examined.pipeline().asynchronous:
-        late = examined
-    compare = partial(gate_check.compare, layers=_layers(options), delays=late)
+    staged = examined.staged()
+    late = staged if staged and staged.pipeline().asynchronous else None
+    compare = partial(small_network.compare, layers=_layers(options), delays=late)
     strategy = _examined(options, world, strategy)
     if strategy.lossy in (True, Lossy()):
         message = f"{options.name} changes gradients on purpose, and no bound for that is known"
@@ -327,7 +224,7 @@ def examine(
     if late:
         rule += " that applies gradients as late as the schedule, with its versions of weights"
     if plain_options is not None and (parts := _in_parts(exact, plain_options, world)):
-        plain.append(gate_check.compare(parts[0], world, pure, pause_s=parts[1]))
+        plain.append(small_network.compare(parts[0], world, pure, pause_s=parts[1]))
         rule += ", with several reductions a step too"
     if optimizer is not None:
         plain.append(compare(exact, world, pure, optimizer=optimizer))
@@ -354,11 +251,11 @@ def examine(
         remarks.append(f"with lossy options a gradient differs by {worst:.1e}")
     rebuilt = []
     if options.own_network:
-        net = gate_check.small_net(world, batch_norm=True)
-        rebuilt.append(gate_check.compare_rebuilt(exact, world, net, net.IMAGE, net.CLASSES))
+        net = small_network.small_net(world, batch_norm=True)
+        rebuilt.append(compare_rebuilt(exact, world, net, net.IMAGE, net.CLASSES))
         rule += f"; running statistics as torch's to {TOLERANCE_REBUILT:.0e}"
     compared = [*plain, batch_norm, *short, *compiled, *rebuilt]
-    equal_and_finite: list[Comparison | gate_check.Gradients] = [*compared, *lossy]
+    equal_and_finite: list[Comparison | Gradients] = [*compared, *lossy]
     faults = _faults(equal_and_finite)
     if judged and not faults:
         faults = (
@@ -386,14 +283,14 @@ def examine(
 
 def lossy_gradients(
     examined: StrategyOptions, world: World, strategy: Strategy, settings: StepSettings
-) -> list[gate_check.Gradients]:
+) -> list[Gradients]:
     """What a lossy strategy with these options does to gradients; empty for another one.
 
     In fp32: at once, and in several parts of a network with BatchNorm; and just as in the run.
     """
     if not strategy.lossy:
         return []
-    compare = partial(gate_check.compare_gradients, lossy=strategy.lossy)
+    compare = partial(compare_gradients, lossy=strategy.lossy)
     pure = replace(settings, precision="fp32", compile="off")
     # torch has no BatchNorm with weights of 16 bits and statistics of 32, on CPUs at least
     norm = not strategy.lossy.within
@@ -405,7 +302,7 @@ def lossy_gradients(
     return found if settings == pure else [*found, compare(strategy, world, settings)]
 
 
-def beyond_bounds(lossy: list[gate_check.Gradients]) -> list[str]:
+def beyond_bounds(lossy: list[Gradients]) -> list[str]:
     """What exceeds the bounds of lossy options."""
     beyond = max((each.beyond for each in lossy), default=0.0)
     if beyond <= 1:
@@ -458,7 +355,7 @@ def _own(optimizer: OptimizerOptions) -> OptimizerOptions | None:
     )
 
 
-def _faults(compared: Sequence[Comparison | gate_check.Gradients]) -> list[str]:
+def _faults(compared: Sequence[Comparison | Gradients]) -> list[str]:
     """Errors that no precision or lossy option explains, the most severe first."""
     faults = []
     if not all(each.ranks_equal for each in compared):
@@ -505,18 +402,4 @@ def _verdict(strategy: str, world: World, run_id: str, **found: Any) -> GateVerd
         workers=world.size,
         steps=len(RATES),
         **{**failed, **found},
-    )
-
-
-def _unread(world: World) -> GateVerdict:
-    """The verdict of a rank that cannot see rank 0's cache; only rank 0's Records are written."""
-    return _verdict(
-        "",
-        world,
-        "",
-        passed=True,
-        ranks_equal=True,
-        error=0.0,
-        error_batchnorm=0.0,
-        rule="known to rank 0",
     )

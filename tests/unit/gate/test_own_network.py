@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from raysuite.gate import own_network
+from raysuite.gate.own_network import Found, compare
 from raysuite.parallel.base import World
 from raysuite.parallel.comm import NoComm
-from raysuite.train import own_network
-from raysuite.train.own_network import Found, compare
 from tests.strategies.broken import Broken
 from tests.unit.train.conftest import plan_of
 
@@ -79,7 +79,7 @@ class TestOneProcess:
         assert got.skipped
 
     def test_one_that_exchanges_statistics_makes_no_pass_alone(self) -> None:
-        got = found(model={"name": "tests.unit.train.test_own_network:Synced"})
+        got = found(model={"name": "tests.unit.gate.test_own_network:Synced"})
         assert (got.error, Synced.passes) == (None, 0)
         assert "SyncBatchNorm" in got.skipped
 

@@ -1,0 +1,150 @@
+"""What `raysuite run` and `raysuite sweep` are asked for, and which options go together."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from raysuite.errors import UserError
+
+if TYPE_CHECKING:
+    from raysuite.cluster.suites import Verb
+    from raysuite.spec import Document
+
+_UPLOADS = "working_dir_files"
+"""Ray's folder of what `ray job submit --working-dir` sends to a node."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `raysuite run` and `raysuite sweep` have in common, by the names of their options."""
+
+    verb: ClassVar[Verb]
+    spec: Path | None
+    overrides: Sequence[str]
+    scale: str | None
+    address: str | None
+    root: Path
+    resume: bool
+    resume_from: Path | None
+    retry_failed: bool
+    mlflow: bool
+    tracking_uri: str | None
+    stop_within_s: float
+    quiet: bool
+    as_json: bool
+    timings: bool
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing is printed but records and errors."""
+        return self.quiet or self.as_json
+
+    @property
+    def has_spec(self) -> bool:
+        """Whether an experiment was given."""
+        return self.spec is not None
+
+    @property
+    def again(self) -> bool:
+        """Whether earlier results are resumed."""
+        return self.resume or self.resume_from is not None
+
+    def check(self) -> None:
+        """Raise UserError for options that do not go together."""
+        again = self.again
+        if self.resume and self.resume_from is not None:
+            raise UserError("--resume and --resume-from were both given; give one of them")
+        if self.resume_from is not None and self.spec is not None:
+            raise UserError(
+                "--resume-from resumes the runs of that folder; leave SPEC and KEY=VALUE out"
+            )
+        if self.resume_from is None and not self.has_spec:
+            raise UserError(
+                "no SPEC was given; give an experiment's YAML file, or --resume-from RESULTS"
+            )
+        if again and self.overrides:
+            self._check_changes()
+        if self.retry_failed and not again:
+            raise UserError("--retry-failed goes with --resume or --resume-from")
+        if self.address and self.address.startswith(("http://", "https://")):
+            raise UserError(
+                f"address {self.address!r} (--address or RAY_ADDRESS) is where jobs are submitted, "
+                "and no Ray can be joined there; submit this command: `ray job submit -- raysuite "
+                f"{self.verb} ...`, or give --address HOST:PORT of the cluster's head"
+            )
+        folder = (self.resume_from or self.root).absolute()
+        if _UPLOADS in folder.parts:
+            raise UserError(
+                f"results would go to {folder}, an upload that one node alone has and that Ray "
+                "removes; submit without --working-dir (a job starts where `raysuite cluster up` "
+                "was called), or give --results FOLDER that all nodes share"
+            )
+
+    def _check_changes(self) -> None:
+        """Raise UserError where KEY=VALUE cannot be given to what is resumed."""
+        raise UserError("--resume resumes the runs as they were planned; leave KEY=VALUE out")
+
+    def command(self) -> str:
+        """What was called, for the provenance; where results and records go is left out."""
+        words = ["raysuite", self.verb, *([str(self.spec)] if self.spec else []), *self.overrides]
+        words += [] if self.scale is None else ["--scale", self.scale]
+        words += ["--resume"] if self.resume else []
+        words += ["--resume-from", str(self.resume_from)] if self.resume_from else []
+        return shlex.join([*words, *(["--retry-failed"] if self.retry_failed else [])])
+
+    def arguments(self) -> tuple[str, ...]:
+        """Options that hold for the continuation too."""
+        words = ["--json"] if self.as_json else ["--quiet"] if self.quiet else []
+        words += [] if self.mlflow else ["--no-mlflow"]
+        uri = self.tracking_uri
+        own = uri is not None and uri != os.environ.get("MLFLOW_TRACKING_URI")
+        if own and "@" not in str(uri):  # no password onto a command line
+            words += ["--tracking-uri", str(uri)]
+        return (*words, "--stop-within", f"{self.stop_within_s:g}")
+
+
+@dataclass(frozen=True)
+class RunRequest(Request):
+    """Of `raysuite run`."""
+
+    verb: ClassVar[Verb] = "run"
+
+    budget_s: float | None
+    """Seconds from the start of the command."""
+    document: Document | None = None
+    """The experiment of `raysuite scale`, which is no file."""
+
+    @property
+    def has_spec(self) -> bool:
+        return super().has_spec or self.document is not None
+
+    def command(self) -> str:
+        if self.document is None:
+            return super().command()
+        return shlex.join(["raysuite", "scale", "--", *self.document.data["script"]["command"]])
+
+    def check(self) -> None:
+        super().check()
+        if self.again and self.budget_s is not None:
+            raise UserError("--budget is for runs that begin now; leave it out when resuming")
+
+
+@dataclass(frozen=True)
+class SweepRequest(Request):
+    """Of `raysuite sweep`."""
+
+    verb: ClassVar[Verb] = "sweep"
+
+    def _check_changes(self) -> None:
+        from raysuite.plan.trials import TRIALS
+
+        if not all(each.startswith(f"{TRIALS}=") for each in self.overrides):
+            raise UserError(
+                "--resume resumes the runs as they were planned; leave KEY=VALUE out, or give "
+                f"{TRIALS}=NUMBER alone for more trials"
+            )

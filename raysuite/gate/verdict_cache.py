@@ -1,0 +1,129 @@
+"""Verdicts of the gate that are kept: where, and for what they hold."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import zlib
+from collections import Counter
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from raysuite import optim, parallel
+from raysuite.data import cache_dir, order
+from raysuite.files import write_whole
+from raysuite.gate.small_network import RATES, TOLERANCE
+from raysuite.measure.environment import fingerprint
+from raysuite.parallel.base import StepSettings, World
+from raysuite.parallel.comm import Comm
+from raysuite.records import GateVerdict
+from raysuite.spec import schedules, strategies
+from raysuite.spec.optimizers import OptimizerOptions
+from raysuite.spec.strategies import StrategyOptions
+
+_HOROVODS_ALGORITHMS = ("HOROVOD_HIERARCHICAL_ALLREDUCE", "HOROVOD_TORUS_ALLREDUCE")
+
+
+def places(comm: Comm, facts: dict[str, Any]) -> list[list[int]]:
+    """[ranks, 3]: host, fingerprint, transport of each rank, as numbers. All ranks must call it.
+
+    The transport: environment variables by which the libraries choose other algorithms.
+    """
+    transport = {
+        name: value
+        for name, value in os.environ.items()
+        if (name.startswith("NCCL_") and not name.startswith("NCCL_DEBUG"))
+        or name in _HOROVODS_ALGORITHMS
+    }
+    own = [
+        zlib.crc32(socket.gethostname().encode()),
+        int(fingerprint(facts), 16) >> 1,
+        zlib.crc32(json.dumps(transport, sort_keys=True).encode()),
+    ]
+    gathered: list[list[int]] = comm.all_gather(torch.tensor(own)).tolist()
+    return gathered
+
+
+class VerdictCache:
+    """Passed checks of a strategy, in rank 0's cache folder: one file for each set of options,
+    versions, kinds of machines and code, and for each of the runs' own networks.
+
+    It depends on the number of ranks per host, not on which hosts they are.
+    """
+
+    def __init__(
+        self, options: StrategyOptions, world: World, comm: Comm, places: list[list[int]]
+    ) -> None:
+        self._options, self._world, self._comm, self._places = options, world, comm, places
+
+    def file(
+        self,
+        settings: StepSettings,
+        optimizer: OptimizerOptions | None = None,
+        network: Any = None,
+    ) -> Path:
+        """The file for a passed check; `network`: `own_network.key`."""
+        ours = [
+            *Path(parallel.__file__).parent.rglob("*.py"),
+            *Path(optim.__file__).parent.glob("*.py"),
+            *Path(__file__).parent.glob("*.py"),
+            Path(str(order.__file__)),
+            Path(str(schedules.__file__)),
+            Path(str(strategies.__file__)),
+        ]
+        options, world = self._options, self._world
+        content = [
+            options.model_dump(mode="json"),
+            world.size,
+            world.device.type,
+            asdict(replace(settings, micro_batch=1)),
+            sorted(Counter(host for host, *_ in self._places).values()),
+            sorted({tuple(machine) for _, *machine in self._places}),
+            None if optimizer is None else optimizer.model_dump(mode="json"),
+            network,
+            [hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(ours)],
+        ]
+        digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+        return cache_dir() / "gate" / f"{options.name}-w{world.size}-{digest}.json"
+
+    def find(self, *key: Any) -> GateVerdict | None:
+        """What rank 0's cache holds for `file`'s arguments, on all ranks, which all call it."""
+        file = self.file(*key)
+        known = known_pass(file) if self._world.rank == 0 else None
+        if not self._comm.all_reduce(torch.tensor([float(known is not None)]), "max").item():
+            return None
+        return known or known_pass(file) or self._unread()
+
+    def keep(self, verdict: GateVerdict, *key: Any) -> None:
+        """Rank 0 writes a passed verdict for `file`'s arguments."""
+        if self._world.rank == 0:
+            write_whole(self.file(*key), verdict.model_dump_json().encode())
+
+    def _unread(self) -> GateVerdict:
+        """Of a rank that cannot see rank 0's cache; only rank 0's Records are written."""
+        return GateVerdict(
+            run_id="",
+            strategy="",
+            workers=self._world.size,
+            steps=len(RATES),
+            passed=True,
+            ranks_equal=True,
+            error=0.0,
+            error_batchnorm=0.0,
+            tolerance=TOLERANCE,
+            rule="known to rank 0",
+        )
+
+
+def known_pass(file: Path) -> GateVerdict | None:
+    """The result in a file of a cache; None where it holds no pass."""
+    try:
+        verdict = GateVerdict.model_validate_json(file.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return verdict if verdict.passed else None

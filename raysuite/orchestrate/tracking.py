@@ -1,0 +1,120 @@
+"""MLflow beside `raysuite run` and `raysuite sweep`: fed from journals, missed without harm."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from raysuite.orchestrate import registration
+
+if TYPE_CHECKING:
+    from raysuite.records import Results
+    from raysuite.track.upload import ParentStatus
+
+_FIRST_S, _LEAST_REST_S = 120.0, 30.0
+"""From when on records are sent beside runs, and how often at most."""
+_REST = 20.0
+"""Work beside runs rests so many times as long as it took: 5 % of the time at most."""
+_NICENESS = 10
+"""Of work beside runs: they have the processors first."""
+
+
+class Show(Protocol):
+    """Prints a text on stdout, or as a message on stderr."""
+
+    def __call__(self, text: str, *, error: bool = False) -> None: ...
+
+
+class Tracking:
+    """MLflow, fed from the journals; an outage is reported once."""
+
+    def __init__(
+        self, uri: str | None, show: Show, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._uri, self._show, self._clock = uri, show, clock
+        self._told = False
+        self._preparing = threading.Thread(target=self._prepare, daemon=True)
+        self._preparing.start()
+        self._beside: threading.Thread | None = None
+        self._outage = ""
+        self._sent_bytes = 0
+        self._rests_until = clock() + _FIRST_S
+
+    def _prepare(self) -> None:
+        from raysuite.track import prepare  # here: it loads MLflow
+
+        prepare(self._uri)
+
+    def ready(self) -> None:
+        """Wait until MLflow is loaded and its store is open."""
+        self._preparing.join()
+
+    def sync(self, results: Results, status: ParentStatus | None = None) -> None:
+        """Send what the journals gained, and wait for it.
+
+        `status`: the state of the suite, where its runs do not show it.
+        """
+        from raysuite.track import sync
+
+        self.ready()
+        if self._beside is not None:
+            self._beside.join()
+        summary = sync(results, self._uri, status=status)
+        self._tell("" if summary.ok else str(summary))
+
+    def follow(self, results: Results) -> None:
+        """Send what the journals gained beside the runs, one time after the other, with rests.
+
+        To be called now and then; it returns at once.
+        """
+        if self._beside is not None:
+            if self._beside.is_alive():
+                return
+            self._beside = None
+            self._tell(self._outage)
+        if self._clock() < self._rests_until:
+            return
+        journals = results.folder.glob("runs/*/journal.jsonl")
+        size = sum(file.stat().st_size for file in journals)
+        self._rests_until = self._clock() + _LEAST_REST_S
+        if size != self._sent_bytes:
+            self._sent_bytes = size
+            self._beside = threading.Thread(
+                target=self._send, args=(results,), name="mlflow", daemon=True
+            )
+            self._beside.start()
+
+    def _send(self, results: Results) -> None:
+        from raysuite.track import sync
+
+        self.ready()
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        began = self._clock()
+        summary = sync(results, self._uri, status="RUNNING")
+        self._outage = "" if summary.ok else str(summary)
+        now = self._clock()
+        self._rests_until = now + max(_LEAST_REST_S, _REST * (now - began))
+
+    def _tell(self, outage: str) -> None:
+        if outage and not self._told:
+            self._show(outage, error=True)
+        self._told = bool(outage)
+
+    def register(self, results: Results, silent: bool) -> None:
+        """Register a sweep's best network; why there is none is printed, and is no failure."""
+        from raysuite.track.sync import one_line
+
+        try:
+            done, note = registration.register_best(results, tracking_uri=self._uri)
+        except Exception as error:  # whatever is wrong, the sweep has ended well
+            self._show(f"no model is registered: {one_line(error)}", error=True)
+            return
+        if note:
+            self._show(note, error=True)
+        if done.ok and not silent:
+            self._show(str(done))
+        elif not done.ok and not self._told:
+            self._show(str(done), error=True)
